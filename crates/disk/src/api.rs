@@ -1,0 +1,147 @@
+//! What a disk is.
+
+use std::io;
+
+use bytes::Bytes;
+use serde::Serialize;
+use steadfast_flow::BoxFuture;
+
+/// The unit in which the layers above lay out data, in bytes. Every offset and length given to a [`Disk`] is a
+/// multiple of it, and it is a multiple of the alignment that direct I/O needs on today's devices (512 or 4,096).
+pub const BLOCK: usize = 4096;
+
+/// What an I/O request becomes. Dropping it does not cancel the request: the driver owns the buffer until the
+/// kernel has let go of it.
+pub type IoFuture<T> = BoxFuture<'static, io::Result<T>>;
+
+/// Zones of a zoned block device (ZBC, ZNS): each is written from its start to its end, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ZoneGeometry {
+    /// Bytes in a zone.
+    pub zone_bytes: u64,
+    /// How many zones may be open at a time; 0 for no limit.
+    pub open_zones_max: u32,
+}
+
+/// What a device says about a volatile write cache. What a flush costs is a separate, measured fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheClaim {
+    /// The device claims that a completed write is durable ("write through").
+    WriteThrough,
+    /// The device claims a volatile cache ("write back").
+    WriteBack,
+    /// Nothing could be learned.
+    Unknown,
+}
+
+/// The shape of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Geometry {
+    /// Bytes that the disk can hold at most. For a file: the limit set for it, or what its file system could ever hold.
+    pub capacity_bytes: u64,
+    /// Whether the space past [`Disk::len`] must be asked for with [`Disk::reserve`] before it is written (a file).
+    pub growable: bool,
+    /// Whether first writes to reserved space are slower to flush than rewrites, so that zero-filling it ahead of
+    /// need pays (a file on an extent-based file system).
+    pub prefill_pays: bool,
+    /// Alignment in bytes that direct I/O needs for offsets and lengths.
+    pub align_bytes: usize,
+    /// The largest single request that goes to the device whole, in bytes; larger ones are split.
+    pub max_io_bytes: usize,
+    /// Zones, where the disk is zoned.
+    pub zones: Option<ZoneGeometry>,
+    /// What the device claims about its write cache.
+    pub cache: CacheClaim,
+}
+
+/// Counters of one disk since it was opened. Latencies are sums; divide by the counts.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct DiskStats {
+    /// Completed reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Completed writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Completed flushes.
+    pub flushes: u64,
+    /// Total time of the flushes in microseconds.
+    pub flush_us: u64,
+    /// Requests that ended with an error.
+    pub errors: u64,
+    /// Requests given to the disk and not yet completed.
+    pub in_flight: u64,
+    /// The bound on `in_flight`; further requests wait.
+    pub queue_depth: u64,
+    /// Bytes of the buffer pool in use.
+    pub pool_used_bytes: u64,
+    /// The bound on `pool_used_bytes`; further requests wait.
+    pub pool_limit_bytes: u64,
+}
+
+/// A linear address space of bytes on some device.
+///
+/// Requests may be given concurrently and complete in any order; a request sees the effect of another only if it
+/// was given after the other completed. Errors are the operating system's, with its error number kept
+/// ([`io::Error::raw_os_error`]) so that callers can tell `EIO` from `ENOSPC`.
+pub trait Disk: Send + Sync + 'static {
+    /// The shape of the disk. Constant.
+    fn geometry(&self) -> Geometry;
+
+    /// Bytes that can be read and written now. Grows with [`Disk::reserve`] on growable disks.
+    fn len(&self) -> u64;
+
+    /// Whether [`Disk::len`] is 0.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads exactly `len` bytes at `offset`, both multiples of [`BLOCK`].
+    ///
+    /// # Errors
+    /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else what the device says.
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes>;
+
+    /// Writes `data` at `offset`; the offset and the length are multiples of [`BLOCK`]. Data that is not aligned in memory is
+    /// copied once more; [`Disk::buffer`] gives memory that is. Not durable before a [`Disk::flush`] that starts after it.
+    ///
+    /// # Errors
+    /// `InvalidInput` when misaligned, else what the device says.
+    fn write(&self, offset: u64, data: Bytes) -> IoFuture<()>;
+
+    /// Makes every write that completed before this call durable (`fdatasync`).
+    ///
+    /// # Errors
+    /// What the device says. After an error nothing may be assumed of any write since the last success.
+    fn flush(&self) -> IoFuture<()>;
+
+    /// [`Disk::write`] and then [`Disk::flush`], in one trip to the driver where that is possible.
+    ///
+    /// # Errors
+    /// Those of the two.
+    fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()>;
+
+    /// Says that the bytes are no longer needed. They read as anything afterwards. A hint: never fails for want of support.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()>;
+
+    /// Makes room up to `end` bytes, durably, so that writes below it cannot fail for want of space. Does nothing below [`Disk::len`].
+    ///
+    /// # Errors
+    /// `StorageFull` when there is no room; the disk is as before then.
+    fn reserve(&self, end: u64) -> IoFuture<()>;
+
+    /// An empty aligned buffer that can hold `capacity` bytes, from the disk's bounded pool; waits for room in it.
+    fn buffer(&self, capacity: usize) -> BoxFuture<'static, crate::AlignedBuf>;
+
+    /// Counters since the disk was opened.
+    fn stats(&self) -> DiskStats;
+
+    /// What the disk is, for people: its path and how it is driven.
+    fn describe(&self) -> String;
+}

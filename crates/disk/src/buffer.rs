@@ -1,0 +1,286 @@
+//! Aligned memory for direct I/O, from a bounded pool.
+//!
+//! Direct I/O transfers between the device and the caller's pages, so those must be aligned, and must stay where they are
+//! until the kernel is done. The pool bounds them in bytes and hands out memory whose pages are already
+//! mapped: mapping a megabyte costs more than writing it to a fast disk.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::BLOCK;
+
+/// Four size classes to each doubling: at most a quarter of a buffer is unused.
+fn class_of(bytes: usize) -> (usize, usize) {
+    let blocks = bytes.div_ceil(BLOCK).max(1);
+    if blocks <= 4 {
+        return (blocks - 1, blocks * BLOCK);
+    }
+    let shift = (usize::BITS - 1 - (blocks - 1).leading_zeros()) as usize;
+    let step = 1usize << (shift - 2);
+    let quarter = (blocks - 1 - (1 << shift)) / step;
+    ((shift - 2) * 4 + 4 + quarter, ((1 << shift) + (quarter + 1) * step) * BLOCK)
+}
+
+struct Raw {
+    ptr: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: `Raw` owns its allocation exclusively, as a `Vec` does.
+unsafe impl Send for Raw {}
+// SAFETY: shared access only reads the bytes.
+unsafe impl Sync for Raw {}
+
+impl Raw {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, BLOCK).expect("a multiple of BLOCK below isize::MAX")
+    }
+
+    fn new(capacity: usize) -> Self {
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout has a size above zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Self { ptr, capacity }
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+#[derive(Default)]
+struct Free {
+    classes: Vec<Vec<Raw>>,
+    bytes: usize,
+}
+
+struct Shared {
+    room: Arc<Semaphore>,
+    limit_bytes: usize,
+    free: Mutex<Free>,
+}
+
+/// A bounded pool of aligned buffers. Cloning shares it.
+#[derive(Clone)]
+pub struct BufPool(Arc<Shared>);
+
+impl BufPool {
+    /// A pool that hands out at most `limit_bytes` at a time.
+    pub fn new(limit_bytes: usize) -> Self {
+        let limit_bytes = limit_bytes.next_multiple_of(BLOCK);
+        Self(Arc::new(Shared {
+            room: Arc::new(Semaphore::new(limit_bytes / BLOCK)),
+            limit_bytes,
+            free: Mutex::new(Free::default()),
+        }))
+    }
+
+    /// An empty buffer that holds at least `capacity` bytes; waits until the pool has room for it.
+    ///
+    /// # Panics
+    /// When `capacity` is more than the whole pool: that would wait for ever.
+    pub async fn get(&self, capacity: usize) -> AlignedBuf {
+        let (class, bytes) = class_of(capacity);
+        assert!(bytes <= self.0.limit_bytes, "a buffer of {bytes} bytes from a pool of {}", self.0.limit_bytes);
+        let room = self.0.room.clone().acquire_many_owned((bytes / BLOCK) as u32).await.expect("never closed");
+        self.take(class, bytes, room)
+    }
+
+    /// As [`BufPool::get`], but `None` at once when there is no room.
+    pub fn try_get(&self, capacity: usize) -> Option<AlignedBuf> {
+        let (class, bytes) = class_of(capacity);
+        let room = self.0.room.clone().try_acquire_many_owned((bytes / BLOCK) as u32).ok()?;
+        Some(self.take(class, bytes, room))
+    }
+
+    /// Bytes handed out now.
+    pub fn used_bytes(&self) -> usize {
+        self.0.limit_bytes - self.0.room.available_permits() * BLOCK
+    }
+
+    /// The bound on [`BufPool::used_bytes`].
+    pub fn limit_bytes(&self) -> usize {
+        self.0.limit_bytes
+    }
+
+    fn take(&self, class: usize, bytes: usize, room: OwnedSemaphorePermit) -> AlignedBuf {
+        let mut evicted = Vec::new();
+        let found = {
+            let mut free = self.0.free.lock();
+            let found = free.classes.get_mut(class).and_then(Vec::pop);
+            match &found {
+                Some(raw) => free.bytes -= raw.capacity,
+                None => {
+                    // Idle buffers of other classes give way, so that idle and used ones together keep the bound.
+                    let used = self.used_bytes();
+                    while free.bytes + used > self.0.limit_bytes {
+                        let Some(raw) = free.classes.iter_mut().rev().find_map(Vec::pop) else { break };
+                        free.bytes -= raw.capacity;
+                        evicted.push(raw);
+                    }
+                }
+            }
+            found
+        };
+        drop(evicted);
+        let raw = found.unwrap_or_else(|| Raw::new(bytes));
+        AlignedBuf { raw: Some(raw), class, len: 0, pool: self.0.clone(), _room: room }
+    }
+}
+
+/// Memory aligned to [`BLOCK`], of a fixed capacity, filled from the front. Goes back to its pool when dropped.
+pub struct AlignedBuf {
+    raw: Option<Raw>,
+    class: usize,
+    len: usize,
+    pool: Arc<Shared>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AlignedBuf {
+    fn raw(&self) -> &Raw {
+        self.raw.as_ref().expect("present until drop")
+    }
+
+    /// Bytes it can hold. A multiple of [`BLOCK`].
+    pub fn capacity(&self) -> usize {
+        self.raw().capacity
+    }
+
+    /// Bytes that may still be added.
+    pub fn room(&self) -> usize {
+        self.capacity() - self.len
+    }
+
+    /// Appends `data`.
+    ///
+    /// # Panics
+    /// When it does not fit.
+    pub fn put(&mut self, data: &[u8]) {
+        assert!(data.len() <= self.room(), "{} bytes into a room of {}", data.len(), self.room());
+        let at = self.len;
+        self.len += data.len();
+        self[at..].copy_from_slice(data);
+    }
+
+    /// Sets the length, with what the memory holds (zeros, or bytes of an earlier use).
+    ///
+    /// # Panics
+    /// When it is more than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "a length of {len} in a capacity of {}", self.capacity());
+        self.len = len;
+    }
+
+    /// Fills with zeros up to the next multiple of [`BLOCK`].
+    pub fn pad(&mut self) {
+        let at = self.len;
+        self.len = at.next_multiple_of(BLOCK);
+        self[at..].fill(0);
+    }
+
+    /// The address, for the kernel.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.raw().ptr.as_ptr()
+    }
+
+    /// Makes it immutable and shareable without a copy. The memory goes back to the pool with the last clone.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        let Some(raw) = self.raw.take() else { return };
+        let mut free = self.pool.free.lock();
+        if free.classes.len() <= self.class {
+            free.classes.resize_with(self.class + 1, Vec::new);
+        }
+        free.bytes += raw.capacity;
+        free.classes[self.class].push(raw);
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` is at most the capacity, all of it was initialised (zeroed when allocated), and `self` owns it.
+        unsafe { std::slice::from_raw_parts(self.raw().ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.raw().ptr.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} of {})", self.len, self.capacity())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_their_size_with_little_waste() {
+        let mut last = (0, 0);
+        for blocks in 1..5000usize {
+            let want = blocks * BLOCK;
+            let (class, bytes) = class_of(want);
+            assert!(bytes >= want && bytes * 4 <= want * 5 + 4 * BLOCK, "{blocks}: {bytes}");
+            assert!(class >= last.0 && class <= last.0 + 1, "{blocks}: class {class} after {}", last.0);
+            assert_eq!(class == last.0, bytes == last.1 || blocks == 1 && last.1 == 0, "{blocks}");
+            last = (class, bytes);
+        }
+    }
+
+    #[test]
+    fn pool_is_bounded_and_reuses() {
+        let pool = BufPool::new(8 * BLOCK);
+        let a = pool.try_get(5 * BLOCK).expect("room");
+        assert!(pool.try_get(4 * BLOCK).is_none());
+        let at = a.as_ptr();
+        assert_eq!(at as usize % BLOCK, 0);
+        drop(a);
+        assert_eq!(pool.used_bytes(), 0);
+        assert_eq!(pool.try_get(5 * BLOCK).expect("room").as_ptr(), at);
+    }
+
+    #[test]
+    fn frozen_bytes_return_to_the_pool_with_the_last_clone() {
+        let pool = BufPool::new(4 * BLOCK);
+        let mut buf = pool.try_get(10).expect("room");
+        buf.put(b"abc");
+        buf.pad();
+        let bytes = buf.freeze();
+        let part = bytes.slice(1..3);
+        drop(bytes);
+        assert_eq!(&part[..], b"bc");
+        assert_eq!(pool.used_bytes(), BLOCK);
+        drop(part);
+        assert_eq!(pool.used_bytes(), 0);
+    }
+}

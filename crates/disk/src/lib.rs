@@ -1,0 +1,11 @@
+//! Bytes on devices.
+//!
+//! A [`Disk`] is a linear address space that is read, written and flushed with direct I/O. A regular file and a
+//! block device behave the same. Disks compose: a stripe, a super-disk, a zoned wrapper and the faulty and slow
+//! disks of the tests are disks over disks. This layer knows nothing of records.
+
+mod api;
+mod buffer;
+
+pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
+pub use buffer::{AlignedBuf, BufPool};

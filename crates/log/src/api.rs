@@ -1,0 +1,201 @@
+//! What the log promises, in types.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use steadfast_flow::BoxFuture;
+
+/// Log sequence number: the position of a record in the order of commits. The first record of a log has 1.
+pub type Lsn = u64;
+
+/// Where a record lies. Resolves only while the extent has this epoch, so a location that outlived its extent
+/// gives an error, never another record's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Location {
+    /// Number of the extent.
+    pub extent: u32,
+    /// The extent's epoch when the record was written.
+    pub epoch: u64,
+    /// Bytes from the start of the extent to the record's header.
+    pub offset: u32,
+    /// Bytes of the record's head.
+    pub head_len: u32,
+    /// Bytes of the record's body.
+    pub body_len: u32,
+}
+
+/// When a commit is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// After the flush that covers it has returned.
+    #[default]
+    Sync,
+    /// After it has been written and can be read; the flush follows within a bounded window.
+    Async,
+}
+
+/// Who asks for room: what is kept in reserve for whom when space runs out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// New data. Refused first.
+    Write,
+    /// Records that free space (deletes, aborts). May use the reserve.
+    Delete,
+    /// Compaction, which must be able to move data to gain room. May use everything.
+    Compaction,
+}
+
+/// A record to be appended.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// What the layer above needs to rebuild its index: small (64 KiB at most); repeated in the extent's footer.
+    pub head: Bytes,
+    /// The rest, in pieces that are written one after another.
+    pub body: Vec<Bytes>,
+    /// For a record that replaces one without being news (compaction, re-pointing): the LSN of the original, by which it is
+    /// ordered against others of its key. `None`: its own LSN.
+    pub version: Option<Lsn>,
+}
+
+impl Record {
+    /// Bytes of the body.
+    pub fn body_len(&self) -> usize {
+        self.body.iter().map(Bytes::len).sum()
+    }
+}
+
+/// Records that are committed together: after a crash all of them are there, or none.
+pub type Batch = Vec<Record>;
+
+/// A committed record, as it is given to the [`Applier`].
+#[derive(Debug, Clone)]
+pub struct Applied {
+    /// Its place in the order of commits.
+    pub lsn: Lsn,
+    /// The LSN of the original where this is a moved copy, else `lsn`.
+    pub version: Lsn,
+    /// Whether the record was appended with [`Record::version`] set.
+    pub moved: bool,
+    /// The record's head.
+    pub head: Bytes,
+    /// Where it lies.
+    pub location: Location,
+}
+
+/// What a committed batch got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// LSN of the batch's first record; the others follow.
+    pub first_lsn: Lsn,
+    /// Whether it was flushed before the answer.
+    pub durable: bool,
+}
+
+/// Live bytes in an extent, as the layer above counts them. Derived; saved with its checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtentUsage {
+    /// Number of the extent.
+    pub extent: u32,
+    /// The epoch for which this holds.
+    pub epoch: u64,
+    /// Bytes that are still referred to.
+    pub live_bytes: u64,
+}
+
+/// A live chunk that compaction has copied: where it was and where its durable copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkMove {
+    /// Its old place, valid until the call that received this returns.
+    pub from: Location,
+    /// Its new place.
+    pub to: Location,
+}
+
+/// What the layer above does with committed records. One call at a time, in LSN order, at run time and in recovery alike, so that
+/// the state it derives is the same both times.
+pub trait Applier: Send + Sync + 'static {
+    /// Takes in records that have become visible: flushed, or written when they were asynchronous.
+    /// Runs on the commit path: it must not block.
+    fn apply(&self, records: &[Applied]);
+
+    /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next one; 0 replays all that the log holds.
+    fn checkpoint(&self) -> Lsn;
+
+    /// The usage saved with that checkpoint.
+    fn usage(&self) -> Vec<ExtentUsage>;
+
+    /// Whether the record at `location`, with this head and version, must outlive its extent. For a commit record (not a chunk).
+    /// `oldest` is the lowest version that any other extent may hold: a delete record older than it has nothing left to hide.
+    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool;
+
+    /// Whether a chunk, whose head was given to `Log::write_chunk`, is still referred to (or may become so: its upload is going on).
+    fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool>;
+
+    /// Commits records that refer to the copies instead of the originals, and returns when they are durable. Chunks that nobody
+    /// refers to any more are left out. All share the owner `head`.
+    fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>>;
+}
+
+/// Why the log refused or failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LogError {
+    /// The log has latched after a failed write or flush. Nothing of this request was accepted.
+    #[error("the log takes no more writes since a {what} failed: {cause}; check the disk, then restart")]
+    Failed {
+        /// What failed: "write", "flush" or why the pool is read-only.
+        what: &'static str,
+        /// The operating system's words.
+        cause: String,
+    },
+    /// A write or flush failed while this request was pending: after a restart it may be there, whole, or not.
+    #[error("outcome unknown: a {what} failed while the request was being committed: {cause}")]
+    Unknown {
+        /// "write" or "flush".
+        what: &'static str,
+        /// The operating system's words.
+        cause: String,
+    },
+    /// No room. Deletes and reads go on; it recovers when space returns.
+    #[error("the pool is full")]
+    Full,
+    /// At a bound for longer than the caller would wait.
+    #[error("no room in the write budget within {waited:?}")]
+    Busy {
+        /// How long the caller waited.
+        waited: Duration,
+    },
+    /// The location's extent has been recycled: look the record up again.
+    #[error("the record has moved")]
+    Moved,
+    /// Damaged data: what was read does not match its checksum, and there was no other copy.
+    #[error("damaged data in extent {extent} at {offset}: {what}")]
+    Damaged {
+        /// Number of the extent.
+        extent: u32,
+        /// Bytes from the start of the extent.
+        offset: u64,
+        /// What did not match.
+        what: String,
+    },
+    /// The disk could not be read.
+    #[error("cannot read extent {extent} at {offset}: {cause}")]
+    Read {
+        /// Number of the extent.
+        extent: u32,
+        /// Bytes from the start of the extent.
+        offset: u64,
+        /// The operating system's words.
+        cause: String,
+    },
+    /// The request is beyond what a record can be.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The server is stopping.
+    #[error("the log is closed")]
+    Closed,
+    /// The disk holds no pool, another format, or another pool; or it cannot be used.
+    #[error("{0}")]
+    Open(String),
+}

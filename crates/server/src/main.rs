@@ -1,0 +1,3 @@
+//! The `steadfast` binary.
+
+fn main() {}

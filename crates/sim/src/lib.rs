@@ -1,0 +1,1 @@
+//! Seeded simulator of crashes and faults that drives log and store.
