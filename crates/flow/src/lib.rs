@@ -2,6 +2,14 @@
 //!
 //! The lowest layer: it imports nothing of Steadfast's and does no I/O.
 
+pub mod budget;
 pub mod env;
+pub mod gate;
+mod gauge;
+#[cfg(test)]
+mod testing;
 
+pub use budget::{Budget, Permit};
 pub use env::{BoxFuture, Env, Runtime, TokioRuntime};
+pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
+pub use gauge::{FlowStatus, Refused};

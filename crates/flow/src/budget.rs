@@ -1,0 +1,347 @@
+//! A bound on bytes that are on their way somewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::gauge::Gauge;
+use crate::{Env, FlowStatus, Refused};
+
+struct Shared {
+    room: Semaphore,
+    limit: u64,
+    gauge: Gauge,
+    env: Env,
+}
+
+/// A byte budget. Whoever waits longest is served first, whatever the sizes: a large request is not overtaken for ever by small
+/// ones. Cloning shares it.
+#[derive(Clone)]
+pub struct Budget(Arc<Shared>);
+
+impl Budget {
+    /// A budget of `limit_bytes`. `name` is its name in metrics and errors.
+    pub fn new(name: &'static str, limit_bytes: u64, env: Env) -> Self {
+        let limit = limit_bytes.min(Semaphore::MAX_PERMITS as u64);
+        Self(Arc::new(Shared { room: Semaphore::new(limit as usize), limit, gauge: Gauge::new(name), env }))
+    }
+
+    /// Takes `bytes` at once, or refuses at once: also when there would be room but others wait for it. A refusal costs one
+    /// atomic load and a counter.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`], or [`Refused::TooLarge`] when `bytes` is above [`Budget::request_bytes_max`].
+    pub fn try_acquire(&self, bytes: u64) -> Result<Permit, Refused> {
+        let units = self.units(bytes)?;
+        match self.0.room.try_acquire_many(units) {
+            Ok(taken) => {
+                taken.forget();
+                Ok(self.permit(bytes))
+            }
+            Err(_) => Err(self.0.gauge.busy(Duration::ZERO)),
+        }
+    }
+
+    /// Takes `bytes`, waiting for at most `wait`. Dropping the future gives up the place in the queue and leaks nothing.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`] after `wait`, or [`Refused::TooLarge`] at once when `bytes` is above [`Budget::request_bytes_max`].
+    pub async fn acquire(&self, bytes: u64, wait: Duration) -> Result<Permit, Refused> {
+        let units = self.units(bytes)?;
+        if let Ok(taken) = self.0.room.try_acquire_many(units) {
+            taken.forget();
+            return Ok(self.permit(bytes));
+        }
+        let waiting = self.0.gauge.wait(&self.0.env);
+        match self.0.env.timeout(wait, self.0.room.acquire_many(units)).await {
+            Some(Ok(taken)) => {
+                taken.forget();
+                Ok(self.permit(bytes))
+            }
+            _ => Err(self.0.gauge.busy(waiting.elapsed())),
+        }
+    }
+
+    /// The part of `bytes` that can be asked for in one request: for a caller that would rather take the whole budget than be refused.
+    pub fn clamp(&self, bytes: u64) -> u64 {
+        bytes.min(self.request_bytes_max())
+    }
+
+    /// The most that one request may ask for: the whole budget, or 4 GiB - 1 if that is less.
+    pub fn request_bytes_max(&self) -> u64 {
+        self.0.limit.min(u64::from(u32::MAX))
+    }
+
+    /// The bound in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// Bytes taken now.
+    pub fn used_bytes(&self) -> u64 {
+        self.0.gauge.used()
+    }
+
+    /// Its gauges.
+    pub fn status(&self) -> FlowStatus {
+        self.0.gauge.status(self.0.limit)
+    }
+
+    fn units(&self, bytes: u64) -> Result<u32, Refused> {
+        let max = self.request_bytes_max();
+        match u32::try_from(bytes) {
+            Ok(units) if bytes <= max => Ok(units),
+            _ => Err(self.0.gauge.too_large(bytes, max)),
+        }
+    }
+
+    /// The semaphore's own permit has been forgotten: from here on the [`Permit`] owns the bytes.
+    fn permit(&self, bytes: u64) -> Permit {
+        self.0.gauge.take(bytes);
+        Permit { budget: self.clone(), bytes }
+    }
+}
+
+impl std::fmt::Debug for Budget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Budget({}: {} of {} bytes)", self.0.gauge.name, self.used_bytes(), self.0.limit)
+    }
+}
+
+/// Bytes taken from a [`Budget`]; given back when it is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it gives the bytes back"]
+pub struct Permit {
+    budget: Budget,
+    bytes: u64,
+}
+
+impl Permit {
+    /// How many bytes it holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Moves `bytes` of it into a permit of their own; `None` when it holds less.
+    pub fn split(&mut self, bytes: u64) -> Option<Permit> {
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        Some(Permit { budget: self.budget.clone(), bytes })
+    }
+
+    /// Takes in the bytes of another permit of the same budget.
+    ///
+    /// # Panics
+    /// When the other is of another budget.
+    pub fn merge(&mut self, mut other: Permit) {
+        assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Gives back what it holds above `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let above = self.bytes.saturating_sub(bytes);
+        drop(self.split(above));
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.0.gauge.release(self.bytes);
+            self.budget.0.room.add_permits(self.bytes as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{Clock, Held};
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    fn budget(limit: u64) -> (Budget, Clock) {
+        let clock = Clock::default();
+        (Budget::new("test", limit, clock.env()), clock)
+    }
+
+    fn waiting(budget: &Budget, bytes: u64, wait: Duration) -> Held<Result<Permit, Refused>> {
+        let budget = budget.clone();
+        let mut held = Held::new(async move { budget.acquire(bytes, wait).await });
+        assert!(held.poll().is_none(), "must wait");
+        held
+    }
+
+    #[test]
+    fn try_acquire_refuses_at_once_and_counts() {
+        let (budget, _) = budget(100);
+        let first = budget.try_acquire(60).expect("room");
+        assert_eq!(budget.try_acquire(41).unwrap_err(), Refused::Busy { name: "test", waited: Duration::ZERO });
+        let second = budget.try_acquire(40).expect("room");
+        drop((first, second));
+        let status = budget.status();
+        assert_eq!((status.used, status.peak, status.refused, status.granted), (0, 100, 1, 2));
+    }
+
+    #[test]
+    fn a_request_above_the_whole_is_refused_clearly_or_clamped_by_the_caller() {
+        let (budget, _) = budget(100);
+        let refused = budget.try_acquire(101).unwrap_err();
+        assert_eq!(refused, Refused::TooLarge { name: "test", wanted: 101, limit: 100 });
+        assert_eq!(refused.to_string(), "101 is beyond the whole of test, 100");
+        assert_eq!(budget.try_acquire(budget.clamp(101)).expect("all of it").bytes(), 100);
+        let huge = Budget::new("huge", 1 << 40, Clock::default().env());
+        assert!(huge.try_acquire(u64::from(u32::MAX) + 1).is_err());
+        assert_eq!(huge.try_acquire(huge.clamp(u64::MAX)).expect("room").bytes(), u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn a_large_waiter_is_not_overtaken_by_small_requests() {
+        let (budget, _) = budget(100);
+        let held = budget.try_acquire(50).expect("room");
+        let mut large = waiting(&budget, 80, LONG);
+        assert!(budget.try_acquire(10).is_err(), "there are 50 free, but another waits for them");
+        let mut small = waiting(&budget, 10, LONG);
+        drop(held);
+        let large = large.poll().expect("served").expect("granted");
+        let small = small.poll().expect("served").expect("granted");
+        assert_eq!((large.bytes(), small.bytes(), budget.used_bytes()), (80, 10, 90));
+    }
+
+    #[test]
+    fn a_dropped_waiter_leaks_nothing_and_lets_the_next_in() {
+        let (budget, _) = budget(100);
+        let held = budget.try_acquire(50).expect("room");
+        let large = waiting(&budget, 80, LONG);
+        let mut small = waiting(&budget, 10, LONG);
+        assert_eq!(budget.status().waiting, 2);
+        drop(large);
+        assert_eq!(small.poll().expect("served").expect("granted").bytes(), 10);
+        drop(held);
+        assert_eq!((budget.status().waiting, budget.used_bytes()), (0, 0));
+        assert_eq!(budget.try_acquire(100).expect("nothing was lost").bytes(), 100);
+    }
+
+    #[test]
+    fn waiting_ends_at_the_deadline() {
+        let (budget, clock) = budget(100);
+        let held = budget.try_acquire(100).expect("room");
+        let mut late = waiting(&budget, 1, Duration::from_millis(20));
+        clock.advance(Duration::from_millis(19));
+        assert!(late.poll().is_none());
+        clock.advance(Duration::from_millis(1));
+        let refused = late.poll().expect("answered").unwrap_err();
+        assert_eq!(refused, Refused::Busy { name: "test", waited: Duration::from_millis(20) });
+        assert_eq!((budget.status().waited_us, budget.status().refused), (20_000, 1));
+        drop(held);
+        assert_eq!(budget.try_acquire(100).expect("nothing was lost").bytes(), 100);
+    }
+
+    #[test]
+    fn permits_split_merge_and_shrink() {
+        let (budget, _) = budget(100);
+        let mut all = budget.try_acquire(90).expect("room");
+        assert!(all.split(91).is_none());
+        let part = all.split(30).expect("enough");
+        assert_eq!((all.bytes(), part.bytes(), budget.used_bytes()), (60, 30, 90));
+        all.merge(part);
+        all.shrink_to(20);
+        assert_eq!((all.bytes(), budget.used_bytes()), (20, 20));
+        all.shrink_to(50);
+        assert_eq!(all.bytes(), 20);
+        drop(all);
+        assert_eq!(budget.try_acquire(100).expect("nothing was lost").bytes(), 100);
+    }
+
+    #[test]
+    fn a_snapshot_names_its_bound() {
+        let (budget, _) = budget(7);
+        let json = serde_json::to_value(budget.status()).expect("serializes");
+        assert_eq!((json["name"].as_str(), json["limit"].as_u64()), (Some("test"), Some(7)));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Try(u64),
+        Acquire(u64),
+        Poll(usize),
+        Cancel(usize),
+        Release(usize),
+        Split(usize, u64),
+        Merge(usize, usize),
+        Advance(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            2 => (0..120u64).prop_map(Step::Try),
+            4 => (0..120u64).prop_map(Step::Acquire),
+            4 => any::<usize>().prop_map(Step::Poll),
+            2 => any::<usize>().prop_map(Step::Cancel),
+            4 => any::<usize>().prop_map(Step::Release),
+            1 => (any::<usize>(), 0..120u64).prop_map(|(i, n)| Step::Split(i, n)),
+            1 => (any::<usize>(), any::<usize>()).prop_map(|(i, j)| Step::Merge(i, j)),
+            1 => (0..30u64).prop_map(Step::Advance),
+        ];
+        proptest::collection::vec(step, 1..120)
+    }
+
+    proptest! {
+        #[test]
+        fn never_above_the_limit_and_nothing_leaks(steps in steps()) {
+            const LIMIT: u64 = 100;
+            let (budget, clock) = budget(LIMIT);
+            let mut held: Vec<Permit> = Vec::new();
+            let mut waiters: Vec<Held<Result<Permit, Refused>>> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Try(n) => held.extend(budget.try_acquire(n)),
+                    Step::Acquire(n) => {
+                        let budget = budget.clone();
+                        let mut future = Held::new(async move { budget.acquire(n, Duration::from_millis(50)).await });
+                        match future.poll() {
+                            Some(result) => held.extend(result),
+                            None => waiters.push(future),
+                        }
+                    }
+                    Step::Poll(i) if !waiters.is_empty() => {
+                        let i = i % waiters.len();
+                        if let Some(result) = waiters[i].poll() {
+                            held.extend(result);
+                            waiters.remove(i);
+                        }
+                    }
+                    Step::Cancel(i) if !waiters.is_empty() => {
+                        waiters.remove(i % waiters.len());
+                    }
+                    Step::Release(i) if !held.is_empty() => {
+                        drop(held.swap_remove(i % held.len()));
+                    }
+                    Step::Split(i, n) if !held.is_empty() => {
+                        let i = i % held.len();
+                        let part = held[i].split(n);
+                        held.extend(part);
+                    }
+                    Step::Merge(i, j) if held.len() > 1 => {
+                        let taken = held.swap_remove(i % held.len());
+                        let j = j % held.len();
+                        held[j].merge(taken);
+                    }
+                    Step::Advance(ms) => clock.advance(Duration::from_millis(ms)),
+                    _ => {}
+                }
+                let sum: u64 = held.iter().map(Permit::bytes).sum();
+                prop_assert!(sum <= LIMIT);
+                prop_assert_eq!(budget.used_bytes(), sum);
+                prop_assert_eq!(budget.status().waiting, waiters.len() as u64);
+            }
+            drop((held, waiters));
+            prop_assert_eq!(budget.used_bytes(), 0);
+            prop_assert_eq!(budget.status().waiting, 0);
+            prop_assert!(budget.try_acquire(LIMIT).is_ok());
+        }
+    }
+}
