@@ -1,1 +1,2 @@
 //! Seeded simulator of crashes and faults that drives log and store.
+pub mod fuzz;
