@@ -1,2 +1,8 @@
 //! Seeded simulator of crashes and faults that drives log and store.
+
+pub mod disk;
+pub mod executor;
 pub mod fuzz;
+pub mod platter;
+pub mod rng;
+pub mod trace;

@@ -1,0 +1,575 @@
+//! A deterministic, single-threaded executor: one seed decides which ready task goes on, how long everything takes, and all
+//! randomness, so that a run replays exactly.
+//!
+//! Time is virtual: it creeps on with every step and jumps to the next timer when nothing is ready.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_flow::{BoxFuture, Env, Runtime};
+
+use crate::rng::{Rng, mix};
+use crate::trace::Trace;
+
+/// Wall-clock time at the virtual zero, in milliseconds since the Unix epoch.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// How a run of the executor ended.
+#[derive(Debug)]
+pub enum End<T> {
+    /// The main task has finished.
+    Done(T),
+    /// The power was cut.
+    Cut,
+    /// Nothing was ready, no timer was set, and the main task had not finished. The tasks that were waiting, by name.
+    Deadlock(Vec<&'static str>),
+    /// A bound on steps or virtual time was reached; which one, and the tasks that were waiting.
+    Limit(&'static str, Vec<&'static str>),
+    /// A task panicked: its name and what it said.
+    Panic(&'static str, String),
+}
+
+struct Task {
+    name: &'static str,
+    future: Option<BoxFuture<'static, ()>>,
+    waker: Waker,
+    slow: bool,
+}
+
+enum Alarm {
+    Wake(Waker),
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+struct State {
+    now_ns: u64,
+    rng: Rng,
+    /// Names whose hash with this salt is 0 modulo 4 are starved; 0 starves none.
+    slow_salt: u64,
+    tasks: BTreeMap<u64, Task>,
+    /// Sorted, so that the choice does not depend on the order of wake-ups.
+    ready: Vec<u64>,
+    next_task: u64,
+    alarms: BTreeMap<(u64, u64), Alarm>,
+    next_alarm: u64,
+    steps: u64,
+    cut_at_step: Option<u64>,
+    cut: bool,
+    down: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    trace: Trace,
+}
+
+/// The executor of one life of the simulated machine. Cloning shares it.
+#[derive(Clone)]
+pub struct Executor(Arc<Shared>);
+
+struct TaskWaker {
+    id: u64,
+    shared: Weak<Shared>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.state.lock().make_ready(self.id);
+        }
+    }
+}
+
+impl State {
+    fn make_ready(&mut self, id: u64) {
+        if self.tasks.contains_key(&id)
+            && let Err(at) = self.ready.binary_search(&id)
+        {
+            self.ready.insert(at, id);
+        }
+    }
+
+    fn waiting(&self) -> Vec<&'static str> {
+        self.tasks.values().map(|task| task.name).collect()
+    }
+
+    fn pick(&mut self) -> u64 {
+        let mut at = self.rng.below(self.ready.len() as u64) as usize;
+        for _ in 0..4 {
+            if !self.tasks[&self.ready[at]].slow {
+                break;
+            }
+            at = self.rng.below(self.ready.len() as u64) as usize;
+        }
+        self.ready.remove(at)
+    }
+}
+
+impl Executor {
+    /// An executor whose clock starts at `now`.
+    pub fn new(mut rng: Rng, now: Duration, trace: Trace) -> Self {
+        let slow_salt = if rng.one_in(3) { rng.next() | 1 } else { 0 };
+        Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                now_ns: now.as_nanos() as u64,
+                rng,
+                slow_salt,
+                tasks: BTreeMap::new(),
+                ready: Vec::new(),
+                next_task: 0,
+                alarms: BTreeMap::new(),
+                next_alarm: 0,
+                steps: 0,
+                cut_at_step: None,
+                cut: false,
+                down: false,
+            }),
+            trace,
+        }))
+    }
+
+    /// The handle that code under test gets.
+    pub fn env(&self) -> Env {
+        Env::new(self.clone())
+    }
+
+    /// Cuts the power before that many more steps have been taken.
+    pub fn cut_after(&self, steps: u64) {
+        let mut state = self.0.state.lock();
+        state.cut_at_step = Some(state.steps + steps);
+    }
+
+    /// Takes back [`Executor::cut_after`].
+    pub fn cut_never(&self) {
+        self.0.state.lock().cut_at_step = None;
+    }
+
+    /// Cuts the power before the next step.
+    pub fn cut_now(&self) {
+        self.0.state.lock().cut = true;
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        self.0.state.lock().steps
+    }
+
+    /// Virtual time in nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        self.0.state.lock().now_ns
+    }
+
+    /// Virtual time and a number that only grows: the order in which things happened.
+    pub fn trace(&self) -> &Trace {
+        &self.0.trace
+    }
+
+    /// Runs `call` after `delay`, unless the power is cut before. It runs outside of any task.
+    pub fn call_after(&self, delay: Duration, call: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.state.lock();
+        if state.down {
+            drop(state);
+            drop(call);
+            return;
+        }
+        let at = state.now_ns + delay.as_nanos() as u64;
+        let seq = state.next_alarm;
+        state.next_alarm += 1;
+        state.alarms.insert((at, seq), Alarm::Call(Box::new(call)));
+    }
+
+    /// Runs `main` and every task that it starts until `main` ends, the power is cut or a bound is reached. Tasks that are left stay
+    /// until [`Executor::shut_down`] or the next call.
+    pub fn run<T: Send + 'static>(
+        &self,
+        main: impl Future<Output = T> + Send + 'static,
+        steps_max: u64,
+        time_max: Duration,
+    ) -> End<T> {
+        let result: Arc<Mutex<Option<T>>> = Arc::default();
+        let out = result.clone();
+        self.spawn(
+            "main",
+            Box::pin(async move {
+                let value = main.await;
+                *out.lock() = Some(value);
+            }),
+        );
+        let (steps_end, time_end) = {
+            let state = self.0.state.lock();
+            (state.steps + steps_max, state.now_ns + time_max.as_nanos() as u64)
+        };
+        loop {
+            if let Some(value) = result.lock().take() {
+                return End::Done(value);
+            }
+            let mut state = self.0.state.lock();
+            if state.cut || state.cut_at_step.is_some_and(|at| state.steps >= at) {
+                state.cut = true;
+                return End::Cut;
+            }
+            state.steps += 1;
+            if state.steps > steps_end {
+                return End::Limit("steps", state.waiting());
+            }
+            if state.now_ns > time_end {
+                return End::Limit("virtual time", state.waiting());
+            }
+            state.now_ns += state.rng.below(2_000);
+            if state.ready.is_empty() {
+                let Some((&(at, _), _)) = state.alarms.first_key_value() else {
+                    return End::Deadlock(state.waiting());
+                };
+                state.now_ns = state.now_ns.max(at);
+            }
+            let now_ns = state.now_ns;
+            let mut due = Vec::new();
+            while let Some(entry) = state.alarms.first_entry() {
+                if entry.key().0 > now_ns {
+                    break;
+                }
+                due.push(entry.remove());
+            }
+            drop(state);
+            for alarm in due {
+                match alarm {
+                    Alarm::Wake(waker) => waker.wake(),
+                    Alarm::Call(call) => call(),
+                }
+            }
+            if let Some((name, message)) = self.step() {
+                return End::Panic(name, message);
+            }
+        }
+    }
+
+    /// Polls one ready task, if any.
+    fn step(&self) -> Option<(&'static str, String)> {
+        let (id, name, mut future, waker) = {
+            let mut state = self.0.state.lock();
+            if state.ready.is_empty() {
+                return None;
+            }
+            let id = state.pick();
+            let task = state.tasks.get_mut(&id)?;
+            let future = task.future.take()?;
+            let (name, waker) = (task.name, task.waker.clone());
+            self.0.trace.note(state.now_ns, "step", name, [id, 0, 0]);
+            (id, name, future, waker)
+        };
+        let polled =
+            std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
+        match polled {
+            Ok(Poll::Pending) => {
+                let mut state = self.0.state.lock();
+                match state.tasks.get_mut(&id) {
+                    Some(task) => task.future = Some(future),
+                    None => {
+                        drop(state);
+                        drop(future);
+                    }
+                }
+                None
+            }
+            Ok(Poll::Ready(())) => {
+                let task = self.0.state.lock().tasks.remove(&id);
+                drop(task);
+                drop(future);
+                None
+            }
+            Err(panic) => Some((name, words(&*panic))),
+        }
+    }
+
+    /// Drops every task and timer, as a power cut does, and refuses new ones. Returns the time at which it happened.
+    pub fn shut_down(&self) -> Duration {
+        let (tasks, alarms, now_ns) = {
+            let mut state = self.0.state.lock();
+            state.down = true;
+            state.ready.clear();
+            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.alarms), state.now_ns)
+        };
+        // Outside the lock: their destructors may wake, spawn and sleep.
+        drop(tasks);
+        drop(alarms);
+        Duration::from_nanos(now_ns)
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic".to_owned())
+}
+
+struct Sleep {
+    shared: Weak<Shared>,
+    duration: Duration,
+    key: Option<(u64, u64)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(shared) = self.shared.upgrade() else { return Poll::Pending };
+        let mut state = shared.state.lock();
+        if state.down {
+            return Poll::Pending;
+        }
+        let key = match self.key {
+            Some(key) => key,
+            None => {
+                let key = (state.now_ns.saturating_add(self.duration.as_nanos() as u64), state.next_alarm);
+                state.next_alarm += 1;
+                self.key = Some(key);
+                key
+            }
+        };
+        if state.now_ns >= key.0 {
+            state.alarms.remove(&key);
+            return Poll::Ready(());
+        }
+        state.alarms.insert(key, Alarm::Wake(cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key
+            && let Some(shared) = self.shared.upgrade()
+        {
+            let alarm = shared.state.lock().alarms.remove(&key);
+            drop(alarm);
+        }
+    }
+}
+
+impl Runtime for Executor {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.now_ns())
+    }
+
+    fn wall_ms(&self) -> u64 {
+        EPOCH_MS + self.now_ns() / 1_000_000
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(Sleep { shared: Arc::downgrade(&self.0), duration, key: None })
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        let mut state = self.0.state.lock();
+        if state.down {
+            drop(state);
+            drop(task);
+            return;
+        }
+        let id = state.next_task;
+        state.next_task += 1;
+        let waker = Waker::from(Arc::new(TaskWaker { id, shared: Arc::downgrade(&self.0) }));
+        let hash = name.bytes().fold(state.slow_salt, |hash, byte| mix(hash ^ u64::from(byte)));
+        let slow = state.slow_salt != 0 && hash % 4 == 0;
+        state.tasks.insert(id, Task { name, future: Some(task), waker, slow });
+        state.make_ready(id);
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        // A task of its own: the caller may be dropped, the work goes on, as with a thread.
+        let delay = {
+            let mut state = self.0.state.lock();
+            if state.rng.one_in(2) { 0 } else { state.rng.below(500_000) }
+        };
+        let (tx, rx) = tokio::sync::oneshot::channel::<()>();
+        let sleep = self.sleep(Duration::from_nanos(delay));
+        self.spawn(
+            "blocking",
+            Box::pin(async move {
+                sleep.await;
+                work();
+                let _ = tx.send(());
+            }),
+        );
+        Box::pin(async move {
+            let _ = rx.await;
+        })
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.0.state.lock().rng.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn executor(seed: u64) -> Executor {
+        Executor::new(Rng::new(seed), Duration::ZERO, Trace::new(100, false))
+    }
+
+    #[test]
+    fn time_jumps_to_the_next_timer() {
+        let executor = executor(1);
+        let env = executor.env();
+        let end = executor.run(
+            async move {
+                let before = env.now();
+                env.sleep(Duration::from_secs(60)).await;
+                env.now() - before
+            },
+            1000,
+            HOUR,
+        );
+        let End::Done(slept) = end else { panic!("{end:?}") };
+        assert!(slept >= Duration::from_secs(60) && slept < Duration::from_secs(61), "{slept:?}");
+    }
+
+    #[test]
+    fn a_seed_replays_and_another_schedules_differently() {
+        let order = |seed| {
+            let executor = executor(seed);
+            let env = executor.env();
+            let said: Arc<Mutex<Vec<u32>>> = Arc::default();
+            let out = said.clone();
+            executor.run(
+                async move {
+                    for task in 0..10 {
+                        let (env2, said) = (env.clone(), said.clone());
+                        env.spawn("task", async move {
+                            env2.sleep(Duration::from_micros(env2.random_u64() % 3)).await;
+                            said.lock().push(task);
+                        });
+                    }
+                    env.sleep(Duration::from_secs(1)).await;
+                },
+                1000,
+                HOUR,
+            );
+            let order = out.lock().clone();
+            assert_eq!(order.len(), 10);
+            (order, executor.trace().hash())
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+
+    #[test]
+    fn a_deadlock_is_found_and_named() {
+        let executor = executor(1);
+        let env = executor.env();
+        let end = executor.run(
+            async move {
+                env.spawn("stuck", std::future::pending());
+                std::future::pending::<()>().await;
+            },
+            1000,
+            HOUR,
+        );
+        let End::Deadlock(mut names) = end else { panic!("{end:?}") };
+        names.sort_unstable();
+        assert_eq!(names, ["main", "stuck"]);
+    }
+
+    #[test]
+    fn endless_work_meets_the_bounds_and_panics_are_told() {
+        let run = executor(1);
+        let env = run.env();
+        let spin = async move {
+            loop {
+                env.sleep(Duration::from_micros(1)).await;
+            }
+        };
+        assert!(matches!(run.run(spin, 1000, HOUR), End::Limit("steps", _)));
+        let run = executor(1);
+        let env = run.env();
+        let spin = async move {
+            loop {
+                env.sleep(Duration::from_secs(1)).await;
+            }
+        };
+        assert!(matches!(run.run(spin, 10_000, HOUR), End::Limit("virtual time", _)));
+        let run = executor(1);
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| ()));
+        let end = run.run(async { panic!("oh {}", 1 + 1) }, 100, HOUR);
+        std::panic::set_hook(hook);
+        let End::Panic("main", said) = end else { panic!("{end:?}") };
+        assert_eq!(said, "oh 2");
+    }
+
+    #[test]
+    fn a_power_cut_drops_tasks_and_refuses_new_ones() {
+        struct OnDrop(Env, Arc<AtomicU64>);
+        impl Drop for OnDrop {
+            fn drop(&mut self) {
+                self.1.fetch_add(1, Ordering::Relaxed);
+                let count = self.1.clone();
+                self.0.spawn("late", async move {
+                    count.fetch_add(1000, Ordering::Relaxed);
+                });
+            }
+        }
+        let executor = executor(3);
+        let env = executor.env();
+        let count = Arc::new(AtomicU64::new(0));
+        let guard = OnDrop(env.clone(), count.clone());
+        executor.cut_after(20);
+        let end = executor.run(
+            async move {
+                env.spawn("holder", async move {
+                    let _guard = guard;
+                    std::future::pending::<()>().await;
+                });
+                loop {
+                    env.sleep(Duration::from_micros(1)).await;
+                }
+            },
+            1_000,
+            HOUR,
+        );
+        assert!(matches!(end, End::<()>::Cut));
+        executor.shut_down();
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn blocking_work_returns_its_value_and_outlives_its_caller() {
+        let executor = executor(5);
+        let (env, runtime) = (executor.env(), executor.clone());
+        let ran = Arc::new(AtomicU64::new(0));
+        let counter = ran.clone();
+        let end = executor.run(
+            async move {
+                let other = counter.clone();
+                drop(runtime.blocking(Box::new(move || {
+                    other.fetch_add(1, Ordering::Relaxed);
+                })));
+                env.sleep(Duration::from_secs(1)).await;
+                env.blocking(move || counter.fetch_add(1, Ordering::Relaxed)).await
+            },
+            1000,
+            HOUR,
+        );
+        assert!(matches!(end, End::Done(Some(1))), "{end:?}");
+        assert_eq!(ran.load(Ordering::Relaxed), 2);
+    }
+}
