@@ -5,6 +5,7 @@
 //! record: keys and channels are opaque bytes here. `docs/format.md` draws every byte.
 
 mod api;
+pub mod format;
 
 pub use api::{
     Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Record,
