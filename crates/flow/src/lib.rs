@@ -6,6 +6,7 @@ pub mod budget;
 pub mod env;
 pub mod gate;
 mod gauge;
+pub mod pace;
 #[cfg(test)]
 mod testing;
 
@@ -13,3 +14,4 @@ pub use budget::{Budget, Permit};
 pub use env::{BoxFuture, Env, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
+pub use pace::Pace;
