@@ -10,8 +10,8 @@ use steadfast_flow::BoxFuture;
 /// multiple of it, and it is a multiple of the alignment that direct I/O needs on today's devices (512 or 4,096).
 pub const BLOCK: usize = 4096;
 
-/// What an I/O request becomes. Dropping it does not cancel the request: the driver owns the buffer until the
-/// kernel has let go of it.
+/// What an I/O request becomes. Nothing happens before it is polled. Dropping it after that does not cancel the
+/// request: the driver owns the buffer until the kernel has let go of it, and the write may or may not have happened.
 pub type IoFuture<T> = BoxFuture<'static, io::Result<T>>;
 
 /// Zones of a zoned block device (ZBC, ZNS): each is written from its start to its end, in order.
@@ -80,6 +80,8 @@ pub struct DiskStats {
     pub pool_used_bytes: u64,
     /// The bound on `pool_used_bytes`; further requests wait.
     pub pool_limit_bytes: u64,
+    /// Bytes that were copied once more because the caller's memory was not aligned.
+    pub copied_bytes: u64,
 }
 
 /// A linear address space of bytes on some device.
@@ -104,6 +106,38 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else what the device says.
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes>;
+
+    /// How many copies of every byte the disk may hold, at least 1: the range of [`Disk::read_copy`].
+    fn copies(&self) -> u32 {
+        1
+    }
+
+    /// Reads from one given copy, for a caller whose checksum refused what [`Disk::read`] gave (or that got an error).
+    /// Such a caller tries copies `0..copies()` in turn, hands the first good bytes to [`Disk::heal`], and gives up
+    /// with an error after the last. On a disk of one copy this is a second read of the same place, which cures damage in transit.
+    ///
+    /// # Errors
+    /// Those of [`Disk::read`]; `NotFound` when that copy does not exist or is known to be unusable for this range.
+    fn read_copy(&self, copy: u32, offset: u64, len: usize) -> IoFuture<Bytes> {
+        if copy == 0 {
+            return self.read(offset, len);
+        }
+        Box::pin(
+            async move { Err(io::Error::new(io::ErrorKind::NotFound, format!("no copy {copy} of offset {offset}"))) },
+        )
+    }
+
+    /// Says that `good` are the right bytes at `offset`, verified by the caller, and that some copy was found bad there.
+    /// A disk of several copies compares each with `good`, rewrites and re-reads those that differ, and answers how many it repaired.
+    /// The caller keeps the range from being written meanwhile. A disk of one copy does nothing: what was read
+    /// good once needs no repair, and what cannot be read has no good bytes.
+    ///
+    /// # Errors
+    /// When a copy could not be repaired. The disk has then taken that range of that copy out of use.
+    fn heal(&self, offset: u64, good: Bytes) -> IoFuture<u32> {
+        let _ = (offset, good);
+        Box::pin(async { Ok(0) })
+    }
 
     /// Writes `data` at `offset`; the offset and the length are multiples of [`BLOCK`]. Data that is not aligned in memory is
     /// copied once more; [`Disk::buffer`] gives memory that is. Not durable before a [`Disk::flush`] that starts after it.
@@ -137,6 +171,10 @@ pub trait Disk: Send + Sync + 'static {
     fn reserve(&self, end: u64) -> IoFuture<()>;
 
     /// An empty aligned buffer that can hold `capacity` bytes, from the disk's bounded pool; waits for room in it.
+    /// What [`Disk::read`] gives comes from a pool of its own, so that slow readers never starve writers.
+    ///
+    /// # Panics
+    /// When `capacity` is more than the whole pool: that would wait for ever.
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, crate::AlignedBuf>;
 
     /// Counters since the disk was opened.

@@ -103,6 +103,11 @@ impl BufPool {
         Some(self.take(class, bytes, room))
     }
 
+    /// Whether a buffer of `capacity` bytes can ever be had.
+    pub fn fits(&self, capacity: usize) -> bool {
+        capacity <= self.0.limit_bytes && class_of(capacity).1 <= self.0.limit_bytes
+    }
+
     /// Bytes handed out now.
     pub fn used_bytes(&self) -> usize {
         self.0.limit_bytes - self.0.room.available_permits() * BLOCK

@@ -6,6 +6,17 @@
 
 mod api;
 mod buffer;
+mod claim;
+mod file;
+mod grow;
+mod mem;
+mod open;
+mod options;
+mod request;
+mod threads;
 
 pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
 pub use buffer::{AlignedBuf, BufPool};
+pub use file::FileDisk;
+pub use mem::MemDisk;
+pub use options::{DiskOptions, IoMode};

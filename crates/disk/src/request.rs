@@ -1,0 +1,126 @@
+//! One request on its way through a driver, and the counters that it leaves behind.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::AlignedBuf;
+
+/// Memory that several pieces of one read fill side by side.
+pub(crate) struct ReadTarget(AlignedBuf);
+
+// SAFETY: the pieces are disjoint ranges, written by the kernel only, through the raw pointer; nobody looks at the
+// bytes before `into_inner`, which needs the last reference.
+unsafe impl Sync for ReadTarget {}
+
+impl ReadTarget {
+    pub(crate) fn new(mut buf: AlignedBuf, len: usize) -> Arc<Self> {
+        buf.set_len(len);
+        Arc::new(Self(buf))
+    }
+
+    /// The bytes, once no piece is in flight.
+    pub(crate) fn into_inner(self: Arc<Self>) -> Option<AlignedBuf> {
+        Arc::try_unwrap(self).ok().map(|target| target.0)
+    }
+}
+
+/// What a request does. Owns its memory until the kernel is done with it.
+pub(crate) enum Op {
+    /// Fill `start..start + len` of the target.
+    Read { target: Arc<ReadTarget>, start: usize, len: usize },
+    /// Write `data`, which is aligned, then flush if asked.
+    Write { data: Bytes, flush: bool },
+    /// `fdatasync`.
+    Flush,
+}
+
+impl Op {
+    /// Whether it belongs to the lane of the commits.
+    pub(crate) fn commits(&self) -> bool {
+        matches!(self, Self::Flush | Self::Write { flush: true, .. })
+    }
+
+    /// Where the bytes are, and how many. Null and 0 for a flush.
+    pub(crate) fn memory(&self) -> (*mut u8, usize) {
+        match self {
+            Self::Read { target, start, len } => {
+                assert!(start + len <= target.0.len());
+                // SAFETY: within the buffer, as just asserted.
+                (unsafe { target.0.as_ptr().add(*start) }, *len)
+            }
+            Self::Write { data, .. } => (data.as_ptr().cast_mut(), data.len()),
+            Self::Flush => (std::ptr::null_mut(), 0),
+        }
+    }
+}
+
+/// Counters of a disk, shared with the requests in flight.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) write_bytes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) flush_us: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) copied_bytes: AtomicU64,
+}
+
+/// A request in flight. Holds its slot of the queue depth.
+pub(crate) struct Request {
+    pub(crate) op: Op,
+    pub(crate) offset: u64,
+    pub(crate) done: oneshot::Sender<io::Result<()>>,
+    pub(crate) slot: OwnedSemaphorePermit,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Request {
+    /// Counts and answers. `flush` is how long the flush took, where there was one that succeeded.
+    pub(crate) fn finish(self, result: io::Result<()>, flush: Option<Duration>) {
+        let Self { op, done, slot, counters, .. } = self;
+        match (&op, &result) {
+            (_, Err(_)) => {
+                counters.errors.fetch_add(1, Relaxed);
+            }
+            (Op::Read { len, .. }, Ok(())) => {
+                counters.reads.fetch_add(1, Relaxed);
+                counters.read_bytes.fetch_add(*len as u64, Relaxed);
+            }
+            (Op::Write { data, .. }, Ok(())) => {
+                counters.writes.fetch_add(1, Relaxed);
+                counters.write_bytes.fetch_add(data.len() as u64, Relaxed);
+            }
+            (Op::Flush, Ok(())) => {}
+        }
+        if let Some(took) = flush {
+            counters.flushes.fetch_add(1, Relaxed);
+            counters.flush_us.fetch_add(took.as_micros() as u64, Relaxed);
+        }
+        // The memory and the slot go first, so that whoever is woken finds them free.
+        drop(op);
+        drop(slot);
+        // The caller may have gone: then nobody wants the answer.
+        let _ = done.send(result);
+    }
+}
+
+/// What takes requests to the kernel. Dropping it waits for the requests in flight.
+pub(crate) trait Driver: Send + Sync {
+    /// Starts a request. Never blocks; the caller holds a slot.
+    fn submit(&self, request: Request);
+    /// How it works, for people.
+    fn describe(&self) -> String;
+}
+
+/// The time, for latencies of the device.
+#[allow(clippy::disallowed_methods, reason = "below the seam: the simulator replaces the whole disk")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}

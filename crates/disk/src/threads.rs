@@ -1,0 +1,164 @@
+//! The driver that works everywhere: a bounded pool of threads, each doing one request at a time.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::request::{Driver, Op, Request, now};
+
+/// Threads for bulk work at most: each needs a stack, and a device is saturated well below this.
+const BULK_THREADS_MAX: usize = 32;
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Request>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+impl Lane {
+    fn push(&self, request: Request) {
+        self.queue.lock().waiting.push_back(request);
+        self.ready.notify_one();
+    }
+
+    /// The next request; `None` when closed and empty.
+    fn pop(&self) -> Option<Request> {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(request) = queue.waiting.pop_front() {
+                return Some(request);
+            }
+            if queue.closed {
+                return None;
+            }
+            self.ready.wait(&mut queue);
+        }
+    }
+
+    fn close(&self) {
+        self.queue.lock().closed = true;
+        self.ready.notify_all();
+    }
+}
+
+/// The thread pool. Commits have threads of their own, so that they never wait behind bulk work.
+pub(crate) struct Threads {
+    bulk: Arc<Lane>,
+    commit: Arc<Lane>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    pub(crate) fn start(file: &Arc<File>, queue_depth: usize, commit_depth: usize) -> io::Result<Self> {
+        let mut this = Self { bulk: Arc::default(), commit: Arc::default(), workers: Vec::new() };
+        for (lane, name, count) in
+            [(&this.bulk, "disk-io", queue_depth.min(BULK_THREADS_MAX)), (&this.commit, "disk-commit", commit_depth)]
+        {
+            for _ in 0..count {
+                let (lane, file) = (lane.clone(), file.clone());
+                let work = move || {
+                    while let Some(request) = lane.pop() {
+                        run(&file, request);
+                    }
+                };
+                // On an error the threads started so far end with `this`.
+                this.workers.push(std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(work)?);
+            }
+        }
+        Ok(this)
+    }
+}
+
+impl Driver for Threads {
+    fn submit(&self, request: Request) {
+        if request.op.commits() { &self.commit } else { &self.bulk }.push(request);
+    }
+
+    fn describe(&self) -> String {
+        format!("{} threads", self.workers.len())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.bulk.close();
+        self.commit.close();
+        for worker in self.workers.drain(..) {
+            join(worker);
+        }
+    }
+}
+
+/// Waits for a driver's thread, unless it is that thread itself that dropped the last reference to its disk (by waking
+/// a task for the last time).
+pub(crate) fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+        tracing::error!("a thread of the disk panicked");
+    }
+}
+
+fn run(file: &File, request: Request) {
+    let mut flushed = None;
+    let result = transfer(file, &request).and_then(|()| {
+        if request.op.commits() {
+            flushed = Some(flush(file)?);
+        }
+        Ok(())
+    });
+    request.finish(result, flushed);
+}
+
+/// Does the bytes of a request, continuing where the kernel stopped short.
+fn transfer(file: &File, request: &Request) -> io::Result<()> {
+    let (memory, len) = request.op.memory();
+    let reads = matches!(request.op, Op::Read { .. });
+    let fd = file.as_raw_fd();
+    let mut done = 0;
+    while done < len {
+        let at = (request.offset + done as u64) as libc::off64_t;
+        // SAFETY: `memory..memory + len` belongs to the request, which lives until `finish`; a read's range is
+        // written by nobody else, and a write's is only read.
+        let got = unsafe {
+            let from = memory.add(done);
+            if reads {
+                libc::pread64(fd, from.cast(), len - done, at)
+            } else {
+                libc::pwrite64(fd, from.cast_const().cast(), len - done, at)
+            }
+        };
+        done += count(got as i64, reads)?.unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// Reads a system call's answer: bytes moved, `None` to try again, or the error.
+fn count(got: i64, reads: bool) -> io::Result<Option<usize>> {
+    match got {
+        1.. => Ok(Some(got as usize)),
+        0 if reads => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the device ended early")),
+        0 => Err(io::Error::new(io::ErrorKind::WriteZero, "the device took no bytes")),
+        _ => {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted { Ok(None) } else { Err(error) }
+        }
+    }
+}
+
+/// `fdatasync`, and how long it took. Never retried: after an error the kernel may have dropped what was dirty.
+fn flush(file: &File) -> io::Result<Duration> {
+    let start = now();
+    file.sync_data()?;
+    Ok(start.elapsed())
+}
