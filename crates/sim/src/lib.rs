@@ -3,6 +3,7 @@
 pub mod disk;
 pub mod executor;
 pub mod fuzz;
+pub mod model;
 pub mod platter;
 pub mod rng;
 pub mod trace;

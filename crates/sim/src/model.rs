@@ -1,0 +1,638 @@
+//! What may be read, given what was asked for, answered and seen.
+//!
+//! Every write carries a tag of its own (as its entity tag), so what a reader sees names the write that it came from. The model keeps
+//! the writes of each key with the interval in which they happened and, once known, their version (the order that the store says it
+//! used). A reader may see any write that no other is *known* to have superseded: by version where both are known, else because
+//! one was answered before the other was asked for. After a power cut the same rule holds, over those writes that must have
+//! survived: the acknowledged durable ones, those that somebody saw, and those of lower versions than any that survived.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use steadfast_log::Lsn;
+
+use crate::rng::stream_bytes;
+
+/// A key with its bucket.
+pub type Key = (Arc<str>, Arc<str>);
+
+/// A piece of an object's bytes: so many bytes of the stream with that number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Which stream.
+    pub id: u64,
+    /// Bytes of it.
+    pub len: u64,
+}
+
+/// The bytes of an object.
+pub type Pieces = Arc<[Piece]>;
+
+/// Bytes in all of `pieces`.
+pub fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.len).sum()
+}
+
+/// The bytes at `offset`, `len` of them.
+pub fn bytes_of(pieces: &[Piece], offset: u64, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    let (mut at, mut filled) = (0, 0);
+    for piece in pieces {
+        let end = at + piece.len;
+        let want = offset + filled as u64;
+        if want >= at && want < end && filled < len {
+            let n = ((end - want) as usize).min(len - filled);
+            stream_bytes(piece.id, want - at, &mut out[filled..filled + n]);
+            filled += n;
+        }
+        at = end;
+    }
+    out.truncate(filled);
+    out
+}
+
+/// What a write was conditional on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Demand {
+    /// Nothing.
+    None,
+    /// No object there.
+    Absent,
+    /// The object with this tag.
+    Tag(u64),
+    /// Any object.
+    Any,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Asked for; no answer yet, or never to come.
+    Pending,
+    /// Answered: it took place.
+    Acked,
+    /// Answered: it did not.
+    Failed,
+}
+
+#[derive(Debug, Clone)]
+struct Op {
+    /// `None` deletes.
+    tag: Option<u64>,
+    demand: Demand,
+    start: u64,
+    end: Option<u64>,
+    version: Option<Lsn>,
+    state: State,
+    /// Asked for with an answer before the flush.
+    lax: bool,
+    /// Must survive a power cut.
+    durable: bool,
+}
+
+/// Names an operation of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpId {
+    key: Key,
+    at: usize,
+    era: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Content {
+    key: Key,
+    /// What it may be: one, or several where it was copied from a key that was being written.
+    candidates: Vec<Pieces>,
+    refused: bool,
+}
+
+/// What a reader saw of a key.
+pub type Seen = Option<(u64, Lsn)>;
+
+/// The model. See the module.
+#[derive(Default)]
+pub struct Model {
+    clock: u64,
+    era: u64,
+    keys: BTreeMap<Key, Vec<Op>>,
+    contents: BTreeMap<u64, Content>,
+    next_tag: u64,
+}
+
+fn before(a: &Op, b: &Op) -> bool {
+    match (a.version, b.version) {
+        (Some(a), Some(b)) => a < b,
+        _ => a.end.is_some_and(|end| end < b.start),
+    }
+}
+
+impl Model {
+    /// The time now. Every call moves it on.
+    pub fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A number that no write has had.
+    pub fn new_tag(&mut self) -> u64 {
+        self.next_tag += 1;
+        self.next_tag
+    }
+
+    /// A write of `candidates` (one of them) under `tag` is about to be asked for.
+    pub fn begin_put(&mut self, key: &Key, tag: u64, candidates: Vec<Pieces>, demand: Demand, lax: bool) -> OpId {
+        self.contents.insert(tag, Content { key: key.clone(), candidates, refused: false });
+        self.begin(key, Some(tag), demand, lax)
+    }
+
+    /// A delete is about to be asked for.
+    pub fn begin_delete(&mut self, key: &Key, demand: Demand, lax: bool) -> OpId {
+        self.begin(key, None, demand, lax)
+    }
+
+    fn begin(&mut self, key: &Key, tag: Option<u64>, demand: Demand, lax: bool) -> OpId {
+        let start = self.tick();
+        let ops = self.keys.entry(key.clone()).or_default();
+        ops.push(Op { tag, demand, start, end: None, version: None, state: State::Pending, lax, durable: false });
+        OpId { key: key.clone(), at: ops.len() - 1, era: self.era }
+    }
+
+    fn op(&mut self, id: &OpId) -> Option<&mut Op> {
+        if id.era != self.era {
+            return None;
+        }
+        self.keys.get_mut(&id.key)?.get_mut(id.at)
+    }
+
+    /// It took place.
+    ///
+    /// # Errors
+    /// When what the answer says cannot be.
+    pub fn acked(&mut self, id: &OpId, version: Lsn, durable: bool) -> Result<(), String> {
+        let now = self.tick();
+        let taken = self.keys.get(&id.key).is_some_and(|ops| {
+            ops.iter().enumerate().any(|(at, op)| at != id.at && op.version.is_some_and(|other| other >= version))
+        });
+        let same = self.keys.get(&id.key).is_some_and(|ops| {
+            ops.iter().enumerate().any(|(at, op)| at != id.at && op.version == Some(version) && op.tag.is_some())
+        });
+        let Some(op) = self.op(id) else { return Ok(()) };
+        if op.tag.is_some() {
+            if same {
+                return Err(format!("two writes of {:?} have the version {version}", id.key));
+            }
+            if op.version.is_some_and(|seen| seen != version) {
+                return Err(format!("{:?} was seen with version {:?} and answered with {version}", id.key, op.version));
+            }
+        }
+        // A delete that found nothing need not have a version of its own.
+        if op.tag.is_some() || !taken {
+            op.version = Some(version);
+        }
+        if !durable && !op.lax {
+            return Err(format!("{:?}: answered as not durable, though that was not asked for", id.key));
+        }
+        op.state = State::Acked;
+        op.end = Some(op.end.map_or(now, |end| end.min(now)));
+        op.durable |= durable;
+        Ok(())
+    }
+
+    /// It did not take place and never will.
+    ///
+    /// # Errors
+    /// When somebody has seen it.
+    pub fn failed(&mut self, id: &OpId) -> Result<(), String> {
+        let Some(op) = self.op(id) else { return Ok(()) };
+        let (seen, tag) = (op.end.is_some() && op.tag.is_some(), op.tag);
+        op.state = State::Failed;
+        if let Some(content) = tag.and_then(|tag| self.contents.get_mut(&tag)) {
+            content.refused = true;
+        }
+        if seen { Err(format!("a write of {:?} was refused after it had been seen", id.key)) } else { Ok(()) }
+    }
+
+    fn supersedes<'a>(ops: &'a [Op], op: &Op, must: impl Fn(&Op) -> bool) -> Option<&'a Op> {
+        ops.iter().find(|other| other.state != State::Failed && must(other) && before(op, other))
+    }
+
+    /// A read that began at `start` saw the write `tag`, with that version where it says so.
+    ///
+    /// # Errors
+    /// When it must not have.
+    pub fn saw(&mut self, key: &Key, start: u64, tag: u64, version: Option<Lsn>) -> Result<(), String> {
+        let now = self.tick();
+        let at = self.find(key, tag)?;
+        let ops = self.keys.get_mut(key).ok_or("no such key")?;
+        let op = &mut ops[at];
+        if let Some(version) = version {
+            if op.version.is_some_and(|known| known != version) {
+                return Err(format!("{key:?} has version {version}, but was written as {:?}", op.version));
+            }
+            op.version = Some(version);
+        }
+        op.end = Some(op.end.map_or(now, |end| end.min(now)));
+        op.durable |= !op.lax;
+        let op = op.clone();
+        if let Some(newer) = Self::supersedes(ops, &op, |other| other.end.is_some_and(|end| end < start)) {
+            return Err(format!("stale read of {key:?}: saw {op:?}, superseded by {newer:?}"));
+        }
+        Ok(())
+    }
+
+    fn find(&self, key: &Key, tag: u64) -> Result<usize, String> {
+        let Some(content) = self.contents.get(&tag) else {
+            return Err(format!("{key:?}: tag {tag} was never written"));
+        };
+        if content.key != *key {
+            return Err(format!("{key:?} shows tag {tag}, which was written to {:?}", content.key));
+        }
+        if content.refused {
+            return Err(format!("{key:?} shows tag {tag}, whose write was refused"));
+        }
+        let ops = self.keys.get(key).map_or(&[][..], Vec::as_slice);
+        ops.iter()
+            .position(|op| op.tag == Some(tag))
+            .ok_or_else(|| format!("{key:?} shows tag {tag}, which was lost or replaced before the last start"))
+    }
+
+    /// A read that began at `start` saw nothing there.
+    ///
+    /// # Errors
+    /// When something must be there.
+    pub fn saw_nothing(&mut self, key: &Key, start: u64) -> Result<(), String> {
+        let now = self.tick();
+        let Some(ops) = self.keys.get_mut(key) else { return Ok(()) };
+        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
+        if !ops.iter().any(must) {
+            return Ok(());
+        }
+        let deletes: Vec<usize> = (0..ops.len())
+            .filter(|&at| {
+                let op = &ops[at];
+                op.tag.is_none() && op.state != State::Failed && Self::supersedes(ops, op, must).is_none()
+            })
+            .collect();
+        match deletes[..] {
+            [] => Err(format!("{key:?} was not found, but must be there: {:?}", ops.iter().rfind(|op| must(op)))),
+            [only] => {
+                let op = &mut ops[only];
+                op.end = Some(op.end.map_or(now, |end| end.min(now)));
+                op.durable |= !op.lax;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A write asked for at `start` was refused because its demand did not hold.
+    ///
+    /// # Errors
+    /// When it must have held.
+    pub fn refused(&mut self, key: &Key, start: u64, id: &OpId, demand: &Demand) -> Result<(), String> {
+        let now = self.tick();
+        let own = id.at;
+        let Some(ops) = self.keys.get_mut(key) else { return Ok(()) };
+        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
+        let possible = |at: usize, ops: &[Op]| {
+            at != own && ops[at].state != State::Failed && Self::supersedes(ops, &ops[at], must).is_none()
+        };
+        let nothing = !ops.iter().any(must);
+        let reasons: Vec<usize> = (0..ops.len())
+            .filter(|&at| possible(at, ops))
+            .filter(|&at| match demand {
+                Demand::None => false,
+                Demand::Absent => ops[at].tag.is_some(),
+                Demand::Any => ops[at].tag.is_none(),
+                Demand::Tag(tag) => ops[at].tag != Some(*tag),
+            })
+            .collect();
+        if nothing && matches!(demand, Demand::Any | Demand::Tag(_)) {
+            return Ok(());
+        }
+        match reasons[..] {
+            [] => Err(format!("a write of {key:?} with {demand:?} was refused without reason: {ops:?}")),
+            [only] => {
+                let op = &mut ops[only];
+                op.end = Some(op.end.map_or(now, |end| end.min(now)));
+                op.durable |= !op.lax;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that writes with a demand took place only where it held, as far as versions tell.
+    ///
+    /// # Errors
+    /// The first that did not.
+    pub fn check_demands(&self) -> Result<(), String> {
+        for (key, ops) in &self.keys {
+            let mut known: Vec<&Op> =
+                ops.iter().filter(|op| op.state != State::Failed && op.version.is_some()).collect();
+            let open = ops.iter().any(|op| op.state != State::Failed && op.version.is_none());
+            if open {
+                continue;
+            }
+            known.sort_by_key(|op| op.version);
+            let mut there = None;
+            for op in known {
+                let held = match op.demand {
+                    Demand::None => true,
+                    Demand::Absent => there.is_none(),
+                    Demand::Any => there.is_some(),
+                    Demand::Tag(tag) => there == Some(tag),
+                };
+                if !held {
+                    return Err(format!("{key:?}: {op:?} took place over {there:?}"));
+                }
+                there = op.tag;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks `data` at `offset` of what was written as `tag`, and that the object is `size` bytes.
+    ///
+    /// # Errors
+    /// When the bytes are others.
+    pub fn check_bytes(&mut self, tag: u64, size: u64, offset: u64, data: &[u8]) -> Result<(), String> {
+        let Some(content) = self.contents.get_mut(&tag) else { return Err(format!("tag {tag} was never written")) };
+        let fits = |pieces: &Pieces| total(pieces) == size && bytes_of(pieces, offset, data.len()).as_slice() == data;
+        if !content.candidates.iter().any(fits) {
+            return Err(format!(
+                "WRONG BYTES in {:?} (tag {tag}): {} bytes at {offset} of {size}; written were {:?}",
+                content.key,
+                data.len(),
+                content.candidates
+            ));
+        }
+        content.candidates.retain(fits);
+        Ok(())
+    }
+
+    /// What an object of `key` may hold for somebody who asks from `start` until now: for a copy.
+    pub fn possible_contents(&self, key: &Key, start: u64) -> Vec<Pieces> {
+        let Some(ops) = self.keys.get(key) else { return Vec::new() };
+        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
+        ops.iter()
+            .filter(|op| op.state != State::Failed && Self::supersedes(ops, op, must).is_none())
+            .filter_map(|op| op.tag.and_then(|tag| self.contents.get(&tag)))
+            .flat_map(|content| content.candidates.iter().cloned())
+            .collect()
+    }
+
+    /// A copy has been answered: its bytes are one of these.
+    pub fn narrow(&mut self, tag: u64, candidates: Vec<Pieces>) {
+        if let Some(content) = self.contents.get_mut(&tag) {
+            content.candidates = candidates;
+        }
+    }
+
+    /// The tags that `key` may have now, for choosing one to be conditional on.
+    pub fn likely_tag(&self, key: &Key) -> Option<u64> {
+        let ops = self.keys.get(key)?;
+        ops.iter().filter(|op| op.state == State::Acked).max_by_key(|op| (op.version, op.end))?.tag
+    }
+
+    /// Whether the write is known to have taken place.
+    pub fn took_place(&mut self, id: &OpId) -> bool {
+        self.op(id).is_some_and(|op| op.state == State::Acked || op.end.is_some())
+    }
+
+    /// That a write took place is known from elsewhere, durably.
+    pub fn prove(&mut self, id: &OpId) {
+        let now = self.tick();
+        if let Some(op) = self.op(id) {
+            op.end = Some(op.end.map_or(now, |end| end.min(now)));
+            op.durable = true;
+        }
+    }
+
+    /// All keys ever written.
+    pub fn keys(&self) -> Vec<Key> {
+        self.keys.keys().cloned().collect()
+    }
+
+    /// Whether `key` may be present, and whether it may be absent, to somebody who looks now.
+    pub fn may_be(&self, key: &Key) -> (bool, bool) {
+        let now = self.clock + 1;
+        let Some(ops) = self.keys.get(key) else { return (false, true) };
+        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < now);
+        let mut may = (false, !ops.iter().any(must));
+        for op in ops.iter().filter(|op| op.state != State::Failed) {
+            if Self::supersedes(ops, op, must).is_none() {
+                if op.tag.is_some() {
+                    may.0 = true;
+                } else {
+                    may.1 = true;
+                }
+            }
+        }
+        may
+    }
+
+    /// After a restart all keys have been read, and this was seen. `clean`: the store had been closed, so everything answered must be there.
+    /// Checks it, and from now on takes it for what is there; what was not seen is gone for good.
+    ///
+    /// # Errors
+    /// When something that must have survived has not.
+    pub fn restarted(&mut self, seen: &BTreeMap<Key, Seen>, clean: bool) -> Result<(), String> {
+        for (key, state) in seen {
+            if let Some((tag, version)) = state {
+                let at = self.find(key, *tag)?;
+                let Some(op) = self.keys.get_mut(key).and_then(|ops| ops.get_mut(at)) else { continue };
+                if op.version.is_some_and(|known| known != *version) {
+                    return Err(format!("{key:?} came back with version {version}, not as {op:?}"));
+                }
+                op.version = Some(*version);
+            }
+        }
+        let durable = self.keys.values().flatten().filter(|op| op.durable && op.state != State::Failed);
+        let mut reached = durable.filter_map(|op| op.version).max().unwrap_or(0);
+        reached = reached.max(seen.values().flatten().map(|(_, version)| *version).max().unwrap_or(0));
+        if clean {
+            reached = Lsn::MAX;
+        }
+        loop {
+            let mut needed = reached;
+            for (key, state) in seen {
+                let ops = self.keys.get(key).map_or(&[][..], Vec::as_slice);
+                let must = |op: &Op| {
+                    op.state != State::Failed
+                        && (op.durable || (op.state == State::Acked && op.version.map_or(clean, |v| v <= reached)))
+                };
+                match state {
+                    Some((tag, _)) => {
+                        let Some(op) = ops.iter().find(|op| op.tag == Some(*tag)) else { continue };
+                        if let Some(newer) = Self::supersedes(ops, op, must) {
+                            return Err(format!("LOST: after a restart {key:?} shows {op:?} instead of {newer:?}"));
+                        }
+                    }
+                    None => {
+                        if !ops.iter().any(must) {
+                            continue;
+                        }
+                        let deletes: Vec<&Op> = ops
+                            .iter()
+                            .filter(|op| op.tag.is_none() && op.state != State::Failed)
+                            .filter(|op| Self::supersedes(ops, op, must).is_none())
+                            .collect();
+                        if deletes.is_empty() {
+                            let newest = ops.iter().filter(|op| must(op)).max_by_key(|op| (op.version, op.end));
+                            return Err(format!("LOST: after a restart {key:?} is gone: {newest:?}"));
+                        }
+                        // If only answered deletes explain it, the log reached the first of them.
+                        if deletes.iter().all(|op| op.version.is_some_and(|v| v > reached)) {
+                            needed = needed.max(deletes.iter().filter_map(|op| op.version).min().unwrap_or(0));
+                        }
+                    }
+                }
+            }
+            if needed == reached {
+                break;
+            }
+            reached = needed;
+        }
+        self.rebase(seen);
+        Ok(())
+    }
+
+    /// After a restart over a medium that has lost or damaged what it acknowledged: what was seen must once have been written.
+    ///
+    /// # Errors
+    /// When it was not.
+    pub fn restarted_damaged(&mut self, seen: &BTreeMap<Key, Seen>) -> Result<(), String> {
+        for (key, state) in seen {
+            let Some((tag, _)) = state else { continue };
+            match self.contents.get(tag) {
+                Some(content) if content.key == *key && !content.refused => {}
+                other => return Err(format!("{key:?} shows tag {tag}: {other:?}")),
+            }
+        }
+        self.rebase(seen);
+        Ok(())
+    }
+
+    fn rebase(&mut self, seen: &BTreeMap<Key, Seen>) {
+        self.era += 1;
+        let now = self.tick();
+        for (key, ops) in &mut self.keys {
+            ops.clear();
+            if let Some(Some((tag, version))) = seen.get(key) {
+                ops.push(Op {
+                    tag: Some(*tag),
+                    demand: Demand::None,
+                    start: now,
+                    end: Some(now),
+                    version: Some(*version),
+                    state: State::Acked,
+                    lax: false,
+                    durable: true,
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("b".into(), name.into())
+    }
+
+    fn put(model: &mut Model, key: &Key, lax: bool) -> (OpId, u64) {
+        let tag = model.new_tag();
+        let pieces: Pieces = Arc::from([Piece { id: tag, len: 100 }]);
+        (model.begin_put(key, tag, vec![pieces], Demand::None, lax), tag)
+    }
+
+    fn seen(states: &[(&Key, Seen)]) -> BTreeMap<Key, Seen> {
+        states.iter().map(|(key, state)| ((*key).clone(), *state)).collect()
+    }
+
+    #[test]
+    fn an_acknowledged_write_must_be_read_and_survive() {
+        let (mut model, k) = (Model::default(), key("k"));
+        let (first, one) = put(&mut model, &k, false);
+        model.acked(&first, 1, true).expect("fine");
+        let (second, two) = put(&mut model, &k, false);
+        let start = model.tick();
+        model.saw(&k, start, one, Some(1)).expect("the second is not answered");
+        model.acked(&second, 2, true).expect("fine");
+        let start = model.tick();
+        assert!(model.saw(&k, start, one, Some(1)).is_err(), "stale");
+        model.saw(&k, start, two, Some(2)).expect("fine");
+        assert!(model.saw_nothing(&k, start).is_err());
+        assert!(model.restarted(&seen(&[(&k, Some((one, 1)))]), false).is_err());
+        assert!(model.restarted(&seen(&[(&k, None)]), false).is_err());
+        model.restarted(&seen(&[(&k, Some((two, 2)))]), false).expect("fine");
+        let start = model.tick();
+        assert!(model.saw(&k, start, one, None).is_err(), "resurrected");
+    }
+
+    #[test]
+    fn an_unanswered_write_may_be_there_or_not_but_once_seen_must_stay() {
+        for look in [false, true] {
+            let (mut model, k) = (Model::default(), key("k"));
+            let (_pending, tag) = put(&mut model, &k, false);
+            if look {
+                let start = model.tick();
+                model.saw(&k, start, tag, Some(9)).expect("fine");
+            }
+            assert_eq!(model.restarted(&seen(&[(&k, None)]), false).is_err(), look);
+        }
+    }
+
+    #[test]
+    fn what_is_before_a_survivor_must_have_survived() {
+        for (version, lost) in [(5, true), (7, false)] {
+            let (mut model, a, b) = (Model::default(), key("a"), key("b"));
+            let (lax, _) = put(&mut model, &a, true);
+            model.acked(&lax, version, false).expect("fine");
+            let (strict, tag) = put(&mut model, &b, false);
+            model.acked(&strict, 6, true).expect("fine");
+            let result = model.restarted(&seen(&[(&a, None), (&b, Some((tag, 6)))]), false);
+            assert_eq!(result.is_err(), lost, "{result:?}");
+        }
+    }
+
+    #[test]
+    fn demands_are_checked_against_the_order_of_versions() {
+        let (mut model, k) = (Model::default(), key("k"));
+        let (first, _) = put(&mut model, &k, false);
+        model.acked(&first, 1, true).expect("fine");
+        let tag = model.new_tag();
+        let absent = model.begin_put(&k, tag, Vec::new(), Demand::Absent, false);
+        model.check_demands().expect("nothing is known yet");
+        model.acked(&absent, 2, true).expect("fine");
+        assert!(model.check_demands().is_err());
+    }
+
+    #[test]
+    fn a_refusal_needs_a_reason() {
+        let (mut model, k) = (Model::default(), key("k"));
+        let tag = model.new_tag();
+        let start = model.tick();
+        let absent = model.begin_put(&k, tag, Vec::new(), Demand::Absent, false);
+        assert!(model.refused(&k, start, &absent, &Demand::Absent).is_err());
+        let (_pending, other) = put(&mut model, &k, false);
+        model.refused(&k, start, &absent, &Demand::Absent).expect("the other may have come first");
+        model.failed(&absent).expect("fine");
+        assert!(model.restarted(&seen(&[(&k, None)]), false).is_err(), "the reason must survive");
+        let _ = other;
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_pieces_in_order() {
+        let pieces = [Piece { id: 1, len: 10 }, Piece { id: 2, len: 20 }];
+        let whole = bytes_of(&pieces, 0, 30);
+        for offset in 0..30 {
+            for len in 0..30 - offset {
+                assert_eq!(bytes_of(&pieces, offset as u64, len), whole[offset..offset + len]);
+            }
+        }
+        assert_eq!(bytes_of(&pieces, 25, 30).len(), 5);
+    }
+}
