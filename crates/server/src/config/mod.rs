@@ -1,0 +1,211 @@
+//! The configuration: one TOML file, environment variables over it, command-line flags over both.
+//!
+//! Unknown keys are refused with the nearest known one named; a wrong value is reported with its place and with what is
+//! expected. All settings are declared once, here; the dump and the reference in `docs/operations.md` come from the same list.
+
+mod error;
+mod schema;
+mod setting;
+mod settings;
+
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+pub use error::{ConfigError, nearest};
+pub use schema::{SetError, Shown};
+pub use setting::{EtagKind, Input, IoMode, LogFormat, Setting, Size, parse_duration};
+
+pub use settings::{
+    AdminSection, Config, DataSection, LimitsSection, OutputSection, S3Section, ServerSection, TlsSection,
+};
+
+/// Reads a configuration file's text, over the defaults.
+///
+/// # Errors
+/// The first mistake, with its line and column.
+pub fn parse(text: &str) -> Result<Config, ConfigError> {
+    let mut config = Config::default();
+    config.apply(text)?;
+    config.check()?;
+    Ok(config)
+}
+
+impl Config {
+    /// Reads a file's text over what is there.
+    ///
+    /// # Errors
+    /// The first mistake, with its line and column.
+    pub fn apply(&mut self, text: &str) -> Result<(), ConfigError> {
+        let table = DeTable::parse(text).map_err(|e| {
+            let error = ConfigError::new(format!("this is not TOML: {}", e.message()));
+            e.span().map_or(error.clone(), |span| error.at(text, span.start))
+        })?;
+        for (section, value) in table.get_ref() {
+            let name: &str = section.get_ref();
+            let DeValue::Table(keys) = value.get_ref() else {
+                let message = if Self::SECTIONS.contains(&name) {
+                    format!("[{name}] is a section: write `[{name}]` on a line and its settings below")
+                } else {
+                    format!("`{name}` stands outside a section{}", outside_hint(name))
+                };
+                return Err(ConfigError::new(message).at(text, section.span().start));
+            };
+            if !Self::SECTIONS.contains(&name) {
+                let error = describe(name, "", SetError::Section(Self::SECTIONS.to_vec()));
+                return Err(error.at(text, section.span().start));
+            }
+            for (key, value) in keys {
+                self.set(name, key.get_ref(), Input::Value(value.get_ref())).map_err(|e| {
+                    let place = if matches!(e, SetError::Value(_)) { value.span() } else { key.span() };
+                    describe(name, key.get_ref(), e).at(text, place.start)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets one value from text, `name` being `section.key`.
+    ///
+    /// # Errors
+    /// When there is no such setting or the value is wrong.
+    pub fn set_text(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let Some((section, key)) = name.split_once('.') else {
+            return Err(ConfigError::new(format!("`{name}` is not of the form section.key{}", outside_hint(name))));
+        };
+        self.set(section, key, Input::Text(value)).map_err(|e| describe(section, key, e))
+    }
+
+    /// Takes in environment variables `STEADFAST_<SECTION>_<KEY>`. The credentials' variables, and `RESERVED`, are not settings.
+    ///
+    /// # Errors
+    /// A variable with our prefix that is no setting, or with a wrong value.
+    pub fn apply_env(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<(), ConfigError> {
+        let names: Vec<(String, String)> = self
+            .shown()
+            .iter()
+            .map(|s| {
+                let name = format!("{}.{}", s.section, s.key);
+                (format!("STEADFAST_{}", name.replace('.', "_").to_uppercase()), name)
+            })
+            .collect();
+        for (variable, value) in variables {
+            if !variable.starts_with("STEADFAST_") || RESERVED.contains(&variable.as_str()) {
+                continue;
+            }
+            let Some((_, name)) = names.iter().find(|(known, _)| *known == variable) else {
+                let lower = variable.to_lowercase();
+                let lowered: Vec<(String, &str)> = names.iter().map(|(n, _)| (n.to_lowercase(), n.as_str())).collect();
+                let near = nearest(&lower, lowered.iter().map(|(n, _)| n.as_str()))
+                    .and_then(|near| lowered.iter().find(|(n, _)| n == near))
+                    .map(|(_, n)| format!(": did you mean {n}?"));
+                let message = format!("there is no such setting{}", near.unwrap_or_default());
+                return Err(ConfigError::new(message).from(format!("environment variable {variable}")));
+            };
+            self.set_text(name, &value).map_err(|e| e.from(format!("environment variable {variable}")))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a file over what is there.
+    ///
+    /// # Errors
+    /// When it cannot be read, or the first mistake in it.
+    pub fn apply_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ConfigError::new(format!("cannot be read: {e}")).from(shown.clone()))?;
+        self.apply(&text).map_err(|e| e.from(shown))
+    }
+
+    /// Checks what concerns several settings at once.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.tls.certificate.is_some() != self.tls.key.is_some() {
+            return Err(ConfigError::new(
+                "TLS needs both tls.certificate and tls.key: set the other one, or neither for plain HTTP",
+            ));
+        }
+        if self.s3.listen == self.admin.listen && self.s3.listen.port() != 0 {
+            return Err(ConfigError::new(format!(
+                "s3.listen and admin.listen are both {}: give one of them another port",
+                self.s3.listen
+            )));
+        }
+        if let Some(bytes) = self.data.extent_size
+            && !bytes.0.is_power_of_two()
+        {
+            return Err(ConfigError::new(format!("data.extent_size is {bytes}: use a power of two")));
+        }
+        crate::output::targets(&self.output.level)
+            .map(|_| ())
+            .map_err(|e| ConfigError::new(format!("output.level: {e}")))
+    }
+
+    /// The whole configuration as a file with comments, as it is in force.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        let mut section = "";
+        for shown in self.shown() {
+            if shown.section != section {
+                if !section.is_empty() {
+                    out.push('\n');
+                }
+                section = shown.section;
+                for line in Self::section_doc(section) {
+                    out.push_str(&format!("#{line}\n"));
+                }
+                out.push_str(&format!("[{section}]\n"));
+            }
+            for line in shown.doc {
+                out.push_str(&format!("#{line}\n"));
+            }
+            out.push_str(&format!("{} = {}\n", shown.key, shown.value));
+        }
+        out
+    }
+
+    /// Where the pool is.
+    pub fn pool_path(&self) -> PathBuf {
+        match &self.data.pool {
+            Some(path) => self.data.dir.join(path),
+            None => self.data.dir.join("pool"),
+        }
+    }
+}
+
+/// Variables with our prefix that are not settings.
+const RESERVED: [&str; 3] = ["STEADFAST_ACCESS_KEY", "STEADFAST_SECRET_KEY", "STEADFAST_CONFIG"];
+
+/// For a key outside a section: the section it belongs to, if some section has it.
+fn outside_hint(key: &str) -> String {
+    let homes: Vec<String> =
+        Config::default().shown().iter().filter(|s| s.key == key).map(|s| format!("{}.{}", s.section, s.key)).collect();
+    if homes.is_empty() { String::new() } else { format!(": did you mean {}?", homes.join(" or ")) }
+}
+
+fn describe(section: &str, key: &str, error: SetError) -> ConfigError {
+    ConfigError::new(match error {
+        SetError::Section(known) => match nearest(section, known.iter().copied()) {
+            Some(near) => format!("there is no section [{section}]: did you mean [{near}]?"),
+            None => format!("there is no section [{section}]; there are {}", known.join(", ")),
+        },
+        SetError::Key(known) => match nearest(key, known.iter().copied()) {
+            Some(near) => format!("there is no setting `{key}` in [{section}]: did you mean `{near}`?"),
+            None => {
+                let hint = outside_hint(key);
+                if hint.is_empty() {
+                    format!("there is no setting `{key}` in [{section}]; there are {}", known.join(", "))
+                } else {
+                    format!("there is no setting `{key}` in [{section}]{hint}")
+                }
+            }
+        },
+        SetError::Value(message) => format!("{section}.{key}: {message}"),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The macro that declares the settings once: as fields, as keys, with their defaults, ranges and descriptions.
+
+/// Why a setting could not be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetError {
+    /// No such section; with the sections that there are.
+    Section(Vec<&'static str>),
+    /// No such key in that section; with the keys that there are.
+    Key(Vec<&'static str>),
+    /// The value is wrong; says what is expected.
+    Value(String),
+}
+
+/// One setting as the dump and the reference show it.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// The section.
+    pub section: &'static str,
+    /// The key.
+    pub key: &'static str,
+    /// What it is for.
+    pub doc: &'static [&'static str],
+    /// Its value as TOML.
+    pub value: String,
+}
+
+/// Declares the sections of the configuration.
+macro_rules! sections {
+    ($(
+        $(#[doc = $sdoc:literal])+
+        $section:ident: $type:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $key:ident: $kind:ty = $default:expr $(, in $low:literal..=$high:literal)?;
+            )+
+        }
+    )+) => {
+        $(
+            $(#[doc = $sdoc])+
+            #[derive(Debug, Clone, PartialEq)]
+            pub struct $type {
+                $($(#[doc = $doc])+ pub $key: $kind,)+
+            }
+
+            impl Default for $type {
+                fn default() -> Self {
+                    Self { $($key: $default,)+ }
+                }
+            }
+
+            impl $type {
+                fn set(&mut self, key: &str, input: $crate::config::setting::Input<'_>) -> Result<(), $crate::config::schema::SetError> {
+                    use $crate::config::{schema::{SetError, read_within}};
+                    match key {
+                        $(stringify!($key) => {
+                            #[allow(unused_mut, unused_assignments, reason = "only ranged settings assign it")]
+                            let mut range: Option<(u64, u64)> = None;
+                            $(range = Some(($low, $high));)?
+                            self.$key = read_within::<$kind>(input, range)?;
+                            Ok(())
+                        })+
+                        _ => Err(SetError::Key(vec![$(stringify!($key)),+])),
+                    }
+                }
+            }
+        )+
+
+        /// Everything that can be configured. `Default` is what holds when nothing is.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $sdoc])+ pub $section: $type,)+
+        }
+
+        impl Config {
+            /// The names of the sections.
+            pub const SECTIONS: &'static [&'static str] = &[$(stringify!($section)),+];
+
+            /// Sets one value.
+            ///
+            /// # Errors
+            /// When there is no such setting or the value is wrong.
+            pub fn set(&mut self, section: &str, key: &str, input: $crate::config::setting::Input<'_>) -> Result<(), $crate::config::schema::SetError> {
+                match section {
+                    $(stringify!($section) => self.$section.set(key, input),)+
+                    _ => Err($crate::config::schema::SetError::Section(Self::SECTIONS.to_vec())),
+                }
+            }
+
+            /// Every setting with its value, in order.
+            pub fn shown(&self) -> Vec<$crate::config::schema::Shown> {
+                use $crate::config::setting::Setting;
+                vec![$($($crate::config::schema::Shown {
+                    section: stringify!($section),
+                    key: stringify!($key),
+                    doc: &[$($doc),+],
+                    value: Setting::to_toml(&self.$section.$key),
+                },)+)+]
+            }
+
+            /// What a section is for.
+            pub(super) fn section_doc(section: &str) -> &'static [&'static str] {
+                match section {
+                    $(stringify!($section) => &[$($sdoc),+],)+
+                    _ => &[],
+                }
+            }
+        }
+    };
+}
+
+pub(super) use sections;
+
+use super::setting::{Input, Setting};
+
+/// Reads a value and holds it to its range.
+pub(super) fn read_within<T: Setting>(input: Input<'_>, range: Option<(u64, u64)>) -> Result<T, SetError> {
+    let value = T::read(input).map_err(SetError::Value)?;
+    if let (Some((low, high)), Some(magnitude)) = (range, value.magnitude())
+        && !(low..=high).contains(&magnitude)
+    {
+        return Err(SetError::Value(format!(
+            "{} is out of range: use {} to {}",
+            T::show(magnitude),
+            T::show(low),
+            T::show(high)
+        )));
+    }
+    Ok(value)
+}

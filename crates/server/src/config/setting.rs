@@ -1,0 +1,378 @@
+//! The kinds of values that a setting can have, and how each is read and written.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+/// A value as it was given: from a file, or as text from the environment or the command line.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    /// From a TOML file.
+    Value(&'a DeValue<'a>),
+    /// From an environment variable or a flag.
+    Text(&'a str),
+}
+
+/// A kind of value. Errors say what is expected, for people.
+pub trait Setting: Sized {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is expected, and what was found.
+    fn read(input: Input<'_>) -> Result<Self, String>;
+
+    /// As it would be written in a file.
+    fn to_toml(&self) -> String;
+
+    /// For kinds that have a range: the value in its smallest unit.
+    fn magnitude(&self) -> Option<u64> {
+        None
+    }
+
+    /// A magnitude as it would be written in a file.
+    fn show(magnitude: u64) -> String {
+        magnitude.to_string()
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// Reads what is written as a string in a file.
+fn text<'a>(input: &Input<'a>, expected: &str) -> Result<&'a str, String> {
+    match input {
+        Input::Text(text) => Ok(text),
+        Input::Value(value) => {
+            value.as_str().ok_or_else(|| format!("expected {expected}, found {}", article(value.type_str())))
+        }
+    }
+}
+
+fn article(kind: &str) -> String {
+    if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { format!("an {kind}") } else { format!("a {kind}") }
+}
+
+fn integer(input: &Input<'_>, expected: &str) -> Result<u64, String> {
+    let parsed = match input {
+        Input::Text(text) => text.trim().replace('_', "").parse::<u64>().ok(),
+        Input::Value(value) => match value.as_integer() {
+            Some(int) => u64::from_str_radix(&int.as_str().replace(['_', '+'], ""), int.radix()).ok(),
+            None => return Err(format!("expected {expected}, found {}", article(value.type_str()))),
+        },
+    };
+    parsed.ok_or_else(|| format!("expected {expected}"))
+}
+
+impl Setting for bool {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        let found = match input {
+            Input::Value(value) => value.as_bool(),
+            Input::Text(text) => text.trim().parse().ok(),
+        };
+        found.ok_or_else(|| "expected true or false".to_owned())
+    }
+
+    fn to_toml(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for usize {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        let value = integer(&input, "a whole number")?;
+        usize::try_from(value).map_err(|_| "the number is too large".to_owned())
+    }
+
+    fn to_toml(&self) -> String {
+        self.to_string()
+    }
+
+    fn magnitude(&self) -> Option<u64> {
+        Some(*self as u64)
+    }
+}
+
+impl Setting for String {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        text(&input, "a string").map(str::to_owned)
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(self)
+    }
+}
+
+impl Setting for PathBuf {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        match text(&input, "a path in quotes")? {
+            "" => Err("the path is empty".to_owned()),
+            path => Ok(PathBuf::from(path)),
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(&self.to_string_lossy())
+    }
+}
+
+impl Setting for SocketAddr {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        let text = text(&input, "an address such as \"127.0.0.1:9000\"")?;
+        text.parse().map_err(|_| {
+            format!("expected an IP address with a port, such as \"127.0.0.1:9000\" or \"[::]:9000\", found {text:?}")
+        })
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+/// Nothing, written as an empty string; or a value.
+impl<T: Setting> Setting for Option<T> {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        match input {
+            Input::Text("") => Ok(None),
+            Input::Value(value) if value.as_str() == Some("") => Ok(None),
+            _ => T::read(input).map(Some),
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        self.as_ref().map_or_else(|| "\"\"".to_owned(), T::to_toml)
+    }
+
+    fn magnitude(&self) -> Option<u64> {
+        self.as_ref().and_then(T::magnitude)
+    }
+
+    fn show(magnitude: u64) -> String {
+        T::show(magnitude)
+    }
+}
+
+/// A number of bytes, written with a unit: `"64 MiB"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+impl Size {
+    /// Kibibytes.
+    pub const fn kib(n: u64) -> Self {
+        Self(n << 10)
+    }
+
+    /// Mebibytes.
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    /// In bytes, as a length in memory.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+const SIZE_UNITS: [(&str, u64); 12] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("T", 1 << 40),
+    ("G", 1 << 30),
+    ("M", 1 << 20),
+    ("K", 1 << 10),
+];
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, bytes) in &SIZE_UNITS[..4] {
+            if self.0 >= *bytes && self.0.is_multiple_of(*bytes) {
+                return write!(f, "{} {unit}", self.0 / bytes);
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+/// Splits a number from the unit that follows it.
+fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let number = text[..end].replace('_', "").parse().ok()?;
+    Some((number, text[end..].trim()))
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("expected a size such as \"64 MiB\" or \"10 GB\", found {text:?}");
+        let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
+        let scale = match unit {
+            "" | "B" => 1,
+            unit => SIZE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(wrong)?.1,
+        };
+        number.checked_mul(scale).map(Size).ok_or_else(|| format!("{text:?} is more than can be counted"))
+    }
+}
+
+impl Setting for Size {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        if let Input::Value(value) = input
+            && value.is_integer()
+        {
+            return integer(&input, "a size such as \"64 MiB\"").map(Size);
+        }
+        text(&input, "a size such as \"64 MiB\"")?.parse()
+    }
+
+    fn to_toml(&self) -> String {
+        quoted(&self.to_string())
+    }
+
+    fn magnitude(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn show(magnitude: u64) -> String {
+        quoted(&Size(magnitude).to_string())
+    }
+}
+
+const TIME_UNITS: [(&str, u64); 7] = [
+    ("h", 3_600_000_000),
+    ("min", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+    ("m", 60_000_000),
+    ("sec", 1_000_000),
+];
+
+/// Reads a duration such as `10 ms`.
+///
+/// # Errors
+/// What is expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected a time such as \"10 ms\" or \"30 s\", found {text:?}");
+    let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
+    let (_, scale) = TIME_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    number.checked_mul(*scale).map(Duration::from_micros).ok_or_else(|| format!("{text:?} is too long"))
+}
+
+impl Setting for Duration {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        parse_duration(text(&input, "a time such as \"10 ms\" or \"30 s\"")?)
+    }
+
+    fn to_toml(&self) -> String {
+        Self::show(u64::try_from(self.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// In microseconds.
+    fn magnitude(&self) -> Option<u64> {
+        u64::try_from(self.as_micros()).ok()
+    }
+
+    fn show(magnitude: u64) -> String {
+        let (unit, scale) = TIME_UNITS[..5]
+            .iter()
+            .find(|(_, scale)| magnitude >= *scale && magnitude.is_multiple_of(*scale))
+            .unwrap_or(&("s", 1_000_000));
+        quoted(&format!("{} {unit}", magnitude / scale))
+    }
+}
+
+/// Declares an enumeration whose values are written as the given words.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $($(#[$vmeta])* $variant,)+ }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("expected one of {}, found {text:?}", [$($word),+].map(|w| format!("{w:?}")).join(", "))),
+                }
+            }
+        }
+
+        impl Setting for $name {
+            fn read(input: Input<'_>) -> Result<Self, String> {
+                text(&input, &[$($word),+].map(|w| format!("{w:?}")).join(" or "))?.parse()
+            }
+
+            fn to_toml(&self) -> String {
+                match self { $(Self::$variant => quoted($word),)+ }
+            }
+        }
+    };
+}
+
+words! {
+    /// How the disk is driven.
+    IoMode {
+        /// io_uring where the kernel allows it, else threads.
+        Auto = "auto",
+        /// io_uring, or an error.
+        Uring = "uring",
+        /// A bounded pool of threads.
+        Threads = "threads",
+    }
+}
+
+words! {
+    /// How log lines are written.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+words! {
+    /// What an entity tag is made of.
+    EtagKind {
+        /// MD5 of the content, as most clients expect.
+        Md5 = "md5",
+        /// A cheap checksum that is not MD5.
+        Fast = "fast",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_read_what_they_write() {
+        for bytes in [0, 1, 1023, 1024, 4096, 3 << 20, 1 << 30, 5 << 40, 1_000_000, u64::MAX] {
+            assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
+        }
+        for us in [0, 1, 999, 1_000, 1_500, 2_000_000, 60_000_000, 7_200_000_000, 90_000_000] {
+            let time = Duration::from_micros(us);
+            let text = time.to_toml();
+            assert_eq!(parse_duration(text.trim_matches('"')), Ok(time), "{text}");
+        }
+        assert_eq!("10GB".parse(), Ok(Size(10_000_000_000)));
+        assert_eq!("10 g".parse(), Ok(Size(10 << 30)));
+        assert!("10 GX".parse::<Size>().is_err());
+        assert!("".parse::<Size>().is_err());
+        assert!("99999999999999999999".parse::<Size>().is_err());
+        assert!("99999999999 TiB".parse::<Size>().is_err());
+        assert!(parse_duration("10").is_err(), "a time without a unit is ambiguous");
+    }
+}

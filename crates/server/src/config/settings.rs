@@ -1,0 +1,84 @@
+//! All settings, declared once.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::schema::sections;
+use super::setting::{EtagKind, IoMode, LogFormat, Size};
+
+const fn local(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+sections! {
+    /// The process.
+    server: ServerSection {
+        /// Threads that serve requests; 0: as many as cores.
+        threads: usize = 0, in 0..=1024;
+        /// How long a stop waits for requests that are being served.
+        stop_deadline: Duration = Duration::from_secs(30), in 0..=3_600_000_000;
+    }
+
+    /// Where the data is.
+    data: DataSection {
+        /// Directory of the pool (unless set below), the index, the credentials and the lock.
+        dir: PathBuf = PathBuf::from("steadfast-data");
+        /// The pool: a file or a block device, relative to `dir`. Empty: the file `pool` in `dir`.
+        pool: Option<PathBuf> = None;
+        /// The largest size that a pool file may grow to, set when it is made. Empty: what the file system has.
+        pool_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
+        /// Size of an extent, set when the pool is made; a power of two. Empty: chosen from the pool's size.
+        extent_size: Option<Size> = None, in 1_048_576..=2_147_483_648;
+        /// How the disk is driven: "auto", "uring" or "threads".
+        io: IoMode = IoMode::Auto;
+        /// Requests given to the disk at a time.
+        queue_depth: usize = 64, in 1..=4096;
+        /// Memory for data on its way to and from the disk.
+        buffers: Size = Size::mib(128), in 16_777_216..=1_099_511_627_776;
+    }
+
+    /// The S3 door.
+    s3: S3Section {
+        /// Address to listen on. Port 0: one that is free, printed at start.
+        listen: SocketAddr = local(9000);
+        /// Domain for virtual-host style (`bucket.domain`), for instance "s3.example.org". Empty: path style only.
+        domain: Option<String> = None;
+        /// Entity tags: "md5", or "fast" for a cheap checksum where clients do not need MD5.
+        etag: EtagKind = EtagKind::Md5;
+    }
+
+    /// TLS for the S3 port: both files, in PEM, or neither.
+    tls: TlsSection {
+        /// Certificate chain, the server's own first.
+        certificate: Option<PathBuf> = None;
+        /// Private key (PKCS #8, PKCS #1 or SEC 1).
+        key: Option<PathBuf> = None;
+    }
+
+    /// The admin port: health, metrics, status. It has no authentication: do not expose it.
+    admin: AdminSection {
+        /// Address to listen on. Port 0: one that is free, printed at start.
+        listen: SocketAddr = local(9001);
+    }
+
+    /// What clients may hold.
+    limits: LimitsSection {
+        /// Connections to the S3 port; further ones wait to be accepted.
+        connections: usize = 4096, in 1..=1_000_000;
+        /// How long a client may take to send a request's header, and how long an idle connection is kept.
+        header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
+        /// How long a client may stall: the longest wait for its next 16 KiB, either way.
+        stall_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
+        /// The largest header of a request.
+        header_size: Size = Size::kib(32), in 8_192..=1_048_576;
+    }
+
+    /// What the server logs, to standard error.
+    output: OutputSection {
+        /// "text" or "json".
+        format: LogFormat = LogFormat::Text;
+        /// Levels: one for all of ours (error, warn, info, debug, trace), or `target=level,...`.
+        level: String = "info".to_owned();
+    }
+}
