@@ -13,7 +13,8 @@ use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use crate::request::{Counters, Driver, Op, ReadTarget, Request};
 use crate::threads::Threads;
-use crate::{AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, grow, open};
+use crate::uring::Uring;
+use crate::{AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, IoMode, grow, open};
 
 /// Memory for copies of unaligned data, in pieces of `max_io_bytes`.
 const COPY_PIECES: usize = 8;
@@ -58,7 +59,7 @@ impl FileDisk {
             tracing::warn!(path = %opened.path.display(), %error, "the file has holes that the file system has no room for");
         }
         let (queue_depth, commit_depth) = (options.queue_depth.max(1), options.commit_depth.max(1));
-        let driver = Box::new(Threads::start(&file, queue_depth, commit_depth)?);
+        let driver = start(&file, options.io, queue_depth, commit_depth)?;
         let inner = Inner {
             driver,
             file,
@@ -80,6 +81,23 @@ impl FileDisk {
         tracing::info!(disk = disk.describe(), bytes = disk.len(), cache = ?opened.geometry.cache, "disk open");
         Ok(Arc::new(disk))
     }
+}
+
+/// Starts the driver that was asked for, or the best that the kernel allows.
+fn start(file: &Arc<File>, mode: IoMode, queue_depth: usize, commit_depth: usize) -> io::Result<Box<dyn Driver>> {
+    if mode != IoMode::Threads {
+        match Uring::start(file, queue_depth, commit_depth) {
+            Ok(uring) => return Ok(Box::new(uring)),
+            Err(error) if mode == IoMode::Auto => {
+                tracing::warn!(%error, "io_uring is refused here (by the kernel, a container or a sysctl); using threads");
+            }
+            Err(error) => {
+                let text = format!("io_uring is refused here: {error}; use threads, or auto");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+        }
+    }
+    Ok(Box::new(Threads::start(file, queue_depth, commit_depth)?))
 }
 
 impl Inner {

@@ -14,6 +14,7 @@ mod open;
 mod options;
 mod request;
 mod threads;
+mod uring;
 
 pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
 pub use buffer::{AlignedBuf, BufPool};
