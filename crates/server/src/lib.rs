@@ -1,4 +1,8 @@
 //! The `steadfast` binary, as a library so that its parts can be tested and fuzzed: configuration, doors, admin port, commands.
 
+pub mod admin;
 pub mod config;
+pub mod credentials;
+pub mod datadir;
+pub mod net;
 pub mod output;

@@ -1,0 +1,100 @@
+//! The data directory: what is where, and that only one server has it.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A data directory that is ours until this is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes the directory, making it when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made or another process has it.
+    pub fn create(path: &Path) -> Result<Self, String> {
+        if !path.is_dir() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|e| format!("{}: the directory cannot be made: {e}", path.display()))?;
+        }
+        Self::take(path)
+    }
+
+    /// Takes a directory that is there.
+    ///
+    /// # Errors
+    /// When it is not there or another process has it.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        if path.is_dir() {
+            Self::take(path)
+        } else {
+            Err(format!("{}: there is no such directory; give the one of a server with --data", path.display()))
+        }
+    }
+
+    fn take(path: &Path) -> Result<Self, String> {
+        let lock_path = path.join("lock");
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(|e| format!("{}: cannot be opened: {e}", lock_path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(format!(
+                "{}: another process uses this directory (a server, or a command on it): stop it first",
+                path.display()
+            )),
+            Err(TryLockError::Error(e)) => Err(format!("{}: cannot be locked: {e}", lock_path.display())),
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the index is. It can be deleted while no server runs; it is rebuilt from the pool.
+    pub fn index(&self) -> PathBuf {
+        self.path.join("index")
+    }
+
+    /// Where generated credentials are.
+    pub fn credentials(&self) -> PathBuf {
+        self.path.join("credentials.json")
+    }
+
+    /// Makes its entries durable.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_never_share_it() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("a/b");
+        assert!(DataDir::open(&path).expect_err("absent").contains("no such directory"));
+        let first = DataDir::create(&path).expect("made");
+        assert!(DataDir::open(&path).expect_err("taken").contains("another process"));
+        drop(first);
+        DataDir::open(&path).expect("free again");
+    }
+}

@@ -1,0 +1,268 @@
+//! One port: accepts connections up to a bound, gives each to its door, stops gracefully.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use steadfast_flow::Env;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+/// What speaks a protocol on connections.
+pub trait Door: Clone + Send + Sync + 'static {
+    /// Serves one connection until it ends. When `stop` completes it ends after the request that it is serving, if any.
+    fn serve<T>(
+        &self,
+        io: T,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+}
+
+/// Counters of a port.
+#[derive(Debug, Default)]
+pub struct PortStats {
+    /// Connections accepted.
+    pub accepted: AtomicU64,
+    /// Connections open.
+    pub open: AtomicU64,
+    /// Connections at most.
+    pub limit: AtomicU64,
+    /// Times that accepting waited for a connection to end.
+    pub at_bound: AtomicU64,
+    /// TLS handshakes that failed.
+    pub tls_failed: AtomicU64,
+}
+
+/// Counts down when dropped.
+struct Open(Arc<PortStats>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// TLS on a port.
+#[derive(Clone)]
+pub struct Tls {
+    /// With its certificate.
+    pub acceptor: TlsAcceptor,
+    /// How long a handshake may take.
+    pub timeout: Duration,
+}
+
+/// A port that is bound.
+pub struct Port {
+    listener: TcpListener,
+    connections: usize,
+    tls: Option<Tls>,
+    stats: Arc<PortStats>,
+}
+
+impl Port {
+    /// Binds `address`; at most `connections` are open at a time, further ones wait to be accepted. `setting` names it in errors.
+    ///
+    /// # Errors
+    /// What the operating system says, for people.
+    pub async fn bind(
+        address: SocketAddr,
+        connections: usize,
+        tls: Option<Tls>,
+        setting: &str,
+    ) -> Result<Self, String> {
+        let listener = TcpListener::bind(address).await.map_err(|e| match e.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("{setting}: {address} is in use by another process; stop it or listen elsewhere")
+            }
+            _ => format!("{setting}: cannot listen on {address}: {e}"),
+        })?;
+        let stats = PortStats { limit: AtomicU64::new(connections as u64), ..PortStats::default() };
+        Ok(Self { listener, connections, tls, stats: Arc::new(stats) })
+    }
+
+    /// The address, with the port that it really has.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> Arc<PortStats> {
+        self.stats.clone()
+    }
+
+    /// Serves until `stop` is set, then lets the requests that are being served end, for `deadline` at most; what it then still
+    /// serves is cut off. Returns how many connections were.
+    pub async fn run(self, env: Env, door: impl Door, mut stop: watch::Receiver<bool>, deadline: Duration) -> usize {
+        let slots = Arc::new(Semaphore::new(self.connections));
+        let (cut, cut_watch) = watch::channel(false);
+        let stopping = stop.clone();
+        let accepting = async {
+            loop {
+                let Ok(slot) = slots.clone().try_acquire_owned() else {
+                    self.stats.at_bound.fetch_add(1, Relaxed);
+                    // One that has been given back is taken by the next round. Nobody closes the semaphore.
+                    drop(slots.acquire().await);
+                    continue;
+                };
+                let (socket, peer) = match self.listener.accept().await {
+                    Ok(accepted) => accepted,
+                    Err(e) => {
+                        // Out of descriptors, or a connection that has gone already: neither ends the server.
+                        tracing::warn!(error = %e, "cannot accept a connection");
+                        env.sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                };
+                self.stats.accepted.fetch_add(1, Relaxed);
+                self.stats.open.fetch_add(1, Relaxed);
+                let open = Open(self.stats.clone());
+                let served = serve(socket, peer, door.clone(), self.tls.clone(), env.clone(), stopping.clone());
+                let cut = set(cut_watch.clone());
+                env.spawn("connection", async move {
+                    tokio::select! {
+                        biased;
+                        () = served => {}
+                        () = cut => {}
+                    }
+                    drop((open, slot));
+                });
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => {}
+            () = accepting => {}
+        }
+        drop(self.listener);
+        let all = u32::try_from(self.connections).unwrap_or(u32::MAX);
+        if env.timeout(deadline, slots.acquire_many(all)).await.is_some() {
+            return 0;
+        }
+        let left = self.connections - slots.available_permits();
+        let _ = cut.send(true);
+        drop(slots.acquire_many(all).await);
+        left
+    }
+}
+
+/// Completes when the flag is set, or its owner has gone.
+async fn set(mut flag: watch::Receiver<bool>) {
+    let _ = flag.wait_for(|set| *set).await;
+}
+
+async fn serve(
+    socket: TcpStream,
+    peer: SocketAddr,
+    door: impl Door,
+    tls: Option<Tls>,
+    env: Env,
+    stop: watch::Receiver<bool>,
+) {
+    if let Err(e) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, error = %e, "cannot set TCP_NODELAY");
+    }
+    let Some(tls) = tls else { return door.serve(socket, peer, set(stop)).await };
+    match env.timeout(tls.timeout, tls.acceptor.accept(socket)).await {
+        Some(Ok(io)) => door.serve(io, peer, set(stop)).await,
+        Some(Err(e)) => tracing::debug!(%peer, error = %e, "TLS handshake failed"),
+        None => tracing::debug!(%peer, "TLS handshake took too long"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Answers each byte with itself; when stopped, ends after the next.
+    #[derive(Clone, Default)]
+    struct Echo(Arc<AtomicUsize>);
+
+    impl Door for Echo {
+        async fn serve<T>(&self, mut io: T, _peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
+        where
+            T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        {
+            self.0.fetch_add(1, Relaxed);
+            let mut stop = std::pin::pin!(stop);
+            loop {
+                let stopped = futures::poll!(stop.as_mut()).is_ready();
+                match io.read_u8().await {
+                    Ok(byte) if io.write_u8(byte).await.is_ok() && !stopped => {}
+                    _ => return,
+                }
+            }
+        }
+    }
+
+    async fn start(
+        connections: usize,
+    ) -> (SocketAddr, Arc<PortStats>, Echo, watch::Sender<bool>, tokio::sync::oneshot::Receiver<usize>) {
+        let port = Port::bind("127.0.0.1:0".parse().expect("valid"), connections, None, "test").await.expect("bound");
+        let (address, stats, door) = (port.address().expect("bound"), port.stats(), Echo::default());
+        let (stop, stopped) = watch::channel(false);
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        let (env, served) = (Env::tokio(), door.clone());
+        Env::tokio().spawn("port", async move {
+            let _ = tx.send(port.run(env, served, stopped, Duration::from_millis(100)).await);
+        });
+        (address, stats, door, stop, rx)
+    }
+
+    async fn talk(socket: &mut TcpStream) {
+        socket.write_u8(7).await.expect("sent");
+        assert_eq!(socket.read_u8().await.expect("answered"), 7);
+    }
+
+    #[tokio::test]
+    async fn connections_over_the_bound_wait_for_others_to_end() {
+        let (address, stats, door, _stop, _done) = start(1).await;
+        let mut first = TcpStream::connect(address).await.expect("connected");
+        talk(&mut first).await;
+        let mut second = TcpStream::connect(address).await.expect("in the backlog");
+        second.write_u8(7).await.expect("sent");
+        while stats.at_bound.load(Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((door.0.load(Relaxed), stats.open.load(Relaxed)), (1, 1));
+        drop(first);
+        assert_eq!(second.read_u8().await.expect("answered"), 7);
+        assert_eq!(stats.accepted.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_for_what_is_served() {
+        let (address, stats, _door, stop, done) = start(4).await;
+        let mut socket = TcpStream::connect(address).await.expect("connected");
+        talk(&mut socket).await;
+        stop.send(true).expect("running");
+        // The one that was waiting when the stop came, and the one after.
+        talk(&mut socket).await;
+        let _ = socket.write_u8(7).await;
+        assert_eq!(done.await.expect("ended"), 0);
+        assert_eq!(stats.open.load(Relaxed), 0);
+        assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+    }
+
+    #[tokio::test]
+    async fn a_stop_cuts_off_what_does_not_end() {
+        let (address, _stats, _door, stop, done) = start(4).await;
+        let mut socket = TcpStream::connect(address).await.expect("connected");
+        talk(&mut socket).await;
+        stop.send(true).expect("running");
+        assert_eq!(done.await.expect("ended"), 1);
+        assert!(socket.read_u8().await.is_err());
+    }
+}

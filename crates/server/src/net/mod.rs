@@ -1,0 +1,4 @@
+//! Sockets: listeners with their bounds, TLS.
+
+pub mod listener;
+pub mod tls;
