@@ -5,8 +5,11 @@
 //! record: keys and channels are opaque bytes here. `docs/format.md` draws every byte.
 
 mod api;
+pub mod check;
 pub mod format;
+mod verify;
 
 pub use api::{
     Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Record,
 };
+pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify};

@@ -1,0 +1,91 @@
+//! Sequential reading through one piece of the disk at a time.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use steadfast_disk::{BLOCK, Disk};
+use steadfast_flow::Pace;
+
+/// Bytes read at a time. Below any sensible bound of a buffer pool.
+const PIECE: u64 = 1 << 20;
+
+/// A view of part of a disk (an extent), that reads ahead. Memory: one piece, or the largest range asked for.
+pub struct Window {
+    disk: Arc<dyn Disk>,
+    start: u64,
+    len: u64,
+    pace: Option<Pace>,
+    piece: Bytes,
+    piece_at: u64,
+    read_bytes: u64,
+}
+
+impl Window {
+    /// A view of `len` bytes from `start`, as far as the disk goes. Both are multiples of [`BLOCK`].
+    pub fn new(disk: Arc<dyn Disk>, start: u64, len: u64, pace: Option<Pace>) -> Self {
+        let len = len.min(disk.len().saturating_sub(start)) / BLOCK as u64 * BLOCK as u64;
+        Self { disk, start, len, pace, piece: Bytes::new(), piece_at: 0, read_bytes: 0 }
+    }
+
+    /// Where the view ends.
+    pub fn end(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes read from the disk so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    /// `len` bytes at `at`; fewer than asked for where the view ends.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn get(&mut self, at: u64, len: u64) -> io::Result<Bytes> {
+        let end = at.saturating_add(len).min(self.len);
+        if at >= end {
+            return Ok(Bytes::new());
+        }
+        if at < self.piece_at || end > self.piece_at + self.piece.len() as u64 {
+            self.fill(at, end).await?;
+        }
+        let from = (at - self.piece_at) as usize;
+        Ok(self.piece.slice(from..from + (end - at) as usize))
+    }
+
+    async fn fill(&mut self, at: u64, end: u64) -> io::Result<()> {
+        let block = BLOCK as u64;
+        let from = at / block * block;
+        let needed = end.next_multiple_of(block).min(self.len);
+        // When reading ahead meets a bad place, only what is needed is read.
+        let ahead = (from + PIECE).min(self.len).max(needed);
+        self.piece = match self.read(from, ahead).await {
+            Err(_) if ahead > needed => self.read(from, needed).await?,
+            result => result?,
+        };
+        self.piece_at = from;
+        Ok(())
+    }
+
+    async fn read(&mut self, from: u64, to: u64) -> io::Result<Bytes> {
+        self.piece = Bytes::new();
+        self.piece_at = 0;
+        let mut whole = BytesMut::new();
+        let mut at = from;
+        while at < to {
+            let len = (to - at).min(PIECE);
+            if let Some(pace) = &self.pace {
+                pace.spend(len).await;
+            }
+            let bytes = self.disk.read(self.start + at, len as usize).await?;
+            self.read_bytes += len;
+            at += len;
+            if from + len == to {
+                return Ok(bytes);
+            }
+            whole.extend_from_slice(&bytes);
+        }
+        Ok(whole.freeze())
+    }
+}

@@ -1,0 +1,187 @@
+//! Offline verification: every frame and every record of every extent.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use steadfast_disk::{BLOCK, Disk};
+
+use crate::check::{CheckedState, Counts, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
+use crate::format::{EXTENTS_START, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
+use crate::{LogError, Lsn};
+
+/// Findings of one sort that are kept; more are only counted.
+pub const FINDINGS_MAX: usize = 10_000;
+
+/// What [`verify`] found.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct VerifyReport {
+    /// UUID of the pool, in hexadecimal.
+    pub pool: String,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Extents in use, by what they hold and whether they are sealed.
+    pub extents: VerifiedExtents,
+    /// What was verified.
+    pub counts: Counts,
+    /// The highest LSN that was seen to be durable by a later frame.
+    pub durable_lsn: Lsn,
+    /// The highest LSN seen.
+    pub last_lsn: Lsn,
+    /// What is damaged, in the order in which it lies; at most [`FINDINGS_MAX`].
+    pub damage: Vec<Damage>,
+    /// How many damages there are.
+    pub damage_total: u64,
+    /// Where the extents end that were open when the log was last used, and what stands there: what was never acknowledged as
+    /// durable is cut off there at the next start.
+    pub tails: Vec<Tail>,
+    /// Chunks in extents that were open that do not verify: pieces of uploads that were cut off, unless a record names one.
+    pub doubtful: Vec<DoubtfulChunk>,
+    /// How many doubtful chunks there are.
+    pub doubtful_total: u64,
+    /// The LSNs behind which some extent goes on.
+    #[serde(skip)]
+    continued: BTreeSet<Lsn>,
+}
+
+/// Extents by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct VerifiedExtents {
+    /// Free or never used.
+    pub free: u32,
+    /// Open extents of records.
+    pub commit_open: u32,
+    /// Sealed extents of records.
+    pub commit_sealed: u32,
+    /// Open extents of chunks.
+    pub body_open: u32,
+    /// Sealed extents of chunks.
+    pub body_sealed: u32,
+    /// Extents of which nothing can be read.
+    pub lost: u32,
+}
+
+impl VerifyReport {
+    /// Whether nothing is damaged.
+    pub fn is_clean(&self) -> bool {
+        self.damage_total == 0
+    }
+
+    fn push_damage(&mut self, damage: Damage) {
+        self.damage_total += 1;
+        if self.damage.len() < FINDINGS_MAX {
+            self.damage.push(damage);
+        }
+    }
+
+    /// What follows a tail had been flushed if a frame anywhere says that more was durable than the log holds up to there, unless
+    /// another extent goes on where this one ends.
+    fn judge_tails(&mut self) {
+        for tail in std::mem::take(&mut self.tails) {
+            if self.durable_lsn <= tail.last_lsn || self.continued.contains(&tail.last_lsn) {
+                self.tails.push(tail);
+                continue;
+            }
+            let what = if tail.what.is_empty() { "no frame here" } else { &tail.what };
+            self.push_damage(Damage {
+                len: BLOCK as u64,
+                lsns: Some((tail.last_lsn + 1, self.durable_lsn)),
+                ..Damage::new(
+                    tail.extent,
+                    tail.epoch,
+                    tail.offset,
+                    format!("{what}, but records up to LSN {} had been flushed", self.durable_lsn),
+                )
+            });
+        }
+    }
+}
+
+impl Findings for VerifyReport {
+    fn damage(&mut self, damage: Damage) {
+        self.push_damage(damage);
+    }
+
+    fn tail(&mut self, tail: Tail) {
+        self.tails.push(tail);
+    }
+
+    fn doubtful(&mut self, chunk: DoubtfulChunk) {
+        self.doubtful_total += 1;
+        if self.doubtful.len() < FINDINGS_MAX {
+            self.doubtful.push(chunk);
+        }
+    }
+
+    fn frame(&mut self, header: &FrameHeader) {
+        self.durable_lsn = self.durable_lsn.max(header.durable_lsn);
+        self.last_lsn = self.last_lsn.max(header.last_lsn);
+        if header.kind == FrameKind::Commit && header.offset as usize == BLOCK {
+            self.continued.insert(header.prev_lsn);
+        }
+    }
+}
+
+/// Reads the whole pool on `disk`, which must not be in use, and compares everything with its checksums and with everything else that
+/// says the same. `progress` gets bytes done and bytes in all.
+///
+/// # Errors
+/// [`LogError::Open`] when the disk holds no pool of this format. Damage is no error: it is in the report.
+pub async fn verify(disk: &Arc<dyn Disk>, mut progress: impl FnMut(u64, u64)) -> Result<VerifyReport, LogError> {
+    let mut report = VerifyReport::default();
+    let superblock = superblocks(disk, &mut report).await?;
+    report.pool = superblock.pool.iter().map(|b| format!("{b:02x}")).collect();
+    report.extent_bytes = superblock.extent_bytes;
+    let total = disk.len();
+    let extents = total.saturating_sub(EXTENTS_START).div_ceil(superblock.extent_bytes);
+    let check = ExtentCheck::new(disk.clone(), superblock, None);
+    for extent in 0..u32::try_from(extents).unwrap_or(u32::MAX) {
+        progress(superblock.extent_start(extent).min(total), total);
+        let (state, counts) = check.run(extent, &mut report).await;
+        report.counts.frames += counts.frames;
+        report.counts.records += counts.records;
+        report.counts.read_bytes += counts.read_bytes;
+        *match state {
+            CheckedState::Unused | CheckedState::Free => &mut report.extents.free,
+            CheckedState::Open(ExtentKind::Commit) => &mut report.extents.commit_open,
+            CheckedState::Open(_) => &mut report.extents.body_open,
+            CheckedState::Sealed(ExtentKind::Commit) => &mut report.extents.commit_sealed,
+            CheckedState::Sealed(_) => &mut report.extents.body_sealed,
+            CheckedState::Lost => &mut report.extents.lost,
+        } += 1;
+    }
+    report.judge_tails();
+    progress(total, total);
+    Ok(report)
+}
+
+/// Reads both copies; a bad one beside a good one is damage.
+async fn superblocks(disk: &Arc<dyn Disk>, report: &mut VerifyReport) -> Result<Superblock, LogError> {
+    let mut found: Option<Superblock> = None;
+    let mut faults = Vec::new();
+    for offset in SUPERBLOCK_OFFSETS {
+        let result = match disk.read(offset, BLOCK).await {
+            Ok(block) => Superblock::decode(&block),
+            Err(cause) => {
+                faults.push((offset, format!("cannot be read: {cause}")));
+                continue;
+            }
+        };
+        match result {
+            Ok(superblock) if found.is_none_or(|first| first == superblock) => found = Some(superblock),
+            Ok(_) => faults.push((offset, "the superblock copies differ".to_owned())),
+            Err(why @ FormatError::Version { .. }) => return Err(LogError::Open(why.to_string())),
+            Err(why) => faults.push((offset, why.to_string())),
+        }
+    }
+    let Some(superblock) = found else {
+        let what = faults.first().map_or("nothing", |(_, what)| what);
+        return Err(LogError::Open(format!("no pool on {}: {what}", disk.describe())));
+    };
+    for (offset, what) in faults {
+        let what = format!("superblock copy at {offset} of the disk: {what}");
+        // Extent numbers begin at 0; the superblocks are before all of them.
+        report.push_damage(Damage { len: BLOCK as u64, ..Damage::new(u32::MAX, 0, offset, what) });
+    }
+    Ok(superblock)
+}
