@@ -2,7 +2,6 @@
 //! `cargo run --release -p steadfast-disk --example drive -- FOLDER`
 #![allow(clippy::disallowed_methods, reason = "a measurement of the machine")]
 
-use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,32 +19,55 @@ fn line(name: &str, mut us: Vec<f64>) {
     println!("{name:28} p50 {:7.1} us  p90 {:7.1}  p99 {:7.1}", at(0.5), at(0.9), at(0.99));
 }
 
-fn bare(path: &Path, rounds: usize) {
-    let mut how = std::fs::OpenOptions::new();
-    let file = how.write(true).custom_flags(libc::O_DIRECT).open(path).expect("open");
+/// One 8 KiB commit after the other, in turns on a file of its own for each way, so that all see the same machine.
+async fn commits(folder: &Path, options: impl Fn(IoMode) -> DiskOptions) {
+    const ROUND: usize = 50;
+    let rounds = 60;
+    let mut disks = Vec::new();
+    for mode in [IoMode::Uring, IoMode::Threads] {
+        let disk = FileDisk::open(folder.join(mode.to_string()), &options(mode)).expect("open");
+        fill(&disk, 16 * MIB).await;
+        disks.push((disk, Vec::new()));
+    }
+    let bare = folder.join("bare");
+    let disk = FileDisk::open(&bare, &options(IoMode::Threads)).expect("open");
+    fill(&disk, 16 * MIB).await;
+    drop(disk);
+    let bare = std::fs::OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(bare).expect("open");
     let pool = BufPool::new(MIB as usize);
     let mut buf = pool.try_get(2 * BLOCK).expect("memory");
     buf.set_len(2 * BLOCK);
-    let mut us = Vec::new();
-    for i in 0..rounds {
-        let start = Instant::now();
-        file.write_all_at(&buf, (i * 2 * BLOCK) as u64).expect("write");
-        file.sync_data().expect("flush");
-        us.push(start.elapsed().as_secs_f64() * 1e6);
+    let mut bare_us = Vec::new();
+    for round in 0..rounds {
+        let at = |i: usize| ((round * ROUND + i) * 2 * BLOCK) as u64 % (16 * MIB);
+        for i in 0..ROUND {
+            let start = Instant::now();
+            bare.write_all_at(&buf, at(i)).expect("write");
+            bare.sync_data().expect("flush");
+            bare_us.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        for (disk, us) in &mut disks {
+            for i in 0..ROUND {
+                let mut buf = disk.buffer(2 * BLOCK).await;
+                buf.set_len(2 * BLOCK);
+                let start = Instant::now();
+                disk.write_flush(at(i), buf.freeze()).await.expect("write");
+                us.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
     }
-    line("bare pwrite + fdatasync", us);
+    line("commit 8 KiB bare", bare_us);
+    for (name, (_, us)) in ["commit 8 KiB uring", "commit 8 KiB threads"].into_iter().zip(disks) {
+        line(name, us);
+    }
 }
 
-async fn lone(disk: &Arc<dyn Disk>, name: &str, rounds: usize) {
-    let mut us = Vec::new();
-    for i in 0..rounds {
-        let mut buf = disk.buffer(2 * BLOCK).await;
-        buf.set_len(2 * BLOCK);
-        let start = Instant::now();
-        disk.write_flush((i * 2 * BLOCK) as u64, buf.freeze()).await.expect("write");
-        us.push(start.elapsed().as_secs_f64() * 1e6);
+async fn fill(disk: &Arc<dyn Disk>, bytes: u64) {
+    disk.reserve(bytes).await.expect("room");
+    for at in (0..bytes).step_by(MIB as usize) {
+        disk.write(at, vec![1; MIB as usize].into()).await.expect("write");
     }
-    line(&format!("{name} write_flush 8 KiB"), us);
+    disk.flush().await.expect("flush");
 }
 
 async fn reads(disk: &Arc<dyn Disk>, name: &str, rounds: u64, depth: usize) {
@@ -98,29 +120,22 @@ async fn main() {
     let folder = tempfile::tempdir_in(folder).expect("a folder");
     let path = folder.path().join("pool");
     let options = |io| DiskOptions { io, create: true, ..DiskOptions::default() };
+    // On tasks, as in the server: the main thread of the runtime has a costlier wake-up.
+    let of = folder.path().to_owned();
+    tokio::spawn(async move { commits(&of, options).await }).await.expect("task");
     let disk = FileDisk::open(&path, &options(IoMode::Auto)).expect("open");
-    disk.reserve(FILE_BYTES).await.expect("room");
-    stream(&disk, "(first)", true, 8).await;
-    disk.flush().await.expect("flush");
+    fill(&disk, FILE_BYTES).await;
     drop(disk);
-    for _ in 0..2 {
-        bare(&path, 2000);
-        for mode in [IoMode::Uring, IoMode::Threads] {
-            let disk = FileDisk::open(&path, &options(mode)).expect("open");
-            let name = mode.to_string();
-            // On a task, as in the server: the main thread of the runtime has a costlier wake-up.
-            let of = disk.clone();
-            tokio::spawn(async move {
-                lone(&of, &name, 2000).await;
-                reads(&of, &name, 2000, 1).await;
-                reads(&of, &name, 20_000, 32).await;
-                stream(&of, &name, true, 8).await;
-                stream(&of, &name, false, 8).await;
-            })
-            .await
-            .expect("task");
-        }
+    for mode in [IoMode::Uring, IoMode::Threads, IoMode::Uring, IoMode::Threads] {
+        let disk = FileDisk::open(&path, &options(mode)).expect("open");
+        let name = mode.to_string();
+        let work = async move {
+            reads(&disk, &name, 2000, 1).await;
+            reads(&disk, &name, 20_000, 32).await;
+            stream(&disk, &name, true, 8).await;
+            stream(&disk, &name, false, 8).await;
+        };
+        tokio::spawn(work).await.expect("task");
         println!();
-        std::io::stdout().flush().expect("stdout");
     }
 }

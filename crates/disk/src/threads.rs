@@ -53,31 +53,52 @@ impl Lane {
     }
 }
 
-/// The thread pool. Commits have threads of their own, so that they never wait behind bulk work.
+/// Threads that share a queue, each doing one request at a time. Dropping them waits for what was queued.
+pub(crate) struct Workers {
+    lane: Arc<Lane>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    pub(crate) fn start(file: &Arc<File>, name: &str, count: usize) -> io::Result<Self> {
+        let mut this = Self { lane: Arc::default(), threads: Vec::new() };
+        for _ in 0..count {
+            let (lane, file) = (this.lane.clone(), file.clone());
+            let work = move || {
+                while let Some(request) = lane.pop() {
+                    run(&file, request);
+                }
+            };
+            // On an error the threads started so far end with `this`.
+            this.threads.push(std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(work)?);
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn push(&self, request: Request) {
+        self.lane.push(request);
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.lane.close();
+        for thread in self.threads.drain(..) {
+            join(thread);
+        }
+    }
+}
+
+/// The driver. Commits have threads of their own, so that they never wait behind bulk work.
 pub(crate) struct Threads {
-    bulk: Arc<Lane>,
-    commit: Arc<Lane>,
-    workers: Vec<JoinHandle<()>>,
+    bulk: Workers,
+    commit: Workers,
 }
 
 impl Threads {
     pub(crate) fn start(file: &Arc<File>, queue_depth: usize, commit_depth: usize) -> io::Result<Self> {
-        let mut this = Self { bulk: Arc::default(), commit: Arc::default(), workers: Vec::new() };
-        for (lane, name, count) in
-            [(&this.bulk, "disk-io", queue_depth.min(BULK_THREADS_MAX)), (&this.commit, "disk-commit", commit_depth)]
-        {
-            for _ in 0..count {
-                let (lane, file) = (lane.clone(), file.clone());
-                let work = move || {
-                    while let Some(request) = lane.pop() {
-                        run(&file, request);
-                    }
-                };
-                // On an error the threads started so far end with `this`.
-                this.workers.push(std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(work)?);
-            }
-        }
-        Ok(this)
+        let bulk = Workers::start(file, "disk-io", queue_depth.min(BULK_THREADS_MAX))?;
+        Ok(Self { bulk, commit: Workers::start(file, "disk-commit", commit_depth)? })
     }
 }
 
@@ -87,17 +108,7 @@ impl Driver for Threads {
     }
 
     fn describe(&self) -> String {
-        format!("{} threads", self.workers.len())
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.bulk.close();
-        self.commit.close();
-        for worker in self.workers.drain(..) {
-            join(worker);
-        }
+        format!("{} threads", self.bulk.threads.len() + self.commit.threads.len())
     }
 }
 
