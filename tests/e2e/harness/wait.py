@@ -1,0 +1,15 @@
+"""Waiting for a condition with a deadline, where there is no event to wait for."""
+
+import time
+
+
+def until(condition, deadline_s=30.0, what="the condition", every_s=0.01):
+    """Calls `condition` until it gives something true, and returns that; fails after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s for {what}")
+        time.sleep(every_s)

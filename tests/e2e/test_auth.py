@@ -1,0 +1,118 @@
+"""Signatures and what is refused."""
+
+import datetime
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from harness import sign
+from harness.sdk import body, fails
+
+
+def fetch(url, method="GET", data=None, headers=None):
+    request = urllib.request.Request(url, data=data, method=method, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=15) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_presigned_get_and_put(s3, bucket):
+    url = s3.generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "a b/ü"}, ExpiresIn=60)
+    assert fetch(url, "PUT", b"presigned")[0] == 200
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "a b/ü"}, ExpiresIn=60)
+    assert fetch(url) == (200, b"presigned")
+    assert fetch(url, "PUT", b"x")[0] == 403
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "a b/ü",
+                                                          "ResponseContentType": "x/y"}, ExpiresIn=60)
+    assert fetch(url)[0] == 200
+    status, text = fetch(url.replace("x%2Fy", "x%2Fz"))
+    assert status == 403 and b"SignatureDoesNotMatch" in text
+
+
+def test_presigned_url_expires(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    past = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=10)
+    url = signed_at(s3, past, bucket)
+    status, text = fetch(url)
+    assert status == 403 and b"AccessDenied" in text and b"xpired" in text, text
+
+
+def signed_at(s3, when, bucket):
+    """A presigned URL for 60 seconds from `when`."""
+    endpoint = s3.meta.endpoint_url
+    host = urllib.parse.urlparse(endpoint).netloc
+    date = sign.amz_date(when)
+    query = {"X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{sign.ACCESS}/{sign.scope(date)}",
+             "X-Amz-Date": date, "X-Amz-Expires": "60", "X-Amz-SignedHeaders": "host"}
+    query["X-Amz-Signature"] = sign.signature("GET", f"/{bucket}/k", query, {"host": host}, sign.UNSIGNED, date)
+    return f"{endpoint}/{bucket}/k?{sign.canonical_query(query)}"
+
+
+def test_wrong_credentials(shared):
+    with fails("InvalidAccessKeyId", 403):
+        shared.s3(access="nobody").list_buckets()
+    with fails("SignatureDoesNotMatch", 403):
+        shared.s3(secret="wrong").list_buckets()
+
+
+def test_no_credentials(shared, s3, bucket):
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    for method, path in (("GET", "/"), ("GET", f"/{bucket}"), ("GET", f"/{bucket}/k"), ("PUT", f"/{bucket}/k"),
+                         ("DELETE", f"/{bucket}/k"), ("HEAD", f"/{bucket}/k")):
+        status, text = fetch(shared.endpoint + path, method, b"y" if method == "PUT" else None)
+        assert status == 403, (method, path, status)
+        assert method == "HEAD" or b"AccessDenied" in text
+    assert body(s3.get_object(Bucket=bucket, Key="k")) == b"x"
+
+
+def test_old_requests_are_refused(shared):
+    """A recorded request must not work for ever."""
+    old = sign.amz_date(datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=1))
+    headers = sign.headers_for("GET", shared.host, "/", date=old)
+    status, text = fetch(shared.endpoint + "/", headers={k: v for k, v in headers.items() if k != "host"})
+    assert status == 403 and b"RequestTimeTooSkewed" in text, (status, text)
+
+
+def test_tampered_headers_are_refused(shared, bucket):
+    headers = sign.headers_for("PUT", shared.host, f"/{bucket}/k", headers={"x-amz-meta-a": "1"})
+    headers["x-amz-meta-a"] = "2"
+    connection = shared.connect()
+    connection.request("PUT", f"/{bucket}/k", body=b"x", headers=headers)
+    response = connection.getresponse()
+    assert response.status == 403 and b"SignatureDoesNotMatch" in response.read()
+
+
+def test_a_tampered_chunk_is_refused(shared, s3, bucket):
+    data = [b"a" * 70_000, b"b" * 70_000]
+    path, date = f"/{bucket}/k", sign.amz_date()
+    headers = sign.headers_for("PUT", shared.host, path, headers={
+        "content-encoding": "aws-chunked", "x-amz-decoded-content-length": "140000"},
+        payload_hash="STREAMING-AWS4-HMAC-SHA256-PAYLOAD", date=date)
+    whole = sign.chunked_body(data, headers["authorization"].rpartition("Signature=")[2], date)
+    for sent, expected in ((whole.replace(b"bbb", b"bbX", 1), 403), (whole, 200)):
+        connection = shared.connect()
+        connection.request("PUT", path, body=sent, headers=headers)
+        response = connection.getresponse()
+        text = response.read()
+        assert response.status == expected, text
+        if expected != 200:
+            assert b"SignatureDoesNotMatch" in text
+            with fails("404"):
+                s3.head_object(Bucket=bucket, Key="k")
+        connection.close()
+    assert body(s3.get_object(Bucket=bucket, Key="k")) == b"".join(data)
+
+
+def test_an_error_is_xml_with_a_request_id(shared):
+    status, headers, text = shared.request("GET", "/absent-bucket/k")
+    assert status == 404 and headers["content-type"].startswith("application/xml")
+    assert text.startswith(b"<?xml") and b"<Code>NoSuchBucket</Code>" in text and b"<RequestId>" in text
+
+
+def test_what_is_not_there_says_so(shared, bucket):
+    """An operation of S3 that is not implemented is refused, never half done."""
+    for query in ({"replication": ""}, {"website": ""}):
+        status, _, text = shared.request("GET", f"/{bucket}", query=query)
+        assert status == 501 and b"NotImplemented" in text, (query, status, text)

@@ -1,0 +1,218 @@
+"""A disk that fails: errors of flushes, writes and reads, flipped bits, slowness, no space."""
+
+import threading
+
+import pytest
+from harness import load, wait
+
+
+@pytest.fixture
+def faulty(fuse_disk, make_server):
+    server = make_server(disk=fuse_disk, pool_size="512 MiB", extent_size="8 MiB")
+    server.s3().create_bucket(Bucket="faults")
+    return server, fuse_disk
+
+
+def put(server, key, data=b"data"):
+    return server.request("PUT", f"/faults/{key}", data, timeout_s=60)
+
+
+def in_background(work):
+    """Runs `work` in a thread; a function that waits for its result."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+
+    def result(deadline_s=60):
+        thread.join(deadline_s)
+        assert results, "no answer"
+        return results[0]
+
+    result.done = lambda: bool(results)
+    return result
+
+
+@pytest.mark.parametrize("operation", ["fsync", "write"])
+def test_a_failed_flush_or_write_latches_the_log(faulty, operation):
+    server, disk = faulty
+    for number in range(20):
+        assert put(server, f"before/{number}", b"%d" % number)[0] == 200
+    big = load.content(1, 3_000_000)
+    assert put(server, "before/big", big)[0] == 200
+    assert server.admin("/health/ready")[0] == 200
+
+    # All PUTs that wait for the flush that fails.
+    hold = disk.fault("fsync", "hold")
+    pending = [in_background(lambda n=n: put(server, f"pending/{n}", b"%d" % n)) for n in range(8)]
+    wait.until(lambda: disk.counts()["held"] > 0, what="a flush that is held")
+    fault = disk.fault(operation, "eio", times=1)
+    disk.remove(hold)
+    if operation == "fsync":
+        # The flush that was held has passed its rules already: one more request meets the fault.
+        pending.append(in_background(lambda: put(server, "pending/last")))
+    wait.until(lambda: disk.hits(fault) or all(p.done() for p in pending), what="the fault")
+    if not disk.hits(fault):
+        pending.append(in_background(lambda: put(server, "pending/more")))
+    answers = [p() for p in pending]
+    assert disk.hits(fault) == 1
+    failed = [(status, text) for status, _, text in answers if status != 200]
+    assert failed, "no PUT was told"
+    for status, text in failed:
+        assert status >= 500, (status, text)
+    assert any(b"unknown" in text for _, text in failed), failed
+
+    # Later ones are refused, and the disk is not tried again.
+    flushes = disk.counts()["fsyncs"]
+    for number in range(3):
+        status, _, text = put(server, f"later/{number}")
+        assert status >= 500 and b"unknown" not in text, (status, text)
+    assert server.request("DELETE", "/faults/before/0")[0] >= 500
+    # Reads go on.
+    for number in range(20):
+        assert server.request("GET", f"/faults/before/{number}")[2] == b"%d" % number
+    assert server.request("GET", "/faults/before/big")[2] == big
+    assert len(server.s3().list_objects_v2(Bucket="faults", Prefix="before/")["Contents"]) == 21
+    status, text = server.admin("/health/ready")
+    assert status == 503, text
+    assert server.admin("/health/live")[0] == 200
+    wait.until(lambda: "restart" in server.log(), what="the log that says what to do")
+    assert disk.counts()["fsyncs"] == flushes, "a failed flush was tried again"
+
+    # Repaired and restarted: what was acknowledged is there, the rest whole or absent.
+    server.terminate()
+    server.process.wait(60)
+    disk.clear()
+    server.start()
+    for number in range(20):
+        assert server.request("GET", f"/faults/before/{number}")[2] == b"%d" % number
+    assert server.request("GET", "/faults/before/big")[2] == big
+    for number in range(8):
+        status, _, data = server.request("GET", f"/faults/pending/{number}")
+        assert (status, data) == (200, b"%d" % number) or (status == 404 and answers[number][0] != 200)
+    for number in range(3):
+        assert server.request("GET", f"/faults/later/{number}")[0] == 404
+    assert put(server, "after")[0] == 200
+    assert server.admin("/health/ready")[0] == 200
+
+
+def test_no_answer_before_the_flush(faulty):
+    server, disk = faulty
+    assert put(server, "first")[0] == 200
+    hold = disk.fault("fsync", "hold")
+    answer = in_background(lambda: put(server, "held"))
+    wait.until(lambda: disk.counts()["held"] > 0, what="a flush that is held")
+    # Other requests are answered meanwhile, and the one that waits for the flush is not.
+    for _ in range(20):
+        assert server.request("GET", "/faults/first")[2] == b"data"
+    assert not answer.done()
+    assert server.request("GET", "/faults/held")[0] == 404, "what is not durable is not seen"
+    disk.remove(hold)
+    assert answer()[0] == 200
+    assert server.request("GET", "/faults/held")[2] == b"data"
+
+
+def test_many_puts_share_a_flush(faulty):
+    server, disk = faulty
+    put(server, "warm")
+    hold = disk.fault("fsync", "hold")
+    first = in_background(lambda: put(server, "first"))
+    wait.until(lambda: disk.counts()["held"] > 0, what="a flush that is held")
+    before = disk.counts()["fsyncs"]
+    answers = [in_background(lambda n=n: put(server, f"shared/{n}")) for n in range(60)]
+    wait.until(lambda: server.metric("steadfast_s3_requests_in_flight") >= 61, what="60 PUTs that wait")
+    disk.remove(hold)
+    assert first()[0] == 200
+    assert all(answer()[0] == 200 for answer in answers)
+    flushes = disk.counts()["fsyncs"] - before
+    assert flushes <= 6, f"{flushes} flushes for 60 concurrent PUTs"
+
+
+def test_a_read_error_is_an_error(faulty):
+    server, disk = faulty
+    data = load.content(5, 2_000_000)
+    assert put(server, "big", data)[0] == 200
+    assert put(server, "small", b"tiny")[0] == 200
+    server.stop()
+    server.start()  # nothing is cached in memory now
+    fault = disk.fault("read", "eio")
+    status, _, got = read_all(server, "big")
+    assert disk.hits(fault) > 0
+    assert status >= 500 or got != data and data.startswith(got), "an error, or a body that ends early: never wrong bytes"
+    status, _, got = read_all(server, "small")
+    assert status >= 500, (status, got)
+    assert server.admin("/health/live")[0] == 200
+    disk.remove(fault)
+    assert server.request("GET", "/faults/big")[2] == data, "a read is not a write: it may be tried again"
+    assert server.request("GET", "/faults/small")[2] == b"tiny"
+    assert put(server, "more")[0] == 200
+
+
+def read_all(server, key):
+    """A GET whose body may break off; (status, headers, what came)."""
+    import http.client
+    try:
+        return server.request("GET", f"/faults/{key}")
+    except http.client.IncompleteRead as broken:
+        return 200, {}, broken.partial
+    except (http.client.HTTPException, ConnectionError):
+        return 200, {}, b""
+
+
+def test_flipped_bits_are_never_served(faulty, rng):
+    server, disk = faulty
+    data = load.content(9, 400_000)
+    assert put(server, "flipped", data)[0] == 200
+    server.stop()
+    pool = next(path for path in disk.backing.rglob("*") if path.is_file() and path.stat().st_size > 8 << 20)
+    image = pool.read_bytes()
+    server.start()
+    struck = 0
+    for _ in range(30):
+        at = rng.randrange(len(data) - 32)
+        offset = image.find(data[at:at + 32]) + rng.randrange(32)
+        assert offset >= 32
+        fault = disk.fault("read", "flip", offset=offset, length=1, mask=1 << rng.randrange(8))
+        status, _, got = read_all(server, "flipped")
+        hit = disk.hits(fault)
+        disk.remove(fault)
+        struck += hit
+        assert got == data or status >= 500 or (len(got) < len(data) and data.startswith(got)), "wrong bytes"
+        if hit:
+            assert got != data, "the flip was not noticed, or not read"
+    assert struck >= 10, f"only {struck} flips were read"
+    # The disk is sound again, and so is the object.
+    assert server.request("GET", "/faults/flipped")[2] == data
+
+
+def test_no_space_left(faulty):
+    """The file system under the pool is full although the pool might grow."""
+    server, disk = faulty
+    fault = disk.fault("allocate", "enospc")
+    written, status = {}, 200
+    for number in range(400):
+        data = load.content(number, 1_000_000)
+        status, _, text = put(server, f"{number:03}", data)
+        if status != 200:
+            break
+        written[f"{number:03}"] = data
+    assert status == 507 or b"Full" in text or b"Storage" in text, (status, text)
+    for key, data in list(written.items())[:3]:
+        assert server.request("GET", f"/faults/{key}")[2] == data
+    assert server.admin("/health/live")[0] == 200
+    disk.remove(fault)
+    wait.until(lambda: put(server, "again", b"room")[0] == 200, 30, "room again")
+    for key, data in written.items():
+        assert server.request("GET", f"/faults/{key}")[2] == data
+
+
+def test_a_slow_disk_slows_writers_and_nobody_else(faulty):
+    server, disk = faulty
+    assert put(server, "small")[0] == 200
+    disk.command(bandwidth=4_000_000)
+    uploads = [in_background(lambda n=n: put(server, f"slow/{n}", b"x" * 1_000_000)) for n in range(8)]
+    reads = 0
+    while not all(upload.done() for upload in uploads):
+        assert server.request("GET", "/faults/small", timeout_s=10)[2] == b"data"
+        reads += 1
+    assert reads > 3
+    assert {upload()[0] for upload in uploads} <= {200, 503}

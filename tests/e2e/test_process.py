@@ -1,0 +1,138 @@
+"""The process: TLS, stopping, commands, credentials, the admin port."""
+
+import json
+import re
+import stat
+import subprocess
+import threading
+
+import pytest
+from harness import load, sign, wait
+from harness.raw import Raw
+
+
+def test_sigterm_finishes_what_was_accepted(fuse_disk, make_server):
+    server = make_server(disk=fuse_disk)
+    server.s3().create_bucket(Bucket="stop")
+    hold = fuse_disk.fault("fsync", "hold")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(server.request("PUT", "/stop/k", b"accepted")))
+    thread.start()
+    wait.until(lambda: fuse_disk.counts()["held"] > 0, what="a flush that is held")
+    server.terminate()
+    wait.until(lambda: re.search(r"stop|shut", server.log()), what="the word that it stops")
+    assert server.process.poll() is None and not answers
+    fuse_disk.remove(hold)
+    thread.join(30)
+    assert answers and answers[0][0] == 200
+    assert server.process.wait(30) == 0
+    server.start()
+    assert server.request("GET", "/stop/k")[2] == b"accepted"
+
+
+def test_sigterm_finishes_a_body_that_is_coming(make_server):
+    server = make_server()
+    server.s3().create_bucket(Bucket="stop")
+    data = load.content(4, 3_000_000)
+    raw = Raw(server)
+    raw.request_head("PUT", "/stop/k", sign.headers_for("PUT", server.host, "/stop/k",
+                                                         headers={"content-length": str(len(data))}))
+    raw.send(data[:1_500_000])
+    wait.until(lambda: server.metric("steadfast_s3_requests_in_flight") >= 1, what="the request")
+    server.terminate()
+    wait.until(lambda: re.search(r"stop|shut", server.log()), what="the word that it stops")
+    raw.send(data[1_500_000:])
+    assert raw.status() == 200
+    raw.close()
+    assert server.process.wait(30) == 0
+    server.start()
+    assert server.request("GET", "/stop/k")[2] == data
+
+
+def test_idle_server_stops_at_once_and_starts_again(make_server):
+    server = make_server()
+    for _ in range(3):
+        assert server.stop(10) == 0
+        server.start()
+
+
+def test_tls(make_server, tmp_path):
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out",
+                           certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+                          capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"openssl cannot make a certificate: {made.stderr}")
+    server = make_server(settings={"tls.certificate": certificate, "tls.key": key})
+    server.tls = str(certificate)
+    s3 = server.s3()
+    s3.create_bucket(Bucket="tls")
+    data = load.content(1, 3_000_000)
+    s3.put_object(Bucket="tls", Key="k", Body=data)
+    assert s3.get_object(Bucket="tls", Key="k")["Body"].read() == data
+    # Plain HTTP gets no further.
+    with pytest.raises(Exception):
+        server.request("GET", "/", timeout_s=5)
+    assert s3.list_objects_v2(Bucket="tls")["KeyCount"] == 1
+
+
+def test_credentials_are_made_once_and_kept_private(make_server):
+    server = make_server(start=False)
+    environment = server.environment
+    server.environment = lambda: {k: v for k, v in environment().items() if not k.endswith(("ACCESS_KEY", "SECRET_KEY"))}
+    server.start()
+    kept = [path for path in server.data.iterdir() if path.is_file() and "credential" in path.name]
+    assert len(kept) == 1, sorted(server.data.iterdir())
+    assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
+    text = kept[0].read_text()
+    access = re.search(r"access_key\"?\s*[=:]\s*\"?([^\"\s,]+)", text)[1]
+    secret = re.search(r"secret_key\"?\s*[=:]\s*\"?([^\"\s,]+)", text)[1]
+    assert access in server.log()
+    server.s3(access=access, secret=secret).list_buckets()
+    server.stop()
+    server.start()
+    server.s3(access=access, secret=secret).list_buckets()
+    assert kept[0].read_text() == text
+
+
+def test_metrics_and_status(shared):
+    shared.s3().list_buckets()
+    metrics = shared.metrics()
+    assert all(name.startswith("steadfast_") for name in metrics), sorted(metrics)
+    assert isinstance(shared.status(), dict)
+    assert shared.admin("/health/live")[0] == 200
+    assert shared.admin("/health/ready")[0] == 200
+    assert shared.admin("/nothing/here")[0] == 404
+
+
+def test_status_command(shared):
+    done = shared.command("status", "--admin", f"127.0.0.1:{shared.admin_port}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+@pytest.mark.parametrize("command", ["serve", "verify", "status", "probe", "simulate"])
+def test_help_has_an_example(shared, command):
+    done = shared.command(command, "--help")
+    assert done.returncode == 0
+    assert f"steadfast {command}" in done.stdout and "xample" in done.stdout, done.stdout
+
+
+def test_mistakes_in_the_configuration_are_named(make_server, tmp_path):
+    config = tmp_path / "steadfast.toml"
+    config.write_text('[s3]\nlisten = "127.0.0.1:0"\nlisen = "x"\n')
+    server = make_server(start=False, args=["--config", str(config)])
+    server.start(wait_ready=False)
+    assert server.process.wait(30) != 0
+    assert "lisen" in server.log() and "listen" in server.log() and ":3" in server.log(), server.log()
+
+
+def test_probe(shared, tmp_path):
+    done = shared.command("probe", str(tmp_path), "--json", timeout_s=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_simulate_is_quick_and_repeatable(shared):
+    first = shared.command("simulate", "--seed", "5", "--runs", "3")
+    assert first.returncode == 0, first.stdout + first.stderr
