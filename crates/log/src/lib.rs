@@ -7,6 +7,8 @@
 mod api;
 pub mod check;
 pub mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod verify;
 
 pub use api::{

@@ -9,7 +9,7 @@ use steadfast_flow::Pace;
 
 use super::Window;
 use crate::Lsn;
-use crate::format::{ExtentId, FooterBlock, Trailer};
+use crate::format::{ExtentId, FOOTER_BLOCK_HEADER, FooterBlock, Trailer, footer_entry_bytes};
 
 /// An entry, with its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,8 +115,10 @@ fn parse(bytes: &Bytes, id: &ExtentId, at: u64, index: u32) -> Result<(VecDeque<
     let block = FooterBlock::decode(bytes, id, offset, index).map_err(|e| e.to_string())?;
     let len = FooterBlock::peek_len(bytes).map_err(|e| e.to_string())?;
     let mut entries = VecDeque::new();
+    let mut used = FOOTER_BLOCK_HEADER;
     for entry in block.entries() {
         let entry = entry.map_err(|e| e.to_string())?;
+        used += footer_entry_bytes(entry.head.len());
         entries.push_back(Entry {
             lsn: entry.lsn,
             version: entry.version,
@@ -125,6 +127,9 @@ fn parse(bytes: &Bytes, id: &ExtentId, at: u64, index: u32) -> Result<(VecDeque<
             body_len: entry.body_len,
             head: bytes.slice_ref(entry.head),
         });
+    }
+    if bytes.get(used..len).is_none_or(|padding| padding.iter().any(|b| *b != 0)) {
+        return Err("the padding of a footer block is not zero".to_owned());
     }
     Ok((entries, len as u64))
 }

@@ -30,7 +30,15 @@ impl Walk<'_> {
         let mut last_lsn = trailer.map_or(0, |t| t.prev_lsn);
         let mut at = BLOCK_BYTES;
         while at < end {
-            match self.frame_header(at, end, FrameKind::Commit).await {
+            let mut found = self.frame_header(at, end, FrameKind::Commit).await;
+            if trailer.is_none()
+                && let Ok((header, _)) = &found
+                && let Err(what) = self.whole(at, header).await
+            {
+                // Where an extent is open, a frame that is not whole may be one that was being written.
+                found = Err(what);
+            }
+            match found {
                 Ok((header, crc)) => {
                     if let Some(what) = chain.and_then(|chain| breaks(chain, &header)) {
                         self.damage_frame(at, &header, what);
@@ -110,6 +118,12 @@ impl Walk<'_> {
         let what = if what.is_empty() && durable_behind > 0 { "no frame here".to_owned() } else { what };
         let (extent, epoch) = (self.id.extent, self.id.epoch);
         self.findings.tail(Tail { extent, epoch, offset: at, last_lsn, durable_behind, what });
+    }
+
+    async fn whole(&mut self, at: u64, header: &FrameHeader) -> Result<(), String> {
+        let frame =
+            self.window.get(at, header.total_len()).await.map_err(|cause| format!("cannot be read: {cause}"))?;
+        header.verify_payload(&frame).map_err(|why| why.to_string())
     }
 
     async fn commit_frame(&mut self, at: u64, header: &FrameHeader) {

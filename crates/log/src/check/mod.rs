@@ -5,6 +5,8 @@ mod chunks;
 mod extent;
 mod footer;
 mod frames;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use serde::Serialize;

@@ -85,6 +85,8 @@ pub struct ExtentHeader {
     pub kind: ExtentKind,
     /// Every record in it has an LSN of at least this.
     pub base_lsn: Lsn,
+    /// The highest LSN in any commit extent that had been recycled when this was written: a gap in LSNs up to there is none.
+    pub recycled_lsn: Lsn,
 }
 
 impl ExtentHeader {
@@ -95,6 +97,7 @@ impl ExtentHeader {
     pub fn encode(&self) -> [u8; BLOCK] {
         let mut b = begin(Self::MAGIC, &self.id, self.kind);
         put(&mut b, 48, &self.base_lsn.to_le_bytes());
+        put(&mut b, 56, &self.recycled_lsn.to_le_bytes());
         finish(&mut b, &self.id, 0);
         b
     }
@@ -105,7 +108,7 @@ impl ExtentHeader {
     /// When it is not a whole header of this version.
     pub fn decode(b: &[u8]) -> Result<Self, FormatError> {
         let (id, kind) = open(b, Self::MAGIC, 0, Self::WHAT)?;
-        Ok(Self { id, kind, base_lsn: u64_at(b, 48) })
+        Ok(Self { id, kind, base_lsn: u64_at(b, 48), recycled_lsn: u64_at(b, 56) })
     }
 }
 

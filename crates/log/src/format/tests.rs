@@ -34,7 +34,7 @@ fn superblock_round_trip_flips_and_versions() {
 
 #[test]
 fn extent_header_and_trailer_round_trip_and_flips() {
-    let header = ExtentHeader { id: id(5, 77), kind: ExtentKind::Body, base_lsn: 1234 };
+    let header = ExtentHeader { id: id(5, 77), kind: ExtentKind::Body, base_lsn: 1234, recycled_lsn: 1200 };
     let bytes = header.encode();
     assert_eq!(ExtentHeader::decode(&bytes), Ok(header));
     flips(&bytes, 128, |b| ExtentHeader::decode(b).is_err());
@@ -94,7 +94,9 @@ fn frame_of(id: &ExtentId, offset: u32, records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u
     frame
 }
 
-fn check_frame(bytes: &[u8], id: &ExtentId, offset: u32) -> Result<Vec<(Vec<u8>, Vec<u8>)>, FormatError> {
+type HeadAndBody = (Vec<u8>, Vec<u8>);
+
+fn check_frame(bytes: &[u8], id: &ExtentId, offset: u32) -> Result<Vec<HeadAndBody>, FormatError> {
     let (header, _) = FrameHeader::decode(bytes)?;
     if !header.is_at(id, u64::from(offset), 1 << 28) {
         return Err(FormatError::Field("place"));
@@ -146,7 +148,7 @@ fn footer_of(id: &ExtentId, offset: u32, heads: &[Vec<u8>]) -> Vec<u8> {
     let mut block = vec![0; FOOTER_BLOCK_HEADER];
     for (i, head) in heads.iter().enumerate() {
         let i = i as u32;
-        FooterEntry { lsn: u64::from(i), version: 1, moved: i % 2 == 0, offset: i * 8, body_len: i, head }
+        FooterEntry { lsn: u64::from(i), version: 1, moved: i.is_multiple_of(2), offset: i * 8, body_len: i, head }
             .encode(&mut block);
     }
     seal_footer_block(&mut block, id, offset, 2, heads.len() as u32);
