@@ -7,17 +7,21 @@
 mod api;
 mod buffer;
 mod claim;
+mod faulty;
 mod file;
 mod grow;
 mod mem;
 mod open;
 mod options;
 mod request;
+mod slow;
 mod threads;
 mod uring;
 
 pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
 pub use buffer::{AlignedBuf, BufPool};
+pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};
 pub use file::FileDisk;
 pub use mem::MemDisk;
 pub use options::{DiskOptions, IoMode};
+pub use slow::{Slow, SlowHandle, Slowness};

@@ -1,0 +1,333 @@
+//! A disk that misbehaves on command, over any disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use steadfast_flow::BoxFuture;
+use tokio::sync::Notify;
+
+use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture};
+
+/// Which operations a [`Fault`] concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OpKind {
+    /// [`Disk::read`] and [`Disk::read_copy`].
+    Read,
+    /// [`Disk::write`], and the first half of [`Disk::write_flush`].
+    Write,
+    /// [`Disk::flush`], and the second half of [`Disk::write_flush`].
+    Flush,
+    /// [`Disk::reserve`].
+    Reserve,
+    /// [`Disk::discard`].
+    Discard,
+}
+
+/// What happens instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing is done, and the operation fails with this error number (`libc::EIO`, `libc::ENOSPC`).
+    Error(i32),
+    /// Nothing is done, and the operation succeeds: a lost write, a lying flush. A read gives zeros.
+    Lie,
+    /// A read gives the bytes with this mask applied (by xor) to the one at this offset of the disk.
+    Flip {
+        /// Offset on the disk in bytes.
+        offset: u64,
+        /// The bits that change.
+        mask: u8,
+    },
+    /// Only the first `bytes` of a write are written; the rest stays as it was. Then it fails, or claims success.
+    Tear {
+        /// How much is written.
+        bytes: usize,
+        /// The error number; `None` to claim success.
+        errno: Option<i32>,
+    },
+    /// A write goes to this offset instead, and succeeds.
+    Misdirect {
+        /// Offset on the disk in bytes.
+        to: u64,
+    },
+    /// The operation does not begin before the fault is removed; then it goes on as usual.
+    Hold,
+}
+
+/// A rule: which operations, from when, how often, and what happens to them.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// Which operations.
+    pub kind: OpKind,
+    /// Only those that touch this range of the disk, in bytes (not for flush and reserve); `None` for all.
+    pub range: Option<Range<u64>>,
+    /// So many matching operations pass unharmed first.
+    pub after: u64,
+    /// So many are harmed then; `None` for all.
+    pub times: Option<u64>,
+    /// What happens.
+    pub effect: Effect,
+}
+
+impl Fault {
+    /// All operations of `kind`, from now on.
+    pub fn new(kind: OpKind, effect: Effect) -> Self {
+        Self { kind, range: None, after: 0, times: None, effect }
+    }
+
+    /// Only those that touch `range`, in bytes.
+    #[must_use]
+    pub fn within(mut self, range: Range<u64>) -> Self {
+        self.range = Some(range);
+        self
+    }
+
+    /// Only after `count` matching operations have passed.
+    #[must_use]
+    pub fn after(mut self, count: u64) -> Self {
+        self.after = count;
+        self
+    }
+
+    /// Only `count` times.
+    #[must_use]
+    pub fn times(mut self, count: u64) -> Self {
+        self.times = Some(count);
+        self
+    }
+}
+
+struct Rule {
+    fault: Fault,
+    matched: u64,
+    harmed: u64,
+}
+
+#[derive(Default)]
+struct State {
+    rules: BTreeMap<u64, Rule>,
+    next: u64,
+}
+
+/// The handle with which a test commands a [`Faulty`]. Cloning shares it.
+#[derive(Clone, Default)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+    removed: Arc<Notify>,
+}
+
+impl Faults {
+    /// No faults yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a fault. Of several that match, the oldest acts. The number is for [`Faults::remove`] and [`Faults::harmed`].
+    pub fn add(&self, fault: Fault) -> u64 {
+        let mut state = self.state.lock();
+        state.next += 1;
+        let id = state.next;
+        state.rules.insert(id, Rule { fault, matched: 0, harmed: 0 });
+        id
+    }
+
+    /// Ends a fault. Unknown numbers are ignored.
+    pub fn remove(&self, id: u64) {
+        self.state.lock().rules.remove(&id);
+        self.removed.notify_waiters();
+    }
+
+    /// Ends all faults.
+    pub fn clear(&self) {
+        self.state.lock().rules.clear();
+        self.removed.notify_waiters();
+    }
+
+    /// How many operations a fault has harmed so far; 0 when it has been removed.
+    pub fn harmed(&self, id: u64) -> u64 {
+        self.state.lock().rules.get(&id).map_or(0, |rule| rule.harmed)
+    }
+
+    /// Counts the operation against the rules and says what happens to it.
+    fn strike(&self, kind: OpKind, offset: u64, len: u64) -> Option<(u64, Effect)> {
+        let mut state = self.state.lock();
+        for (id, rule) in &mut state.rules {
+            let ranged = !matches!(kind, OpKind::Flush | OpKind::Reserve);
+            let within = |range: &Range<u64>| offset < range.end && range.start < offset.saturating_add(len);
+            if rule.fault.kind != kind || ranged && !rule.fault.range.as_ref().is_none_or(within) {
+                continue;
+            }
+            rule.matched += 1;
+            if rule.matched > rule.fault.after && rule.fault.times.is_none_or(|times| rule.harmed < times) {
+                rule.harmed += 1;
+                return Some((*id, rule.fault.effect));
+            }
+        }
+        None
+    }
+
+    /// As [`Faults::strike`], waiting while a fault holds the operation.
+    async fn meet(&self, kind: OpKind, offset: u64, len: u64) -> Option<Effect> {
+        let (id, effect) = self.strike(kind, offset, len)?;
+        if effect != Effect::Hold {
+            return Some(effect);
+        }
+        loop {
+            let removed = self.removed.notified();
+            tokio::pin!(removed);
+            // Registered before the look, so that a removal in between is not missed.
+            removed.as_mut().enable();
+            if !self.state.lock().rules.contains_key(&id) {
+                return None;
+            }
+            removed.await;
+        }
+    }
+}
+
+/// A disk that does what its [`Faults`] say, and else what the disk below does.
+pub struct Faulty {
+    disk: Arc<dyn Disk>,
+    faults: Faults,
+}
+
+impl Faulty {
+    /// Wraps `disk`.
+    pub fn new(disk: Arc<dyn Disk>, faults: Faults) -> Self {
+        Self { disk, faults }
+    }
+
+    fn read_from(&self, copy: Option<u32>, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let (disk, faults) = (self.disk.clone(), self.faults.clone());
+        Box::pin(async move {
+            let effect = faults.meet(OpKind::Read, offset, len as u64).await;
+            let flip = match effect {
+                Some(Effect::Error(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+                Some(Effect::Lie) => return Ok(Bytes::from(vec![0; len])),
+                Some(Effect::Flip { offset: at, mask }) => at.checked_sub(offset).map(|at| (at as usize, mask)),
+                _ => None,
+            };
+            let bytes = match copy {
+                None => disk.read(offset, len).await?,
+                Some(copy) => disk.read_copy(copy, offset, len).await?,
+            };
+            let Some((at, mask)) = flip.filter(|(at, _)| *at < len) else { return Ok(bytes) };
+            let mut bytes = bytes.to_vec();
+            bytes[at] ^= mask;
+            Ok(bytes.into())
+        })
+    }
+}
+
+/// Does the write as `effect` wants it.
+async fn write_so(disk: &Arc<dyn Disk>, effect: Option<Effect>, offset: u64, data: Bytes) -> io::Result<()> {
+    match effect {
+        Some(Effect::Error(errno)) => Err(io::Error::from_raw_os_error(errno)),
+        Some(Effect::Lie) => Ok(()),
+        Some(Effect::Misdirect { to }) => disk.write(to / BLOCK as u64 * BLOCK as u64, data).await,
+        Some(Effect::Tear { bytes, errno }) => {
+            let bytes = bytes.min(data.len());
+            let mut torn = disk.read(offset, data.len()).await?.to_vec();
+            torn[..bytes].copy_from_slice(&data[..bytes]);
+            disk.write(offset, torn.into()).await?;
+            errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+        }
+        _ => disk.write(offset, data).await,
+    }
+}
+
+/// What an operation without data becomes: `None` to go on with it.
+fn instead(effect: Option<Effect>) -> Option<io::Result<()>> {
+    match effect? {
+        Effect::Error(errno) => Some(Err(io::Error::from_raw_os_error(errno))),
+        Effect::Lie => Some(Ok(())),
+        _ => None,
+    }
+}
+
+impl Disk for Faulty {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        self.read_from(None, offset, len)
+    }
+
+    fn copies(&self) -> u32 {
+        self.disk.copies()
+    }
+
+    fn read_copy(&self, copy: u32, offset: u64, len: usize) -> IoFuture<Bytes> {
+        self.read_from(Some(copy), offset, len)
+    }
+
+    fn heal(&self, offset: u64, good: Bytes) -> IoFuture<u32> {
+        self.disk.heal(offset, good)
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        let (disk, faults) = (self.disk.clone(), self.faults.clone());
+        Box::pin(async move {
+            let effect = faults.meet(OpKind::Write, offset, data.len() as u64).await;
+            write_so(&disk, effect, offset, data).await
+        })
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let (disk, faults) = (self.disk.clone(), self.faults.clone());
+        Box::pin(async move {
+            match instead(faults.meet(OpKind::Flush, 0, 0).await) {
+                Some(result) => result,
+                None => disk.flush().await,
+            }
+        })
+    }
+
+    fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        let (write, flush) = (self.write(offset, data), self.flush());
+        Box::pin(async move {
+            write.await?;
+            flush.await
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let (disk, faults) = (self.disk.clone(), self.faults.clone());
+        Box::pin(async move {
+            match instead(faults.meet(OpKind::Discard, offset, len).await) {
+                Some(result) => result,
+                None => disk.discard(offset, len).await,
+            }
+        })
+    }
+
+    fn reserve(&self, end: u64) -> IoFuture<()> {
+        let (disk, faults) = (self.disk.clone(), self.faults.clone());
+        Box::pin(async move {
+            match instead(faults.meet(OpKind::Reserve, 0, 0).await) {
+                Some(result) => result,
+                None => disk.reserve(end).await,
+            }
+        })
+    }
+
+    fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
+        self.disk.buffer(capacity)
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.disk.stats()
+    }
+
+    fn describe(&self) -> String {
+        format!("faulty {}", self.disk.describe())
+    }
+}
