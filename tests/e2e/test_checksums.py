@@ -6,6 +6,7 @@ import zlib
 
 import awscrt.checksums
 import pytest
+
 from harness import sign
 from harness.sdk import body, fails
 

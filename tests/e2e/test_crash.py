@@ -4,6 +4,7 @@ import random
 import shutil
 
 import pytest
+
 from harness import load, wait
 
 

@@ -4,6 +4,7 @@ import mmap
 import random
 
 import pytest
+
 from harness import load
 
 

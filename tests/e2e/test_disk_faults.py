@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from harness import load, wait
 
 

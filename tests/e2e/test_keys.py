@@ -1,6 +1,9 @@
 """Unusual keys, through every operation."""
 
+import urllib.request
+
 import pytest
+
 from harness.sdk import body, keys
 
 KEYS = ["plain", "with space", " leading", "trailing ", "a+b", "100%", "%41", "%2F", "a//b", "//", "/leading", "a/", "a/../b",
@@ -21,7 +24,6 @@ def test_a_key_through_every_operation(s3, bucket, key):
     assert body(s3.get_object(Bucket=bucket, Key="copy")) == key.encode()
     s3.copy_object(Bucket=bucket, Key=key, CopySource={"Bucket": bucket, "Key": "copy"})
     url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key})
-    import urllib.request
     assert urllib.request.urlopen(url, timeout=10).read() == key.encode()
     upload = s3.create_multipart_upload(Bucket=bucket, Key=key)
     assert [u["Key"] for u in s3.list_multipart_uploads(Bucket=bucket)["Uploads"]] == [key]

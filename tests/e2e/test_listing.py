@@ -1,6 +1,7 @@
 """Listing: both versions, against a model."""
 
 import pytest
+
 from harness.sdk import fails
 from harness.server import in_threads
 

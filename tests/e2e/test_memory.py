@@ -1,6 +1,7 @@
 """Memory is bounded by configuration, not by clients."""
 
 import pytest
+
 from harness.server import in_threads
 
 

@@ -3,6 +3,7 @@
 import hashlib
 
 import pytest
+
 from harness.sdk import body, fails
 
 MIB = 1 << 20
@@ -62,7 +63,8 @@ def test_nothing_is_seen_before_the_completion(s3, bucket, rng):
 
 def test_parts_are_replaced_and_left_out(s3, bucket, rng):
     upload = s3.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
-    put = lambda number, data: s3.upload_part(Bucket=bucket, Key="k", UploadId=upload, PartNumber=number, Body=data)["ETag"]
+    def put(number, data):
+        return s3.upload_part(Bucket=bucket, Key="k", UploadId=upload, PartNumber=number, Body=data)["ETag"]
     old = put(1, b"old")
     new = put(1, b"new")
     put(2, b"left out")
@@ -92,8 +94,9 @@ def test_errors_of_completion(s3, bucket, rng):
     upload = s3.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
     parts = [{"PartNumber": n, "ETag": s3.upload_part(Bucket=bucket, Key="k", UploadId=upload, PartNumber=n,
                                                       Body=rng.randbytes(1000))["ETag"]} for n in (1, 2)]
-    complete = lambda chosen: s3.complete_multipart_upload(Bucket=bucket, Key="k", UploadId=upload,
-                                                           MultipartUpload={"Parts": chosen})
+    def complete(chosen):
+        return s3.complete_multipart_upload(Bucket=bucket, Key="k", UploadId=upload,
+                                                               MultipartUpload={"Parts": chosen})
     with fails("EntityTooSmall", 400):
         complete(parts)
     with fails("InvalidPartOrder", 400):

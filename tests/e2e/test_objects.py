@@ -1,10 +1,13 @@
 """Objects: put, get, head, delete, copy, conditions, ranges, metadata."""
 
+import base64
 import datetime
 import hashlib
 
 import pytest
+
 from harness.sdk import body, fails, header
+from harness.server import in_threads
 
 SIZES = [0, 1, 511, 512, 4095, 4096, 4097, 65_536, 65_537, 1_048_575, 1_048_576, 1_048_577, 3_500_001, 12_000_000]
 
@@ -132,7 +135,6 @@ def test_conditional_writes(s3, bucket):
 
 def test_of_many_that_create_one_wins(shared, bucket):
     """If-None-Match decides against pending writes too."""
-    from harness.server import in_threads
     for round_number in range(5):
         def put(number):
             return shared.request("PUT", f"/{bucket}/k{round_number}", b"%d" % number, {"If-None-Match": "*"})[0]
@@ -213,7 +215,6 @@ def test_keys_too_long(s3, bucket):
 
 
 def test_content_md5(s3, shared, bucket):
-    import base64
     good = base64.b64encode(hashlib.md5(b"data").digest()).decode()
     bad = base64.b64encode(hashlib.md5(b"other").digest()).decode()
     assert shared.request("PUT", f"/{bucket}/k", b"data", {"content-md5": good})[0] == 200

@@ -1,6 +1,7 @@
 """Power cuts: the disk loses or tears whatever was not flushed (FUSE disk with a volatile cache)."""
 
 import pytest
+
 from harness import load, wait
 
 

@@ -7,6 +7,7 @@ import subprocess
 import threading
 
 import pytest
+
 from harness import load, sign, wait
 from harness.raw import Raw
 

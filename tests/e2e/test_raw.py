@@ -1,9 +1,12 @@
 """Clients that misbehave: malformed requests, slow ones, ones that stall or vanish, too many at once."""
 
+import base64
 import hashlib
 import random
+import threading
 
 import pytest
+
 from harness import load, sign, wait
 from harness.raw import Raw
 from harness.server import in_threads
@@ -23,7 +26,8 @@ def pending(server):
 
 
 @pytest.mark.parametrize("text", [
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+    b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
     b"\x00" * 100, b"PUT /b/k HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
     b"PUT /b/k HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
     b"PUT /b/k HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
@@ -68,7 +72,7 @@ def test_malformed_bodies(impatient):
     for path, query in (("/raw", {"delete": ""}), ("/raw/k", {"uploadId": "x"})):
         for body in (b"", b"<", b"<Delete>", b"<Delete></Complete>", b"\xff\xfe", b"<a/>" * 1000, b"[1]",
                      b'<!DOCTYPE a [<!ENTITY b "c">]><Delete><Object><Key>&b;</Key></Object></Delete>'):
-            md5 = __import__("base64").b64encode(hashlib.md5(body).digest()).decode()
+            md5 = base64.b64encode(hashlib.md5(body).digest()).decode()
             status, _, text = impatient.request("POST", path, body, {"content-md5": md5}, query)
             assert 400 <= status < 500, (path, body, status, text)
 
@@ -176,7 +180,6 @@ def test_slow_down_at_the_bound(fuse_disk, make_server):
     def put(number):
         return server.request("PUT", f"/raw/{number}", b"x" * 2_000_000, timeout_s=60)
 
-    import threading
     answers = []
     threads = [threading.Thread(target=lambda n=n: answers.append(put(n))) for n in range(40)]
     for thread in threads:

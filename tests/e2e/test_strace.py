@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from harness.server import in_threads
 
 pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
