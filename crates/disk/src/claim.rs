@@ -1,9 +1,12 @@
 //! What the device below a path says about itself, from sysfs.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::CacheClaim;
+use crate::probe::DeviceClaim;
 
 /// The sysfs folder of the whole block device with this number; for a partition, of the disk that it is part of.
 /// `None` where no block device is behind it (tmpfs, network and some copy-on-write file systems).
@@ -29,4 +32,67 @@ pub(crate) fn cache_claim(device: u64) -> CacheClaim {
         Some("write through") => CacheClaim::WriteThrough,
         _ => CacheClaim::Unknown,
     }
+}
+
+/// All that the device below `path` claims.
+pub(crate) fn device_claim(path: &Path) -> DeviceClaim {
+    let number = fs::metadata(path)
+        .map(|meta| if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() })
+        .unwrap_or_default();
+    let folder = device_folder(number);
+    let device = folder.as_ref().and_then(|f| f.file_name()).map(|name| name.to_string_lossy().into_owned());
+    let model = folder.and_then(|f| fs::read_to_string(f.join("device/model")).ok()).map(|text| text.trim().to_owned());
+    let yes = |name| queue_text(number, name).map(|text| text == "1");
+    DeviceClaim {
+        nvme_volatile_cache: device.as_deref().and_then(nvme_volatile_cache),
+        device,
+        model,
+        cache: cache_claim(number),
+        fua: yes("fua"),
+        rotational: yes("rotational"),
+    }
+}
+
+/// `struct nvme_admin_cmd` of `linux/nvme_ioctl.h`.
+#[repr(C)]
+#[derive(Default)]
+struct NvmeAdminCommand {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    namespace: u32,
+    words_2_3: [u32; 2],
+    metadata: u64,
+    address: u64,
+    metadata_len: u32,
+    data_len: u32,
+    words_10_15: [u32; 6],
+    timeout_ms: u32,
+    result: u32,
+}
+
+/// `NVME_IOCTL_ADMIN_CMD`.
+const NVME_IOCTL_ADMIN_CMD: libc::Ioctl = 0xC048_4E41u32 as libc::Ioctl;
+/// Where the identification of a controller says whether it has a volatile write cache (VWC, bit 0).
+const NVME_VWC: usize = 525;
+
+/// Asks an NVMe controller itself; `None` for other devices, and without the right to ask.
+fn nvme_volatile_cache(device: &str) -> Option<bool> {
+    const { assert!(size_of::<NvmeAdminCommand>() == 72) };
+    // The controller of the name space "nvme0n1" is "nvme0".
+    let (controller, _) = device.strip_prefix("nvme")?.split_once('n')?;
+    let file = File::open(format!("/dev/nvme{controller}")).ok()?;
+    let mut answer = vec![0u8; 4096];
+    let mut command = NvmeAdminCommand {
+        // Identify, controller.
+        opcode: 0x06,
+        address: answer.as_mut_ptr() as u64,
+        data_len: 4096,
+        words_10_15: [1, 0, 0, 0, 0, 0],
+        timeout_ms: 1000,
+        ..NvmeAdminCommand::default()
+    };
+    // SAFETY: the command has the kernel's layout, and its address is that of `data_len` bytes that are ours.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut command) };
+    (done == 0).then(|| answer[NVME_VWC] & 1 == 1)
 }

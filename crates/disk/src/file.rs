@@ -29,6 +29,7 @@ struct Inner {
     path: PathBuf,
     device: bool,
     punch_holes: bool,
+    read_only: bool,
     geometry: Geometry,
     len: AtomicU64,
     bulk: Arc<Semaphore>,
@@ -52,6 +53,7 @@ impl FileDisk {
         let opened = open::open(path.as_ref(), options)?;
         let file = Arc::new(opened.file);
         if !opened.device
+            && !options.read_only
             && opened.len > 0
             && let Err(error) = grow::fill_holes(&file, opened.len)
         {
@@ -66,6 +68,7 @@ impl FileDisk {
             path: opened.path,
             device: opened.device,
             punch_holes: options.punch_holes,
+            read_only: options.read_only,
             geometry: opened.geometry,
             len: AtomicU64::new(opened.len),
             bulk: Arc::new(Semaphore::new(queue_depth)),
@@ -100,6 +103,12 @@ fn start(file: &Arc<File>, mode: IoMode, queue_depth: usize, commit_depth: usize
     Ok(Box::new(Threads::start(file, queue_depth, commit_depth)?))
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Change,
+}
+
 impl Inner {
     /// Waits for a slot, gives the request to the driver and waits for the answer.
     async fn run(&self, offset: u64, op: Op) -> io::Result<()> {
@@ -115,21 +124,25 @@ impl Inner {
     }
 
     /// Refuses what the contract of [`Disk`] forbids.
-    fn check(&self, offset: u64, len: u64, past_the_end: io::ErrorKind) -> io::Result<()> {
+    fn check(&self, access: Access, offset: u64, len: u64) -> io::Result<()> {
         let block = BLOCK as u64;
         if !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
             let text = format!("{len} bytes at offset {offset}: not multiples of {BLOCK}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        if access == Access::Change && self.read_only {
+            return Err(read_only());
+        }
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             let text = format!("{len} bytes at offset {offset}: past the end of the disk at {}", self.len());
-            return Err(io::Error::new(past_the_end, text));
+            let kind = if access == Access::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidInput };
+            return Err(io::Error::new(kind, text));
         }
         Ok(())
     }
 
     async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        self.check(offset, len as u64, io::ErrorKind::UnexpectedEof)?;
+        self.check(Access::Read, offset, len as u64)?;
         if len == 0 {
             return Ok(Bytes::new());
         }
@@ -152,7 +165,7 @@ impl Inner {
     }
 
     async fn write(&self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
-        self.check(offset, data.len() as u64, io::ErrorKind::InvalidInput)?;
+        self.check(Access::Change, offset, data.len() as u64)?;
         if data.len() <= self.geometry.max_io_bytes && !data.is_empty() {
             return self.write_piece(offset, data, flush).await;
         }
@@ -177,6 +190,9 @@ impl Inner {
     }
 
     fn reserve(&self, end: u64) -> io::Result<()> {
+        if self.read_only {
+            return Err(read_only());
+        }
         let from = self.len();
         let Some(end) = end.checked_next_multiple_of(BLOCK as u64).filter(|end| *end <= self.geometry.capacity_bytes)
         else {
@@ -205,6 +221,10 @@ impl Inner {
 
 fn ended() -> io::Error {
     io::Error::other("the disk's driver has ended")
+}
+
+fn read_only() -> io::Error {
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the disk was opened to be read only")
 }
 
 impl Disk for FileDisk {
@@ -239,7 +259,7 @@ impl Disk for FileDisk {
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
         let inner = self.0.clone();
         Box::pin(async move {
-            inner.check(offset, len, io::ErrorKind::InvalidInput)?;
+            inner.check(Access::Change, offset, len)?;
             match (inner.device, inner.punch_holes) {
                 _ if len == 0 => Ok(()),
                 (true, _) => inner.reshape(move |disk| grow::discard(&disk.file, offset, len)).await,

@@ -28,7 +28,7 @@ pub(crate) struct Opened {
 /// Opens `path` for direct I/O with an exclusive lock, creating a regular file when the options ask for it.
 pub(crate) fn open(path: &Path, options: &DiskOptions) -> io::Result<Opened> {
     let (file, created) = match open_direct(path, options, false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && options.create => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && options.create && !options.read_only => {
             (open_direct(path, options, true)?, true)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

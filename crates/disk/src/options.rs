@@ -48,6 +48,8 @@ pub struct DiskOptions {
     pub io: IoMode,
     /// Create the file when it is not there. Devices are never created.
     pub create: bool,
+    /// Only read: nothing of the file or device is ever changed. For offline checks.
+    pub read_only: bool,
     /// Reads and writes in flight at most; further ones wait. Flushes and writes with a flush have
     /// [`DiskOptions::commit_depth`] slots of their own, so that bulk work never queues in front of a commit.
     pub queue_depth: usize,
@@ -73,6 +75,7 @@ impl Default for DiskOptions {
         Self {
             io: IoMode::Auto,
             create: false,
+            read_only: false,
             queue_depth: 32,
             commit_depth: 4,
             pool_bytes: 64 << 20,

@@ -224,6 +224,30 @@ async fn discard_gives_a_files_space_back_only_when_asked() {
     }
 }
 
+#[tokio::test]
+async fn a_disk_that_is_only_read_is_never_changed() {
+    let folder = folder();
+    let path = folder.path().join("pool");
+    let data = pattern(6, 8);
+    std::fs::write(&path, &data).expect("a file");
+    for mode in common::MODES {
+        let Some(disk) = open(&path, &DiskOptions { read_only: true, ..options(mode) }) else { continue };
+        assert!(disk.read(0, data.len()).await.expect("read") == data);
+        let refused = [
+            disk.write(0, pattern(7, 1).into()).await,
+            disk.write_flush(0, pattern(7, 1).into()).await,
+            disk.reserve(at(9)).await,
+            disk.discard(0, at(1)).await,
+        ];
+        for result in refused {
+            assert_eq!(result.expect_err("refused").kind(), ErrorKind::ReadOnlyFilesystem);
+        }
+    }
+    let none = FileDisk::open(folder.path().join("none"), &DiskOptions { read_only: true, ..options(IoMode::Auto) });
+    assert_eq!(none.err().expect("not created").kind(), ErrorKind::NotFound);
+    assert!(std::fs::read(&path).expect("there") == data);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Write { block: usize, blocks: usize, seed: u64, flush: bool, odd: bool },
