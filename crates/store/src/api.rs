@@ -147,6 +147,17 @@ pub struct UploadInfo {
     pub attributes: Attributes,
 }
 
+/// A page of the uploads that are going on, by key and then by identity.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UploadPage {
+    /// Uploads.
+    pub uploads: Vec<UploadInfo>,
+    /// Rolled-up prefixes, each ending with the delimiter.
+    pub prefixes: Vec<String>,
+    /// Where to go on (`after` of the next page): a key and an upload of it, or a rolled-up prefix and nothing. `None` at the end.
+    pub next: Option<(String, String)>,
+}
+
 /// A part named by the client when it completes an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartChoice {

@@ -1,0 +1,109 @@
+//! What compaction asks: is this still referred to?
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use steadfast_log::{Location, LogError, Lsn};
+
+use crate::StoreError;
+use crate::core::Core;
+use crate::journal::Log;
+use crate::record::manifest::Manifest;
+use crate::record::object::{Account, Body, ObjectMeta};
+use crate::record::{Head, Value, keys};
+
+/// See [`steadfast_log::Applier::record_is_live`].
+pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+    let Ok(head) = Head::decode(head) else {
+        // Not understood: not ours to throw away.
+        return true;
+    };
+    let (key, delete) = match head {
+        Head::BucketPut { id, .. } => (keys::bucket(id), false),
+        Head::BucketDelete { id } => (keys::bucket(id), true),
+        Head::ObjectPut { bucket, key, .. } => (keys::object(bucket, key), false),
+        Head::ObjectDelete { bucket, key } => (keys::object(bucket, key), true),
+        Head::UploadCreate { bucket, upload, key, .. } => (keys::upload(bucket, key, &upload), false),
+        Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
+        Head::PartPut { upload, number, .. } => (keys::part(&upload, number), false),
+        Head::Chunk { .. } | Head::PartChunk { .. } => return true,
+    };
+    let value = match core.lookup(&key) {
+        Ok(value) => value,
+        Err(_) => return true,
+    };
+    let there = value.as_deref().map(Value::decode);
+    match there {
+        Some(Err(_)) => true,
+        // A newer record of the key hides all that the delete would hide.
+        Some(Ok(value)) if delete => value.version < version,
+        Some(Ok(value)) => value.location == *location,
+        None => delete && version >= oldest,
+    }
+}
+
+/// The last manifest that was asked about: compaction asks for one chunk after another.
+#[derive(Default)]
+pub(crate) struct LastManifest(parking_lot::Mutex<Option<(Location, Arc<BTreeSet<Location>>)>>);
+
+/// The manifest of a record.
+pub(crate) async fn manifest(log: &Log, at: &Location, meta: &ObjectMeta) -> Result<Manifest, StoreError> {
+    Ok(match &meta.body {
+        Body::Inline => Manifest::default(),
+        Body::Chunks { manifest, .. } => Manifest::decode(manifest)?,
+        Body::ChunksAside { .. } => Manifest::decode(&log.read(*at, 0..at.body_len).await?)?,
+    })
+}
+
+/// Whether the record under `key` refers to `chunk`.
+async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<bool, StoreError> {
+    loop {
+        let Some(value) = core.lookup(key)? else { return Ok(false) };
+        let value = Value::decode(&value)?;
+        let shares = Account::decode(value.payload)?.shares;
+        if !shares.iter().any(|s| s.extent == chunk.extent && s.epoch == chunk.epoch) {
+            return Ok(false);
+        }
+        let known = core.last_manifest.0.lock().clone().filter(|(at, _)| *at == value.location);
+        if let Some((_, chunks)) = known {
+            return Ok(chunks.contains(chunk));
+        }
+        let meta = ObjectMeta::decode(value.payload)?;
+        match manifest(log, &value.location, &meta).await {
+            Ok(manifest) => {
+                let chunks: Arc<BTreeSet<Location>> = Arc::new(manifest.chunks.into_iter().collect());
+                let referred = chunks.contains(chunk);
+                *core.last_manifest.0.lock() = Some((value.location, chunks));
+                return Ok(referred);
+            }
+            Err(StoreError::Log(LogError::Moved)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// See [`steadfast_log::Applier::chunk_is_live`].
+pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Location) -> bool {
+    let (bucket, writer, key, part) = match Head::decode(head) {
+        Ok(Head::Chunk { bucket, writer, key }) => (bucket, writer, key, None),
+        Ok(Head::PartChunk { bucket, writer, upload, number, key }) => {
+            (bucket, writer, key, Some(keys::part(&upload, number)))
+        }
+        _ => return true,
+    };
+    if core.owners.contains(&writer) {
+        return true;
+    }
+    // A completion makes the object before it removes the parts, so one of the two is found at any time.
+    for key in part.into_iter().chain([keys::object(bucket, key)]) {
+        match refers(core, log, &key, location).await {
+            Ok(false) => {}
+            Ok(true) => return true,
+            Err(e) => {
+                tracing::warn!(error = %e, "cannot tell whether a chunk is referred to; it is kept");
+                return true;
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,304 @@
+//! The applier: takes committed records into the index, in order, at run time and in recovery alike.
+//!
+//! **Which of two records of a key stands.** The one with the higher version; of two with the same version (one is a moved
+//! copy) the one with the higher revision of its manifest, else the later. A moved record whose key is not there belongs to a key
+//! that has been deleted, except while the log is replayed: then what came before it may simply not be there any more, and the
+//! deletes met so far, kept as marks, say which is the case.
+
+pub(crate) mod live;
+pub(crate) mod repoint;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use steadfast_flow::BoxFuture;
+use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Location, LogError, Lsn};
+
+use crate::core::{Core, Persisted};
+use crate::journal::Log;
+use crate::record::object::Account;
+use crate::record::wire::Malformed;
+use crate::record::{BucketMeta, Head, Value, keys};
+
+/// What kind of thing a key stands for: what is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Bucket,
+    Object,
+    Upload,
+    Part,
+}
+
+/// The log, once it is open.
+pub(crate) type LogSlot = Arc<parking_lot::RwLock<Option<Log>>>;
+
+/// See the module.
+pub(crate) struct StoreApplier {
+    pub(crate) core: Arc<Core>,
+    pub(crate) log: LogSlot,
+}
+
+impl Applier for StoreApplier {
+    fn apply(&self, records: &[Applied]) {
+        let core = &self.core;
+        let mut log_bytes = 0;
+        for record in records {
+            log_bytes += Log::footprint(&record.location);
+            if let Err(e) = self.take(record) {
+                core.distrust(&e);
+            }
+        }
+        let Some(last) = records.last().map(|r| r.lsn) else { return };
+        core.owners.applied(last);
+        core.progress.send_modify(|p| p.lsn = p.lsn.max(last));
+        core.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
+        core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
+        core.seal_if_due();
+    }
+
+    fn checkpoint(&self) -> Lsn {
+        self.core.persisted.lock().lsn
+    }
+
+    fn usage(&self) -> Vec<ExtentUsage> {
+        self.core.persisted.lock().usage.clone()
+    }
+
+    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+        live::record(&self.core, head, version, location, oldest)
+    }
+
+    fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
+        let (head, location) = (Bytes::copy_from_slice(head), *location);
+        Box::pin(async move {
+            let log = self.log.read().clone();
+            match log {
+                Some(log) => live::chunk(&self.core, &log, &head, &location).await,
+                None => true,
+            }
+        })
+    }
+
+    fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
+        Box::pin(async move {
+            let log = self.log.read().clone();
+            match log {
+                Some(log) => repoint::repoint(&self.core, &log, &head, &moves).await,
+                None => Err(LogError::Closed),
+            }
+        })
+    }
+}
+
+impl StoreApplier {
+    fn take(&self, r: &Applied) -> Result<(), Malformed> {
+        let core = &self.core;
+        if let Some(replay) = core.replay.lock().as_mut() {
+            replay.records += 1;
+        }
+        match Head::decode(&r.head)? {
+            Head::BucketPut { id, payload } => {
+                let meta = BucketMeta::decode(payload)?;
+                if self.put(r, keys::bucket(id).into(), payload, Class::Bucket)? {
+                    core.registry.write().put(id, meta);
+                }
+            }
+            Head::BucketDelete { id } => {
+                let key = Bytes::from(keys::bucket(id));
+                if self.delete(r, &key, Class::Bucket)? {
+                    core.registry.write().remove(id);
+                }
+            }
+            Head::ObjectPut { bucket, key, payload } => {
+                let key = Bytes::from(keys::object(bucket, key));
+                self.put(r, key.clone(), payload, Class::Object)?;
+                core.pending.settle(&key, r.lsn);
+            }
+            Head::ObjectDelete { bucket, key } => {
+                let key = Bytes::from(keys::object(bucket, key));
+                self.delete(r, &key, Class::Object)?;
+                core.pending.settle(&key, r.lsn);
+            }
+            Head::UploadCreate { bucket, upload, key, payload } => {
+                self.put(r, keys::upload(bucket, key, &upload).into(), payload, Class::Upload)?;
+            }
+            Head::UploadEnd { bucket, upload, key } => {
+                let key = Bytes::from(keys::upload(bucket, key, &upload));
+                self.delete(r, &key, Class::Upload)?;
+                let prefix = keys::parts(&upload);
+                for pair in core.index.range(&prefix, keys::past(&prefix).as_deref()) {
+                    let Ok((part, _)) = pair else { return Err(Malformed("index: parts cannot be read")) };
+                    self.delete(r, &part, Class::Part)?;
+                }
+                core.pending.settle(&key, r.lsn);
+            }
+            Head::PartPut { bucket, upload, number, key, payload } => {
+                // In a replay the upload may come later; parts that it never comes for are removed at the end.
+                let upload_key = keys::upload(bucket, key, &upload);
+                let there = match core.replay.lock().as_ref() {
+                    Some(replay) => !replay.marks.contains_key(&upload_key),
+                    None => core.index.get(&upload_key).map_err(|_| Malformed("index: unreadable"))?.is_some(),
+                };
+                if there {
+                    self.put(r, keys::part(&upload, number).into(), payload, Class::Part)?;
+                }
+                core.pending.settle(&upload_key, r.lsn);
+            }
+            Head::Chunk { .. } | Head::PartChunk { .. } => return Err(Malformed("record: a chunk was committed")),
+        }
+        Ok(())
+    }
+
+    /// Whether the record stands.
+    fn put(&self, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Malformed> {
+        let core = &self.core;
+        let new = Account::of(class, payload)?;
+        let old = core.index.get(&key).map_err(|_| Malformed("index: unreadable"))?;
+        if let Some(old) = &old {
+            let was = Value::decode(old)?;
+            let old = Account::of(class, was.payload)?;
+            if r.version < was.version || r.version == was.version && new.revision < old.revision {
+                return Ok(false);
+            }
+            core.accounts.lock().retract(&was.location, &old.shares);
+            core.count(class, -1, old.size);
+        } else if let Some(replay) = core.replay.lock().as_ref() {
+            let deleted = replay.marks.get(&key[..]).is_some_and(|mark| *mark > r.version);
+            // Up to the base the index knew of every key: one that it does not have had been deleted.
+            if deleted || r.moved && r.version <= replay.base {
+                return Ok(false);
+            }
+        } else if r.moved {
+            return Ok(false);
+        }
+        core.accounts.lock().add(&r.location, &new.shares);
+        core.count(class, 1, new.size);
+        let value = Value { version: r.version, location: r.location, payload }.encode();
+        core.index.insert(key, value.into(), r.lsn);
+        Ok(true)
+    }
+
+    /// Whether something was there and is removed.
+    fn delete(&self, r: &Applied, key: &Bytes, class: Class) -> Result<bool, Malformed> {
+        let core = &self.core;
+        if let Some(replay) = core.replay.lock().as_mut()
+            && class != Class::Part
+        {
+            let mark = replay.marks.entry(key.to_vec()).or_default();
+            *mark = r.version.max(*mark);
+        }
+        core.remove(key, class, Some(r.version), r.lsn)
+    }
+}
+
+impl Account {
+    fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
+        match class {
+            Class::Object | Class::Part => Self::decode(payload),
+            Class::Bucket | Class::Upload => Ok(Self { size: 0, revision: 0, shares: Vec::new() }),
+        }
+    }
+}
+
+impl Core {
+    fn count(&self, class: Class, by: i64, size: u64) {
+        let add = |counter: &std::sync::atomic::AtomicU64, amount: u64| {
+            if by > 0 {
+                counter.fetch_add(amount, Ordering::Relaxed)
+            } else {
+                counter.fetch_sub(amount, Ordering::Relaxed)
+            }
+        };
+        match class {
+            Class::Object => {
+                add(&self.objects, 1);
+                add(&self.bytes, size);
+            }
+            Class::Upload => {
+                add(&self.uploads, 1);
+            }
+            Class::Bucket | Class::Part => {}
+        }
+    }
+
+    /// Removes `key` unless what is there is newer than `version`.
+    fn remove(&self, key: &Bytes, class: Class, version: Option<Lsn>, lsn: Lsn) -> Result<bool, Malformed> {
+        let Some(old) = self.index.get(key).map_err(|_| Malformed("index: unreadable"))? else { return Ok(false) };
+        let was = Value::decode(&old)?;
+        if version.is_some_and(|version| was.version > version) {
+            return Ok(false);
+        }
+        let account = Account::of(class, was.payload)?;
+        self.accounts.lock().retract(&was.location, &account.shares);
+        self.count(class, -1, account.size);
+        self.index.remove(key.clone(), lsn);
+        Ok(true)
+    }
+
+    /// Something in the index or in a record does not make sense: go on as well as can be, and rebuild at the next start.
+    pub(crate) fn distrust(&self, what: &Malformed) {
+        tracing::error!(error = %what, "a record could not be applied; the index will be rebuilt at the next start");
+        self.index.condemn();
+    }
+
+    /// Ends the replay: forgets the marks and removes parts whose upload has ended.
+    pub(crate) fn finish_replay(&self) -> Result<u64, Malformed> {
+        let Some(replay) = self.replay.lock().take() else { return Ok(0) };
+        let lsn = self.progress.borrow().lsn.max(1);
+        let mut uploads = std::collections::BTreeSet::new();
+        for pair in self.index.range(&[keys::UPLOADS], Some(&[keys::PARTS])) {
+            let (key, _) = pair.map_err(|_| Malformed("index: unreadable"))?;
+            uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
+        }
+        self.uploads.store(uploads.len() as u64, Ordering::Relaxed);
+        let mut lost = Vec::new();
+        for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
+            let (key, _) = pair.map_err(|_| Malformed("index: unreadable"))?;
+            if key.get(1..17).is_none_or(|id| !uploads.iter().any(|u| u[..] == *id)) {
+                lost.push(key);
+            }
+        }
+        for key in lost {
+            self.remove(&key, Class::Part, None, lsn)?;
+        }
+        Ok(replay.records)
+    }
+
+    /// Sets the state so far apart to be persisted, when enough has changed and nothing is being persisted.
+    fn seal_if_due(&self) {
+        let changed = self.memtable_bytes.load(Ordering::Relaxed);
+        let replaying = self.replay.lock().as_ref().map(|replay| replay.base);
+        match replaying {
+            // Nothing counts before the end, but it need not stay in memory: a crash would start again from nothing.
+            Some(0) if changed >= self.options.memtable_bytes_max => {
+                self.index.seal();
+                if let Err(e) = self.index.persist() {
+                    tracing::warn!(error = %e, "cannot write the index");
+                }
+            }
+            Some(_) => {}
+            None => {
+                if changed >= self.options.memtable_bytes_max
+                    || self.log_bytes.load(Ordering::Relaxed) >= self.options.checkpoint_log_bytes
+                {
+                    self.seal();
+                }
+            }
+        }
+    }
+
+    /// Sets the state so far apart to be persisted. Only by the applier, or when it no longer runs.
+    pub(crate) fn seal(&self) -> bool {
+        let checkpoint = self.snapshot();
+        if checkpoint.lsn == self.persisted.lock().lsn || self.sealing.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        self.log_bytes.store(0, Ordering::Relaxed);
+        self.index.insert(Bytes::from_static(keys::CHECKPOINT), checkpoint.encode().into(), checkpoint.lsn);
+        self.index.seal();
+        *self.sealed.lock() = Some(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage });
+        self.checkpoint_due.notify_one();
+        true
+    }
+}

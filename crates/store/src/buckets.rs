@@ -1,0 +1,166 @@
+//! Buckets: made, found, changed, deleted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use steadfast_log::{Durability, Priority, Record};
+
+use crate::record::keys::{self, BucketId};
+use crate::record::{BucketMeta, Head};
+use crate::writer::batch_bytes;
+use crate::{BucketInfo, BucketSettings, Store, StoreError};
+
+/// A bucket in memory.
+pub(crate) struct Bucket {
+    pub(crate) id: BucketId,
+    pub(crate) name: String,
+    pub(crate) created_ms: u64,
+    pub(crate) settings: RwLock<BucketSettings>,
+    /// Read while a record of the bucket is submitted; written by the one who deletes the bucket.
+    pub(crate) gate: tokio::sync::RwLock<()>,
+    pub(crate) deleted: AtomicBool,
+    /// LSN of the last record of the bucket that was submitted.
+    pub(crate) last_lsn: AtomicU64,
+}
+
+impl Bucket {
+    pub(crate) fn new(id: BucketId, meta: BucketMeta) -> Self {
+        Self {
+            id,
+            name: meta.name,
+            created_ms: meta.created_ms,
+            settings: RwLock::new(meta.settings),
+            gate: tokio::sync::RwLock::new(()),
+            deleted: AtomicBool::new(false),
+            last_lsn: AtomicU64::new(0),
+        }
+    }
+
+    fn info(&self) -> BucketInfo {
+        BucketInfo { name: self.name.clone(), created_ms: self.created_ms, settings: self.settings.read().clone() }
+    }
+
+    /// The durability of a write whose request may say.
+    pub(crate) fn durability(&self, asked: Option<Durability>) -> Durability {
+        asked.unwrap_or_else(|| self.settings.read().durability)
+    }
+
+    /// Keeps the bucket from being deleted while the result is held.
+    pub(crate) async fn enter(&self) -> Result<tokio::sync::RwLockReadGuard<'_, ()>, StoreError> {
+        let guard = self.gate.read().await;
+        if self.deleted.load(Ordering::Acquire) { Err(StoreError::NoSuchBucket) } else { Ok(guard) }
+    }
+}
+
+/// How many uploads a bucket may have for its deletion to give them up; more must be aborted first.
+const UPLOADS_GIVEN_UP_MAX: usize = 1000;
+
+impl Store {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {
+        self.core.registry.read().by_name.get(name).cloned().ok_or(StoreError::NoSuchBucket)
+    }
+
+    /// A bucket.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`].
+    pub fn bucket(&self, name: &str) -> Result<BucketInfo, StoreError> {
+        Ok(self.find(name)?.info())
+    }
+
+    /// All buckets, by name.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
+        Ok(self.core.registry.read().by_name.values().map(|b| b.info()).collect())
+    }
+
+    /// Submits a batch of buckets' records and waits for it. The caller holds `bucket_ops`.
+    async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
+        let core = &self.core;
+        let room = core.reserve(self.log(), batch_bytes(&batch), priority).await?;
+        let count = batch.len() as u64;
+        let ticket = self.log().submit(room, batch, Durability::Sync)?;
+        let last = ticket.first_lsn() + count - 1;
+        core.bucket_lsn.fetch_max(last, Ordering::AcqRel);
+        core.submitted.fetch_max(last, Ordering::AcqRel);
+        core.committed(ticket).await.map(drop)
+    }
+
+    /// Waits until what earlier calls submitted is in the registry, also when they were cancelled meanwhile.
+    async fn settle_buckets(&self) -> Result<(), StoreError> {
+        self.core.wait_applied(self.core.bucket_lsn.load(Ordering::Acquire)).await
+    }
+
+    /// Makes a bucket. Its name is not looked into: what names are allowed is the protocol's matter.
+    ///
+    /// # Errors
+    /// [`StoreError::BucketExists`], and those of a commit.
+    pub async fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<BucketInfo, StoreError> {
+        let core = &self.core;
+        let _one = core.bucket_ops.lock().await;
+        self.settle_buckets().await?;
+        let id = {
+            let registry = core.registry.read();
+            if registry.by_name.contains_key(name) {
+                return Err(StoreError::BucketExists);
+            }
+            loop {
+                let id = core.env.random_u64();
+                if !registry.by_id.contains_key(&id) {
+                    break id;
+                }
+            }
+        };
+        let meta = BucketMeta { name: name.to_owned(), created_ms: core.env.wall_ms(), settings };
+        let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
+        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await?;
+        Ok(BucketInfo { name: meta.name, created_ms: meta.created_ms, settings: meta.settings })
+    }
+
+    /// Changes the settings of a bucket.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], and those of a commit.
+    pub async fn update_bucket(&self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
+        let _one = self.core.bucket_ops.lock().await;
+        self.settle_buckets().await?;
+        let bucket = self.find(name)?;
+        let meta = BucketMeta { name: name.to_owned(), created_ms: bucket.created_ms, settings };
+        let head = Head::BucketPut { id: bucket.id, payload: &meta.encode() }.encode();
+        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
+    }
+
+    /// Deletes an empty bucket. Uploads in parts that were not completed are given up with it.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], and those of a commit.
+    pub async fn delete_bucket(&self, name: &str) -> Result<(), StoreError> {
+        let core = &self.core;
+        let _one = core.bucket_ops.lock().await;
+        self.settle_buckets().await?;
+        let bucket = self.find(name)?;
+        // Nothing more of the bucket is submitted from here on, and what was is applied: then empty means empty.
+        let _alone = bucket.gate.write().await;
+        core.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;
+        let objects = keys::object(bucket.id, b"");
+        if core.index.range(&objects, keys::past(&objects).as_deref()).next().transpose()?.is_some() {
+            return Err(StoreError::BucketNotEmpty);
+        }
+        let mut batch = Vec::new();
+        let uploads = keys::uploads(bucket.id, b"");
+        for pair in core.index.range(&uploads, keys::past(&uploads).as_deref()) {
+            let Some((key, upload)) = keys::parse_upload(&pair?.0) else { continue };
+            let head = Head::UploadEnd { bucket: bucket.id, upload, key: &key }.encode();
+            batch.push(Record { head: head.into(), ..Record::default() });
+            if batch.len() > UPLOADS_GIVEN_UP_MAX {
+                return Err(StoreError::BucketNotEmpty);
+            }
+        }
+        let head = Head::BucketDelete { id: bucket.id }.encode();
+        batch.push(Record { head: head.into(), ..Record::default() });
+        self.commit_buckets(batch, Priority::Delete).await
+    }
+}

@@ -1,0 +1,301 @@
+//! What the store and its applier share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use steadfast_flow::Env;
+use steadfast_log::{Batch, Committed, Durability, ExtentUsage, LogError, Lsn, Priority};
+use tokio::sync::{Notify, watch};
+
+use crate::accounts::Accounts;
+use crate::buckets::Bucket;
+use crate::cache::ReadCache;
+use crate::checkpoint::Checkpoint;
+use crate::index::Index;
+use crate::journal::{Log, Reservation, Ticket};
+use crate::owners::Owners;
+use crate::pending::{Entry, Fate, Pending, Shard, shard_of};
+use crate::record::keys::{BucketId, Id};
+use crate::record::object::First;
+use crate::record::wire::Malformed;
+use crate::record::{BucketMeta, Value};
+use crate::{StoreError, StoreOptions};
+
+impl From<Malformed> for StoreError {
+    fn from(e: Malformed) -> Self {
+        Self::Index(e.to_string())
+    }
+}
+
+/// The buckets, by both of their names.
+#[derive(Default)]
+pub(crate) struct Registry {
+    pub(crate) by_name: BTreeMap<String, Arc<Bucket>>,
+    pub(crate) by_id: BTreeMap<BucketId, Arc<Bucket>>,
+}
+
+impl Registry {
+    /// Takes in a bucket, or new settings of one.
+    pub(crate) fn put(&mut self, id: BucketId, meta: BucketMeta) {
+        if let Some(bucket) = self.by_id.get(&id) {
+            *bucket.settings.write() = meta.settings;
+            return;
+        }
+        let bucket = Arc::new(Bucket::new(id, meta));
+        self.by_name.insert(bucket.name.clone(), bucket.clone());
+        self.by_id.insert(id, bucket);
+    }
+
+    /// Forgets a bucket.
+    pub(crate) fn remove(&mut self, id: BucketId) {
+        let Some(bucket) = self.by_id.remove(&id) else { return };
+        bucket.deleted.store(true, Ordering::Release);
+        if self.by_name.get(&bucket.name).is_some_and(|b| b.id == id) {
+            self.by_name.remove(&bucket.name);
+        }
+    }
+}
+
+/// How far records have been applied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) lsn: Lsn,
+    /// A commit failed: what is pending may never be applied.
+    pub(crate) failed: bool,
+}
+
+/// A replay of the log that is going on.
+pub(crate) struct Replay {
+    /// The checkpoint that it began from.
+    pub(crate) base: Lsn,
+    /// Deletes that were met, by key: the highest version.
+    pub(crate) marks: BTreeMap<Vec<u8>, Lsn>,
+    pub(crate) records: u64,
+}
+
+/// What is durable of the index.
+#[derive(Default)]
+pub(crate) struct Persisted {
+    pub(crate) lsn: Lsn,
+    pub(crate) usage: Vec<ExtentUsage>,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) options: StoreOptions,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) registry: RwLock<Registry>,
+    pub(crate) pending: Pending,
+    pub(crate) accounts: Mutex<Accounts>,
+    pub(crate) owners: Owners,
+    pub(crate) cache: ReadCache,
+    pub(crate) progress: watch::Sender<Progress>,
+    /// The highest LSN that the store has submitted.
+    pub(crate) submitted: AtomicU64,
+    pub(crate) replay: Mutex<Option<Replay>>,
+    pub(crate) pool: Mutex<[u8; 16]>,
+    pub(crate) objects: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) uploads: AtomicU64,
+    /// Bytes of records applied since the last checkpoint was sealed.
+    pub(crate) log_bytes: AtomicU64,
+    /// Bytes of the index that are only in memory.
+    pub(crate) memtable_bytes: AtomicU64,
+    /// A checkpoint is sealed and being persisted.
+    pub(crate) sealing: AtomicBool,
+    pub(crate) sealed: Mutex<Option<Persisted>>,
+    pub(crate) checkpoint_due: Notify,
+    pub(crate) persisted: Mutex<Persisted>,
+    /// Read by those who derive a record from another's manifest until it is submitted; written by the one who moves chunks.
+    pub(crate) manifests: tokio::sync::RwLock<()>,
+    pub(crate) last_manifest: crate::apply::live::LastManifest,
+    /// Bytes that streams may have read ahead, in KiB.
+    pub(crate) read_ahead: Arc<tokio::sync::Semaphore>,
+    /// Held while buckets are created, changed and deleted.
+    pub(crate) bucket_ops: tokio::sync::Mutex<()>,
+    /// LSN of the last record of a bucket that was submitted.
+    pub(crate) bucket_lsn: AtomicU64,
+}
+
+/// What must hold of a key for a record to be submitted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Expect<'a> {
+    Nothing,
+    Absent,
+    Present,
+    Etag(&'a str),
+    /// The record there is this one.
+    Version(Lsn),
+    /// There, and nothing is pending.
+    Settled,
+}
+
+/// A key that a batch depends on or changes.
+pub(crate) struct Touch<'a> {
+    pub(crate) key: Bytes,
+    pub(crate) expect: Expect<'a>,
+    /// What it becomes, and by which record of the batch.
+    pub(crate) fate: Option<(Fate, u64)>,
+}
+
+/// Why a batch was not submitted.
+pub(crate) enum Refusal {
+    /// An expectation does not hold: the index of the first such [`Touch`]. Where that rests on a pending record, its LSN.
+    Unmet(usize, Option<Lsn>),
+    Error(StoreError),
+}
+
+impl Core {
+    /// What the index holds.
+    pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.index.get(key)?)
+    }
+
+    fn holds(&self, shard: &Shard, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
+        if let Expect::Nothing = touch.expect {
+            return Ok(Ok(()));
+        }
+        if let Some(entry) = shard.get(&touch.key) {
+            let holds = match (touch.expect, &entry.fate) {
+                (Expect::Nothing, _) | (Expect::Absent, Fate::Gone) | (Expect::Present, Fate::Present(_)) => true,
+                (Expect::Etag(want), Fate::Present(etag)) => want == etag,
+                (Expect::Version(want), Fate::Present(_)) => want == entry.lsn,
+                _ => false,
+            };
+            return Ok(if holds { Ok(()) } else { Err(Some(entry.lsn)) });
+        }
+        let value = self.lookup(&touch.key)?;
+        let holds = match (touch.expect, &value) {
+            (Expect::Nothing, _) | (Expect::Absent, None) | (Expect::Present | Expect::Settled, Some(_)) => true,
+            (Expect::Etag(want), Some(value)) => First::decode(Value::decode(value)?.payload)?.etag == want,
+            (Expect::Version(want), Some(value)) => Value::decode(value)?.version == want,
+            _ => false,
+        };
+        Ok(if holds { Ok(()) } else { Err(None) })
+    }
+
+    /// Decides and submits in one step: no other writer of these keys comes between.
+    pub(crate) fn try_submit(
+        &self,
+        log: &Log,
+        touches: &[Touch<'_>],
+        reservation: &mut Option<Reservation>,
+        batch: Batch,
+        durability: Durability,
+    ) -> Result<Ticket, Refusal> {
+        // Locked in ascending order, each once: two batches never wait for each other.
+        let mut numbers: Vec<usize> = touches.iter().map(|t| shard_of(&t.key)).collect();
+        let of_touch = numbers.clone();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut shards: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
+        let at = |n: usize| numbers.binary_search(&n).unwrap_or_default();
+        for (i, touch) in touches.iter().enumerate() {
+            match self.holds(&shards[at(of_touch[i])], touch) {
+                Ok(Ok(())) => {}
+                Ok(Err(rests_on)) => return Err(Refusal::Unmet(i, rests_on)),
+                Err(e) => return Err(Refusal::Error(e)),
+            }
+        }
+        let count = batch.len() as u64;
+        let Some(room) = reservation.take() else {
+            return Err(Refusal::Error(StoreError::Index("no reservation".into())));
+        };
+        let ticket = log.submit(room, batch, durability).map_err(|e| Refusal::Error(e.into()))?;
+        let first = ticket.first_lsn();
+        self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
+        for (i, touch) in touches.iter().enumerate() {
+            if let Some((fate, record)) = &touch.fate {
+                let entry = Entry { lsn: first + record, fate: fate.clone() };
+                shards[at(of_touch[i])].insert(touch.key.clone(), entry);
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// [`Core::try_submit`]; a refusal that rests on a pending record is given when that is there to stay.
+    pub(crate) async fn submit(
+        &self,
+        log: &Log,
+        touches: &[Touch<'_>],
+        reservation: &mut Option<Reservation>,
+        batch: Batch,
+        durability: Durability,
+    ) -> Result<Ticket, Refusal> {
+        let refused = match self.try_submit(log, touches, reservation, batch, durability) {
+            Err(Refusal::Unmet(i, Some(lsn))) => (i, lsn),
+            other => return other,
+        };
+        self.wait_applied(refused.1).await.map_err(Refusal::Error)?;
+        Err(Refusal::Unmet(refused.0, None))
+    }
+
+    /// Awaits a ticket.
+    pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
+        match ticket.await {
+            Ok(committed) => Ok(committed),
+            Err(e) => {
+                self.progress.send_modify(|p| p.failed = true);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Waits until all records up to `lsn` have been applied.
+    pub(crate) async fn wait_applied(&self, lsn: Lsn) -> Result<(), StoreError> {
+        let mut progress = self.progress.subscribe();
+        let wait = progress.wait_for(|p| p.lsn >= lsn || p.failed);
+        match self.env.timeout(self.options.write_wait, wait).await {
+            Some(Ok(p)) if p.lsn >= lsn => Ok(()),
+            Some(_) => Err(LogError::Unknown {
+                what: "commit",
+                cause: "an earlier change to the same key was not confirmed".into(),
+            }
+            .into()),
+            None => Err(StoreError::Busy("pending commits")),
+        }
+    }
+
+    /// Room in the log's budget.
+    pub(crate) async fn reserve(&self, log: &Log, bytes: u64, priority: Priority) -> Result<Reservation, StoreError> {
+        if priority == Priority::Write
+            && self.memtable_bytes.load(Ordering::Relaxed) > self.options.memtable_bytes_max * 8
+        {
+            return Err(StoreError::Busy("index changes that are not on disk yet"));
+        }
+        match log.reserve(bytes, priority, self.options.write_wait).await {
+            Ok(reservation) => Ok(reservation),
+            Err(LogError::Busy { .. }) => Err(StoreError::Busy("data on its way to the disk")),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// 128 random bits.
+    pub(crate) fn random_id(&self) -> Id {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.env.random_u64().to_be_bytes());
+        id[8..].copy_from_slice(&self.env.random_u64().to_be_bytes());
+        id
+    }
+
+    /// The state as of the last applied record, to be saved.
+    pub(crate) fn snapshot(&self) -> Checkpoint {
+        Checkpoint {
+            pool: *self.pool.lock(),
+            lsn: self.progress.borrow().lsn,
+            objects: self.objects.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            usage: self.accounts.lock().usage(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Core")
+    }
+}

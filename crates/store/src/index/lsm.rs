@@ -1,0 +1,167 @@
+//! The index on `lsm-tree`: a log-structured merge tree without a log of its own, as ours is enough.
+
+use std::fs;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lsm_tree::compaction::Leveled;
+use lsm_tree::{AbstractTree, AnyTree, Cache, Config, Guard, SeqNo, SequenceNumberCounter};
+use steadfast_log::Lsn;
+
+use super::{Entry, Index, IndexError, IndexStatus};
+
+/// Reads see the newest of everything. Also the watermark under which the tree forgets old versions: nobody asks for one, and
+/// an iterator holds the tables that it reads. Half the range: the other half is the tree's own.
+const NEWEST: SeqNo = SeqNo::MAX >> 1;
+
+/// The file that says that the directory is whole. Gone while it is not.
+const MARK: &str = "steadfast-index";
+const MARK_TEXT: &[u8] = b"steadfast index 1\n";
+
+impl From<lsm_tree::Error> for IndexError {
+    fn from(e: lsm_tree::Error) -> Self {
+        Self(e.to_string())
+    }
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> IndexError + '_ {
+    move |e| IndexError(format!("{}: {e}", path.display()))
+}
+
+/// See the module.
+pub(crate) struct LsmIndex {
+    tree: AnyTree,
+    dir: PathBuf,
+    strategy: Arc<Leveled>,
+}
+
+impl LsmIndex {
+    /// Opens the index in `dir`, or an empty one where there is none. One that is damaged or of another format is deleted, and
+    /// an empty one takes its place. Blocks.
+    pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
+        let mark = dir.join(MARK);
+        if dir.exists() {
+            if fs::read(&mark).is_ok_and(|text| text == MARK_TEXT) {
+                // The crate asserts what it believes of its files; a damaged one must not take the server down.
+                match catch_unwind(AssertUnwindSafe(|| Self::open_tree(dir, cache_bytes))) {
+                    Ok(Ok(index)) => return Ok(index),
+                    Ok(Err(e)) => tracing::warn!(error = %e, "the index is damaged and will be rebuilt from the log"),
+                    Err(_) => tracing::warn!("the index is damaged and will be rebuilt from the log"),
+                }
+            }
+            Self::delete(dir)?;
+        }
+        fs::create_dir_all(dir).map_err(io(dir))?;
+        let index = Self::open_tree(dir, cache_bytes)?;
+        let mut file = fs::File::create(&mark).map_err(io(&mark))?;
+        file.write_all(MARK_TEXT).and_then(|()| file.sync_all()).map_err(io(&mark))?;
+        fs::File::open(dir).and_then(|d| d.sync_all()).map_err(io(dir))?;
+        Ok(index)
+    }
+
+    /// Deletes the index in `dir`: only what an index consists of, in case the path was given by mistake.
+    pub(crate) fn delete(dir: &Path) -> Result<(), IndexError> {
+        let mark = dir.join(MARK);
+        if mark.exists() {
+            fs::remove_file(&mark).map_err(io(&mark))?;
+        }
+        for entry in fs::read_dir(dir).map_err(io(dir))? {
+            let path = entry.map_err(io(dir))?.path();
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            if matches!(name, "tables" | "blobs") {
+                fs::remove_dir_all(&path).map_err(io(&path))?;
+            } else if name == "current"
+                || name.starts_with(".tmp")
+                || name.strip_prefix('v').is_some_and(|n| n.parse::<u64>().is_ok())
+            {
+                fs::remove_file(&path).map_err(io(&path))?;
+            } else {
+                return Err(IndexError(format!("{} is not a part of an index: not touched", path.display())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing was ever written to it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.tree.table_count() == 0
+    }
+
+    fn open_tree(dir: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
+        let config = Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
+            .use_cache(Arc::new(Cache::with_capacity_bytes(cache_bytes)));
+        Ok(Self { tree: config.open()?, dir: dir.to_owned(), strategy: Arc::new(Leveled::default()) })
+    }
+}
+
+impl Index for LsmIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        Ok(self.tree.get(key, NEWEST)?.map(Bytes::from))
+    }
+
+    fn insert(&self, key: Bytes, value: Bytes, lsn: Lsn) {
+        self.tree.insert(key, value, lsn);
+    }
+
+    fn remove(&self, key: Bytes, lsn: Lsn) {
+        self.tree.remove(key, lsn);
+    }
+
+    fn range(&self, from: &[u8], to: Option<&[u8]>) -> Box<dyn Iterator<Item = Entry> + Send> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        if to.is_some_and(|to| from >= to) {
+            return Box::new(std::iter::empty());
+        }
+        let pairs = self.tree.range::<&[u8], _>((Included(from), to.map_or(Unbounded, Excluded)), NEWEST, None);
+        Box::new(pairs.map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((Bytes::from(key), Bytes::from(value)))
+        }))
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.tree.active_memtable().size()
+    }
+
+    fn seal(&self) {
+        self.tree.rotate_memtable();
+    }
+
+    fn persist(&self) -> Result<(), IndexError> {
+        let lock = self.tree.get_flush_lock();
+        self.tree.flush(&lock, NEWEST)?;
+        Ok(())
+    }
+
+    fn compact(&self) -> Result<(), IndexError> {
+        // Each run does what its strategy finds most pressing; a few make up for what one flush added.
+        for _ in 0..4 {
+            let before = (self.tree.table_count(), self.tree.disk_space(), self.tree.l0_run_count());
+            self.tree.compact(self.strategy.clone(), NEWEST)?;
+            if before == (self.tree.table_count(), self.tree.disk_space(), self.tree.l0_run_count()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn condemn(&self) {
+        let mark = self.dir.join(MARK);
+        if let Err(e) = fs::remove_file(&mark)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::error!(error = %e, path = %mark.display(), "cannot mark the index as damaged: delete its directory");
+        }
+    }
+
+    fn status(&self) -> IndexStatus {
+        IndexStatus {
+            disk_bytes: self.tree.disk_space(),
+            memtable_bytes: self.tree.active_memtable().size(),
+            tables: self.tree.table_count() as u64,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The index in memory, with a checkpoint that survives like a file would: for tests and the simulator.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use steadfast_log::Lsn;
+
+use super::{Entry, Index, IndexError, IndexStatus};
+
+type Map = BTreeMap<Bytes, Bytes>;
+
+/// What a [`MemIndex`] has persisted: outlives it, as a directory outlives a process.
+#[derive(Debug, Clone, Default)]
+pub struct MemCheckpoint(Arc<Mutex<Map>>);
+
+impl MemCheckpoint {
+    /// Forgets all, as if the directory had been deleted.
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// See the module.
+pub(crate) struct MemIndex {
+    map: Arc<RwLock<Map>>,
+    /// Bytes changed since the last seal.
+    changed: Mutex<u64>,
+    sealed: Mutex<Option<Map>>,
+    checkpoint: MemCheckpoint,
+}
+
+impl MemIndex {
+    /// Starts from what was persisted.
+    pub(crate) fn open(checkpoint: MemCheckpoint) -> Self {
+        let map = checkpoint.0.lock().clone();
+        Self { map: Arc::new(RwLock::new(map)), changed: Mutex::new(0), sealed: Mutex::new(None), checkpoint }
+    }
+}
+
+impl Index for MemIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        Ok(self.map.read().get(key).cloned())
+    }
+
+    fn insert(&self, key: Bytes, value: Bytes, _lsn: Lsn) {
+        *self.changed.lock() += (key.len() + value.len() + 48) as u64;
+        self.map.write().insert(key, value);
+    }
+
+    fn remove(&self, key: Bytes, _lsn: Lsn) {
+        *self.changed.lock() += (key.len() + 48) as u64;
+        self.map.write().remove(&key);
+    }
+
+    fn range(&self, from: &[u8], to: Option<&[u8]>) -> Box<dyn Iterator<Item = Entry> + Send> {
+        Box::new(Range {
+            map: self.map.clone(),
+            from: Bound::Included(Bytes::copy_from_slice(from)),
+            to: to.map_or(Bound::Unbounded, |to| Bound::Excluded(Bytes::copy_from_slice(to))),
+            ahead: Vec::new(),
+        })
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        *self.changed.lock()
+    }
+
+    fn seal(&self) {
+        *self.changed.lock() = 0;
+        *self.sealed.lock() = Some(self.map.read().clone());
+    }
+
+    fn persist(&self) -> Result<(), IndexError> {
+        if let Some(map) = self.sealed.lock().take() {
+            *self.checkpoint.0.lock() = map;
+        }
+        Ok(())
+    }
+
+    fn compact(&self) -> Result<(), IndexError> {
+        Ok(())
+    }
+
+    fn condemn(&self) {
+        self.checkpoint.clear();
+    }
+
+    fn status(&self) -> IndexStatus {
+        IndexStatus { memtable_bytes: self.memtable_bytes(), ..IndexStatus::default() }
+    }
+}
+
+/// Reads a few pairs at a time, so that the lock is never held for long.
+struct Range {
+    map: Arc<RwLock<Map>>,
+    from: Bound<Bytes>,
+    to: Bound<Bytes>,
+    /// Read already, in reverse.
+    ahead: Vec<(Bytes, Bytes)>,
+}
+
+impl Iterator for Range {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        if self.ahead.is_empty() {
+            if let (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to)) = (&self.from, &self.to)
+                && from >= to
+            {
+                return None;
+            }
+            let map = self.map.read();
+            let pairs = map.range((self.from.clone(), self.to.clone())).take(32);
+            self.ahead = pairs.map(|(k, v)| (k.clone(), v.clone())).collect();
+            if let Some((last, _)) = self.ahead.last() {
+                self.from = Bound::Excluded(last.clone());
+            }
+            self.ahead.reverse();
+        }
+        self.ahead.pop().map(Ok)
+    }
+}

@@ -1,0 +1,221 @@
+//! Objects: deleted, copied, tagged.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use futures::StreamExt;
+use steadfast_log::{Durability, LogError, Priority, Record};
+
+use crate::apply::live::manifest;
+use crate::apply::repoint::place;
+use crate::buckets::Bucket;
+use crate::core::{Expect, Refusal, Touch};
+use crate::pending::Fate;
+use crate::reader::Found;
+use crate::record::object::Body;
+use crate::record::{Head, keys};
+use crate::writer::{batch_bytes, check_head, expect};
+use crate::{Attributes, Condition, Store, StoreError, Written};
+
+impl Store {
+    /// Deletes an object; succeeds when there is none, unless the condition asks for one.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], those of the log.
+    pub async fn delete(
+        &self,
+        bucket: &str,
+        key: &str,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        let core = &self.core;
+        let bucket = self.find(bucket)?;
+        let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
+        check_head(&head)?;
+        let batch = vec![Record { head: head.into(), ..Record::default() }];
+        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Delete).await?);
+        let touch = Touch {
+            key: keys::object(bucket.id, key.as_bytes()).into(),
+            expect: expect(&condition),
+            fate: Some((Fate::Gone, 0)),
+        };
+        let modified_ms = core.env.wall_ms();
+        let gate = bucket.enter().await?;
+        let ticket = match core.submit(self.log(), &[touch], &mut room, batch, bucket.durability(durability)).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+        };
+        let version = ticket.first_lsn();
+        bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
+        drop(gate);
+        let committed = core.committed(ticket).await?;
+        Ok(Written { version, durable: committed.durable, modified_ms })
+    }
+
+    /// Deletes objects in one commit; the answers are in the order of `keys`.
+    pub async fn delete_many(
+        &self,
+        bucket: &str,
+        keys: Vec<String>,
+        durability: Option<Durability>,
+    ) -> Vec<Result<(), StoreError>> {
+        let result = self.delete_batch(bucket, &keys, durability).await;
+        keys.iter().map(|_| result.clone()).collect()
+    }
+
+    async fn delete_batch(
+        &self,
+        bucket: &str,
+        keys: &[String],
+        durability: Option<Durability>,
+    ) -> Result<(), StoreError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let core = &self.core;
+        let bucket = self.find(bucket)?;
+        let mut batch = Vec::with_capacity(keys.len());
+        let mut touches = Vec::with_capacity(keys.len());
+        for (i, key) in (0u64..).zip(keys) {
+            let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
+            check_head(&head)?;
+            batch.push(Record { head: head.into(), ..Record::default() });
+            let key = keys::object(bucket.id, key.as_bytes()).into();
+            touches.push(Touch { key, expect: Expect::Nothing, fate: Some((Fate::Gone, i)) });
+        }
+        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Delete).await?);
+        let count = batch.len() as u64;
+        let gate = bucket.enter().await?;
+        let ticket = match core.submit(self.log(), &touches, &mut room, batch, bucket.durability(durability)).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+        };
+        bucket.last_lsn.fetch_max(ticket.first_lsn() + count - 1, Ordering::AcqRel);
+        drop(gate);
+        core.committed(ticket).await.map(drop)
+    }
+
+    /// Copies an object. `attributes` of `None` keeps those of the source, entity tag included. Onto itself, only the attributes
+    /// change and no data is copied. The condition is on the destination.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::ConditionFailed`], those of the log.
+    pub async fn copy(
+        &self,
+        from: (&str, &str),
+        to: (&str, &str),
+        attributes: Option<Attributes>,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        if from == to {
+            return self
+                .rewrite(to, condition, durability, |found, now| {
+                    found.meta.modified_ms = now;
+                    if let Some(attributes) = &attributes {
+                        found.meta.attributes = attributes.clone();
+                    }
+                })
+                .await;
+        }
+        let reader = self.reader(from.0, from.1).await?;
+        let size = reader.info().size;
+        let attributes = attributes.unwrap_or_else(|| reader.info().attributes.clone());
+        let mut writer = self.writer(to.0, to.1, Some(size)).await?;
+        let mut pieces = std::pin::pin!(reader.stream(0..size));
+        while let Some(piece) = pieces.next().await {
+            writer.write(piece?).await?;
+        }
+        writer.commit(attributes, condition, durability).await
+    }
+
+    /// Replaces the tags of an object; nothing else of it changes, but its version.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
+    pub async fn set_tags(
+        &self,
+        bucket: &str,
+        key: &str,
+        tags: BTreeMap<String, String>,
+    ) -> Result<Written, StoreError> {
+        self.rewrite((bucket, key), Condition::None, None, |found, _| found.meta.attributes.tags = tags.clone()).await
+    }
+
+    /// Commits the object's record anew with a change, if it is still the one that was read; else again.
+    async fn rewrite(
+        &self,
+        (bucket, key): (&str, &str),
+        condition: Condition,
+        durability: Option<Durability>,
+        change: impl Fn(&mut Found, u64),
+    ) -> Result<Written, StoreError> {
+        let bucket = self.find(bucket)?;
+        let index_key = bytes::Bytes::from(keys::object(bucket.id, key.as_bytes()));
+        loop {
+            match self.rewrite_once(&bucket, key, &index_key, &condition, durability, &change).await {
+                Ok(Some(written)) => return Ok(written),
+                Ok(None) | Err(StoreError::Log(LogError::Moved)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    async fn rewrite_once(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        index_key: &bytes::Bytes,
+        condition: &Condition,
+        durability: Option<Durability>,
+        change: &impl Fn(&mut Found, u64),
+    ) -> Result<Option<Written>, StoreError> {
+        let core = &self.core;
+        let Some(size) = core.find_object(index_key)?.map(|found| u64::from(found.location.body_len)) else {
+            return Err(StoreError::NoSuchKey);
+        };
+        // Asked for before the manifests are held: compaction may be what makes the room.
+        let mut room = Some(core.reserve(self.log(), size + (64 << 10) + 4096, Priority::Write).await?);
+        let shared = core.manifests.read().await;
+        let Some(mut found) = core.find_object(index_key)? else { return Err(StoreError::NoSuchKey) };
+        if u64::from(found.location.body_len) > size {
+            return Ok(None);
+        }
+        match condition {
+            Condition::None => {}
+            Condition::Matches(etag) if etag == "*" || *etag == found.meta.attributes.etag => {}
+            _ => return Err(StoreError::ConditionFailed),
+        }
+        change(&mut found, core.env.wall_ms());
+        let body = match &found.meta.body {
+            Body::Inline => {
+                let at = found.location;
+                if at.body_len == 0 { Vec::new() } else { vec![self.log().read(at, 0..at.body_len).await?] }
+            }
+            Body::Chunks { .. } | Body::ChunksAside { .. } => {
+                let manifest = manifest(self.log(), &found.location, &found.meta).await?;
+                place(&mut found.meta, &manifest)
+            }
+        };
+        found.meta.revision = 0;
+        let head = Head::ObjectPut { bucket: bucket.id, key: key.as_bytes(), payload: &found.meta.encode() }.encode();
+        check_head(&head)?;
+        let batch = vec![Record { head: head.into(), body, version: None }];
+        let fate = Fate::Present(found.meta.attributes.etag);
+        let touch = Touch { key: index_key.clone(), expect: Expect::Version(found.version), fate: Some((fate, 0)) };
+        let gate = bucket.enter().await?;
+        let ticket = match core.submit(self.log(), &[touch], &mut room, batch, bucket.durability(durability)).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => return Ok(None),
+        };
+        let version = ticket.first_lsn();
+        bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
+        drop((gate, shared));
+        let committed = core.committed(ticket).await?;
+        Ok(Some(Written { version, durable: committed.durable, modified_ms: found.meta.modified_ms }))
+    }
+}

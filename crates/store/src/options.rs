@@ -1,0 +1,89 @@
+//! Settings of the store, each a bound.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::MemCheckpoint;
+use crate::journal::{LogOptions, RecoveryReport};
+
+/// Where the index is kept.
+#[derive(Debug, Clone)]
+pub enum IndexKind {
+    /// In a directory, made when it is not there. It may be deleted while the store is closed: it is rebuilt from the log.
+    Lsm(PathBuf),
+    /// In memory. What the checkpoint holds survives the store, so that a test can open it again.
+    Memory(MemCheckpoint),
+}
+
+impl IndexKind {
+    /// In memory, empty.
+    pub fn memory() -> Self {
+        Self::Memory(MemCheckpoint::default())
+    }
+}
+
+/// Settings of a store.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The log's own.
+    pub log: LogOptions,
+    /// Bodies up to this many bytes are committed within their record; larger ones stream as chunks.
+    pub inline_max_bytes: usize,
+    /// Bytes of a chunk; not more than the log's own bound.
+    pub chunk_bytes: usize,
+    /// How many chunks of one upload are on their way to the disk at a time.
+    pub chunks_in_flight_max: usize,
+    /// How long a request waits for room in a budget before it is told to slow down.
+    pub write_wait: Duration,
+    /// Bytes that one read from the disk asks for, and by which chunks are cached. A multiple of 64 KiB, so that each
+    /// checksum is computed once.
+    pub read_piece_bytes: u32,
+    /// How many pieces are read ahead of a stream's consumer.
+    pub read_ahead_pieces: usize,
+    /// Bytes that all streams together may have read ahead; further ones wait.
+    pub read_ahead_bytes_max: u64,
+    /// Bytes of the read cache; 0 for none.
+    pub cache_bytes: u64,
+    /// Bytes of the index's own block cache.
+    pub index_cache_bytes: u64,
+    /// The index is persisted when this many bytes of it have changed,
+    pub memtable_bytes_max: u64,
+    /// or when this many bytes of records have been committed since: bounds what a start replays.
+    pub checkpoint_log_bytes: u64,
+    /// Bytes that every part of an upload but the last must have.
+    pub part_min_bytes: u64,
+    /// Uploads in parts that have not been completed after this time are given up. `None`: never.
+    pub upload_expiry: Option<Duration>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            log: LogOptions::default(),
+            inline_max_bytes: 128 << 10,
+            chunk_bytes: 1 << 20,
+            chunks_in_flight_max: 4,
+            write_wait: Duration::from_secs(10),
+            read_piece_bytes: 256 << 10,
+            read_ahead_pieces: 4,
+            read_ahead_bytes_max: 64 << 20,
+            cache_bytes: 256 << 20,
+            index_cache_bytes: 64 << 20,
+            memtable_bytes_max: 32 << 20,
+            checkpoint_log_bytes: 256 << 20,
+            part_min_bytes: 5 << 20,
+            upload_expiry: None,
+        }
+    }
+}
+
+/// What opening a store found.
+#[derive(Debug, Clone)]
+pub struct OpenReport {
+    /// What the log found.
+    pub recovery: RecoveryReport,
+    /// Whether the index was built anew from the log.
+    pub index_rebuilt: bool,
+    /// Records replayed into the index.
+    pub replayed_records: u64,
+}

@@ -1,0 +1,99 @@
+//! What has been submitted and not yet applied, by index key: conditions are decided against it before the index.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use steadfast_log::Lsn;
+
+/// Enough that two writers seldom meet.
+const SHARDS: usize = 64;
+
+/// What a key will be once its record is applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// An object with this entity tag.
+    Present(String),
+    /// Nothing.
+    Gone,
+}
+
+/// A submitted change.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) lsn: Lsn,
+    pub(crate) fate: Fate,
+}
+
+/// FNV-1a: the keys are not an attacker's choice of more than a slow shard, and the same everywhere, for the simulator's sake.
+#[derive(Default)]
+struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+/// One lock's part of the keys. Never iterated.
+pub(crate) type Shard = HashMap<Bytes, Entry>;
+
+/// All pending changes.
+pub(crate) struct Pending {
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+/// The shard of a key.
+pub(crate) fn shard_of(key: &[u8]) -> usize {
+    let hash = BuildHasherDefault::<Fnv>::default().hash_one(key);
+    ((hash >> 32 ^ hash) % SHARDS as u64) as usize
+}
+
+impl Pending {
+    /// Locks the shard; hold it over deciding and submitting.
+    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock()
+    }
+
+    /// The record `lsn` of `key` has been applied.
+    pub(crate) fn settle(&self, key: &[u8], lsn: Lsn) {
+        let mut shard = self.lock(shard_of(key));
+        if shard.get(key).is_some_and(|entry| entry.lsn <= lsn) {
+            shard.remove(key);
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_record_does_not_settle_a_newer_one() {
+        let pending = Pending::default();
+        let key = Bytes::from_static(b"k");
+        pending.lock(shard_of(&key)).insert(key.clone(), Entry { lsn: 5, fate: Fate::Gone });
+        pending.settle(&key, 4);
+        assert_eq!(pending.len(), 1);
+        pending.settle(&key, 5);
+        assert_eq!(pending.len(), 0);
+    }
+}

@@ -1,0 +1,231 @@
+//! Reading a body: from the cache or the log, a few pieces ahead of the consumer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt};
+use steadfast_log::{Location, LogError};
+
+use crate::apply::live::manifest;
+use crate::core::Core;
+use crate::journal::{ExtentPin, Log};
+use crate::record::object::{Body, ObjectMeta};
+use crate::record::{Value, keys};
+use crate::{ObjectInfo, PartInfo, Store, StoreError};
+
+/// How often a look-up is repeated because the record moved meanwhile: each time the index has news, so one is the rule.
+const MOVES_MAX: usize = 32;
+
+enum Source {
+    Inline(Bytes),
+    Chunks { chunks: Vec<Location>, pins: Vec<ExtentPin> },
+}
+
+/// An object that is being read. While it lives, what it reads stays where it is.
+pub struct ObjectReader {
+    core: Arc<Core>,
+    log: Log,
+    info: ObjectInfo,
+    parts: Vec<PartInfo>,
+    source: Source,
+}
+
+/// A record found in the index, decoded.
+pub(crate) struct Found {
+    pub(crate) version: u64,
+    pub(crate) location: Location,
+    pub(crate) meta: ObjectMeta,
+}
+
+impl Core {
+    pub(crate) fn find_object(&self, index_key: &[u8]) -> Result<Option<Found>, StoreError> {
+        let Some(value) = self.lookup(index_key)? else { return Ok(None) };
+        let value = Value::decode(&value)?;
+        let meta = ObjectMeta::decode(value.payload)?;
+        Ok(Some(Found { version: value.version, location: value.location, meta }))
+    }
+
+    /// The body of a record, whole.
+    async fn inline_body(&self, log: &Log, at: &Location) -> Result<Bytes, LogError> {
+        if at.body_len == 0 {
+            return Ok(Bytes::new());
+        }
+        if let Some(body) = self.cache.get(at, 0) {
+            return Ok(body);
+        }
+        let body = log.read(*at, 0..at.body_len).await?;
+        self.cache.put(at, 0, &body);
+        Ok(body)
+    }
+
+    /// Bytes of a chunk, all within one piece of it.
+    async fn chunk_bytes(&self, log: &Log, at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
+        let piece_bytes = self.options.read_piece_bytes.max(1);
+        let piece = range.start / piece_bytes;
+        let whole = piece * piece_bytes..at.body_len.min((piece + 1).saturating_mul(piece_bytes));
+        let within = (range.start - whole.start) as usize..(range.end - whole.start) as usize;
+        if let Some(bytes) = self.cache.get(at, piece) {
+            return Ok(bytes.slice(within));
+        }
+        // A small part of a piece is not worth reading all of it.
+        if range.len() * 2 < whole.len() {
+            return log.read(*at, range).await;
+        }
+        let bytes = log.read(*at, whole).await?;
+        self.cache.put(at, piece, &bytes);
+        Ok(bytes.slice(within))
+    }
+}
+
+impl Store {
+    /// An object without its bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`].
+    pub fn object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
+        let id = self.find(bucket)?.id;
+        let found = self.core.find_object(&keys::object(id, key.as_bytes()))?.ok_or(StoreError::NoSuchKey)?;
+        Ok(found.meta.into_info(key.to_owned(), found.version))
+    }
+
+    /// Begins to read an object as it is now: changes that come later do not show.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
+    pub async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
+        let core = &self.core;
+        let index_key = keys::object(self.find(bucket)?.id, key.as_bytes());
+        for _ in 0..MOVES_MAX {
+            let Found { version, location, meta } = core.find_object(&index_key)?.ok_or(StoreError::NoSuchKey)?;
+            let (parts, source) = match self.open_body(&location, &meta).await {
+                Ok(opened) => opened,
+                Err(StoreError::Log(LogError::Moved)) => continue,
+                Err(e) => return Err(e),
+            };
+            let info = meta.into_info(key.to_owned(), version);
+            return Ok(ObjectReader { core: core.clone(), log: self.log().clone(), info, parts, source });
+        }
+        Err(LogError::Moved.into())
+    }
+
+    async fn open_body(&self, at: &Location, meta: &ObjectMeta) -> Result<(Vec<PartInfo>, Source), StoreError> {
+        let log = self.log();
+        let shares = match &meta.body {
+            Body::Inline => return Ok((Vec::new(), Source::Inline(self.core.inline_body(log, at).await?))),
+            Body::Chunks { shares, .. } | Body::ChunksAside { shares } => shares,
+        };
+        let mut pins = Vec::with_capacity(shares.len());
+        for share in shares {
+            pins.push(log.pin(share.extent, share.epoch).ok_or(LogError::Moved)?);
+        }
+        let manifest = manifest(log, at, meta).await?;
+        Ok((manifest.parts, Source::Chunks { chunks: manifest.chunks, pins }))
+    }
+}
+
+impl ObjectReader {
+    /// What it is.
+    pub fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    /// The parts that it was uploaded in; none when in one piece.
+    pub fn parts(&self) -> &[PartInfo] {
+        &self.parts
+    }
+
+    /// The bytes of `range`, cut to the object's size. An item that is an error is the last.
+    pub fn stream(self, range: Range<u64>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> + 'static {
+        let Self { core, log, info, source, .. } = self;
+        let range = range.start.min(info.size)..range.end.min(info.size);
+        match source {
+            Source::Inline(body) => {
+                let part = (range.start < range.end).then(|| {
+                    let (from, to) = (range.start as usize, (range.end as usize).min(body.len()));
+                    if from < to { Ok(body.slice(from..to)) } else { Err(short()) }
+                });
+                stream::iter(part).left_stream()
+            }
+            Source::Chunks { chunks, pins } => {
+                let ahead = core.options.read_ahead_pieces.max(1);
+                let plan = plan(&chunks, range, core.options.read_piece_bytes.max(1));
+                let pins = Arc::new(pins);
+                stream::iter(plan)
+                    .map(move |(at, range)| {
+                        let (core, log, pins) = (core.clone(), log.clone(), pins.clone());
+                        async move {
+                            let kib = (range.len() as u32).div_ceil(1024);
+                            let room = core.read_ahead.clone().acquire_many_owned(kib).await;
+                            let bytes = core.chunk_bytes(&log, &at, range).await;
+                            drop(pins);
+                            (bytes, room)
+                        }
+                    })
+                    .buffered(ahead)
+                    // The consumer has it now: it is no longer ahead.
+                    .map(|(bytes, room)| {
+                        drop(room);
+                        bytes.map_err(StoreError::from)
+                    })
+                    .right_stream()
+            }
+        }
+    }
+}
+
+fn short() -> StoreError {
+    StoreError::Index("an object's record says that it is longer than its body".into())
+}
+
+/// Cuts the chunks that cover `range` at the borders of pieces.
+fn plan(chunks: &[Location], range: Range<u64>, piece_bytes: u32) -> Vec<(Location, Range<u32>)> {
+    let mut out = Vec::new();
+    let mut start = 0u64;
+    for at in chunks {
+        let end = start + u64::from(at.body_len);
+        let (from, to) = (range.start.max(start), range.end.min(end));
+        if from < to {
+            let (mut from, to) = ((from - start) as u32, (to - start) as u32);
+            while from < to {
+                let border = (from / piece_bytes + 1).saturating_mul(piece_bytes);
+                out.push((*at, from..to.min(border)));
+                from = border;
+            }
+        }
+        start = end;
+    }
+    out
+}
+
+impl std::fmt::Debug for ObjectReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ObjectReader({:?})", self.info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn plans_cover_exactly_the_range(lens in proptest::collection::vec(0u32..20, 0..8), a in 0u64..90, b in 0u64..90) {
+            let chunks: Vec<Location> = (0u32..)
+                .zip(&lens)
+                .map(|(offset, &body_len)| Location { extent: 0, epoch: 1, offset, head_len: 0, body_len })
+                .collect();
+            let total: Vec<(u32, u32)> =
+                (0u32..).zip(&lens).flat_map(|(chunk, &len)| (0..len).map(move |i| (chunk, i))).collect();
+            let got: Vec<(u32, u32)> = plan(&chunks, a..b, 7)
+                .into_iter()
+                .inspect(|(_, r)| assert!(r.start / 7 == (r.end - 1) / 7))
+                .flat_map(|(at, r)| r.map(move |i| (at.offset, i)))
+                .collect();
+            let end = (b as usize).min(total.len());
+            prop_assert_eq!(&got[..], total.get(a as usize..end).unwrap_or_default());
+        }
+    }
+}

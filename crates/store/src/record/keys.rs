@@ -1,0 +1,150 @@
+//! Keys of the index. Their order is the order of listings, so that a page is a range scan and stepping over a
+//! rolled-up prefix is a seek.
+//!
+//! ```text
+//! 00 'c'                                   the checkpoint
+//! 01 bucket:8                              a bucket
+//! 02 bucket:8 key                          an object
+//! 03 bucket:8 escaped-key 00 01 upload:16  an upload that is going on
+//! 04 upload:16 part:2                      a part of it
+//! ```
+//!
+//! Integers are big-endian. Buckets are keyed by their random identity, so one that is deleted and created again starts
+//! empty. In an upload's key, `00` is escaped as `00 ff`, so that a key sorts before those it is a prefix of.
+
+/// The identity of a bucket: random, never used again.
+pub(crate) type BucketId = u64;
+
+/// The identity of an upload in parts, or of one writer of chunks.
+pub(crate) type Id = [u8; 16];
+
+/// Where the checkpoint is kept.
+pub(crate) const CHECKPOINT: &[u8] = b"\x00c";
+
+pub(crate) const BUCKETS: u8 = 1;
+const OBJECTS: u8 = 2;
+pub(crate) const UPLOADS: u8 = 3;
+pub(crate) const PARTS: u8 = 4;
+
+pub(crate) fn bucket(id: BucketId) -> Vec<u8> {
+    let mut out = vec![BUCKETS];
+    out.extend_from_slice(&id.to_be_bytes());
+    out
+}
+
+fn in_bucket(kind: u8, id: BucketId, room: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(9 + room);
+    out.push(kind);
+    out.extend_from_slice(&id.to_be_bytes());
+    out
+}
+
+/// The key of an object; with a prefix instead of a key, where those that start with it begin.
+pub(crate) fn object(id: BucketId, key: &[u8]) -> Vec<u8> {
+    let mut out = in_bucket(OBJECTS, id, key.len());
+    out.extend_from_slice(key);
+    out
+}
+
+/// How many bytes of an object's index key come before the key itself.
+pub(crate) const OBJECT_KEY_AT: usize = 9;
+
+fn escape(out: &mut Vec<u8>, key: &[u8]) {
+    for &byte in key {
+        out.push(byte);
+        if byte == 0 {
+            out.push(0xff);
+        }
+    }
+}
+
+/// The key of an upload.
+pub(crate) fn upload(id: BucketId, key: &[u8], upload: &Id) -> Vec<u8> {
+    let mut out = in_bucket(UPLOADS, id, key.len() + 18);
+    escape(&mut out, key);
+    out.extend_from_slice(&[0, 1]);
+    out.extend_from_slice(upload);
+    out
+}
+
+/// Where the uploads begin whose keys start with `prefix`.
+pub(crate) fn uploads(id: BucketId, prefix: &[u8]) -> Vec<u8> {
+    let mut out = in_bucket(UPLOADS, id, prefix.len());
+    escape(&mut out, prefix);
+    out
+}
+
+/// Past every upload of `key`.
+pub(crate) fn after_uploads_of(id: BucketId, key: &[u8]) -> Vec<u8> {
+    let mut out = uploads(id, key);
+    out.extend_from_slice(&[0, 2]);
+    out
+}
+
+/// Reads an upload's key: the object's key and the upload's identity.
+pub(crate) fn parse_upload(index_key: &[u8]) -> Option<(Vec<u8>, Id)> {
+    let (rest, id) = index_key.get(9..)?.split_last_chunk::<16>()?;
+    let escaped = rest.strip_suffix(&[0, 1])?;
+    let mut key = Vec::with_capacity(escaped.len());
+    let mut bytes = escaped.iter();
+    while let Some(&byte) = bytes.next() {
+        key.push(byte);
+        if byte == 0 && bytes.next() != Some(&0xff) {
+            return None;
+        }
+    }
+    Some((key, *id))
+}
+
+/// Where the parts of an upload begin.
+pub(crate) fn parts(upload: &Id) -> Vec<u8> {
+    let mut out = Vec::with_capacity(19);
+    out.push(PARTS);
+    out.extend_from_slice(upload);
+    out
+}
+
+/// The key of a part.
+pub(crate) fn part(upload: &Id, number: u16) -> Vec<u8> {
+    let mut out = parts(upload);
+    out.extend_from_slice(&number.to_be_bytes());
+    out
+}
+
+/// The first key that does not start with `prefix`; `None` when there can be none.
+pub(crate) fn past(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|&b| b != 0xff)?;
+    let mut out = prefix[..=keep].to_vec();
+    out[keep] += 1;
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn uploads_sort_by_key_then_identity(a in ".{0,6}", b in ".{0,6}", x: Id, y: Id) {
+            let (ka, kb) = (upload(7, a.as_bytes(), &x), upload(7, b.as_bytes(), &y));
+            prop_assert_eq!(ka.cmp(&kb), (a.as_bytes(), x).cmp(&(b.as_bytes(), y)));
+            prop_assert_eq!(parse_upload(&ka), Some((a.as_bytes().to_vec(), x)));
+            prop_assert!(ka < after_uploads_of(7, a.as_bytes()));
+        }
+
+        #[test]
+        fn past_is_the_least_key_beyond_a_prefix(prefix: Vec<u8>, tail: Vec<u8>, other: Vec<u8>) {
+            if let Some(end) = past(&prefix) {
+                prop_assert!([&prefix[..], &tail].concat() < end);
+                prop_assert!(other < prefix || other.starts_with(&prefix) || other >= end);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_without_panic(bytes: Vec<u8>) {
+            let _ = parse_upload(&bytes);
+        }
+    }
+}

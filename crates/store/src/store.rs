@@ -1,0 +1,258 @@
+//! The store: opening, closing, and what runs beside the requests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use steadfast_disk::Disk;
+use steadfast_flow::Env;
+use steadfast_log::LogError;
+use tokio::sync::{Notify, watch};
+
+use crate::accounts::Accounts;
+use crate::apply::{LogSlot, StoreApplier};
+use crate::cache::ReadCache;
+use crate::checkpoint::Checkpoint;
+use crate::core::{Core, Persisted, Progress, Registry, Replay};
+use crate::index::{Index, IndexError, LsmIndex, MemIndex};
+use crate::journal::Log;
+use crate::record::{BucketMeta, Value, keys};
+use crate::status::StoreStatus;
+use crate::{IndexKind, OpenReport, StoreError, StoreOptions};
+
+/// How long to wait before trying again to persist the index.
+const PERSIST_AGAIN: Duration = Duration::from_secs(5);
+
+struct Shared {
+    core: Arc<Core>,
+    /// The applier's handle on the log that owns it: taken away with the last handle on the store, or neither would ever go.
+    log: LogSlot,
+    /// Set when the store closes; the maintenance task ends.
+    closing: watch::Sender<bool>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.log.write().take();
+        self.core.accounts.lock().detach();
+    }
+}
+
+/// Buckets, objects and uploads over one log. Cloning shares it.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) core: Arc<Core>,
+    log: Log,
+    shared: Arc<Shared>,
+}
+
+/// Opens the index, and what it was at its checkpoint. One without a checkpoint is empty.
+async fn open_index(
+    kind: &IndexKind,
+    env: &Env,
+    options: &StoreOptions,
+) -> Result<(Arc<dyn Index>, Checkpoint), StoreError> {
+    match kind {
+        IndexKind::Memory(checkpoint) => {
+            let index: Arc<dyn Index> = Arc::new(MemIndex::open(checkpoint.clone()));
+            let found = read_checkpoint(&*index).unwrap_or_default();
+            if found.is_none() {
+                checkpoint.clear();
+                return Ok((Arc::new(MemIndex::open(checkpoint.clone())), Checkpoint::default()));
+            }
+            Ok((index, found.unwrap_or_default()))
+        }
+        IndexKind::Lsm(dir) => {
+            let (dir, cache) = (dir.clone(), options.index_cache_bytes);
+            let opened = env.blocking(move || open_lsm(dir, cache)).await;
+            Ok(opened.ok_or_else(|| StoreError::Index("opening it failed".into()))??)
+        }
+    }
+}
+
+fn open_lsm(dir: PathBuf, cache_bytes: u64) -> Result<(Arc<dyn Index>, Checkpoint), IndexError> {
+    let index = LsmIndex::open(&dir, cache_bytes)?;
+    match read_checkpoint(&index) {
+        Ok(Some(checkpoint)) => return Ok((Arc::new(index), checkpoint)),
+        Ok(None) if index.is_new() => return Ok((Arc::new(index), Checkpoint::default())),
+        Ok(None) => tracing::info!("the index was not finished and will be rebuilt from the log"),
+        Err(e) => tracing::warn!(error = %e, "the index is damaged and will be rebuilt from the log"),
+    }
+    drop(index);
+    LsmIndex::delete(&dir)?;
+    Ok((Arc::new(LsmIndex::open(&dir, cache_bytes)?), Checkpoint::default()))
+}
+
+fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, IndexError> {
+    let Some(value) = index.get(keys::CHECKPOINT)? else { return Ok(None) };
+    Checkpoint::decode(&value).map(Some).map_err(|e| IndexError(e.to_string()))
+}
+
+fn load_registry(index: &dyn Index) -> Result<Registry, StoreError> {
+    let mut registry = Registry::default();
+    for pair in index.range(&[keys::BUCKETS], Some(&[keys::BUCKETS + 1])) {
+        let (key, value) = pair?;
+        let Some(id) = key.get(1..).and_then(|id| id.try_into().ok()) else { continue };
+        registry.put(u64::from_be_bytes(id), BucketMeta::decode(Value::decode(&value)?.payload)?);
+    }
+    Ok(registry)
+}
+
+impl Store {
+    /// Opens the store on a formatted disk: recovers the log and brings the index up to its end.
+    ///
+    /// # Errors
+    /// Those of [`Log::open`]; [`StoreError::Index`] when the index can neither be read nor rebuilt.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        index: IndexKind,
+        env: Env,
+        options: StoreOptions,
+    ) -> Result<(Self, OpenReport), StoreError> {
+        let (index, checkpoint) = open_index(&index, &env, &options).await?;
+        let index_rebuilt = checkpoint.lsn == 0;
+        let registry = load_registry(&*index)?;
+        let core = Arc::new(Core {
+            env: env.clone(),
+            registry: RwLock::new(registry),
+            pending: Default::default(),
+            accounts: Mutex::new(Accounts::load(&checkpoint.usage)),
+            owners: Default::default(),
+            cache: ReadCache::new(options.cache_bytes),
+            progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
+            submitted: AtomicU64::new(0),
+            replay: Mutex::new(Some(Replay { base: checkpoint.lsn, marks: Default::default(), records: 0 })),
+            pool: Mutex::new(checkpoint.pool),
+            objects: AtomicU64::new(checkpoint.objects),
+            bytes: AtomicU64::new(checkpoint.bytes),
+            uploads: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(0),
+            memtable_bytes: AtomicU64::new(0),
+            sealing: AtomicBool::new(false),
+            sealed: Mutex::new(None),
+            checkpoint_due: Notify::new(),
+            persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
+            manifests: tokio::sync::RwLock::new(()),
+            last_manifest: Default::default(),
+            read_ahead: Arc::new(tokio::sync::Semaphore::new(
+                usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28),
+            )),
+            bucket_ops: tokio::sync::Mutex::new(()),
+            bucket_lsn: AtomicU64::new(0),
+            index,
+            options: options.clone(),
+        });
+        let slot = LogSlot::default();
+        let applier = Arc::new(StoreApplier { core: core.clone(), log: slot.clone() });
+        let (log, recovery) = Log::open(disk, env.clone(), options.log, applier).await?;
+        let replayed_records = core.finish_replay()?;
+        core.accounts.lock().attach(log.clone());
+        *slot.write() = Some(log.clone());
+        let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
+        env.spawn("store-maintenance", maintain(core.clone(), log.clone(), shared.closing.subscribe()));
+        if replayed_records > 0 {
+            core.seal();
+        }
+        let store = Self { core, log, shared };
+        Ok((store, OpenReport { recovery, index_rebuilt, replayed_records }))
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Gauges and counters.
+    pub fn status(&self) -> StoreStatus {
+        let core = &self.core;
+        StoreStatus {
+            buckets: core.registry.read().by_id.len() as u64,
+            objects: core.objects.load(Ordering::Relaxed),
+            object_bytes: core.bytes.load(Ordering::Relaxed),
+            uploads: core.uploads.load(Ordering::Relaxed),
+            pending_keys: core.pending.len() as u64,
+            index: core.index.status(),
+            applied_lsn: core.progress.borrow().lsn,
+            checkpoint_lsn: core.persisted.lock().lsn,
+            cache: core.cache.status(),
+            log: self.log.status(),
+        }
+    }
+
+    /// Finishes what was accepted and persists the index, so that the next start replays nothing.
+    ///
+    /// # Errors
+    /// Those of the log. An index that cannot be persisted is only logged: it is rebuilt.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.shared.closing.send_replace(true);
+        self.log.close().await?;
+        let core = &self.core;
+        // What the task had begun, then what came after.
+        for _ in 0..2 {
+            if core.sealing.load(Ordering::Acquire) && !persist(core).await {
+                break;
+            }
+            core.seal();
+        }
+        Ok(())
+    }
+}
+
+/// Persists what was sealed; whether that worked. Its records are durable.
+async fn persist(core: &Arc<Core>) -> bool {
+    let index = core.index.clone();
+    match core.env.blocking(move || index.persist()).await {
+        Some(Ok(())) => {}
+        Some(Err(e)) => {
+            tracing::warn!(error = %e, "cannot write the index; trying again");
+            return false;
+        }
+        None => {
+            tracing::error!("writing the index panicked");
+            return false;
+        }
+    }
+    if let Some(sealed) = core.sealed.lock().take() {
+        *core.persisted.lock() = sealed;
+    }
+    core.sealing.store(false, Ordering::Release);
+    true
+}
+
+/// Persists checkpoints as they are sealed, and tidies up the index.
+async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => return,
+            () = core.checkpoint_due.notified() => {}
+        }
+        // Asynchronous commits are applied before they are durable, and the index must not know more than the log.
+        match log.flush().await {
+            Ok(_) => {}
+            Err(LogError::Closed) => return,
+            Err(e) => {
+                tracing::warn!(error = %e, "the index is no longer persisted");
+                return;
+            }
+        }
+        while !persist(&core).await {
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return,
+                () = core.env.sleep(PERSIST_AGAIN) => {}
+            }
+        }
+        let index = core.index.clone();
+        if let Some(Err(e)) = core.env.blocking(move || index.compact()).await {
+            tracing::warn!(error = %e, "cannot compact the index");
+        }
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Store")
+    }
+}

@@ -1,0 +1,219 @@
+//! Uploads in parts: begun, listed, filled, given up.
+
+use std::sync::atomic::Ordering;
+
+use steadfast_log::{Durability, Priority, Record};
+
+use crate::apply::live::manifest;
+use crate::core::{Expect, Refusal, Touch};
+use crate::list::{Roll, Scan};
+use crate::pending::Fate;
+use crate::record::keys::{self, Id};
+use crate::record::object::{Body, ObjectMeta, id_from_text, id_to_text};
+use crate::record::{Head, Value};
+use crate::writer::{Target, batch_bytes, check_head};
+use crate::{Attributes, ObjectWriter, PartInfo, Store, StoreError, UploadInfo, UploadPage};
+
+/// What an upload's record holds: when it began and what the object will get.
+pub(crate) fn upload_meta(created_ms: u64, attributes: Attributes) -> ObjectMeta {
+    ObjectMeta { size: 0, modified_ms: created_ms, revision: 0, upload: None, body: Body::Inline, attributes }
+}
+
+fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
+    let meta = ObjectMeta::decode(payload)?;
+    Ok(UploadInfo {
+        key: key.to_owned(),
+        upload_id: id_to_text(id),
+        created_ms: meta.modified_ms,
+        attributes: meta.attributes,
+    })
+}
+
+impl Store {
+    /// Begins an upload in parts.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::TooLarge`], those of the log.
+    pub async fn create_upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        attributes: Attributes,
+    ) -> Result<UploadInfo, StoreError> {
+        let core = &self.core;
+        let bucket = self.find(bucket)?;
+        let upload = core.random_id();
+        let created_ms = core.env.wall_ms();
+        let payload = upload_meta(created_ms, attributes.clone()).encode();
+        let head = Head::UploadCreate { bucket: bucket.id, upload, key: key.as_bytes(), payload: &payload }.encode();
+        check_head(&head)?;
+        let batch = vec![Record { head: head.into(), ..Record::default() }];
+        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Write).await?);
+        let gate = bucket.enter().await?;
+        let ticket = match core.submit(self.log(), &[], &mut room, batch, Durability::Sync).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+        };
+        bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        drop(gate);
+        core.committed(ticket).await?;
+        Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes })
+    }
+
+    /// An upload that is going on.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
+    pub fn upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<UploadInfo, StoreError> {
+        let bucket = self.find(bucket)?;
+        let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
+        let value = self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &id))?.ok_or(StoreError::NoSuchUpload)?;
+        upload_info(key, &id, Value::decode(&value)?.payload)
+    }
+
+    /// Begins a part; one with the same number is replaced when this is committed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
+    pub async fn part_writer(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        number: u16,
+        size: Option<u64>,
+    ) -> Result<ObjectWriter, StoreError> {
+        let bucket = self.find(bucket)?;
+        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
+        if self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &upload))?.is_none() {
+            return Err(StoreError::NoSuchUpload);
+        }
+        self.begin(bucket, key, Target::Part { upload, number }, size).await
+    }
+
+    /// The parts of an upload with numbers above `after`, at most `limit`; and whether there are more.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
+    pub fn parts(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        after: u16,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool), StoreError> {
+        self.upload(bucket, key, upload_id)?;
+        let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
+        let prefix = keys::parts(&id);
+        let from = [&keys::part(&id, after)[..], &[0]].concat();
+        let mut parts = Vec::new();
+        for pair in self.core.index.range(&from, keys::past(&prefix).as_deref()) {
+            let (index_key, value) = pair?;
+            if parts.len() == limit {
+                return Ok((parts, true));
+            }
+            let Some((_, number)) = index_key.split_last_chunk::<2>() else { continue };
+            parts.push(part_info(u16::from_be_bytes(*number), ObjectMeta::decode(Value::decode(&value)?.payload)?));
+        }
+        Ok((parts, false))
+    }
+
+    /// A page of the uploads that are going on, by key and then by identity. `after`: only those after this key and, when it is
+    /// not empty, this upload of that key.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Index`].
+    pub fn uploads(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+        after: (&str, &str),
+        limit: usize,
+    ) -> Result<UploadPage, StoreError> {
+        let bucket = self.find(bucket)?.id;
+        let roll = Roll { prefix, delimiter };
+        let first = keys::uploads(bucket, prefix.as_bytes());
+        let mut page = UploadPage::default();
+        let mut scan = Scan::new(&self.core, &first, keys::past(&first));
+        let (after_key, after_id) = after;
+        if !after_key.is_empty() {
+            let from = match id_from_text(after_id) {
+                Some(id) => [&keys::upload(bucket, after_key.as_bytes(), &id)[..], &[0]].concat(),
+                None if after_key.starts_with(prefix) && roll.up(after_key) == Some(after_key) => {
+                    match keys::past(&keys::uploads(bucket, after_key.as_bytes())) {
+                        Some(past) => past,
+                        None => return Ok(page),
+                    }
+                }
+                None => keys::after_uploads_of(bucket, after_key.as_bytes()),
+            };
+            if from > first {
+                scan.seek(&from);
+            }
+        }
+        let mut last = None;
+        let mut pair = scan.next()?;
+        while let Some((index_key, value)) = pair {
+            let parsed = keys::parse_upload(&index_key).and_then(|(key, id)| Some((String::from_utf8(key).ok()?, id)));
+            let Some((key, id)) = parsed else { return Err(StoreError::Index("an upload's key".into())) };
+            if page.uploads.len() + page.prefixes.len() >= limit {
+                page.next = last;
+                break;
+            }
+            if let Some(rolled) = roll.up(&key) {
+                page.prefixes.push(rolled.to_owned());
+                last = Some((rolled.to_owned(), String::new()));
+                pair = scan.past(&keys::uploads(bucket, rolled.as_bytes()))?;
+            } else {
+                page.uploads.push(upload_info(&key, &id, Value::decode(&value)?.payload)?);
+                last = Some((key, id_to_text(&id)));
+                pair = scan.next()?;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Gives an upload up; its parts are freed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
+    pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
+        let core = &self.core;
+        let bucket = self.find(bucket)?;
+        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
+        let head = Head::UploadEnd { bucket: bucket.id, upload, key: key.as_bytes() }.encode();
+        let batch = vec![Record { head: head.into(), ..Record::default() }];
+        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Delete).await?);
+        let touch = Touch {
+            key: keys::upload(bucket.id, key.as_bytes(), &upload).into(),
+            expect: Expect::Present,
+            fate: Some((Fate::Gone, 0)),
+        };
+        let gate = bucket.enter().await?;
+        let ticket = match core.submit(self.log(), &[touch], &mut room, batch, Durability::Sync).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
+        };
+        bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        drop(gate);
+        core.committed(ticket).await.map(drop)
+    }
+
+    /// The chunks of a part.
+    pub(crate) async fn part_chunks(
+        &self,
+        value: &Value<'_>,
+        meta: &ObjectMeta,
+    ) -> Result<Vec<steadfast_log::Location>, StoreError> {
+        Ok(manifest(self.log(), &value.location, meta).await?.chunks)
+    }
+}
+
+/// What the doors see of a part.
+pub(crate) fn part_info(number: u16, meta: ObjectMeta) -> PartInfo {
+    PartInfo { number, size: meta.size, modified_ms: meta.modified_ms, attributes: meta.attributes }
+}

@@ -1,0 +1,373 @@
+//! Writing a body: small ones go into their record, larger ones stream to the disk as chunks before it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use steadfast_flow::BoxFuture;
+use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
+
+use crate::apply::repoint::place;
+use crate::buckets::Bucket;
+use crate::core::{Core, Expect, Refusal, Touch};
+use crate::journal::{ChunkBuf, Log, Reservation};
+use crate::pending::Fate;
+use crate::record::Head;
+use crate::record::keys::{self, Id};
+use crate::record::manifest::Manifest;
+use crate::record::object::{Body, ObjectMeta};
+use crate::{Attributes, Condition, Store, StoreError, Written};
+
+/// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
+const HEAD_ROOM: u64 = 2048;
+
+/// The log takes heads up to 64 KiB; some of that is its own.
+const HEAD_BYTES_MAX: usize = 60 << 10;
+
+/// Pieces below this are gathered: a client that sends byte by byte must not cost a buffer for each.
+const GATHER_BELOW: usize = 1024;
+
+/// Bytes of a batch, for its reservation.
+pub(crate) fn batch_bytes(batch: &Batch) -> u64 {
+    batch.iter().map(|r| (128 + r.head.len() + r.body_len()) as u64).sum()
+}
+
+/// Refuses heads that the log would.
+pub(crate) fn check_head(head: &[u8]) -> Result<(), StoreError> {
+    if head.len() > HEAD_BYTES_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "key and metadata take {} bytes; at most {HEAD_BYTES_MAX} are possible",
+            head.len()
+        )));
+    }
+    Ok(())
+}
+
+/// What a body becomes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Target {
+    Object,
+    Part { upload: Id, number: u16 },
+}
+
+/// A body on its way in chunks.
+struct Chunking {
+    id: Id,
+    head: Bytes,
+    current: Option<(ChunkBuf, Reservation)>,
+    in_flight: FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>,
+    done: Vec<Location>,
+    core: Arc<Core>,
+    /// Its record was submitted: it ends when that is applied.
+    handed_over: bool,
+}
+
+impl Drop for Chunking {
+    fn drop(&mut self) {
+        if !self.handed_over {
+            self.core.owners.end(&self.id);
+        }
+    }
+}
+
+/// Takes the bytes of an object, or of a part, and commits it. Dropping it gives up: what it has written is garbage.
+pub struct ObjectWriter {
+    core: Arc<Core>,
+    log: Log,
+    bucket: Arc<Bucket>,
+    key: String,
+    target: Target,
+    size_hint: Option<u64>,
+    size: u64,
+    pieces: Vec<Bytes>,
+    gathered: BytesMut,
+    /// For the record, and how much it is for.
+    room: Option<(Reservation, u64)>,
+    chunking: Option<Chunking>,
+}
+
+impl Store {
+    /// Begins an object. `size` is what the client says that it will send, if it does; with it small objects take no more than
+    /// they need of the budget.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when there is no room in the budget for too long; those of the log.
+    pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
+        self.begin(self.find(bucket)?, key, Target::Object, size).await
+    }
+
+    pub(crate) async fn begin(
+        &self,
+        bucket: Arc<Bucket>,
+        key: &str,
+        target: Target,
+        size_hint: Option<u64>,
+    ) -> Result<ObjectWriter, StoreError> {
+        let core = self.core.clone();
+        let inline_max = core.options.inline_max_bytes as u64;
+        let chunked = matches!(target, Target::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
+        let mut writer = ObjectWriter {
+            core,
+            log: self.log().clone(),
+            bucket,
+            key: key.to_owned(),
+            target,
+            size_hint,
+            size: 0,
+            pieces: Vec::new(),
+            gathered: BytesMut::new(),
+            room: None,
+            chunking: None,
+        };
+        if chunked {
+            writer.start_chunking();
+        } else {
+            let bytes = size_hint.unwrap_or(inline_max) + HEAD_ROOM;
+            writer.room = Some((writer.core.reserve(&writer.log, bytes, Priority::Write).await?, bytes));
+        }
+        Ok(writer)
+    }
+}
+
+impl ObjectWriter {
+    /// Bytes taken so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Takes the next bytes. Waits while as much is on its way to the disk as may be.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when there is no room in the budget for too long; those of the log. The writer is of no use then.
+    pub async fn write(&mut self, data: Bytes) -> Result<(), StoreError> {
+        self.size += data.len() as u64;
+        if self.chunking.is_none() {
+            if self.size <= self.core.options.inline_max_bytes as u64 {
+                self.keep(data);
+                return Ok(());
+            }
+            self.start_chunking();
+            self.gather();
+            for piece in std::mem::take(&mut self.pieces) {
+                self.fill(&piece).await?;
+            }
+            self.room = None;
+        }
+        self.fill(&data).await
+    }
+
+    fn keep(&mut self, data: Bytes) {
+        if data.len() < GATHER_BELOW {
+            self.gathered.extend_from_slice(&data);
+        } else {
+            self.gather();
+            self.pieces.push(data);
+        }
+    }
+
+    fn gather(&mut self) {
+        if !self.gathered.is_empty() {
+            self.pieces.push(self.gathered.split().freeze());
+        }
+    }
+
+    fn start_chunking(&mut self) {
+        let id = self.core.random_id();
+        let (bucket, key) = (self.bucket.id, self.key.as_bytes());
+        let head = match self.target {
+            Target::Object => Head::Chunk { bucket, writer: id, key },
+            Target::Part { upload, number } => Head::PartChunk { bucket, writer: id, upload, number, key },
+        };
+        self.core.owners.begin(id);
+        self.chunking = Some(Chunking {
+            id,
+            head: head.encode().into(),
+            current: None,
+            in_flight: FuturesOrdered::new(),
+            done: Vec::new(),
+            core: self.core.clone(),
+            handed_over: false,
+        });
+    }
+
+    async fn fill(&mut self, mut data: &[u8]) -> Result<(), StoreError> {
+        let Some(chunking) = &mut self.chunking else { return Ok(()) };
+        let options = &self.core.options;
+        while !data.is_empty() {
+            let (mut chunk, room) = match chunking.current.take() {
+                Some(current) => current,
+                None => {
+                    while chunking.in_flight.len() >= options.chunks_in_flight_max.max(1) {
+                        chunking.wait_one().await?;
+                    }
+                    let written: u64 = self.size - data.len() as u64;
+                    let left = self.size_hint.and_then(|hint| hint.checked_sub(written)).unwrap_or(u64::MAX);
+                    let capacity = (options.chunk_bytes as u64).min(left.max(data.len() as u64)) as usize;
+                    let bytes = (capacity + chunking.head.len()) as u64;
+                    let room = self.core.reserve(&self.log, bytes, Priority::Write).await?;
+                    (self.log.chunk(capacity).await?, room)
+                }
+            };
+            let (now, later) = data.split_at(chunk.room().min(data.len()));
+            chunk.put(now);
+            data = later;
+            chunking.current = Some((chunk, room));
+            if chunking.current.as_ref().is_some_and(|(chunk, _)| chunk.room() == 0) {
+                chunking.launch(&self.log)?;
+                chunking.poke().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the object, or the part, exist. Atomic: after a crash it is there whole, or what was there before.
+    ///
+    /// `condition` is not for parts. The durability is the bucket's when `durability` is `None`.
+    ///
+    /// # Errors
+    /// [`StoreError::ConditionFailed`], [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::TooLarge`], those of
+    /// the log; [`LogError::Unknown`] when it may or may not have been committed.
+    pub async fn commit(
+        mut self,
+        attributes: Attributes,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        let core = self.core.clone();
+        let durability = self.bucket.durability(durability);
+        if let Some(chunking) = &mut self.chunking {
+            chunking.launch(&self.log)?;
+            while !chunking.in_flight.is_empty() {
+                chunking.wait_one().await?;
+            }
+        }
+        self.gather();
+        let mut body = std::mem::take(&mut self.pieces);
+        let mut chunks = match &mut self.chunking {
+            Some(chunking) => Some(std::mem::take(&mut chunking.done)),
+            None => None,
+        };
+        let mut meta = ObjectMeta {
+            size: self.size,
+            modified_ms: core.env.wall_ms(),
+            revision: 0,
+            upload: None,
+            body: Body::Inline,
+            attributes,
+        };
+        let mut head = self.head(&mut meta, &mut body, chunks.as_deref());
+        check_head(&head)?;
+        let body_len: usize = body.iter().map(Bytes::len).sum();
+        let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
+        let bytes = (128 + head.len() + body_len) as u64 + slack;
+        let mut room = match self.room.take() {
+            Some((room, had)) if had >= bytes => Some(room),
+            _ => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
+        };
+        // From here until the record is submitted no chunk is moved.
+        let shared = match (&self.chunking, &mut chunks) {
+            (Some(chunking), Some(chunks)) => {
+                let shared = core.manifests.read().await;
+                if core.owners.follow(&chunking.id, chunks) {
+                    head = self.head(&mut meta, &mut body, Some(chunks));
+                }
+                Some(shared)
+            }
+            _ => None,
+        };
+        let bucket = self.bucket.id;
+        let touch = match self.target {
+            Target::Object => {
+                let fate = Fate::Present(std::mem::take(&mut meta.attributes.etag));
+                let key = keys::object(bucket, self.key.as_bytes()).into();
+                Touch { key, expect: expect(&condition), fate: Some((fate, 0)) }
+            }
+            Target::Part { upload, .. } => {
+                let key = keys::upload(bucket, self.key.as_bytes(), &upload).into();
+                Touch { key, expect: Expect::Present, fate: Some((Fate::Present(String::new()), 0)) }
+            }
+        };
+        let batch = vec![Record { head: head.into(), body, version: None }];
+        let gate = self.bucket.enter().await?;
+        let ticket = match core.submit(&self.log, &[touch], &mut room, batch, durability).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => {
+                return Err(match self.target {
+                    Target::Object => StoreError::ConditionFailed,
+                    Target::Part { .. } => StoreError::NoSuchUpload,
+                });
+            }
+        };
+        let version = ticket.first_lsn();
+        self.bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
+        if let Some(chunking) = &mut self.chunking {
+            core.owners.submitted(chunking.id, version);
+            chunking.handed_over = true;
+        }
+        drop(gate);
+        drop(shared);
+        let committed = core.committed(ticket).await?;
+        Ok(Written { version, durable: committed.durable, modified_ms: meta.modified_ms })
+    }
+}
+
+impl ObjectWriter {
+    /// The record's head; for chunks also its body.
+    fn head(&self, meta: &mut ObjectMeta, body: &mut Vec<Bytes>, chunks: Option<&[Location]>) -> Vec<u8> {
+        if let Some(chunks) = chunks {
+            *body = place(meta, &Manifest { parts: Vec::new(), chunks: chunks.to_vec() });
+        }
+        let (bucket, key, payload) = (self.bucket.id, self.key.as_bytes(), &meta.encode()[..]);
+        match self.target {
+            Target::Object => Head::ObjectPut { bucket, key, payload }.encode(),
+            Target::Part { upload, number } => Head::PartPut { bucket, upload, number, key, payload }.encode(),
+        }
+    }
+}
+
+/// What a condition asks of a key.
+pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
+    match condition {
+        Condition::None => Expect::Nothing,
+        Condition::Absent => Expect::Absent,
+        Condition::Matches(etag) if etag == "*" => Expect::Present,
+        Condition::Matches(etag) => Expect::Etag(etag),
+    }
+}
+
+impl Chunking {
+    /// Sends the current chunk off.
+    fn launch(&mut self, log: &Log) -> Result<(), StoreError> {
+        let Some((chunk, room)) = self.current.take() else { return Ok(()) };
+        if chunk.len() == 0 {
+            return Ok(());
+        }
+        let (log, head) = (log.clone(), self.head.clone());
+        self.in_flight.push_back(Box::pin(async move { log.write_chunk(&room, head, chunk).await }));
+        Ok(())
+    }
+
+    /// Lets what is on its way go on, without waiting for it.
+    async fn poke(&mut self) -> Result<(), StoreError> {
+        while let std::task::Poll::Ready(Some(location)) = futures::poll!(self.in_flight.next()) {
+            self.done.push(location?);
+        }
+        Ok(())
+    }
+
+    async fn wait_one(&mut self) -> Result<(), StoreError> {
+        if let Some(location) = self.in_flight.next().await {
+            self.done.push(location?);
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for ObjectWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ObjectWriter({}/{}, {} bytes)", self.bucket.name, self.key, self.size)
+    }
+}
