@@ -4,5 +4,7 @@ pub mod admin;
 pub mod config;
 pub mod credentials;
 pub mod datadir;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod net;
 pub mod output;

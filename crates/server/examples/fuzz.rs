@@ -1,0 +1,126 @@
+//! Fuzzes the parsers of bytes from outside, on a stable toolchain:
+//!
+//! ```text
+//! cargo run --release -p steadfast-server --example fuzz -- frame --seconds 600
+//! cargo run --release -p steadfast-server --example fuzz -- all --seconds 60 --seed 7
+//! cargo run --release -p steadfast-server --example fuzz -- config --input crash-config.bin
+//! ```
+//!
+//! Stops at the first panic, writes the input that caused it to `crash-TARGET.bin` and ends with status 1.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use steadfast_sim::fuzz::{Outcome, Target, run};
+
+/// No input of these sizes may make a parser ask for more memory than this at once.
+const ALLOCATION_BYTES_MAX: usize = 64 << 20;
+
+struct Capped;
+
+// SAFETY: everything is passed on to the system's allocator unchanged; a request above the bound fails, as an allocator may.
+unsafe impl GlobalAlloc for Capped {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promises are those that the system's allocator needs.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from the system's allocator with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Capped = Capped;
+
+const TARGETS: [Target; 3] = [
+    Target {
+        name: "frame",
+        corpus: steadfast_log::fuzzing::frame_corpus,
+        run: steadfast_log::fuzzing::fuzz_frame,
+        input_bytes_max: 20 << 10,
+    },
+    Target {
+        name: "extent",
+        corpus: steadfast_log::fuzzing::extent_corpus,
+        run: steadfast_log::fuzzing::fuzz_extent,
+        input_bytes_max: 1 + (32 << 10),
+    },
+    Target {
+        name: "config",
+        corpus: steadfast_server::fuzzing::config_corpus,
+        run: steadfast_server::fuzzing::fuzz_config,
+        input_bytes_max: 16 << 10,
+    },
+];
+
+/// Fuzzes the parsers of bytes from outside.
+#[derive(Parser)]
+struct Arguments {
+    /// What to fuzz: frame, extent, config, or all of them one after another.
+    target: String,
+    /// How long, for each target.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The same seed gives the same inputs in the same order.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs just this input.
+    #[arg(long)]
+    input: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let chosen = |target: &&Target| arguments.target == "all" || arguments.target == target.name;
+    let targets: Vec<_> = TARGETS.iter().filter(chosen).collect();
+    if targets.is_empty() {
+        let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+        eprintln!("there is no target {}: use {} or all", arguments.target, names.join(", "));
+        return ExitCode::from(2);
+    }
+    for target in targets {
+        if let Some(path) = &arguments.input {
+            match std::fs::read(path) {
+                Ok(input) => println!("{}: {:#x}", target.name, (target.run)(&input)),
+                Err(error) => {
+                    eprintln!("{}: {error}", path.display());
+                    return ExitCode::from(2);
+                }
+            }
+            continue;
+        }
+        let (outcome, took) = timed(target, arguments.seed, Duration::from_secs(arguments.seconds));
+        println!(
+            "{}: {} inputs in {:.0} s, {} outcomes, a corpus of {}",
+            target.name,
+            outcome.runs,
+            took.as_secs_f64(),
+            outcome.signatures,
+            outcome.corpus
+        );
+        if let Some(input) = outcome.panicked {
+            let path = format!("crash-{}.bin", target.name);
+            match std::fs::write(&path, &input) {
+                Ok(()) => eprintln!("{}: panicked; the input is in {path}", target.name),
+                Err(error) => eprintln!("{}: panicked; {path}: {error}; the input: {input:02x?}", target.name),
+            }
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+#[allow(clippy::disallowed_methods, reason = "a tool's own clock, not part of what a seed replays")]
+fn timed(target: &Target, seed: u64, limit: Duration) -> (Outcome, Duration) {
+    let start = Instant::now();
+    let outcome = run(target, seed, |runs| !runs.is_multiple_of(64) || start.elapsed() < limit);
+    (outcome, start.elapsed())
+}
