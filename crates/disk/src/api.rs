@@ -101,7 +101,8 @@ pub trait Disk: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Reads exactly `len` bytes at `offset`, both multiples of [`BLOCK`].
+    /// Reads exactly `len` bytes at `offset`, both multiples of [`BLOCK`]. The bytes are memory of a bounded pool: who
+    /// keeps them for long (a cache) copies them, or later reads wait for ever.
     ///
     /// # Errors
     /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else what the device says.
