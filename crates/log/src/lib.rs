@@ -5,13 +5,44 @@
 //! record: keys and channels are opaque bytes here. `docs/format.md` draws every byte.
 
 mod api;
+mod apply;
+mod body;
 pub mod check;
+mod commit;
+mod committer;
+mod extents;
 pub mod format;
+mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gather;
+mod latch;
+mod log;
+mod options;
+mod pool;
+mod prefill;
+mod read;
+mod recover;
+mod reserve;
+mod scan;
+mod seal;
+mod status;
 mod verify;
 
 pub use api::{
     Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Record,
 };
+pub use body::ChunkBuf;
+pub use commit::Ticket;
+pub use extents::ExtentPin;
+pub use latch::LogState;
+pub use log::{Limits, Log};
+pub use options::{FormatOptions, LogOptions};
+pub use pool::PoolInfo;
+pub use recover::{Cut, DamageFound, RecoveryReport};
+pub use reserve::Reservation;
+pub use status::{ExtentCounts, Histogram, LogStatus};
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! Hands committed records to the layer above, in LSN order, off the committer's path, and then answers those who wait.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::log::Shared;
+use crate::{Applied, Committed, LogError, Lsn};
+
+pub(crate) type Answer = oneshot::Sender<Result<Committed, LogError>>;
+
+/// A committed frame.
+pub(crate) struct ToApply {
+    pub(crate) applied: Vec<Applied>,
+    pub(crate) waiters: Vec<(Lsn, Answer)>,
+    pub(crate) durable: bool,
+}
+
+/// Runs until the committer is gone.
+pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>) {
+    while let Some(frame) = queue.recv().await {
+        shared.applier.apply(&frame.applied);
+        if let Some(last) = frame.applied.last() {
+            shared.applied.send_replace(last.lsn);
+        }
+        for (first_lsn, answer) in frame.waiters {
+            // Whoever waited may have gone away.
+            let _ = answer.send(Ok(Committed { first_lsn, durable: frame.durable }));
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Body extents: pieces of large bodies, written as they come, many at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use steadfast_disk::{AlignedBuf, BLOCK};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::format::{
+    ExtentId, ExtentKind, FRAME_HEADER, FooterEntry, FrameHeader, FrameKind, RECORD_HEADER, RecordHeader, Seed,
+    check_count, fill_record_front, footer_bytes_max, footer_entry_bytes,
+};
+use crate::log::Shared;
+use crate::seal::{FooterBuilder, Seal};
+use crate::{Location, LogError, Priority, Reservation};
+
+/// The largest head of a chunk of `body_len` bytes: frame header, record header, head and checksums share the block before the body.
+pub(crate) fn chunk_head_bytes_max(body_len: usize) -> usize {
+    BLOCK - FRAME_HEADER - RECORD_HEADER - 4 * check_count(body_len as u32)
+}
+
+/// Aligned memory for one chunk, with room for its headers in front and its part of the write budget.
+#[derive(Debug)]
+pub struct ChunkBuf {
+    pub(crate) buf: AlignedBuf,
+    pub(crate) capacity: usize,
+    pub(crate) priority: Priority,
+    pub(crate) reservation: Reservation,
+}
+
+impl ChunkBuf {
+    /// Appends as much of `data` as fits and returns how much that was.
+    pub fn put(&mut self, data: &[u8]) -> usize {
+        let n = data.len().min(self.room());
+        self.buf.put(&data[..n]);
+        n
+    }
+
+    /// Bytes that may still be added.
+    pub fn room(&self) -> usize {
+        self.capacity - self.len()
+    }
+
+    /// Bytes of body so far.
+    pub fn len(&self) -> usize {
+        self.buf.len() - BLOCK
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+struct ChunkEntry {
+    offset: u32,
+    body_len: u32,
+    head: Bytes,
+}
+
+struct Progress {
+    in_flight: u32,
+    entries: Vec<ChunkEntry>,
+    data_end: u64,
+    /// No more chunks will be placed here.
+    full: bool,
+    /// Handed to the task that seals.
+    taken: bool,
+}
+
+struct OpenBody {
+    id: ExtentId,
+    seed: Seed,
+    start: u64,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Current {
+    open: Option<Arc<OpenBody>>,
+    at: u64,
+    entry_bytes: u64,
+}
+
+/// The open body extent.
+pub(crate) struct Bodies {
+    current: tokio::sync::Mutex<Current>,
+    pub(crate) writes: Arc<Semaphore>,
+    writes_max: usize,
+}
+
+impl Bodies {
+    pub(crate) fn new(writes_max: usize) -> Self {
+        let writes_max = writes_max.max(1);
+        Self { current: tokio::sync::Mutex::default(), writes: Arc::new(Semaphore::new(writes_max)), writes_max }
+    }
+
+    /// Waits for all chunk writes and seals what is open.
+    pub(crate) async fn close(&self, shared: &Arc<Shared>) {
+        let all = self.writes.acquire_many(self.writes_max as u32).await;
+        let open = self.current.lock().await.open.take();
+        if let Some(open) = open {
+            let seal = open.finish(shared.pool.extent_bytes, true);
+            if let Some(seal) = seal {
+                // The latch has been told of a failure.
+                let _ = shared.seal(seal).await;
+            }
+        }
+        drop(all);
+    }
+
+    /// Gives a chunk its place, in order; opens the next extent when this one is full.
+    async fn place(
+        &self,
+        shared: &Arc<Shared>,
+        len: u64,
+        entry_bytes: u64,
+        priority: Priority,
+    ) -> Result<(Arc<OpenBody>, u64), LogError> {
+        let extent_bytes = shared.pool.extent_bytes;
+        let mut current = self.current.lock().await;
+        let fits = |at: u64, entries: u64| at + len + footer_bytes_max(entries) + BLOCK as u64 <= extent_bytes;
+        if current.open.is_none() || !fits(current.at, current.entry_bytes + entry_bytes) {
+            let taken = shared.extents.take(ExtentKind::Body, shared.queue.last_lsn() + 1, priority).await;
+            let id = taken.map_err(|error| error.into_log_error(&shared.latch))?;
+            let fresh = OpenBody {
+                id,
+                seed: id.seed(),
+                start: shared.extents.start(id.extent),
+                progress: Mutex::new(Progress {
+                    in_flight: 0,
+                    entries: Vec::new(),
+                    data_end: BLOCK as u64,
+                    full: false,
+                    taken: false,
+                }),
+            };
+            let full = current.open.replace(Arc::new(fresh));
+            current.at = BLOCK as u64;
+            current.entry_bytes = 0;
+            if let Some(seal) = full.and_then(|open| open.finish(extent_bytes, true)) {
+                spawn_seal(shared, seal);
+            }
+        }
+        let Some(open) = current.open.clone() else { return Err(LogError::Closed) };
+        let at = current.at;
+        current.at += len;
+        current.entry_bytes += entry_bytes;
+        open.progress.lock().in_flight += 1;
+        let room = extent_bytes.saturating_sub(current.at + footer_bytes_max(current.entry_bytes) + BLOCK as u64);
+        shared.room.body_room.store(room, Relaxed);
+        Ok((open, at))
+    }
+}
+
+impl OpenBody {
+    /// What there is to seal, once all its chunks are written and no more will come.
+    fn finish(&self, extent_bytes: u64, full: bool) -> Option<Seal> {
+        let mut progress = self.progress.lock();
+        progress.full |= full;
+        if !progress.full || progress.in_flight > 0 || progress.taken {
+            return None;
+        }
+        progress.taken = true;
+        let mut entries = std::mem::take(&mut progress.entries);
+        entries.sort_unstable_by_key(|entry| entry.offset);
+        let mut footer = FooterBuilder::default();
+        for entry in &entries {
+            footer.push(&FooterEntry {
+                lsn: 0,
+                version: 0,
+                moved: false,
+                offset: entry.offset,
+                body_len: entry.body_len,
+                head: &entry.head,
+            });
+        }
+        Some(Seal {
+            id: self.id,
+            kind: ExtentKind::Body,
+            start: self.start,
+            extent_bytes,
+            data_end: progress.data_end,
+            footer_offset: progress.data_end,
+            last_checksum: 0,
+            prev_lsn: 0,
+            footer,
+        })
+    }
+}
+
+fn spawn_seal(shared: &Arc<Shared>, seal: Seal) {
+    let shared2 = shared.clone();
+    shared.env.spawn("log-seal-body", async move {
+        // The latch has been told of a failure.
+        let _ = shared2.seal(seal).await;
+    });
+}
+
+/// Writes a chunk and returns its place. Goes on to the end even if the caller is dropped: its memory, its part of the budget and
+/// its place in the extent are in use until the disk has let go of them.
+pub(crate) async fn write_chunk(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
+    shared.latch.check()?;
+    let body_len = chunk.len();
+    if head.len() > chunk_head_bytes_max(body_len) {
+        return Err(LogError::TooLarge(format!("a chunk's head of {} bytes", head.len())));
+    }
+    let Ok(slot) = shared.bodies.writes.clone().acquire_owned().await else { return Err(LogError::Closed) };
+    let len = (BLOCK + body_len.next_multiple_of(BLOCK)) as u64;
+    let entry_bytes = footer_entry_bytes(head.len()) as u64;
+    let (open, at) = shared.bodies.place(shared, len, entry_bytes, chunk.priority).await?;
+    let (tx, rx) = oneshot::channel();
+    let task = shared.clone();
+    shared.env.spawn("log-chunk", async move {
+        let outcome = write_placed(&task, &open, at, head, chunk).await;
+        let seal = {
+            open.progress.lock().in_flight -= 1;
+            open.finish(task.pool.extent_bytes, false)
+        };
+        if let Some(seal) = seal {
+            spawn_seal(&task, seal);
+        }
+        drop(slot);
+        // The caller may be gone: then the chunk is garbage.
+        let _ = tx.send(outcome);
+    });
+    rx.await.unwrap_or(Err(LogError::Closed))
+}
+
+async fn write_placed(
+    shared: &Shared,
+    open: &OpenBody,
+    at: u64,
+    head: Bytes,
+    chunk: ChunkBuf,
+) -> Result<Location, LogError> {
+    let ChunkBuf { mut buf, reservation, .. } = chunk;
+    let body_len = (buf.len() - BLOCK) as u32;
+    let head_len = head.len() as u32;
+    let front_len = RecordHeader::body_start(head_len, body_len) as usize;
+    let payload_start = BLOCK - front_len;
+    let offset = at as u32 + payload_start as u32;
+    {
+        let (front, body) = buf.split_at_mut(BLOCK);
+        front[..payload_start].fill(0);
+        let header = RecordHeader { lsn: 0, version: 0, moved: false, head_len, body_len };
+        fill_record_front(&mut front[payload_start..], open.seed, offset, &header, &head, body);
+        let frame = FrameHeader {
+            kind: FrameKind::Chunk,
+            copy: false,
+            id: open.id,
+            offset: at as u32,
+            first_lsn: 0,
+            last_lsn: 0,
+            prev_lsn: 0,
+            durable_lsn: 0,
+            min_version: 0,
+            prev_checksum: 0,
+            record_count: 1,
+            payload_start: payload_start as u32,
+            payload_len: front_len as u32 + body_len,
+            checked_len: front_len as u32,
+            payload_checksum: FrameHeader::payload_crc(open.seed, at as u32, &front[payload_start..]),
+        };
+        frame.encode(front);
+    }
+    buf.pad();
+    let data = buf.freeze();
+    let len = data.len() as u64;
+    let written = shared.disk.write(open.start + at, data).await;
+    drop(reservation);
+    if let Err(error) = written {
+        shared.latch.fail("write", &error);
+        // Nothing refers to the chunk yet: nothing of this request was accepted.
+        return Err(shared.latch.check().err().unwrap_or(LogError::Closed));
+    }
+    shared.metrics.chunks.fetch_add(1, Relaxed);
+    shared.metrics.chunk_bytes.fetch_add(len, Relaxed);
+    {
+        let mut progress = open.progress.lock();
+        progress.data_end = progress.data_end.max(at + len);
+        progress.entries.push(ChunkEntry { offset, body_len, head });
+    }
+    shared.extents.wrote(open.id.extent, open.id.epoch, at + len, 0, u64::MAX);
+    Ok(Location { extent: open.id.extent, epoch: open.id.epoch, offset, head_len, body_len })
+}

@@ -1,0 +1,410 @@
+//! The committer: one task that turns queued batches into frames, with one write or flush in flight at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use steadfast_disk::{AlignedBuf, BufPool, IoFuture};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::apply::{Answer, ToApply};
+use crate::commit::Pending;
+use crate::extents::TakeError;
+use crate::format::{ExtentId, ExtentKind, FRAME_HEADER};
+use crate::frame::{BuiltFrame, FrameBuilder, OpenCommit};
+use crate::gather::Gather;
+use crate::log::Shared;
+use crate::prefill::Prefill;
+use crate::{Durability, LogError, Lsn, Priority, Reservation};
+
+/// While a flush is in flight, batches are encoded in lots of this many: fewer wake-ups.
+const LOT: usize = 16;
+
+struct Prepared {
+    id: ExtentId,
+    prefill: Arc<Prefill>,
+}
+
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    open: OpenCommit,
+    prefill: Arc<Prefill>,
+    next: Option<oneshot::Receiver<Result<Prepared, TakeError>>>,
+    sealing: Arc<Semaphore>,
+    buffers: BufPool,
+    spare: Option<AlignedBuf>,
+    building: Building,
+    applier: mpsc::Sender<ToApply>,
+    gather: Gather,
+    /// Of the last frame written.
+    last_lsn: Lsn,
+    durable_lsn: Lsn,
+    /// When the oldest batch was accepted that is written and not flushed.
+    unflushed_since: Option<Duration>,
+}
+
+/// The frame that is being filled and what belongs to it.
+#[derive(Default)]
+struct Building {
+    frame: Option<FrameBuilder>,
+    waiters: Vec<(Lsn, Answer)>,
+    reservations: Vec<Reservation>,
+    sync: bool,
+    oldest: Option<Duration>,
+    /// The next batch does not fit into this frame.
+    closed: bool,
+    /// The next batch does not fit into this extent.
+    roll: bool,
+}
+
+enum Step {
+    Frame,
+    Flush,
+    Roll,
+    Close,
+}
+
+/// The log cannot go on: what those are told whose frame was on its way.
+struct Stopped(LogError);
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, open: OpenCommit, durable_lsn: Lsn, applier: mpsc::Sender<ToApply>) -> Self {
+        let frame = shared.frame_bytes_max;
+        let prefill = Prefill::start(&shared, open.start);
+        Self {
+            gather: Gather::new(shared.options.gather),
+            // One in flight, one being filled, one that the driver has not let go of yet; size classes round up by a quarter.
+            buffers: BufPool::new(4 * frame),
+            spare: None,
+            building: Building::default(),
+            next: None,
+            sealing: Arc::new(Semaphore::new(1)),
+            last_lsn: durable_lsn,
+            durable_lsn,
+            unflushed_since: None,
+            shared,
+            open,
+            prefill,
+            applier,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        self.publish_room();
+        let told = loop {
+            if let Err(error) = self.shared.latch.check() {
+                break error;
+            }
+            let done = match self.step().await {
+                Step::Frame => self.write_frame().await,
+                Step::Flush => self.flush().await,
+                Step::Roll => self.roll().await,
+                Step::Close => break LogError::Closed,
+            };
+            if let Err(Stopped(error)) = done {
+                break error;
+            }
+        };
+        self.stop(told).await;
+    }
+
+    /// Waits until there is something to do.
+    async fn step(&mut self) -> Step {
+        loop {
+            if self.spare.is_none() {
+                self.spare = Some(self.buffers.get(self.shared.frame_bytes_max).await);
+            }
+            let queue = &self.shared.clone().queue;
+            queue.wake_at(1);
+            self.fill();
+            let asked = queue.asked();
+            if self.building.frame.is_some() {
+                let hurry = self.building.closed || !self.building.sync || asked.closing || asked.flush;
+                if !hurry && let Some((target, limit)) = self.gather.plan(self.building.waiters.len()) {
+                    self.gather(target, limit).await;
+                }
+                return Step::Frame;
+            }
+            if self.building.roll {
+                return Step::Roll;
+            }
+            let Some(since) = self.unflushed_since else {
+                if asked.flush {
+                    queue.flush_taken();
+                    self.shared.durable.send_replace(self.durable_lsn);
+                }
+                if asked.closing {
+                    return Step::Close;
+                }
+                let mut latch = self.shared.latch.watch();
+                tokio::select! {
+                    biased;
+                    () = queue.wake.notified() => {}
+                    _ = latch.changed() => {}
+                }
+                if self.shared.latch.check().is_err() {
+                    return Step::Flush;
+                }
+                continue;
+            };
+            let due = since + self.shared.options.async_window;
+            let now = self.shared.env.now();
+            if asked.flush || asked.closing || now >= due {
+                return Step::Flush;
+            }
+            tokio::select! {
+                biased;
+                () = queue.wake.notified() => {}
+                () = self.shared.env.sleep(due - now) => {}
+            }
+        }
+    }
+
+    /// Waits for company: see `gather.rs`.
+    async fn gather(&mut self, target: usize, limit: Duration) {
+        let shared = self.shared.clone();
+        shared.metrics.gather_waits.fetch_add(1, Relaxed);
+        let mut timer = shared.env.pause(limit);
+        let filled = loop {
+            let here = self.building.waiters.len();
+            if here >= target || self.building.closed {
+                break true;
+            }
+            shared.queue.wake_at(target - here);
+            let timeout = tokio::select! {
+                biased;
+                () = shared.queue.wake.notified() => false,
+                () = &mut timer => true,
+            };
+            self.fill();
+            if timeout {
+                break self.building.waiters.len() >= target;
+            }
+        };
+        if !filled {
+            shared.metrics.gather_timeouts.fetch_add(1, Relaxed);
+        }
+        self.gather.waited(filled);
+    }
+
+    /// Encodes what waits, as far as it fits.
+    fn fill(&mut self) {
+        let footer_max = self.shared.footer_bytes_max;
+        while !self.building.closed && !self.building.roll {
+            let Some((records, entries)) = self.shared.queue.front_bytes() else { return };
+            let len = self.building.frame.as_ref().map_or(FRAME_HEADER as u64, FrameBuilder::len) + records;
+            let in_extent = self.open.fits(len, entries, footer_max);
+            let in_frame = self.building.frame.as_ref().is_none_or(|f| f.has_room(records));
+            if !(in_extent && in_frame) {
+                self.building.closed = self.building.frame.is_some();
+                self.building.roll = !in_extent && self.building.frame.is_none();
+                return;
+            }
+            if self.building.frame.is_none() {
+                let Some(buffer) = self.spare.take() else { return };
+                self.building.frame = Some(FrameBuilder::new(buffer, &self.open));
+            }
+            let Some(pending) = self.shared.queue.pop_if(|_| true) else { return };
+            self.add(pending);
+        }
+    }
+
+    fn add(&mut self, pending: Pending) {
+        let Some(frame) = &mut self.building.frame else { return };
+        for (lsn, record) in (pending.first_lsn..).zip(pending.batch) {
+            frame.push(&mut self.open, lsn, record);
+        }
+        self.building.sync |= pending.durability == Durability::Sync;
+        self.building.oldest.get_or_insert(pending.submitted);
+        self.building.waiters.push((pending.first_lsn, pending.answer));
+        self.building.reservations.push(pending.reservation);
+    }
+
+    async fn write_frame(&mut self) -> Result<(), Stopped> {
+        let building = std::mem::take(&mut self.building);
+        let Some(frame) = building.frame else { return Ok(()) };
+        let BuiltFrame { data, disk_offset, last_lsn, min_version, applied } =
+            frame.finish(&mut self.open, self.last_lsn, self.durable_lsn, false);
+        let len = data.len() as u64;
+        self.prefill.make_way(self.open.at).await;
+        let batches = building.waiters.len();
+        let disk = &self.shared.disk;
+        let (what, io) = if building.sync {
+            ("write or flush", disk.write_flush(disk_offset, data))
+        } else {
+            ("write", disk.write(disk_offset, data))
+        };
+        if self.spare.is_none() {
+            self.spare = self.buffers.try_get(self.shared.frame_bytes_max);
+        }
+        let begun = self.shared.env.now();
+        if let Err(error) = self.drive(io).await {
+            let told = self.shared.latch.fail(what, &error);
+            answer(building.waiters, &told);
+            return Err(Stopped(told));
+        }
+        let metrics = &self.shared.metrics;
+        metrics.frames.fetch_add(1, Relaxed);
+        metrics.frame_bytes.fetch_add(len, Relaxed);
+        metrics.commits.fetch_add(batches as u64, Relaxed);
+        metrics.records.fetch_add(applied.len() as u64, Relaxed);
+        metrics.group.add(batches as u64);
+        self.last_lsn = last_lsn;
+        let id = self.open.id;
+        self.shared.extents.wrote(id.extent, id.epoch, self.open.at, last_lsn, min_version);
+        // Room first: admission must not count the bytes twice, nor for a moment not at all.
+        self.publish_room();
+        drop(building.reservations);
+        if building.sync {
+            let took = self.shared.env.now().saturating_sub(begun);
+            self.gather.flushed(batches, self.shared.queue.asked().pending + self.building.waiters.len(), took);
+            self.flushed(took);
+        } else {
+            self.unflushed_since = self.unflushed_since.or(building.oldest);
+        }
+        self.prepare_next();
+        let to_apply = ToApply { applied, waiters: building.waiters, durable: building.sync };
+        if self.applier.send(to_apply).await.is_err() {
+            // The applier never ends before the committer, unless it panicked: then nothing may go on.
+            let error = std::io::Error::other("the index task has ended");
+            return Err(Stopped(self.shared.latch.fail("index", &error)));
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Stopped> {
+        if let Err(error) = self.shared.latch.check() {
+            return Err(Stopped(error));
+        }
+        let begun = self.shared.env.now();
+        let io = self.shared.disk.flush();
+        if let Err(error) = self.drive(io).await {
+            return Err(Stopped(self.shared.latch.fail("flush", &error)));
+        }
+        self.flushed(self.shared.env.now().saturating_sub(begun));
+        Ok(())
+    }
+
+    /// Sees a request through, encoding meanwhile.
+    async fn drive(&mut self, mut io: IoFuture<()>) -> std::io::Result<()> {
+        let shared = self.shared.clone();
+        shared.queue.wake_at(LOT);
+        loop {
+            let open = !self.building.closed && !self.building.roll && self.spare_or_frame();
+            tokio::select! {
+                biased;
+                result = &mut io => return result,
+                () = shared.queue.wake.notified(), if open => self.fill(),
+            }
+        }
+    }
+
+    fn spare_or_frame(&self) -> bool {
+        self.spare.is_some() || self.building.frame.is_some()
+    }
+
+    /// All frames written so far are durable.
+    fn flushed(&mut self, took: Duration) {
+        self.shared.metrics.flushed(took);
+        self.durable_lsn = self.last_lsn;
+        if let Some(since) = self.unflushed_since.take() {
+            let lag = self.shared.env.now().saturating_sub(since);
+            self.shared.metrics.async_lag_us_max.fetch_max(lag.as_micros() as u64, Relaxed);
+        }
+        self.shared.queue.flush_taken();
+        self.shared.durable.send_replace(self.durable_lsn);
+    }
+
+    fn publish_room(&self) {
+        self.shared.room.commit_room.store(self.open.room(), Relaxed);
+    }
+
+    /// Takes the next extent into use when this one is half full, so that nobody waits for it.
+    fn prepare_next(&mut self) {
+        if self.next.is_some() || self.open.at < self.open.extent_bytes / 2 {
+            return;
+        }
+        let (tx, rx) = oneshot::channel();
+        let (shared, base_lsn) = (self.shared.clone(), self.last_lsn + 1);
+        self.shared.env.spawn("log-prepare", async move {
+            let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await;
+            let prepared = taken.map(|id| {
+                shared.room.prepared_room.store(shared.room.usable(), Relaxed);
+                Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent)) }
+            });
+            // The committer may have stopped.
+            let _ = tx.send(prepared);
+        });
+        self.next = Some(rx);
+    }
+
+    /// Goes on in the next extent and seals this one in the background.
+    async fn roll(&mut self) -> Result<(), Stopped> {
+        let mut taken = self.take_prepared().await;
+        if matches!(taken, Err(TakeError::Full)) {
+            // Prepared long ago, when there was no room: there may be some now.
+            taken = self.take_prepared().await;
+        }
+        self.building.roll = false;
+        let prepared = match taken {
+            Ok(prepared) => prepared,
+            Err(TakeError::Full) => {
+                // What waits cannot be kept, and holds the budget that deletes need.
+                while let Some(pending) = self.shared.queue.pop_if(|_| true) {
+                    answer(vec![(pending.first_lsn, pending.answer)], &LogError::Full);
+                }
+                return Ok(());
+            }
+            Err(error @ TakeError::Disk(..)) => return Err(Stopped(error.into_log_error(&self.shared.latch))),
+        };
+        let start = self.shared.extents.start(prepared.id.extent);
+        let fresh = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
+        let full = std::mem::replace(&mut self.open, fresh);
+        let prefill = std::mem::replace(&mut self.prefill, prepared.prefill);
+        self.shared.room.prepared_room.store(0, Relaxed);
+        self.publish_room();
+        let Ok(one) = self.sealing.clone().acquire_owned().await else { return Ok(()) };
+        let shared = self.shared.clone();
+        self.shared.env.spawn("log-seal", async move {
+            prefill.stop().await;
+            // The latch has been told of a failure, which is all that can be done about it.
+            let _ = shared.seal(full.seal()).await;
+            drop(one);
+        });
+        Ok(())
+    }
+
+    async fn take_prepared(&mut self) -> Result<Prepared, TakeError> {
+        if let Some(next) = self.next.take() {
+            // An ended task without an answer is one whose runtime is stopping.
+            return next.await.unwrap_or(Err(TakeError::Full));
+        }
+        let id = self.shared.extents.take(ExtentKind::Commit, self.last_lsn + 1, Priority::Compaction).await?;
+        let prefill = Prefill::start(&self.shared, self.shared.extents.start(id.extent));
+        Ok(Prepared { id, prefill })
+    }
+
+    async fn stop(mut self, told: LogError) {
+        // Nothing of these has been written.
+        let refused = self.shared.latch.check().err().unwrap_or(told);
+        answer(std::mem::take(&mut self.building.waiters), &refused);
+        for pending in self.shared.queue.refuse(refused.clone()) {
+            answer(vec![(pending.first_lsn, pending.answer)], &refused);
+        }
+        self.prefill.stop().await;
+        let healthy = self.shared.latch.check().is_ok();
+        let all = self.sealing.acquire().await;
+        if healthy {
+            let _ = self.shared.seal(self.open.seal()).await;
+        }
+        drop(all);
+        // The applier ends when it has taken in what was committed.
+    }
+}
+
+fn answer(waiters: Vec<(Lsn, Answer)>, error: &LogError) {
+    for (_, answer) in waiters {
+        // Whoever waited may have gone away.
+        let _ = answer.send(Err(error.clone()));
+    }
+}

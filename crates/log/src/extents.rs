@@ -1,0 +1,346 @@
+//! The table of extents: which are free, which are in use and for what, and how many live bytes they hold.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use steadfast_disk::{BLOCK, Disk};
+
+use crate::format::{EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Superblock};
+use crate::status::ExtentCounts;
+use crate::{ExtentUsage, LogError, Lsn, Priority};
+
+/// What state an extent is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExtentState {
+    Free,
+    /// Being taken into use or out of it: header on its way.
+    Busy,
+    Open,
+    Sealed,
+}
+
+/// What is known of an extent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExtentInfo {
+    pub(crate) extent: u32,
+    pub(crate) state: ExtentState,
+    pub(crate) kind: ExtentKind,
+    pub(crate) epoch: u64,
+    /// May dip below zero for a moment, when a record is retired before it is credited.
+    pub(crate) live_bytes: i64,
+    pub(crate) min_version: Lsn,
+    pub(crate) last_lsn: Lsn,
+    /// Bytes written, from the start of the extent.
+    pub(crate) data_end: u64,
+    /// Footer's place and length when it has a (good) one.
+    pub(crate) footer: Option<(u32, u32)>,
+    pub(crate) pins: u32,
+}
+
+impl ExtentInfo {
+    pub(crate) fn new(extent: u32) -> Self {
+        Self {
+            extent,
+            state: ExtentState::Free,
+            kind: ExtentKind::Free,
+            epoch: 0,
+            live_bytes: 0,
+            min_version: Lsn::MAX,
+            last_lsn: 0,
+            data_end: 0,
+            footer: None,
+            pins: 0,
+        }
+    }
+}
+
+/// What a sealed extent's trailer says, for the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sealed {
+    pub(crate) min_version: Lsn,
+    pub(crate) last_lsn: Lsn,
+    pub(crate) data_end: u64,
+    pub(crate) footer: Option<(u32, u32)>,
+}
+
+pub(crate) struct Table {
+    pub(crate) slots: Vec<ExtentInfo>,
+    pub(crate) next_epoch: u64,
+    pub(crate) recycled_lsn: Lsn,
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    pool: Superblock,
+    table: Mutex<Table>,
+    /// One extent is taken into use at a time.
+    taking: tokio::sync::Mutex<()>,
+    reserve_extents: u32,
+}
+
+/// The table of extents. Cloning shares it.
+#[derive(Clone)]
+pub(crate) struct Extents(Arc<Shared>);
+
+/// Why no extent could be had.
+#[derive(Debug)]
+pub(crate) enum TakeError {
+    Full,
+    Disk(&'static str, std::io::Error),
+}
+
+impl Extents {
+    pub(crate) fn new(disk: Arc<dyn Disk>, pool: Superblock, table: Table, reserve_extents: u32) -> Self {
+        Self(Arc::new(Shared {
+            disk,
+            pool,
+            table: Mutex::new(table),
+            taking: tokio::sync::Mutex::new(()),
+            reserve_extents,
+        }))
+    }
+
+    pub(crate) fn start(&self, extent: u32) -> u64 {
+        self.0.pool.extent_start(extent)
+    }
+
+    pub(crate) fn id(&self, extent: u32, epoch: u64) -> ExtentId {
+        ExtentId { pool: self.0.pool.pool, extent, epoch }
+    }
+
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Table) -> T) -> T {
+        f(&mut self.0.table.lock())
+    }
+
+    pub(crate) fn all(&self) -> Vec<ExtentInfo> {
+        self.0.table.lock().slots.clone()
+    }
+
+    /// What is known of the extent while it has this epoch and is in use.
+    pub(crate) fn get(&self, extent: u32, epoch: u64) -> Option<ExtentInfo> {
+        self.slot(extent, epoch, |slot| *slot)
+    }
+
+    fn slot<T>(&self, extent: u32, epoch: u64, f: impl FnOnce(&mut ExtentInfo) -> T) -> Option<T> {
+        let mut table = self.0.table.lock();
+        let slot = table.slots.get_mut(extent as usize)?;
+        let valid = slot.epoch == epoch && matches!(slot.state, ExtentState::Open | ExtentState::Sealed);
+        valid.then(|| f(slot))
+    }
+
+    pub(crate) fn credit(&self, extent: u32, epoch: u64, bytes: i64) {
+        self.slot(extent, epoch, |slot| slot.live_bytes += bytes);
+    }
+
+    pub(crate) fn pin(&self, extent: u32, epoch: u64) -> Option<ExtentPin> {
+        self.slot(extent, epoch, |slot| slot.pins += 1)?;
+        Some(ExtentPin { extents: self.clone(), extent, epoch })
+    }
+
+    pub(crate) fn wrote(&self, extent: u32, epoch: u64, data_end: u64, last_lsn: Lsn, min_version: Lsn) {
+        self.slot(extent, epoch, |slot| {
+            slot.data_end = slot.data_end.max(data_end);
+            slot.last_lsn = slot.last_lsn.max(last_lsn);
+            slot.min_version = slot.min_version.min(min_version);
+        });
+    }
+
+    pub(crate) fn sealed(&self, extent: u32, epoch: u64, sealed: Sealed) {
+        self.slot(extent, epoch, |slot| {
+            slot.state = ExtentState::Sealed;
+            slot.min_version = sealed.min_version;
+            slot.last_lsn = sealed.last_lsn;
+            slot.data_end = sealed.data_end;
+            slot.footer = sealed.footer;
+        });
+    }
+
+    pub(crate) fn usage(&self) -> Vec<ExtentUsage> {
+        let table = self.0.table.lock();
+        let used = table.slots.iter().filter(|slot| matches!(slot.state, ExtentState::Open | ExtentState::Sealed));
+        used.map(|slot| ExtentUsage {
+            extent: slot.extent,
+            epoch: slot.epoch,
+            live_bytes: slot.live_bytes.max(0) as u64,
+        })
+        .collect()
+    }
+
+    fn growable(&self, slots: usize) -> u64 {
+        let most = self.0.disk.geometry().capacity_bytes.saturating_sub(EXTENTS_START) / self.0.pool.extent_bytes;
+        most.min(u64::from(u32::MAX)).saturating_sub(slots as u64)
+    }
+
+    pub(crate) fn counts(&self) -> ExtentCounts {
+        let table = self.0.table.lock();
+        let mut counts = ExtentCounts { growable: self.growable(table.slots.len()), ..ExtentCounts::default() };
+        for slot in &table.slots {
+            let live = slot.live_bytes.max(0) as u64;
+            match slot.kind {
+                ExtentKind::Commit => counts.live_commit_bytes += live,
+                ExtentKind::Body => counts.live_body_bytes += live,
+                ExtentKind::Free => {}
+            }
+            match (slot.state, slot.kind) {
+                (ExtentState::Free, _) => counts.free += 1,
+                (ExtentState::Sealed, ExtentKind::Commit) => counts.sealed_commit += 1,
+                (ExtentState::Sealed, _) => counts.sealed_body += 1,
+                (_, ExtentKind::Commit) => counts.open_commit += 1,
+                (_, ExtentKind::Body) => counts.open_body += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    /// Free extents that are ready for use.
+    pub(crate) fn free(&self) -> u32 {
+        self.0.table.lock().slots.iter().filter(|slot| slot.state == ExtentState::Free).count() as u32
+    }
+
+    /// How many free extents are kept from a request of this priority.
+    pub(crate) fn kept_from(&self, priority: Priority) -> u32 {
+        match priority {
+            Priority::Write => self.0.reserve_extents,
+            Priority::Delete => self.0.reserve_extents / 2,
+            Priority::Compaction => 0,
+        }
+    }
+
+    /// Makes one more extent, if the disk has room for it.
+    ///
+    /// # Errors
+    /// [`TakeError::Full`] when it has none now: worth asking again later.
+    pub(crate) async fn grow(&self) -> Result<(), TakeError> {
+        let _one = self.0.taking.lock().await;
+        self.grow_locked().await
+    }
+
+    async fn grow_locked(&self) -> Result<(), TakeError> {
+        let count = self.0.table.lock().slots.len();
+        if self.growable(count) == 0 {
+            return Err(TakeError::Full);
+        }
+        let extent = count as u32;
+        match self.0.disk.reserve(self.start(extent) + self.0.pool.extent_bytes).await {
+            Ok(()) => {
+                self.0.table.lock().slots.push(ExtentInfo::new(extent));
+                Ok(())
+            }
+            Err(error) if is_no_space(&error) => Err(TakeError::Full),
+            Err(error) => Err(TakeError::Disk("write", error)),
+        }
+    }
+
+    /// Takes a free extent into use: writes its header and makes that durable, so that no bytes of its epoch exist that a later
+    /// start does not know of. Recycled extents come first: they are written already and need no zeros.
+    ///
+    /// # Errors
+    /// [`TakeError::Full`] when none is left for this priority.
+    pub(crate) async fn take(
+        &self,
+        kind: ExtentKind,
+        base_lsn: Lsn,
+        priority: Priority,
+    ) -> Result<ExtentId, TakeError> {
+        let _one = self.0.taking.lock().await;
+        if self.free() <= self.0.reserve_extents {
+            match self.grow_locked().await {
+                Ok(()) | Err(TakeError::Full) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.free() <= self.kept_from(priority) {
+            return Err(TakeError::Full);
+        }
+        let header = {
+            let mut table = self.0.table.lock();
+            let recycled = table.slots.iter().position(|slot| slot.state == ExtentState::Free && slot.epoch > 0);
+            let any = || table.slots.iter().position(|slot| slot.state == ExtentState::Free);
+            let extent = recycled.or_else(any).ok_or(TakeError::Full)?;
+            let epoch = table.next_epoch;
+            table.next_epoch += 1;
+            let recycled_lsn = table.recycled_lsn;
+            let pins = table.slots[extent].pins;
+            table.slots[extent] = ExtentInfo {
+                state: ExtentState::Busy,
+                kind,
+                epoch,
+                pins,
+                data_end: BLOCK as u64,
+                ..ExtentInfo::new(extent as u32)
+            };
+            ExtentHeader { id: self.id(extent as u32, epoch), kind, base_lsn, recycled_lsn }
+        };
+        self.write_header(&header).await?;
+        self.0.table.lock().slots[header.id.extent as usize].state = ExtentState::Open;
+        Ok(header.id)
+    }
+
+    async fn write_header(&self, header: &ExtentHeader) -> Result<(), TakeError> {
+        let block = Bytes::copy_from_slice(&header.encode());
+        self.0.disk.write(self.start(header.id.extent), block).await.map_err(|e| TakeError::Disk("write", e))?;
+        self.0.disk.flush().await.map_err(|e| TakeError::Disk("flush", e))
+    }
+
+    /// Takes a sealed extent out of use. The caller has made sure that nothing in it is needed any more; here only pins and the
+    /// epoch are checked. Returns whether it is free now. The mark is durable when this returns: from then on, and not before, records
+    /// elsewhere that only mattered because of this extent (deletes of what it held) may go too.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) async fn recycle(&self, extent: u32, epoch: u64) -> Result<bool, TakeError> {
+        let header = {
+            let mut table = self.0.table.lock();
+            let recycled_lsn = table.recycled_lsn;
+            let Some(slot) = table.slots.get_mut(extent as usize) else { return Ok(false) };
+            if slot.epoch != epoch || slot.state != ExtentState::Sealed || slot.pins > 0 {
+                return Ok(false);
+            }
+            slot.state = ExtentState::Busy;
+            let recycled_lsn =
+                if slot.kind == ExtentKind::Commit { recycled_lsn.max(slot.last_lsn) } else { recycled_lsn };
+            table.recycled_lsn = recycled_lsn;
+            ExtentHeader { id: self.id(extent, epoch), kind: ExtentKind::Free, base_lsn: 0, recycled_lsn }
+        };
+        self.write_header(&header).await?;
+        self.0.table.lock().slots[extent as usize] = ExtentInfo { epoch, ..ExtentInfo::new(extent) };
+        Ok(true)
+    }
+}
+
+pub(crate) fn is_no_space(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::FileTooLarge
+    )
+}
+
+impl TakeError {
+    pub(crate) fn into_log_error(self, latch: &crate::latch::Latch) -> LogError {
+        match self {
+            Self::Full => LogError::Full,
+            Self::Disk(what, error) => latch.fail(what, &error),
+        }
+    }
+}
+
+/// While held, the extent is not recycled.
+pub struct ExtentPin {
+    extents: Extents,
+    extent: u32,
+    epoch: u64,
+}
+
+impl Drop for ExtentPin {
+    fn drop(&mut self) {
+        self.extents.slot(self.extent, self.epoch, |slot| slot.pins -= 1);
+    }
+}
+
+impl std::fmt::Debug for ExtentPin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ExtentPin({} epoch {})", self.extent, self.epoch)
+    }
+}

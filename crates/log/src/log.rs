@@ -1,0 +1,318 @@
+//! The log as the layers above see it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use steadfast_disk::{BLOCK, Disk};
+use steadfast_flow::Env;
+use tokio::sync::{oneshot, watch};
+
+use crate::body::{Bodies, ChunkBuf, chunk_head_bytes_max, write_chunk};
+use crate::commit::{Pending, Queue, Ticket};
+use crate::extents::{ExtentPin, Extents};
+use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
+use crate::frame::batch_bytes;
+use crate::latch::{Latch, LogState};
+use crate::options::{FormatOptions, LogOptions};
+use crate::pool::PoolInfo;
+use crate::recover::RecoveryReport;
+use crate::reserve::{Reservation, Room, Use};
+use crate::seal::Seal;
+use crate::status::{LogStatus, Metrics};
+use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
+
+/// What all parts of an open log share.
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) env: Env,
+    pub(crate) options: LogOptions,
+    pub(crate) pool: Superblock,
+    pub(crate) applier: Arc<dyn Applier>,
+    pub(crate) extents: Extents,
+    pub(crate) latch: Latch,
+    pub(crate) queue: Queue,
+    pub(crate) room: Room,
+    pub(crate) bodies: Bodies,
+    pub(crate) metrics: Metrics,
+    pub(crate) applied: watch::Sender<Lsn>,
+    pub(crate) durable: watch::Sender<Lsn>,
+    /// Whether committer and applier have ended.
+    pub(crate) ended: watch::Sender<bool>,
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) footer_bytes_max: u64,
+    pub(crate) chunk_bytes_max: usize,
+}
+
+impl Shared {
+    /// Seals an extent.
+    pub(crate) async fn seal(&self, seal: Seal) -> Result<(), LogError> {
+        self.latch.check()?;
+        let id = seal.id;
+        match seal.write(&*self.disk).await {
+            Ok(sealed) => {
+                self.extents.sealed(id.extent, id.epoch, sealed);
+                Ok(())
+            }
+            Err((what, error)) => Err(self.latch.fail(what, &error)),
+        }
+    }
+}
+
+/// What one request may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Bytes that the records of a batch may take together, as [`Log::record_bytes`] counts them.
+    pub batch_bytes_max: u64,
+    /// Bytes of a record's head.
+    pub head_bytes_max: usize,
+    /// Bytes of a chunk's body.
+    pub chunk_bytes_max: usize,
+    /// Bytes of a chunk's head.
+    pub chunk_head_bytes_max: usize,
+}
+
+/// An append-only log on a disk. Cloning shares it.
+#[derive(Clone)]
+pub struct Log {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Log({})", self.shared.disk.describe())
+    }
+}
+
+impl Log {
+    /// Makes a pool on the disk.
+    ///
+    /// # Errors
+    /// [`LogError::Open`] when the disk holds something and `options.force` is not set, is too small, or fails.
+    pub async fn format(disk: &Arc<dyn Disk>, env: &Env, options: &FormatOptions) -> Result<PoolInfo, LogError> {
+        crate::pool::format(disk, env, options).await
+    }
+
+    /// Opens the pool on the disk: recovers what was committed, gives the applier what is newer than its checkpoint, and
+    /// starts the log's tasks. Where recovery finds damage in what had been acknowledged, the log is read-only: see the report.
+    ///
+    /// # Errors
+    /// [`LogError::Open`] when the disk holds no pool that can be read.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        env: Env,
+        options: LogOptions,
+        applier: Arc<dyn Applier>,
+    ) -> Result<(Log, RecoveryReport), LogError> {
+        crate::recover::open(disk, env, options, applier).await
+    }
+
+    /// What one request may ask for.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            batch_bytes_max: (self.shared.frame_bytes_max - FRAME_HEADER) as u64,
+            head_bytes_max: HEAD_BYTES_MAX,
+            chunk_bytes_max: self.shared.chunk_bytes_max,
+            chunk_head_bytes_max: chunk_head_bytes_max(self.shared.chunk_bytes_max),
+        }
+    }
+
+    /// Bytes that a record with a head and body of these lengths takes.
+    pub fn record_bytes(head_len: u32, body_len: u32) -> u64 {
+        record_bytes(head_len, body_len)
+    }
+
+    /// Bytes that the record at `location` takes, for [`Log::credit`] and [`Log::retire`].
+    pub fn footprint(location: &Location) -> u64 {
+        record_bytes(location.head_len, location.body_len)
+    }
+
+    /// Room for a batch of `bytes` (heads and bodies), on disk and in the budget; waits for the budget at most `wait`.
+    ///
+    /// # Errors
+    /// [`LogError::Full`] at once, [`LogError::Busy`] after `wait`, [`LogError::TooLarge`], [`LogError::Failed`].
+    pub async fn reserve(&self, bytes: u64, priority: Priority, wait: Duration) -> Result<Reservation, LogError> {
+        self.shared.room.acquire(&self.shared.latch, Use::Commit, bytes, priority, wait).await
+    }
+
+    /// Appends a batch. Does not block: LSNs are assigned in call order, now. The batch commits whether or not the ticket is awaited.
+    ///
+    /// # Errors
+    /// [`LogError::TooLarge`] when the batch is beyond [`Log::limits`], [`LogError::Failed`], [`LogError::Closed`]: nothing of
+    /// it was accepted then.
+    pub fn submit(&self, room: Reservation, batch: Batch, durability: Durability) -> Result<Ticket, LogError> {
+        self.shared.latch.check()?;
+        let limits = self.limits();
+        let (record_bytes, entry_bytes) = batch_bytes(&batch);
+        if batch.is_empty() || record_bytes > limits.batch_bytes_max {
+            return Err(LogError::TooLarge(format!(
+                "a batch of {} records, {record_bytes} bytes; at most {}",
+                batch.len(),
+                limits.batch_bytes_max
+            )));
+        }
+        if let Some(record) = batch.iter().find(|record| record.head.len() > HEAD_BYTES_MAX) {
+            return Err(LogError::TooLarge(format!("a head of {} bytes; at most {HEAD_BYTES_MAX}", record.head.len())));
+        }
+        let (answer, outcome) = oneshot::channel();
+        let (count, submitted) = (batch.len(), self.shared.env.now());
+        let make = |first_lsn| Pending {
+            batch,
+            first_lsn,
+            durability,
+            record_bytes,
+            entry_bytes,
+            answer,
+            submitted,
+            reservation: room,
+        };
+        let first_lsn = self.shared.queue.push(make, count)?;
+        Ok(Ticket { first_lsn, outcome })
+    }
+
+    /// Memory for a chunk of up to `capacity` bytes, with room for it on disk and in the budget; waits for the budget at most `wait`.
+    ///
+    /// # Errors
+    /// As [`Log::reserve`].
+    pub async fn chunk(&self, capacity: usize, priority: Priority, wait: Duration) -> Result<ChunkBuf, LogError> {
+        if capacity > self.shared.chunk_bytes_max {
+            return Err(LogError::TooLarge(format!(
+                "a chunk of {capacity} bytes; at most {}",
+                self.shared.chunk_bytes_max
+            )));
+        }
+        let shared = &self.shared;
+        let bytes = capacity as u64;
+        let reservation = shared.room.acquire(&shared.latch, Use::Body, bytes, priority, wait).await?;
+        let mut buf = shared.disk.buffer(BLOCK + capacity.next_multiple_of(BLOCK)).await;
+        buf.set_len(BLOCK);
+        Ok(ChunkBuf { buf, capacity, priority, reservation })
+    }
+
+    /// Writes a chunk. It is garbage until a record that names its location has been committed, and may be recycled before that
+    /// unless `Applier::chunk_is_live` vouches for it. Not flushed: the flush of that commit covers it.
+    ///
+    /// # Errors
+    /// [`LogError::TooLarge`] for a head beyond [`Log::limits`], [`LogError::Full`], [`LogError::Failed`].
+    pub async fn write_chunk(&self, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
+        write_chunk(&self.shared, head, chunk).await
+    }
+
+    /// Keeps an extent from being recycled while the pin is held; `None` when it is already.
+    pub fn pin(&self, extent: u32, epoch: u64) -> Option<ExtentPin> {
+        self.shared.extents.pin(extent, epoch)
+    }
+
+    /// Bytes `range` of the body of the record at `location`, verified.
+    ///
+    /// # Errors
+    /// [`LogError::Moved`] when the extent has been recycled: look the record up again. [`LogError::Damaged`], [`LogError::Read`].
+    pub async fn read(&self, location: Location, range: Range<u32>) -> Result<Bytes, LogError> {
+        crate::read::read(&self.shared, location, range).await
+    }
+
+    /// Counts bytes of an extent as live. Called by the applier.
+    pub fn credit(&self, extent: u32, epoch: u64, bytes: u64) {
+        self.shared.extents.credit(extent, epoch, bytes as i64);
+    }
+
+    /// Counts bytes of an extent as dead. Called by the applier.
+    pub fn retire(&self, extent: u32, epoch: u64, bytes: u64) {
+        self.shared.extents.credit(extent, epoch, -(bytes as i64));
+    }
+
+    /// Live bytes by extent.
+    pub fn usage(&self) -> Vec<ExtentUsage> {
+        self.shared.extents.usage()
+    }
+
+    /// Makes everything that has been applied durable and returns the LSN up to which that is.
+    ///
+    /// # Errors
+    /// [`LogError::Failed`] when the log cannot.
+    pub async fn flush(&self) -> Result<Lsn, LogError> {
+        let target = *self.shared.applied.borrow();
+        let mut durable = self.shared.durable.subscribe();
+        let mut latch = self.shared.latch.watch();
+        loop {
+            if *durable.borrow_and_update() >= target {
+                return Ok(target);
+            }
+            self.shared.latch.check()?;
+            self.shared.queue.want_flush();
+            tokio::select! {
+                biased;
+                _ = durable.changed() => {}
+                _ = latch.changed() => {}
+            }
+        }
+    }
+
+    /// The state, and when it changes.
+    pub fn watch(&self) -> watch::Receiver<LogState> {
+        self.shared.latch.watch()
+    }
+
+    /// What the pool is.
+    pub fn info(&self) -> PoolInfo {
+        PoolInfo::from(&self.shared.pool)
+    }
+
+    /// What the log says about itself.
+    pub fn status(&self) -> LogStatus {
+        let shared = &self.shared;
+        let metrics = &shared.metrics;
+        let (pending_bytes, pending_bytes_max) = shared.room.pending();
+        LogStatus {
+            log: shared.latch.state(),
+            pool: PoolInfo::from(&shared.pool).pool,
+            extent_bytes: shared.pool.extent_bytes,
+            extents: shared.extents.counts(),
+            accepted_lsn: shared.queue.last_lsn(),
+            applied_lsn: *shared.applied.borrow(),
+            durable_lsn: *shared.durable.borrow(),
+            group_size: metrics.group.snapshot(),
+            flush_us: metrics.flush_us.snapshot(),
+            commits: metrics.commits.load(Relaxed),
+            records: metrics.records.load(Relaxed),
+            frames: metrics.frames.load(Relaxed),
+            frame_bytes: metrics.frame_bytes.load(Relaxed),
+            chunks: metrics.chunks.load(Relaxed),
+            chunk_bytes: metrics.chunk_bytes.load(Relaxed),
+            async_lag_us_max: metrics.async_lag_us_max.load(Relaxed),
+            gather_waits: metrics.gather_waits.load(Relaxed),
+            gather_timeouts: metrics.gather_timeouts.load(Relaxed),
+            pending_bytes,
+            pending_bytes_max,
+            read_damage: metrics.read_damage.load(Relaxed),
+            reads_healed: metrics.reads_healed.load(Relaxed),
+            usage: shared.extents.usage(),
+        }
+    }
+
+    /// Commits what was accepted, flushes, seals what is open so that the next start reads footers only, and stops the tasks.
+    ///
+    /// # Errors
+    /// [`LogError::Failed`] when the log has failed before or fails now.
+    pub async fn close(&self) -> Result<(), LogError> {
+        let shared = &self.shared;
+        shared.queue.close();
+        let mut ended = shared.ended.subscribe();
+        // The sender is in `shared`: it cannot have gone.
+        let _ = ended.wait_for(|ended| *ended).await;
+        if shared.latch.state() == LogState::Closed {
+            return Ok(());
+        }
+        shared.latch.check()?;
+        shared.bodies.close(shared).await;
+        if let Err(error) = shared.disk.flush().await {
+            return Err(shared.latch.fail("flush", &error));
+        }
+        shared.latch.check()?;
+        shared.latch.close();
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Reading bodies: only the blocks that are needed, and nothing that does not match its checksum.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use steadfast_disk::BLOCK;
+
+use crate::extents::ExtentInfo;
+use crate::format::{CHECK_BYTES, RECORD_HEADER, RecordHeader, RecordView, check_count, record_bytes, verify_body};
+use crate::log::Shared;
+use crate::{Location, LogError};
+
+/// Up to this many unneeded bytes between checksums and body are read along rather than read around.
+const GAP_BYTES_MAX: u64 = 64 << 10;
+
+/// A record read back whole and verified.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnedRecord {
+    pub(crate) header: RecordHeader,
+    pub(crate) head: Bytes,
+    pub(crate) body: Bytes,
+}
+
+enum Failure {
+    Damaged(String),
+    Read(io::Error),
+}
+
+/// Bytes of the body of the record at `location`.
+pub(crate) async fn read(shared: &Shared, location: Location, range: Range<u32>) -> Result<Bytes, LogError> {
+    if range.start > range.end || range.end > location.body_len {
+        return Err(LogError::TooLarge(format!(
+            "bytes {} to {} of a body of {}",
+            range.start, range.end, location.body_len
+        )));
+    }
+    resolve(shared, &location)?;
+    if range.is_empty() {
+        return Ok(Bytes::new());
+    }
+    with_second_try(shared, &location, || read_range(shared, &location, range.clone())).await
+}
+
+/// The whole record at `location`.
+pub(crate) async fn read_record(shared: &Shared, location: Location) -> Result<OwnedRecord, LogError> {
+    resolve(shared, &location)?;
+    with_second_try(shared, &location, || read_whole(shared, &location)).await
+}
+
+fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError> {
+    let info = shared.extents.get(location.extent, location.epoch).ok_or(LogError::Moved)?;
+    let end = u64::from(location.offset) + record_bytes(location.head_len, location.body_len);
+    if u64::from(location.offset) < BLOCK as u64 || end > shared.pool.extent_bytes {
+        return Err(LogError::Damaged {
+            extent: location.extent,
+            offset: u64::from(location.offset),
+            what: "the location is not within its extent".into(),
+        });
+    }
+    Ok(info)
+}
+
+/// A wrong bit may have come from the way instead of the medium, and a disk with two legs heals on the way: so a second try.
+async fn with_second_try<T, F>(shared: &Shared, location: &Location, attempt: impl Fn() -> F) -> Result<T, LogError>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    if let Ok(value) = attempt().await {
+        return Ok(value);
+    }
+    let failure = match attempt().await {
+        Ok(value) => {
+            shared.metrics.reads_healed.fetch_add(1, Relaxed);
+            return Ok(value);
+        }
+        Err(failure) => failure,
+    };
+    if shared.extents.get(location.extent, location.epoch).is_none() {
+        return Err(LogError::Moved);
+    }
+    shared.metrics.read_damage.fetch_add(1, Relaxed);
+    let (extent, offset) = (location.extent, u64::from(location.offset));
+    let error = match failure {
+        Failure::Damaged(what) => LogError::Damaged { extent, offset, what },
+        Failure::Read(error) => LogError::Read { extent, offset, cause: error.to_string() },
+    };
+    tracing::error!(%error, "a read failed");
+    Err(error)
+}
+
+/// Reads bytes of an extent: the blocks around them, cut to them.
+async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>) -> Result<Bytes, Failure> {
+    let block = BLOCK as u64;
+    let from = range.start / block * block;
+    let to = range.end.next_multiple_of(block);
+    let offset = shared.extents.start(extent) + from;
+    let bytes = shared.disk.read(offset, (to - from) as usize).await.map_err(Failure::Read)?;
+    let (start, end) = ((range.start - from) as usize, (range.end - from) as usize);
+    if bytes.len() < end {
+        return Err(Failure::Read(io::ErrorKind::UnexpectedEof.into()));
+    }
+    Ok(bytes.slice(start..end))
+}
+
+async fn read_range(shared: &Shared, location: &Location, range: Range<u32>) -> Result<Bytes, Failure> {
+    let record = u64::from(location.offset);
+    let check = CHECK_BYTES as u32;
+    let first = range.start / check;
+    let last = range.end.div_ceil(check);
+    let from = first * check;
+    let to = last.saturating_mul(check).min(location.body_len);
+    let table = record + RecordHeader::table_start(location.head_len) + u64::from(first) * 4;
+    let table = table..table + u64::from(last - first) * 4;
+    let body_start = record + RecordHeader::body_start(location.head_len, location.body_len);
+    let blocks = body_start + u64::from(from)..body_start + u64::from(to);
+    debug_assert!(last as usize <= check_count(location.body_len));
+    let (table, blocks) = if blocks.start - table.end <= GAP_BYTES_MAX {
+        let both = read_bytes(shared, location.extent, table.start..blocks.end).await?;
+        let body_at = (blocks.start - table.start) as usize;
+        (both.slice(..(table.end - table.start) as usize), both.slice(body_at..))
+    } else {
+        futures::future::try_join(
+            read_bytes(shared, location.extent, table),
+            read_bytes(shared, location.extent, blocks),
+        )
+        .await?
+    };
+    let seed = shared.extents.id(location.extent, location.epoch).seed();
+    verify_body(seed, body_start as u32, first as usize, &table, &blocks)
+        .map_err(|error| Failure::Damaged(error.to_string()))?;
+    Ok(blocks.slice((range.start - from) as usize..(range.end - from) as usize))
+}
+
+async fn read_whole(shared: &Shared, location: &Location) -> Result<OwnedRecord, Failure> {
+    let record = u64::from(location.offset);
+    let len = record_bytes(location.head_len, location.body_len);
+    let bytes = read_bytes(shared, location.extent, record..record + len).await?;
+    let seed = shared.extents.id(location.extent, location.epoch).seed();
+    let damaged = |error: crate::format::FormatError| Failure::Damaged(error.to_string());
+    let view = RecordView::parse(&bytes, seed, location.offset).map_err(damaged)?;
+    if (view.header.head_len, view.header.body_len) != (location.head_len, location.body_len) {
+        return Err(Failure::Damaged("another record is there".into()));
+    }
+    view.verify_body(seed).map_err(damaged)?;
+    let header = view.header;
+    let head = bytes.slice(RECORD_HEADER..RECORD_HEADER + header.head_len as usize);
+    let body = bytes.slice(RecordHeader::body_start(header.head_len, header.body_len) as usize..);
+    Ok(OwnedRecord { header, head, body })
+}

@@ -1,0 +1,420 @@
+//! Opening a pool: what was committed, what was torn, what is damaged.
+//!
+//! Nothing is changed before the whole picture is known. Then, in this order: records that may not have been durable are copied
+//! into a new extent; a flush; the old extents are sealed before those records; a flush; only then is anything served. A crash
+//! in between leaves both copies, and the next recovery takes the first one again.
+
+mod replay;
+mod report;
+mod survey;
+
+use std::sync::Arc;
+
+use steadfast_disk::{BLOCK, BufPool, Disk};
+use steadfast_flow::Env;
+use tokio::sync::{mpsc, watch};
+
+use replay::{Accepted, Replay, records_of};
+pub use report::{Cut, DamageFound, RecoveryReport};
+use survey::Found;
+
+use crate::apply;
+use crate::body::Bodies;
+use crate::commit::Queue;
+use crate::committer::Committer;
+use crate::extents::{ExtentInfo, ExtentState, Extents, Sealed, Table, TakeError};
+use crate::format::{ExtentKind, SUPERBLOCK_OFFSETS, Superblock};
+use crate::frame::{FrameBuilder, OpenCommit};
+use crate::latch::Latch;
+use crate::log::{Log, Shared};
+use crate::options::LogOptions;
+use crate::reserve::Room;
+use crate::scan::{Reader, read_footer};
+use crate::seal::Seal;
+use crate::status::Metrics;
+use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Priority, Record};
+
+pub(crate) async fn open(
+    disk: Arc<dyn Disk>,
+    env: Env,
+    options: LogOptions,
+    applier: Arc<dyn Applier>,
+) -> Result<(Log, RecoveryReport), LogError> {
+    let begun = env.now();
+    // What can be read but was not durable is made durable: else it might be replayed now and be gone after the next crash.
+    disk.flush().await.map_err(|e| LogError::Open(format!("cannot flush {}: {e}", disk.describe())))?;
+    let (pool, bad_copies) = crate::pool::read_superblock(&disk).await?;
+    let mut report = RecoveryReport::new(PoolInfo::from(&pool));
+    for offset in bad_copies {
+        tracing::warn!(offset, "a damaged copy of the superblock is written again from the other one");
+        report.damage.push(DamageFound { extent: None, offset, what: "superblock copy was damaged".into() });
+        debug_assert!(SUPERBLOCK_OFFSETS.contains(&offset));
+        crate::pool::write_superblock(&disk, &pool, offset).await?;
+    }
+    let found = survey::survey(&disk, &pool).await;
+    report.extents = found.len() as u64;
+    let checkpoint = applier.checkpoint();
+    report.checkpoint = checkpoint;
+    let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0);
+    let extents = table(&disk, &pool, &found, &*applier, recycled_lsn, &options, &mut report);
+
+    let frame_bytes_max =
+        (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
+    let recovery = Recovery { disk: disk.clone(), pool, extents: extents.clone(), options: &options, frame_bytes_max };
+    let mut replay = Replay::new(&*applier, checkpoint, recycled_lsn);
+    let mut commits: Vec<&Found> = found.iter().filter(|f| f.kind == ExtentKind::Commit).collect();
+    commits.sort_by_key(|f| f.epoch);
+    for extent in commits {
+        recovery.read_extent(extent, &mut replay, &mut report).await;
+    }
+    let mut read_only = replay.verdict(&mut report);
+    let seen = replay.seen.max(checkpoint).max(recycled_lsn);
+    if read_only.is_none() && checkpoint > replay.last.max(recycled_lsn) {
+        let why = format!(
+            "the index has records up to LSN {checkpoint}, the log ends at {}: commits that were acknowledged are missing",
+            replay.last
+        );
+        report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });
+        read_only = Some(why);
+    }
+    let open = match &read_only {
+        Some(_) => {
+            replay.give_the_rest();
+            None
+        }
+        None => Some(recovery.go_on(&mut replay, seen, &mut report).await?),
+    };
+    report.records_replayed = replay.replayed;
+    report.last_lsn = replay.last;
+    report.read_only = read_only.is_some();
+    drop(recovery);
+    let durable_lsn = seen;
+    let shared = Arc::new(Shared {
+        room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
+        bodies: Bodies::new(options.body_writes_max),
+        latch: Latch::new(),
+        queue: Queue::new(seen + 1),
+        metrics: Metrics::default(),
+        applied: watch::Sender::new(durable_lsn),
+        durable: watch::Sender::new(durable_lsn),
+        ended: watch::Sender::new(open.is_none()),
+        frame_bytes_max,
+        footer_bytes_max: options.footer_bytes_max.min(pool.extent_bytes / 4),
+        chunk_bytes_max: (options.chunk_bytes_max as u64).min(pool.extent_bytes / 4) as usize / BLOCK * BLOCK,
+        disk,
+        env,
+        options,
+        pool,
+        applier,
+        extents,
+    });
+    start(&shared, open, durable_lsn, read_only);
+    report.took_ms = shared.env.now().saturating_sub(begun).as_millis() as u64;
+    tracing::info!(
+        records = report.records_replayed,
+        checkpoint,
+        last_lsn = report.last_lsn,
+        took_ms = report.took_ms,
+        read_only = report.read_only,
+        "pool opened"
+    );
+    Ok((Log { shared }, report))
+}
+
+fn start(shared: &Arc<Shared>, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Option<String>) {
+    if let Some(why) = read_only {
+        shared.latch.set_read_only(why);
+    }
+    let Some(open) = open else {
+        if let Err(error) = shared.latch.check() {
+            shared.queue.refuse(error);
+        }
+        return;
+    };
+    let (tx, rx) = mpsc::channel(shared.options.apply_queue_max.max(1));
+    let committer = Committer::new(shared.clone(), open, durable_lsn, tx);
+    shared.env.spawn("log-committer", committer.run());
+    let applying = shared.clone();
+    shared.env.spawn("log-applier", async move {
+        apply::run(applying.clone(), rx).await;
+        applying.ended.send_replace(true);
+    });
+}
+
+/// The table of extents as it was found.
+fn table(
+    disk: &Arc<dyn Disk>,
+    pool: &Superblock,
+    found: &[Found],
+    applier: &dyn Applier,
+    recycled_lsn: Lsn,
+    options: &LogOptions,
+    report: &mut RecoveryReport,
+) -> Extents {
+    let mut slots: Vec<ExtentInfo> = Vec::with_capacity(found.len());
+    for f in found {
+        if let Some(what) = &f.damage {
+            report.damage(f.extent, 0, what.clone());
+        }
+        let mut slot = ExtentInfo { epoch: f.epoch, kind: f.kind, ..ExtentInfo::new(f.extent) };
+        let empty = f.trailer.is_some_and(|t| t.record_count == 0);
+        if f.kind == ExtentKind::Free || empty {
+            slot.kind = ExtentKind::Free;
+        } else {
+            slot.state = ExtentState::Sealed;
+            slot.data_end = pool.extent_bytes - BLOCK as u64;
+            // Until the replay knows better.
+            slot.min_version = 0;
+            if let Some(t) = &f.trailer {
+                slot.data_end = u64::from(t.data_end);
+                slot.min_version = t.min_version;
+                slot.last_lsn = t.last_lsn;
+                slot.footer = Some((t.footer_offset, t.footer_len));
+            }
+        }
+        slots.push(slot);
+    }
+    for usage in applier.usage() {
+        let slot = slots.get_mut(usage.extent as usize);
+        match slot.filter(|s| s.epoch == usage.epoch && s.state == ExtentState::Sealed) {
+            Some(slot) => slot.live_bytes = usage.live_bytes as i64,
+            None if usage.live_bytes > 0 => {
+                // Recycled since that checkpoint, or lost.
+                tracing::info!(
+                    extent = usage.extent,
+                    epoch = usage.epoch,
+                    "an extent of the checkpoint is not there any more"
+                );
+            }
+            None => {}
+        }
+    }
+    let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
+    let table = Table { slots, next_epoch, recycled_lsn };
+    Extents::new(disk.clone(), *pool, table, options.reserve_extents)
+}
+
+struct Recovery<'a> {
+    disk: Arc<dyn Disk>,
+    pool: Superblock,
+    extents: Extents,
+    options: &'a LogOptions,
+    frame_bytes_max: usize,
+}
+
+impl Recovery<'_> {
+    async fn read_extent(&self, found: &Found, replay: &mut Replay<'_>, report: &mut RecoveryReport) {
+        if let Some(trailer) = &found.trailer {
+            if trailer.record_count == 0 {
+                return;
+            }
+            if trailer.last_lsn <= report.checkpoint {
+                return replay.skip_sealed(trailer.last_lsn);
+            }
+            let mut records = Vec::new();
+            let start = self.extents.start(found.extent);
+            let read = read_footer(&self.disk, start, trailer, |entry| {
+                records.push(Applied {
+                    lsn: entry.lsn,
+                    version: entry.version,
+                    moved: entry.moved,
+                    head: bytes::Bytes::copy_from_slice(entry.head),
+                    location: Location {
+                        extent: found.extent,
+                        epoch: found.epoch,
+                        offset: entry.offset,
+                        head_len: entry.head.len() as u32,
+                        body_len: entry.body_len,
+                    },
+                });
+            });
+            match read.await {
+                Ok(()) => {
+                    report.footers_read += 1;
+                    return replay.sealed(found.extent, found.epoch, trailer.prev_lsn, records);
+                }
+                Err(what) => {
+                    report.damage(found.extent, u64::from(trailer.footer_offset), format!("footer: {what}"));
+                    replay.witness_to(trailer.last_lsn);
+                }
+            }
+        }
+        self.scan(found, replay, report).await;
+    }
+
+    /// Reads an extent frame by frame.
+    async fn scan(&self, found: &Found, replay: &mut Replay<'_>, report: &mut RecoveryReport) {
+        report.extents_scanned += 1;
+        let id = self.extents.id(found.extent, found.epoch);
+        let extent_bytes = self.pool.extent_bytes;
+        let data_end = found.trailer.map_or(extent_bytes - BLOCK as u64, |t| u64::from(t.data_end));
+        if found.trailer.is_none() {
+            let unsealed = replay.unsealed.entry(found.extent).or_default();
+            unsealed.data_end = BLOCK as u64;
+            unsealed.scan_end = BLOCK as u64;
+        }
+        let start = self.extents.start(found.extent);
+        let mut reader = Reader::new(self.disk.clone(), start, BLOCK as u64, data_end);
+        let mut at = BLOCK as u64;
+        let mut prev_checksum = 0;
+        let mut chained = true;
+        while at < data_end {
+            let frame = reader.frame(&id, at, extent_bytes).await.and_then(|(header, checksum, bytes)| {
+                if chained && header.prev_checksum != prev_checksum {
+                    return Err("the frame does not follow the one before it".into());
+                }
+                Ok(Accepted { extent: found.extent, header, checksum, records: records_of(&header, bytes)? })
+            });
+            match frame {
+                Ok(frame) => {
+                    report.frames_scanned += 1;
+                    prev_checksum = frame.checksum;
+                    at += frame.header.total_len();
+                    replay.frame(frame, chained);
+                }
+                Err(what) => {
+                    let until = match found.trailer {
+                        Some(_) => data_end,
+                        None => at.saturating_add(self.options.recovery_search_bytes),
+                    };
+                    let next = reader.find_frame(&id, at + BLOCK as u64, until, extent_bytes).await;
+                    // Inside a sealed extent all was durable.
+                    let durable = found.trailer.map(|t| t.last_lsn);
+                    if next.is_some() || durable.is_some() {
+                        replay.broken(found.extent, found.epoch, at, what, durable);
+                    }
+                    let Some(next) = next else { return };
+                    at = next;
+                    chained = false;
+                }
+            }
+        }
+    }
+
+    /// Makes the pool ready for writing: see the top of this file.
+    async fn go_on(
+        &self,
+        replay: &mut Replay<'_>,
+        seen: Lsn,
+        report: &mut RecoveryReport,
+    ) -> Result<OpenCommit, LogError> {
+        // Extents that hold nothing first: in a full pool, the new one may need their place.
+        for extent in replay.empty_extents() {
+            replay.unsealed.remove(&extent);
+            let epoch = self.extents.with(|t| t.slots.get(extent as usize).map_or(0, |slot| slot.epoch));
+            self.extents.recycle(extent, epoch).await.map_err(|e| take_failed(&e))?;
+        }
+        let open = self.copy_forward(replay, seen, report).await?;
+        let failed = |what: &str, e: &std::io::Error| LogError::Open(format!("a {what} failed during recovery: {e}"));
+        let mut wrote = false;
+        for (extent, unsealed) in std::mem::take(&mut replay.unsealed) {
+            let Some(slot) = self.extents.with(|t| t.slots.get(extent as usize).copied()) else { continue };
+            if slot.footer.is_some() {
+                // Sealed long ago; its footer was bad, so its frames were read.
+                continue;
+            }
+            let id = self.extents.id(extent, slot.epoch);
+            if unsealed.footer.record_count == 0 {
+                let last_lsn = unsealed.footer.last_lsn;
+                self.extents.with(|t| t.slots[extent as usize].last_lsn = last_lsn);
+                self.extents.recycle(extent, slot.epoch).await.map_err(|e| take_failed(&e))?;
+                continue;
+            }
+            let seal = Seal {
+                id,
+                kind: ExtentKind::Commit,
+                start: self.extents.start(extent),
+                extent_bytes: self.pool.extent_bytes,
+                data_end: unsealed.data_end,
+                footer_offset: unsealed.scan_end.max(unsealed.data_end),
+                last_checksum: unsealed.last_checksum,
+                prev_lsn: unsealed.prev_lsn.unwrap_or(0),
+                footer: unsealed.footer,
+            };
+            let sealed: Sealed = seal.write(&*self.disk).await.map_err(|(what, e)| failed(what, &e))?;
+            self.extents.sealed(extent, slot.epoch, sealed);
+            wrote = true;
+        }
+        if wrote {
+            // A cut that is not durable when the next commit is might come undone, and old records appear between new ones.
+            self.disk.flush().await.map_err(|e| failed("flush", &e))?;
+        }
+        Ok(open)
+    }
+
+    /// Copies records that may not have been durable into a new extent, keeping their LSNs, and makes them durable.
+    async fn copy_forward(
+        &self,
+        replay: &mut Replay<'_>,
+        seen: Lsn,
+        report: &mut RecoveryReport,
+    ) -> Result<OpenCommit, LogError> {
+        let failed = |what: &str, e: &std::io::Error| LogError::Open(format!("a {what} failed during recovery: {e}"));
+        let buffers = BufPool::new(4 * self.frame_bytes_max);
+        let waiting = std::mem::take(&mut replay.waiting);
+        let prev = waiting.front().map_or(replay.last, |frame| frame.header.prev_lsn);
+        let mut open = self.open_extent(prev, seen).await?;
+        let mut copied = Vec::new();
+        for frame in waiting {
+            let start = self.extents.start(frame.extent);
+            let at = u64::from(frame.header.offset);
+            let mut reader = Reader::new(self.disk.clone(), start, at, at + frame.header.total_len());
+            let (header, _, bytes) = reader
+                .frame(&frame.header.id, at, self.pool.extent_bytes)
+                .await
+                .map_err(|what| LogError::Open(format!("extent {} at {at}: {what}, read twice", frame.extent)))?;
+            let mut records = Vec::new();
+            for view in header.records(bytes) {
+                let view = view.map_err(|e| LogError::Open(e.to_string()))?;
+                let version = view.header.moved.then_some(view.header.version);
+                let head = bytes::Bytes::copy_from_slice(view.head);
+                let body = vec![bytes::Bytes::copy_from_slice(view.body)];
+                records.push((view.header.lsn, Record { head, body, version }));
+            }
+            let entries: u64 =
+                records.iter().map(|(_, r)| crate::format::footer_entry_bytes(r.head.len()) as u64).sum();
+            if !open.fits(header.total_len(), entries, u64::MAX) {
+                let next = self.open_extent(header.prev_lsn, seen).await?;
+                let full = std::mem::replace(&mut open, next);
+                let id = full.id;
+                let sealed = full.seal().write(&*self.disk).await.map_err(|(what, e)| failed(what, &e))?;
+                self.extents.sealed(id.extent, id.epoch, sealed);
+            }
+            let capacity = (header.total_len() as usize).max(self.frame_bytes_max);
+            let pool = if capacity > self.frame_bytes_max { BufPool::new(2 * capacity) } else { buffers.clone() };
+            let mut builder = FrameBuilder::new(pool.get(capacity).await, &open);
+            report.records_copied += records.len() as u64;
+            for (lsn, record) in records {
+                builder.push(&mut open, lsn, record);
+            }
+            let built = builder.finish(&mut open, header.prev_lsn, replay.witness, true);
+            self.disk.write(built.disk_offset, built.data).await.map_err(|e| failed("write", &e))?;
+            self.extents.wrote(open.id.extent, open.id.epoch, open.at, built.last_lsn, built.min_version);
+            copied.push(built.applied);
+        }
+        if !copied.is_empty() {
+            self.disk.flush().await.map_err(|e| failed("flush", &e))?;
+        }
+        for records in copied {
+            replay.give(&records);
+        }
+        Ok(open)
+    }
+
+    async fn open_extent(&self, prev_lsn: Lsn, seen: Lsn) -> Result<OpenCommit, LogError> {
+        let base_lsn = prev_lsn.min(seen) + 1;
+        let id = self
+            .extents
+            .take(ExtentKind::Commit, base_lsn, Priority::Compaction)
+            .await
+            .map_err(|error| take_failed(&error))?;
+        Ok(OpenCommit::new(id, self.extents.start(id.extent), self.pool.extent_bytes, prev_lsn))
+    }
+}
+
+fn take_failed(error: &TakeError) -> LogError {
+    match error {
+        TakeError::Full => LogError::Open("the pool is full: no extent is free to go on in".into()),
+        TakeError::Disk(what, error) => LogError::Open(format!("a {what} failed during recovery: {error}")),
+    }
+}

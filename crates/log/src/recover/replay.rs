@@ -1,0 +1,275 @@
+//! Puts the records that survived in order, and tells a torn tail from corruption.
+//!
+//! Frames are accepted as long as each says that the one before it is the last one accepted. What comes after a hole is held back.
+//! If any of that was written when something in the hole was already durable, the hole is corruption; otherwise nobody was
+//! promised anything in or after it, and it is cut.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::report::{Cut, RecoveryReport};
+use crate::format::{FooterEntry, FrameHeader};
+use crate::seal::FooterBuilder;
+use crate::{Applied, Applier, Location, Lsn};
+
+/// How many records the applier gets at a time from footers.
+const BATCH: usize = 1024;
+
+/// A commit extent that was not sealed.
+#[derive(Default)]
+pub(super) struct Unsealed {
+    /// What its footer will hold.
+    pub(super) footer: FooterBuilder,
+    /// Where the frames that it keeps end.
+    pub(super) data_end: u64,
+    /// Where the last valid frame ends, kept or not.
+    pub(super) scan_end: u64,
+    pub(super) last_checksum: u32,
+    pub(super) prev_lsn: Option<Lsn>,
+}
+
+/// A frame whose records are in order.
+pub(super) struct Accepted {
+    pub(super) extent: u32,
+    pub(super) header: FrameHeader,
+    pub(super) checksum: u32,
+    pub(super) records: Vec<Applied>,
+}
+
+struct Hole {
+    after: Lsn,
+    epoch: u64,
+    extent: u32,
+    offset: u64,
+    what: String,
+}
+
+enum Held {
+    Frame(Accepted),
+    Records(Vec<Applied>),
+}
+
+pub(super) struct Replay<'a> {
+    applier: &'a dyn Applier,
+    checkpoint: Lsn,
+    /// LSNs up to here need not be there: indexed, or recycled.
+    excused: Lsn,
+    /// The last one in order.
+    pub(super) last: Lsn,
+    /// The highest seen anywhere.
+    pub(super) seen: Lsn,
+    /// All up to here was durable, as a later frame, a trailer or the checkpoint shows.
+    pub(super) witness: Lsn,
+    /// In order, but not known to have been durable.
+    pub(super) waiting: VecDeque<Accepted>,
+    hole: Option<Hole>,
+    held: Vec<Held>,
+    held_witness: Lsn,
+    pub(super) unsealed: BTreeMap<u32, Unsealed>,
+    pub(super) replayed: u64,
+}
+
+impl<'a> Replay<'a> {
+    pub(super) fn new(applier: &'a dyn Applier, checkpoint: Lsn, recycled: Lsn) -> Self {
+        Self {
+            applier,
+            checkpoint,
+            excused: checkpoint.max(recycled),
+            last: 0,
+            seen: 0,
+            witness: checkpoint,
+            waiting: VecDeque::new(),
+            hole: None,
+            held: Vec::new(),
+            held_witness: 0,
+            unsealed: BTreeMap::new(),
+            replayed: 0,
+        }
+    }
+
+    /// A sealed extent whose records the applier has.
+    pub(super) fn skip_sealed(&mut self, last_lsn: Lsn) {
+        self.last = self.last.max(last_lsn);
+        self.seen = self.seen.max(last_lsn);
+        self.witness = self.witness.max(last_lsn);
+    }
+
+    /// All up to here was durable.
+    pub(super) fn witness_to(&mut self, lsn: Lsn) {
+        self.witness = self.witness.max(lsn);
+    }
+
+    /// Extents that were not sealed and hold nothing that is kept or waits to be copied.
+    pub(super) fn empty_extents(&self) -> Vec<u32> {
+        let waits = |extent: u32| self.waiting.iter().any(|frame| frame.extent == extent);
+        let unsealed = self.unsealed.iter().filter(|(_, u)| u.footer.record_count == 0);
+        unsealed.map(|(extent, _)| *extent).filter(|extent| !waits(*extent)).collect()
+    }
+
+    /// A sealed extent's records, all at once. A trailer shows that all before it was durable.
+    pub(super) fn sealed(&mut self, extent: u32, epoch: u64, prev_lsn: Lsn, records: Vec<Applied>) {
+        let Some(last_lsn) = records.last().map(|r| r.lsn) else { return };
+        self.seen = self.seen.max(last_lsn);
+        if last_lsn <= self.last {
+            return;
+        }
+        if self.connects(prev_lsn, epoch) {
+            self.witness = self.witness.max(last_lsn);
+            self.settle();
+            self.give(&records);
+            self.last = last_lsn;
+        } else {
+            self.open_hole(extent, epoch, 0, "records before this extent are missing".into());
+            self.held_witness = self.held_witness.max(last_lsn);
+            self.held.push(Held::Records(records));
+        }
+    }
+
+    /// A valid frame. `chained`: it follows the one before it in its extent without a hole.
+    pub(super) fn frame(&mut self, frame: Accepted, chained: bool) {
+        let header = frame.header;
+        self.seen = self.seen.max(header.last_lsn);
+        let unsealed = self.unsealed.entry(frame.extent).or_default();
+        unsealed.scan_end = unsealed.scan_end.max(u64::from(header.offset) + header.total_len());
+        if chained && header.last_lsn <= self.last && self.hole.is_none() {
+            // A copy that an interrupted recovery made of what is still in its first place.
+            self.witness = self.witness.max(header.durable_lsn);
+            return self.settle();
+        }
+        let connects = chained && self.connects(header.prev_lsn, header.id.epoch);
+        if connects {
+            self.last = header.last_lsn;
+            self.witness = self.witness.max(header.durable_lsn);
+            self.waiting.push_back(frame);
+            self.settle();
+        } else {
+            let offset = u64::from(header.offset);
+            self.open_hole(frame.extent, header.id.epoch, offset, "records before this frame are missing".into());
+            self.held_witness = self.held_witness.max(header.durable_lsn);
+            self.held.push(Held::Frame(frame));
+        }
+    }
+
+    /// The chain of an extent has ended where more frames follow, or where more had been durable.
+    pub(super) fn broken(&mut self, extent: u32, epoch: u64, offset: u64, what: String, durable: Option<Lsn>) {
+        self.open_hole(extent, epoch, offset, what);
+        self.held_witness = self.held_witness.max(durable.unwrap_or(0));
+    }
+
+    fn open_hole(&mut self, extent: u32, epoch: u64, offset: u64, what: String) {
+        if self.hole.is_none() {
+            self.hole = Some(Hole { after: self.last, epoch, extent, offset, what });
+        }
+    }
+
+    /// Whether what says that `prev_lsn` came before it goes on from the last record in order. A later extent may go on from
+    /// before a hole: a recovery has cut there.
+    fn connects(&mut self, prev_lsn: Lsn, epoch: u64) -> bool {
+        if prev_lsn > self.last.max(self.excused) {
+            return false;
+        }
+        match &self.hole {
+            None => true,
+            Some(hole) if epoch > hole.epoch => {
+                self.hole = None;
+                self.held.clear();
+                self.held_witness = 0;
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Gives the applier what is known to have been durable.
+    fn settle(&mut self) {
+        while self.waiting.front().is_some_and(|frame| frame.header.last_lsn <= self.witness) {
+            let Some(frame) = self.waiting.pop_front() else { return };
+            self.keep(&frame);
+            self.give(&frame.records);
+        }
+    }
+
+    /// The frame stays where it is.
+    fn keep(&mut self, frame: &Accepted) {
+        let unsealed = self.unsealed.entry(frame.extent).or_default();
+        for record in &frame.records {
+            unsealed.footer.push(&FooterEntry {
+                lsn: record.lsn,
+                version: record.version,
+                moved: record.moved,
+                offset: record.location.offset,
+                body_len: record.location.body_len,
+                head: &record.head,
+            });
+        }
+        unsealed.data_end = u64::from(frame.header.offset) + frame.header.total_len();
+        unsealed.last_checksum = frame.checksum;
+        unsealed.prev_lsn.get_or_insert(frame.header.prev_lsn);
+    }
+
+    pub(super) fn give(&mut self, records: &[Applied]) {
+        let known = records.partition_point(|record| record.lsn <= self.checkpoint);
+        for batch in records[known..].chunks(BATCH) {
+            self.applier.apply(batch);
+            self.replayed += batch.len() as u64;
+        }
+    }
+
+    /// Decides what the hole is. Returns why the pool is read-only, if it is: then everything that is left has been given to the applier.
+    pub(super) fn verdict(&mut self, report: &mut RecoveryReport) -> Option<String> {
+        let hole = self.hole.take()?;
+        if self.held_witness <= hole.after.max(self.excused) {
+            report.cut.push(Cut { extent: hole.extent, offset: hole.offset, what: hole.what });
+            self.held.clear();
+            return None;
+        }
+        let why = format!(
+            "extent {} at {}: {}; records after LSN {} had been acknowledged and are damaged or missing",
+            hole.extent, hole.offset, hole.what, hole.after
+        );
+        report.damage(hole.extent, hole.offset, why.clone());
+        self.give_the_rest();
+        Some(why)
+    }
+
+    /// Everything that can be read is served.
+    pub(super) fn give_the_rest(&mut self) {
+        for frame in std::mem::take(&mut self.waiting) {
+            self.give(&frame.records);
+        }
+        for held in std::mem::take(&mut self.held) {
+            let records = match held {
+                Held::Frame(frame) => frame.records,
+                Held::Records(records) => records,
+            };
+            if let Some(last) = records.last().map(|r| r.lsn).filter(|lsn| *lsn > self.last) {
+                self.give(&records);
+                self.last = last;
+            }
+        }
+    }
+}
+
+/// The records of a verified frame, with copies of their heads.
+pub(super) fn records_of(header: &FrameHeader, frame: &[u8]) -> Result<Vec<Applied>, String> {
+    let mut records = Vec::with_capacity((header.record_count as usize).min(frame.len() / 32));
+    for view in header.records(frame) {
+        let view = view.map_err(|error| error.to_string())?;
+        let location = Location {
+            extent: header.id.extent,
+            epoch: header.id.epoch,
+            offset: view.offset,
+            head_len: view.header.head_len,
+            body_len: view.header.body_len,
+        };
+        records.push(Applied {
+            lsn: view.header.lsn,
+            version: view.header.version,
+            moved: view.header.moved,
+            head: Bytes::copy_from_slice(view.head),
+            location,
+        });
+    }
+    Ok(records)
+}

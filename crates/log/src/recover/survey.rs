@@ -1,0 +1,90 @@
+//! What every extent says of itself: header, trailer, and where those are no good, its first frame.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use steadfast_disk::{BLOCK, Disk};
+
+use crate::Lsn;
+use crate::format::{ExtentHeader, ExtentId, ExtentKind, FormatError, FrameHeader, FrameKind, Superblock, Trailer};
+
+/// An extent as it was found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) extent: u32,
+    /// 0 when it was never used.
+    pub(super) epoch: u64,
+    pub(super) kind: ExtentKind,
+    pub(super) trailer: Option<Trailer>,
+    pub(super) recycled_lsn: Lsn,
+    /// What is wrong with it.
+    pub(super) damage: Option<String>,
+    /// The highest epoch seen in it, of whatever use.
+    pub(super) epoch_max: u64,
+}
+
+/// Looks at all extents.
+pub(super) async fn survey(disk: &Arc<dyn Disk>, sb: &Superblock) -> Vec<Found> {
+    let count = disk.len().saturating_sub(sb.extent_start(0)) / sb.extent_bytes;
+    let count = count.min(u64::from(u32::MAX)) as u32;
+    stream::iter(0..count).map(|extent| look(disk.clone(), *sb, extent)).buffered(32).collect().await
+}
+
+async fn block(disk: &Arc<dyn Disk>, offset: u64) -> Result<Bytes, String> {
+    disk.read(offset, BLOCK).await.map_err(|error| format!("cannot be read: {error}"))
+}
+
+async fn look(disk: Arc<dyn Disk>, sb: Superblock, extent: u32) -> Found {
+    let start = sb.extent_start(extent);
+    let (first, last) = futures::join!(block(&disk, start), block(&disk, start + sb.extent_bytes - BLOCK as u64));
+    let mine = |id: &ExtentId| id.pool == sb.pool && id.extent == extent;
+    let header = match &first {
+        Ok(bytes) => match ExtentHeader::decode(bytes) {
+            Ok(header) if mine(&header.id) => Ok(header),
+            Ok(_) => Err(None),
+            Err(FormatError::Magic(_)) if bytes.iter().all(|b| *b == 0) => Err(None),
+            Err(error) => Err(Some(error.to_string())),
+        },
+        Err(error) => Err(Some(format!("extent header {error}"))),
+    };
+    let trailer = last.ok().and_then(|b| Trailer::decode(&b, sb.extent_bytes).ok()).filter(|t| mine(&t.id));
+    let mut found = Found {
+        extent,
+        epoch: 0,
+        kind: ExtentKind::Free,
+        trailer: None,
+        recycled_lsn: 0,
+        damage: None,
+        epoch_max: trailer.map_or(0, |t| t.id.epoch),
+    };
+    match header {
+        Ok(header) => {
+            found.epoch = header.id.epoch;
+            found.kind = header.kind;
+            found.recycled_lsn = header.recycled_lsn;
+        }
+        Err(what) => {
+            // Everything else of an epoch is written after its header is durable: so the header was there, and is damaged.
+            let first_frame = block(&disk, start + BLOCK as u64).await.ok().and_then(|b| FrameHeader::decode(&b).ok());
+            let frame =
+                first_frame.map(|(frame, _)| frame).filter(|f| mine(&f.id) && u64::from(f.offset) == BLOCK as u64);
+            let by_frame = frame.map(|f| {
+                let kind = if f.kind == FrameKind::Commit { ExtentKind::Commit } else { ExtentKind::Body };
+                (f.id.epoch, kind)
+            });
+            let by_trailer = trailer.map(|t| (t.id.epoch, t.kind));
+            if let Some((epoch, kind)) = by_frame.max(by_trailer) {
+                found.epoch = epoch;
+                found.kind = kind;
+                found.damage = Some(what.unwrap_or_else(|| "no extent header here".into()));
+            } else if what.is_some() {
+                // Bytes that nothing vouches for: a device that was used before, or a header that was being written first.
+                tracing::debug!(extent, ?what, "an extent without a valid header or frame is taken as free");
+            }
+        }
+    }
+    found.epoch_max = found.epoch_max.max(found.epoch);
+    found.trailer = trailer.filter(|t| t.id.epoch == found.epoch && t.kind == found.kind);
+    found
+}

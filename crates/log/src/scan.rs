@@ -1,0 +1,156 @@
+//! Reading an extent from front to back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{FuturesOrdered, StreamExt};
+use steadfast_disk::{BLOCK, Disk};
+use steadfast_flow::BoxFuture;
+
+use crate::format::{ExtentId, FooterBlock, FooterEntry, FrameHeader, Trailer};
+
+const STEP: u64 = 1 << 20;
+const AHEAD: usize = 4;
+
+/// Bytes read, and where in them (from the start of the disk) blocks could not be read: those are zeros.
+type Piece = (Bytes, Vec<u64>);
+
+async fn read_piece(disk: Arc<dyn Disk>, offset: u64, len: usize) -> Piece {
+    if let Ok(bytes) = disk.read(offset, len).await {
+        return (bytes, Vec::new());
+    }
+    let mut bytes = vec![0u8; len];
+    let mut unreadable = Vec::new();
+    for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        let at = offset + (i * BLOCK) as u64;
+        match disk.read(at, block.len()).await {
+            Ok(read) => block.copy_from_slice(&read),
+            Err(_) => unreadable.push(at),
+        }
+    }
+    (bytes.into(), unreadable)
+}
+
+/// A window that moves through a part of an extent, reading ahead. Blocks that cannot be read are zeros in it: what they held
+/// does not validate.
+pub(crate) struct Reader {
+    disk: Arc<dyn Disk>,
+    start: u64,
+    end: u64,
+    base: u64,
+    window: Vec<u8>,
+    asked: u64,
+    ahead: FuturesOrdered<BoxFuture<'static, Piece>>,
+    pub(crate) unreadable: Vec<u64>,
+}
+
+impl Reader {
+    /// Reads from `from` to `end`, in bytes from the start of the extent that begins at `start` on the disk.
+    pub(crate) fn new(disk: Arc<dyn Disk>, start: u64, from: u64, end: u64) -> Self {
+        Self {
+            disk,
+            start,
+            end,
+            base: from,
+            window: Vec::new(),
+            asked: from,
+            ahead: FuturesOrdered::new(),
+            unreadable: Vec::new(),
+        }
+    }
+
+    /// Up to `len` bytes at `at`; fewer at the end. `at` never goes back.
+    pub(crate) async fn get(&mut self, at: u64, len: usize) -> &[u8] {
+        let at = at.min(self.end);
+        let want = (at + len as u64).min(self.end);
+        while self.base + (self.window.len() as u64) < want {
+            while self.asked < self.end && self.ahead.len() < AHEAD {
+                let n = STEP.min(self.end - self.asked);
+                let read = read_piece(self.disk.clone(), self.start + self.asked, n as usize);
+                self.ahead.push_back(Box::pin(read));
+                self.asked += n;
+            }
+            let Some((bytes, unreadable)) = self.ahead.next().await else { break };
+            self.unreadable.extend(unreadable);
+            let done = (at.saturating_sub(self.base) as usize).min(self.window.len());
+            self.window.drain(..done);
+            self.base += done as u64;
+            self.window.extend_from_slice(&bytes);
+        }
+        let from = (at.saturating_sub(self.base) as usize).min(self.window.len());
+        let to = (want.saturating_sub(self.base) as usize).min(self.window.len());
+        &self.window[from..to.max(from)]
+    }
+
+    /// The frame at `at`, header and payload verified; or why there is none.
+    pub(crate) async fn frame(
+        &mut self,
+        id: &ExtentId,
+        at: u64,
+        extent_bytes: u64,
+    ) -> Result<(FrameHeader, u32, &[u8]), String> {
+        let block = self.get(at, BLOCK).await;
+        let (header, checksum) = FrameHeader::decode(block).map_err(|e| e.to_string())?;
+        if !header.is_at(id, at, extent_bytes) {
+            return Err("the frame belongs elsewhere".into());
+        }
+        let frame = self.get(at, header.total_len() as usize).await;
+        header.verify_payload(frame).map_err(|e| e.to_string())?;
+        Ok((header, checksum, frame))
+    }
+
+    /// The first block from `at` on, before `until`, that is the header of a frame of this use of the extent.
+    pub(crate) async fn find_frame(&mut self, id: &ExtentId, at: u64, until: u64, extent_bytes: u64) -> Option<u64> {
+        let mut at = at;
+        while at < until.min(self.end) {
+            let window = self.get(at, STEP as usize).await;
+            if window.is_empty() {
+                return None;
+            }
+            let found = window.chunks(BLOCK).position(|block| {
+                FrameHeader::looks_like(block)
+                    && FrameHeader::decode(block).is_ok_and(|(h, _)| h.id == *id && u64::from(h.offset) >= at)
+            });
+            if let Some(i) = found {
+                let place = at + (i * BLOCK) as u64;
+                let block = self.get(place, BLOCK).await;
+                let here = FrameHeader::decode(block).is_ok_and(|(h, _)| h.is_at(id, place, extent_bytes));
+                if here && place < until {
+                    return Some(place);
+                }
+                at = place + BLOCK as u64;
+            } else {
+                at += window.len() as u64;
+            }
+        }
+        None
+    }
+}
+
+/// Reads a footer and gives `each` its entries in order.
+pub(crate) async fn read_footer(
+    disk: &Arc<dyn Disk>,
+    start: u64,
+    trailer: &Trailer,
+    mut each: impl FnMut(&FooterEntry<'_>),
+) -> Result<(), String> {
+    let (mut at, end) =
+        (u64::from(trailer.footer_offset), u64::from(trailer.footer_offset) + u64::from(trailer.footer_len));
+    let mut reader = Reader::new(disk.clone(), start, at, end);
+    let (mut index, mut count) = (0u32, 0u64);
+    while at < end {
+        let len = FooterBlock::peek_len(reader.get(at, BLOCK).await).map_err(|e| e.to_string())?;
+        let bytes = reader.get(at, len).await;
+        let block = FooterBlock::decode(bytes, &trailer.id, at as u32, index).map_err(|e| e.to_string())?;
+        for entry in block.entries() {
+            each(&entry.map_err(|e| e.to_string())?);
+            count += 1;
+        }
+        at += len as u64;
+        index += 1;
+    }
+    if count != trailer.record_count {
+        return Err(format!("the footer has {count} entries, the trailer says {}", trailer.record_count));
+    }
+    Ok(())
+}

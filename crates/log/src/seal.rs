@@ -1,0 +1,120 @@
+//! Sealing: the footer is built in memory while the extent is written, and goes to disk when the extent is full.
+
+use std::io;
+
+use bytes::Bytes;
+use steadfast_disk::{BLOCK, Disk};
+
+use crate::Lsn;
+use crate::extents::Sealed;
+use crate::format::{
+    ExtentId, ExtentKind, FOOTER_BLOCK_BYTES, FOOTER_BLOCK_HEADER, FooterEntry, Trailer, footer_bytes_max,
+    footer_entry_bytes, seal_footer_block,
+};
+
+/// The entries of a footer to be, encoded.
+#[derive(Debug, Default)]
+pub(crate) struct FooterBuilder {
+    blocks: Vec<(Vec<u8>, u32)>,
+    entry_bytes: u64,
+    pub(crate) record_count: u64,
+    pub(crate) first_lsn: Lsn,
+    pub(crate) last_lsn: Lsn,
+    min_version: Option<Lsn>,
+}
+
+impl FooterBuilder {
+    pub(crate) fn push(&mut self, entry: &FooterEntry<'_>) {
+        let full = self.blocks.last().is_none_or(|(b, _)| b.len() >= FOOTER_BLOCK_HEADER + FOOTER_BLOCK_BYTES);
+        if full {
+            self.blocks.push((vec![0; FOOTER_BLOCK_HEADER], 0));
+        }
+        if let Some((block, count)) = self.blocks.last_mut() {
+            entry.encode(block);
+            *count += 1;
+        }
+        self.entry_bytes += footer_entry_bytes(entry.head.len()) as u64;
+        self.record_count += 1;
+        if self.first_lsn == 0 {
+            self.first_lsn = entry.lsn;
+        }
+        self.last_lsn = self.last_lsn.max(entry.lsn);
+        self.min_version = Some(self.min_version.map_or(entry.version, |v| v.min(entry.version)));
+    }
+
+    pub(crate) fn entry_bytes(&self) -> u64 {
+        self.entry_bytes
+    }
+
+    pub(crate) fn min_version(&self) -> Lsn {
+        self.min_version.unwrap_or(Lsn::MAX)
+    }
+
+    /// The most that the footer will take on disk if `more` bytes of entries come.
+    pub(crate) fn bytes_max(&self, more: u64) -> u64 {
+        footer_bytes_max(self.entry_bytes + more)
+    }
+}
+
+/// What is to be sealed.
+pub(crate) struct Seal {
+    pub(crate) id: ExtentId,
+    pub(crate) kind: ExtentKind,
+    /// Where the extent begins on the disk.
+    pub(crate) start: u64,
+    pub(crate) extent_bytes: u64,
+    /// Where the frames that count end.
+    pub(crate) data_end: u64,
+    /// Where the footer may begin: behind everything that a later start might still want to look at.
+    pub(crate) footer_offset: u64,
+    pub(crate) last_checksum: u32,
+    pub(crate) prev_lsn: Lsn,
+    pub(crate) footer: FooterBuilder,
+}
+
+impl Seal {
+    /// Writes footer and trailer. The flush between them makes the trailer a proof: where it is, all before it was durable.
+    /// The trailer itself needs none: without it, the frames are scanned.
+    pub(crate) async fn write(self, disk: &dyn Disk) -> Result<Sealed, (&'static str, io::Error)> {
+        let mut at = self.footer_offset;
+        let mut batch: Vec<u8> = Vec::new();
+        let mut batch_at = at;
+        let (min_version, record_count) = (self.footer.min_version(), self.footer.record_count);
+        let (first_lsn, last_lsn) = (self.footer.first_lsn, self.footer.last_lsn);
+        for (i, (mut block, count)) in self.footer.blocks.into_iter().enumerate() {
+            seal_footer_block(&mut block, &self.id, at as u32, i as u32, count);
+            at += block.len() as u64;
+            if batch.is_empty() {
+                batch = block;
+            } else {
+                batch.extend_from_slice(&block);
+            }
+            if batch.len() >= 1 << 20 {
+                let len = batch.len() as u64;
+                disk.write(self.start + batch_at, std::mem::take(&mut batch).into()).await.map_err(|e| ("write", e))?;
+                batch_at += len;
+            }
+        }
+        if !batch.is_empty() {
+            disk.write(self.start + batch_at, batch.into()).await.map_err(|e| ("write", e))?;
+        }
+        disk.flush().await.map_err(|e| ("flush", e))?;
+        let trailer = Trailer {
+            id: self.id,
+            kind: self.kind,
+            data_end: self.data_end as u32,
+            footer_offset: self.footer_offset as u32,
+            footer_len: (at - self.footer_offset) as u32,
+            record_count,
+            first_lsn,
+            last_lsn,
+            min_version,
+            last_checksum: self.last_checksum,
+            prev_lsn: self.prev_lsn,
+        };
+        let block = Bytes::copy_from_slice(&trailer.encode());
+        disk.write(self.start + self.extent_bytes - BLOCK as u64, block).await.map_err(|e| ("write", e))?;
+        let footer = Some((trailer.footer_offset, trailer.footer_len));
+        Ok(Sealed { min_version, last_lsn, data_end: self.data_end, footer })
+    }
+}

@@ -1,0 +1,139 @@
+//! What the log says about itself.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::latch::LogState;
+use crate::{ExtentUsage, Lsn};
+
+/// Counts of values by size: bucket `i` counts values of at least `2^i` and below `2^(i+1)` (bucket 0 also 0).
+#[derive(Debug, Clone, Serialize)]
+pub struct Histogram {
+    /// Counts, smallest values first.
+    pub buckets: Vec<u64>,
+    /// How many values.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct HistogramCounter {
+    buckets: [AtomicU64; 32],
+    count: AtomicU64,
+    sum: AtomicU64,
+}
+
+impl HistogramCounter {
+    pub(crate) fn add(&self, value: u64) {
+        let bucket = (63 - (value | 1).leading_zeros() as usize).min(self.buckets.len() - 1);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.count.fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Histogram {
+        let mut buckets: Vec<u64> = self.buckets.iter().map(|b| b.load(Relaxed)).collect();
+        while buckets.last() == Some(&0) {
+            buckets.pop();
+        }
+        Histogram { buckets, count: self.count.load(Relaxed), sum: self.sum.load(Relaxed) }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Metrics {
+    pub(crate) group: HistogramCounter,
+    pub(crate) flush_us: HistogramCounter,
+    pub(crate) commits: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) frame_bytes: AtomicU64,
+    pub(crate) frames: AtomicU64,
+    pub(crate) chunks: AtomicU64,
+    pub(crate) chunk_bytes: AtomicU64,
+    pub(crate) async_lag_us_max: AtomicU64,
+    pub(crate) gather_waits: AtomicU64,
+    pub(crate) gather_timeouts: AtomicU64,
+    pub(crate) read_damage: AtomicU64,
+    pub(crate) reads_healed: AtomicU64,
+}
+
+impl Metrics {
+    pub(crate) fn flushed(&self, took: Duration) {
+        self.flush_us.add(took.as_micros() as u64);
+    }
+}
+
+/// Extents by state and kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ExtentCounts {
+    /// Free and ready.
+    pub free: u64,
+    /// How many more the disk could hold.
+    pub growable: u64,
+    /// Commit extents that are being written.
+    pub open_commit: u64,
+    /// Body extents that are being written.
+    pub open_body: u64,
+    /// Sealed commit extents.
+    pub sealed_commit: u64,
+    /// Sealed body extents.
+    pub sealed_body: u64,
+    /// Live bytes in commit extents.
+    pub live_commit_bytes: u64,
+    /// Live bytes in body extents.
+    pub live_body_bytes: u64,
+}
+
+/// What the log says about itself; counters since it was opened.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogStatus {
+    /// Whether it takes writes.
+    pub log: LogState,
+    /// UUID of the pool.
+    pub pool: String,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Extents by state and kind.
+    pub extents: ExtentCounts,
+    /// LSN of the last record that was accepted.
+    pub accepted_lsn: Lsn,
+    /// LSN of the last record that has been applied.
+    pub applied_lsn: Lsn,
+    /// LSN up to which all is durable.
+    pub durable_lsn: Lsn,
+    /// Batches a frame.
+    pub group_size: Histogram,
+    /// Time of a flush (with the write before it), in microseconds.
+    pub flush_us: Histogram,
+    /// Batches committed.
+    pub commits: u64,
+    /// Records committed.
+    pub records: u64,
+    /// Frames written.
+    pub frames: u64,
+    /// Bytes of frames written.
+    pub frame_bytes: u64,
+    /// Chunks written.
+    pub chunks: u64,
+    /// Bytes of chunks written.
+    pub chunk_bytes: u64,
+    /// The longest that an asynchronous commit waited for its flush, in microseconds.
+    pub async_lag_us_max: u64,
+    /// How often a flush waited for its cohort.
+    pub gather_waits: u64,
+    /// How often the cohort did not come.
+    pub gather_timeouts: u64,
+    /// Bytes accepted and not yet on disk.
+    pub pending_bytes: u64,
+    /// The bound on them.
+    pub pending_bytes_max: u64,
+    /// Reads that found damage, or could not read.
+    pub read_damage: u64,
+    /// Reads that succeeded on a second try.
+    pub reads_healed: u64,
+    /// Live bytes by extent.
+    pub usage: Vec<ExtentUsage>,
+}

@@ -1,0 +1,116 @@
+//! Commit, read, close, open again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use steadfast_disk::MemDisk;
+
+use super::harness::{body, format, open, record};
+use crate::{Durability, LogError, Priority};
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_a_crash_and_after_a_clean_stop() {
+    let disk = MemDisk::fixed(40 << 20);
+    format(&disk, 1 << 20).await;
+    let first = open(&disk).await;
+    for n in 0..20 {
+        assert_eq!(first.put(n, 4096).await, n + 1);
+    }
+    assert_eq!(first.check_all().await, 20);
+    // Not closed: as after a crash.
+    let second = open(&disk).await;
+    assert_eq!(second.check_all().await, 20);
+    assert!(second.report.damage.is_empty() && second.report.cut.is_empty(), "{:?}", second.report);
+    second.put(20, 10).await;
+    second.log.close().await.expect("closes");
+    let third = open(&disk).await;
+    assert_eq!(third.check_all().await, 21);
+    assert_eq!((third.report.extents_scanned, third.report.footers_read), (0, 2));
+    assert!(third.report.damage.is_empty() && third.report.cut.is_empty(), "{:?}", third.report);
+}
+
+#[tokio::test]
+async fn many_extents_are_sealed_and_come_back_from_their_footers() {
+    let disk = MemDisk::growable(64 << 20);
+    format(&disk, 1 << 20).await;
+    let first = open(&disk).await;
+    for n in 0..200u64 {
+        let batch = (0..4).map(|i| record(n * 4 + i, 8000)).collect();
+        let done = first.submit(batch, Durability::Sync).await.expect("accepted").await.expect("commits");
+        assert!(done.durable);
+    }
+    let counts = first.log.status().extents;
+    assert!(counts.sealed_commit >= 5, "{counts:?}");
+    assert_eq!(first.check_all().await, 800);
+    let second = open(&disk).await;
+    assert_eq!(second.check_all().await, 800);
+    assert!(second.report.footers_read >= 5, "{:?}", second.report);
+    assert!(second.report.damage.is_empty() && second.report.cut.is_empty(), "{:?}", second.report);
+    assert_eq!(second.lsns(), (1..=800).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn replay_begins_after_the_checkpoint() {
+    let disk = MemDisk::fixed(40 << 20);
+    format(&disk, 1 << 20).await;
+    let first = open(&disk).await;
+    for n in 0..300 {
+        first.put(n, 8000).await;
+    }
+    let second = super::harness::open_at(std::sync::Arc::new(disk.clone()), 250).await;
+    assert_eq!(second.lsns(), (251..=300).collect::<Vec<_>>());
+    second.check_all().await;
+    assert_eq!(second.put(300, 5).await, 301);
+}
+
+#[tokio::test]
+async fn chunks_read_back_whole_and_in_ranges() {
+    let disk = MemDisk::fixed(64 << 20);
+    format(&disk, 4 << 20).await;
+    let opened = open(&disk).await;
+    let wait = Duration::from_secs(1);
+    let mut places = Vec::new();
+    for n in 0..12u64 {
+        let len = 1_000_000 - 70_000 * n as usize;
+        let data = body(n, len);
+        let mut chunk = opened.log.chunk(1 << 20, Priority::Write, wait).await.expect("room");
+        assert_eq!((chunk.put(&data[..1000]), chunk.put(&data[1000..])), (1000, len - 1000));
+        let place = opened.log.write_chunk(Bytes::from(format!("head {n}")), chunk).await.expect("writes");
+        places.push((place, data));
+    }
+    assert_eq!(opened.log.status().pending_bytes, 0);
+    for (place, data) in &places {
+        let len = data.len() as u32;
+        for range in [0..len, 0..1, len - 1..len, 65_535..65_537, 100_000..200_000, 65_536..131_072, 5..5] {
+            let got = opened.log.read(*place, range.clone()).await.expect("reads");
+            assert_eq!(got, data.slice(range.start as usize..range.end as usize));
+        }
+    }
+    assert!(opened.log.read(places[0].0, 0..u32::MAX).await.is_err());
+    opened.put(1, 1).await;
+    let again = open(&disk).await;
+    for (place, data) in &places {
+        assert_eq!(again.log.read(*place, 0..place.body_len).await.expect("reads"), data);
+    }
+}
+
+#[tokio::test]
+async fn a_pool_is_not_formatted_over_and_other_contents_are_not_opened() {
+    let disk = MemDisk::fixed(40 << 20);
+    let memory = std::sync::Arc::new(super::harness::Memory::default());
+    let env = steadfast_flow::Env::tokio();
+    let any: std::sync::Arc<dyn steadfast_disk::Disk> = std::sync::Arc::new(disk.clone());
+    let refused = crate::Log::open(any.clone(), env.clone(), crate::LogOptions::default(), memory.clone()).await;
+    assert!(matches!(refused, Err(LogError::Open(_))));
+    format(&disk, 1 << 20).await;
+    let refused = crate::Log::format(&any, &env, &crate::FormatOptions::default()).await;
+    assert!(matches!(refused, Err(LogError::Open(why)) if why.contains("a pool")));
+    disk.flip(3, 1);
+    let opened = open(&disk).await;
+    assert_eq!(opened.report.damage.len(), 1);
+    let healed = open(&disk).await;
+    assert!(healed.report.damage.is_empty());
+    disk.flip(3, 1);
+    disk.flip((512 << 10) + 20, 1);
+    assert!(crate::Log::open(any, env, crate::LogOptions::default(), memory).await.is_err());
+}
