@@ -303,3 +303,42 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::ReadTarget;
+    use crate::{BLOCK, BufPool};
+    use tokio::sync::{Semaphore, oneshot};
+
+    fn slot(op: Op) -> Slot {
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
+        let (done, _) = oneshot::channel();
+        Slot { request: Request { op, offset: 0, done, slot: permit, counters: Arc::default() }, done: 0 }
+    }
+
+    fn read(len: usize) -> Slot {
+        let buf = BufPool::new(len).try_get(len).expect("room");
+        slot(Op::Read { target: ReadTarget::new(buf, len), start: 0, len })
+    }
+
+    #[test]
+    fn short_answers_are_continued_and_passing_errors_tried_again() {
+        let mut slot = read(3 * BLOCK);
+        assert!(slot.outcome(BLOCK as i32).is_none());
+        assert!(slot.outcome(-libc::EAGAIN).is_none());
+        assert!(slot.outcome(-libc::EINTR).is_none());
+        assert_eq!(slot.done, BLOCK, "only what was moved counts");
+        assert!(slot.outcome(2 * BLOCK as i32).expect("whole").is_ok());
+    }
+
+    #[test]
+    fn an_early_end_and_errors_are_told_apart() {
+        let end = |mut slot: Slot, answer| slot.outcome(answer).expect("an end").expect_err("an error");
+        assert_eq!(end(read(BLOCK), 0).kind(), io::ErrorKind::UnexpectedEof);
+        let write = slot(Op::Write { data: vec![0; BLOCK].into(), flush: false });
+        assert_eq!(end(write, 0).kind(), io::ErrorKind::WriteZero);
+        assert_eq!(end(read(BLOCK), -libc::EIO).raw_os_error(), Some(libc::EIO));
+        assert_eq!(end(read(BLOCK), -libc::ENOSPC).kind(), io::ErrorKind::StorageFull);
+    }
+}

@@ -100,6 +100,27 @@ async fn a_block_device_is_a_disk() {
     }
 }
 
+#[tokio::test]
+async fn a_devices_error_keeps_its_number() {
+    let folder = folder();
+    let backing = folder.path().join("backing");
+    let file = std::fs::File::create(&backing).expect("a file");
+    file.set_len(at(1024)).expect("room");
+    let Some(device) = Loop::attach(&backing) else { return };
+    // The device keeps its size, and its second half has nothing below it.
+    file.set_len(at(512)).expect("shorter");
+    for mode in common::MODES {
+        let Some(disk) = open(&PathBuf::from(&device.0), &options(mode)) else { continue };
+        disk.read(at(100), 8 * BLOCK).await.expect("the good half");
+        let error = disk.read(at(800), 8 * BLOCK).await.expect_err("the bad half");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        disk.read(at(100), 400 * BLOCK).await.expect("the good half, in pieces");
+        disk.read(at(300), 400 * BLOCK).await.expect_err("one piece is bad");
+        let stats = disk.stats();
+        assert!(stats.errors >= 2 && stats.in_flight == 0 && stats.pool_used_bytes == 0, "{stats:?}");
+    }
+}
+
 /// Makes the kernel refuse io_uring to this thread and those that it starts, as container runtimes do.
 fn refuse_io_uring() -> std::io::Result<()> {
     let step = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
