@@ -150,7 +150,8 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes every write that completed before this call durable (`fdatasync`).
     ///
     /// # Errors
-    /// What the device says. After an error nothing may be assumed of any write since the last success.
+    /// What the device says. After an error nothing may be assumed of any write since the last success, and a disk
+    /// on a real device refuses all later flushes with the same error until it is opened again.
     fn flush(&self) -> IoFuture<()>;
 
     /// [`Disk::write`] and then [`Disk::flush`], in one trip to the driver where that is possible.

@@ -199,7 +199,12 @@ impl Inner {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         };
         if end > from {
-            grow::grow(&self.file, from, end)?;
+            grow::grow(&self.file, from, end).inspect_err(|error| {
+                // It may have been the sync that failed, and that is a flush of this file like any other.
+                if error.kind() != io::ErrorKind::StorageFull {
+                    self.counters.latch(error);
+                }
+            })?;
             self.len.store(end, Ordering::Release);
         }
         Ok(())

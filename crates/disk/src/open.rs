@@ -16,6 +16,9 @@ use crate::{BLOCK, DiskOptions, Geometry};
 /// `BLKGETSIZE64`: the size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
 
+/// The kernel takes no more than 2 GiB at a time, and nothing gains from that.
+const MAX_IO_BYTES: usize = 64 << 20;
+
 /// A file or device that is open and ours.
 pub(crate) struct Opened {
     pub(crate) file: File,
@@ -138,7 +141,7 @@ fn inspect(file: File, path: &Path, options: &DiskOptions) -> io::Result<Opened>
         growable: !device,
         prefill_pays: !device,
         align_bytes: alignment(&file, path)?,
-        max_io_bytes: (options.max_io_bytes / BLOCK).max(1) * BLOCK,
+        max_io_bytes: (options.max_io_bytes.min(MAX_IO_BYTES) / BLOCK).max(1) * BLOCK,
         zones: None,
         cache: cache_claim(number),
     };

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -59,7 +59,7 @@ impl Op {
     }
 }
 
-/// Counters of a disk, shared with the requests in flight.
+/// Counters of a disk, and whether it may still be flushed; shared with the requests in flight.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,
@@ -70,6 +70,27 @@ pub(crate) struct Counters {
     pub(crate) flush_us: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) copied_bytes: AtomicU64,
+    /// The error number of the first flush that failed; 0 for none.
+    flush_failed: AtomicI32,
+}
+
+impl Counters {
+    /// Remembers that a flush failed. The kernel tells an open file of a lost write once, to whichever flush comes first,
+    /// and has dropped the data by then: a later success would be a lie, so there is none until the disk is opened again.
+    pub(crate) fn latch(&self, error: &io::Error) {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        if self.flush_failed.compare_exchange(0, errno, Relaxed, Relaxed).is_ok() {
+            tracing::error!(%error, "a flush failed: nothing can be made durable until the disk is opened again");
+        }
+    }
+
+    /// Refuses a flush after one that failed.
+    pub(crate) fn may_flush(&self) -> io::Result<()> {
+        match self.flush_failed.load(Relaxed) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
 }
 
 /// A request in flight. Holds its slot of the queue depth.

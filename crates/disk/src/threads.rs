@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::request::{Driver, Op, Request, now};
+use crate::request::{Counters, Driver, Op, Request, now};
 
 /// Threads for bulk work at most: each needs a stack, and a device is saturated well below this.
 const BULK_THREADS_MAX: usize = 32;
@@ -122,12 +122,14 @@ pub(crate) fn join(thread: JoinHandle<()>) {
 
 fn run(file: &File, request: Request) {
     let mut flushed = None;
-    let result = transfer(file, &request).and_then(|()| {
-        if request.op.commits() {
-            flushed = Some(flush(file)?);
-        }
-        Ok(())
-    });
+    let result = if request.op.commits() {
+        request.counters.may_flush().and_then(|()| transfer(file, &request)).and_then(|()| {
+            flushed = Some(flush(file, &request.counters)?);
+            Ok(())
+        })
+    } else {
+        transfer(file, &request)
+    };
     request.finish(result, flushed);
 }
 
@@ -168,8 +170,37 @@ fn count(got: i64, reads: bool) -> io::Result<Option<usize>> {
 }
 
 /// `fdatasync`, and how long it took. Never retried: after an error the kernel may have dropped what was dirty.
-fn flush(file: &File) -> io::Result<Duration> {
+fn flush(file: &File, counters: &Counters) -> io::Result<Duration> {
     let start = now();
-    file.sync_data()?;
+    file.sync_data().inspect_err(|error| counters.latch(error))?;
+    // Another flush may have failed meanwhile, and this one would not have been told.
+    counters.may_flush()?;
     Ok(start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::{Semaphore, oneshot};
+
+    #[test]
+    fn no_flush_succeeds_after_one_that_failed() {
+        let file = Arc::new(File::open("/dev/null").expect("a file that cannot be flushed"));
+        let workers = Workers::start(&file, "test", 1).expect("a thread");
+        let counters = Arc::<Counters>::default();
+        let flush = || {
+            let slot = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
+            let (done, answer) = oneshot::channel();
+            workers.push(Request { op: Op::Flush, offset: 0, done, slot, counters: counters.clone() });
+            answer.blocking_recv().expect("an answer")
+        };
+        assert_eq!(flush().expect_err("not for this file").raw_os_error(), Some(libc::EINVAL));
+        // Now the system call would succeed.
+        let good = File::open("/proc/self/exe").expect("a file");
+        // SAFETY: both descriptors are open and ours.
+        assert!(unsafe { libc::dup2(good.as_raw_fd(), file.as_raw_fd()) } >= 0);
+        file.sync_data().expect("the system call");
+        assert_eq!(flush().expect_err("refused").raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(counters.errors.load(std::sync::atomic::Ordering::Relaxed), 2);
+    }
 }
