@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use steadfast_log::{ExtentUsage, Location};
 
-use crate::journal::Log;
+use steadfast_log::Log;
 use crate::record::manifest::Share;
 
 /// See the module.

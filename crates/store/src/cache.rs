@@ -65,11 +65,13 @@ impl ReadCache {
         found
     }
 
-    /// Keeps a copy: what was read may lie in the disk's own bounded memory.
-    pub(crate) fn put(&self, at: &Location, piece: u32, data: &Bytes) {
+    /// Keeps a copy and returns it: what was read lies in the disk's own bounded memory, which a slow consumer must not hold.
+    pub(crate) fn put(&self, at: &Location, piece: u32, data: &Bytes) -> Bytes {
+        let copy = Bytes::copy_from_slice(data);
         if let Some(cache) = &self.cache {
-            cache.insert((*at, piece), Bytes::copy_from_slice(data));
+            cache.insert((*at, piece), copy.clone());
         }
+        copy
     }
 
     pub(crate) fn status(&self) -> CacheStatus {

@@ -15,7 +15,7 @@ use crate::buckets::Bucket;
 use crate::cache::ReadCache;
 use crate::checkpoint::Checkpoint;
 use crate::index::Index;
-use crate::journal::{Log, Reservation, Ticket};
+use steadfast_log::{Log, Reservation, Ticket};
 use crate::owners::Owners;
 use crate::pending::{Entry, Fate, Pending, Shard, shard_of};
 use crate::record::keys::{BucketId, Id};
@@ -27,6 +27,14 @@ use crate::{StoreError, StoreOptions};
 impl From<Malformed> for StoreError {
     fn from(e: Malformed) -> Self {
         Self::Index(e.to_string())
+    }
+}
+
+/// The log's "busy" is the store's.
+pub(crate) fn busy(e: LogError) -> StoreError {
+    match e {
+        LogError::Busy { .. } => StoreError::Busy("data on its way to the disk"),
+        e => e.into(),
     }
 }
 
@@ -97,7 +105,7 @@ pub(crate) struct Core {
     /// The highest LSN that the store has submitted.
     pub(crate) submitted: AtomicU64,
     pub(crate) replay: Mutex<Option<Replay>>,
-    pub(crate) pool: Mutex<[u8; 16]>,
+    pub(crate) pool: [u8; 16],
     pub(crate) objects: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) uploads: AtomicU64,
@@ -260,18 +268,20 @@ impl Core {
         }
     }
 
-    /// Room in the log's budget.
-    pub(crate) async fn reserve(&self, log: &Log, bytes: u64, priority: Priority) -> Result<Reservation, StoreError> {
-        if priority == Priority::Write
-            && self.memtable_bytes.load(Ordering::Relaxed) > self.options.memtable_bytes_max * 8
-        {
+    /// Refuses new data while the index cannot be written and more would only fill the memory.
+    pub(crate) fn admit(&self) -> Result<(), StoreError> {
+        if self.memtable_bytes.load(Ordering::Relaxed) > self.options.memtable_bytes_max.saturating_mul(8) {
             return Err(StoreError::Busy("index changes that are not on disk yet"));
         }
-        match log.reserve(bytes, priority, self.options.write_wait).await {
-            Ok(reservation) => Ok(reservation),
-            Err(LogError::Busy { .. }) => Err(StoreError::Busy("data on its way to the disk")),
-            Err(e) => Err(e.into()),
+        Ok(())
+    }
+
+    /// Room in the log's budget.
+    pub(crate) async fn reserve(&self, log: &Log, bytes: u64, priority: Priority) -> Result<Reservation, StoreError> {
+        if priority == Priority::Write {
+            self.admit()?;
         }
+        log.reserve(bytes, priority, self.options.write_wait).await.map_err(busy)
     }
 
     /// 128 random bits.
@@ -285,7 +295,7 @@ impl Core {
     /// The state as of the last applied record, to be saved.
     pub(crate) fn snapshot(&self) -> Checkpoint {
         Checkpoint {
-            pool: *self.pool.lock(),
+            pool: self.pool,
             lsn: self.progress.borrow().lsn,
             objects: self.objects.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),

@@ -11,7 +11,6 @@ mod checkpoint;
 mod complete;
 mod core;
 mod index;
-mod journal;
 mod list;
 mod objects;
 mod options;
@@ -30,7 +29,6 @@ pub use api::{
 };
 pub use cache::CacheStatus;
 pub use index::{IndexStatus, MemCheckpoint};
-pub use journal::{LogOptions, LogStatus, RecoveryReport};
 pub use options::{IndexKind, OpenReport, StoreOptions};
 pub use reader::ObjectReader;
 pub use status::StoreStatus;

@@ -54,15 +54,29 @@ impl Store {
         Ok(Written { version, durable: committed.durable, modified_ms })
     }
 
-    /// Deletes objects in one commit; the answers are in the order of `keys`.
+    /// Deletes objects, as many in one commit as it can take; the answers are in the order of `keys`.
     pub async fn delete_many(
         &self,
         bucket: &str,
         keys: Vec<String>,
         durability: Option<Durability>,
     ) -> Vec<Result<(), StoreError>> {
-        let result = self.delete_batch(bucket, &keys, durability).await;
-        keys.iter().map(|_| result.clone()).collect()
+        // Usually one; a small pool's batches are small.
+        let batch_max = self.log().limits().batch_bytes_max / 2;
+        let mut results = Vec::with_capacity(keys.len());
+        let mut rest = &keys[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|key| {
+                bytes += key.len() as u64 + 256;
+                bytes <= batch_max
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            let result = self.delete_batch(bucket, now, durability).await;
+            results.extend(now.iter().map(|_| result.clone()));
+            rest = later;
+        }
+        results
     }
 
     async fn delete_batch(

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use steadfast_log::{LogOptions, RecoveryReport};
+
 use crate::MemCheckpoint;
-use crate::journal::{LogOptions, RecoveryReport};
 
 /// Where the index is kept.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use steadfast_log::{Location, LogError};
 
 use crate::apply::live::manifest;
 use crate::core::Core;
-use crate::journal::{ExtentPin, Log};
+use steadfast_log::{ExtentPin, Log};
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Value, keys};
 use crate::{ObjectInfo, PartInfo, Store, StoreError};
@@ -55,8 +55,7 @@ impl Core {
             return Ok(body);
         }
         let body = log.read(*at, 0..at.body_len).await?;
-        self.cache.put(at, 0, &body);
-        Ok(body)
+        Ok(self.cache.put(at, 0, &body))
     }
 
     /// Bytes of a chunk, all within one piece of it.
@@ -70,11 +69,10 @@ impl Core {
         }
         // A small part of a piece is not worth reading all of it.
         if range.len() * 2 < whole.len() {
-            return log.read(*at, range).await;
+            return Ok(Bytes::copy_from_slice(&log.read(*at, range).await?));
         }
         let bytes = log.read(*at, whole).await?;
-        self.cache.put(at, piece, &bytes);
-        Ok(bytes.slice(within))
+        Ok(self.cache.put(at, piece, &bytes).slice(within))
     }
 }
 

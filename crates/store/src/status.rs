@@ -1,11 +1,10 @@
 //! What the store says about itself.
 
 use serde::Serialize;
-use steadfast_log::Lsn;
+use steadfast_log::{LogStatus, Lsn};
 
 use crate::cache::CacheStatus;
 use crate::index::IndexStatus;
-use crate::journal::LogStatus;
 
 /// Gauges and counters of a store.
 #[derive(Debug, Clone, Serialize)]

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use steadfast_disk::Disk;
+use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
 use steadfast_log::LogError;
+use steadfast_log::format::{SUPERBLOCK_OFFSETS, Superblock};
 use tokio::sync::{Notify, watch};
 
 use crate::accounts::Accounts;
@@ -17,7 +18,7 @@ use crate::cache::ReadCache;
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, Persisted, Progress, Registry, Replay};
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};
-use crate::journal::Log;
+use steadfast_log::Log;
 use crate::record::{BucketMeta, Value, keys};
 use crate::status::StoreStatus;
 use crate::{IndexKind, OpenReport, StoreError, StoreOptions};
@@ -48,16 +49,30 @@ pub struct Store {
     shared: Arc<Shared>,
 }
 
+/// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
+async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
+    for offset in SUPERBLOCK_OFFSETS {
+        if offset + BLOCK as u64 <= disk.len()
+            && let Ok(bytes) = disk.read(offset, BLOCK).await
+            && let Ok(superblock) = Superblock::decode(&bytes)
+        {
+            return superblock.pool;
+        }
+    }
+    [0; 16]
+}
+
 /// Opens the index, and what it was at its checkpoint. One without a checkpoint is empty.
 async fn open_index(
     kind: &IndexKind,
     env: &Env,
     options: &StoreOptions,
+    pool: [u8; 16],
 ) -> Result<(Arc<dyn Index>, Checkpoint), StoreError> {
     match kind {
         IndexKind::Memory(checkpoint) => {
             let index: Arc<dyn Index> = Arc::new(MemIndex::open(checkpoint.clone()));
-            let found = read_checkpoint(&*index).unwrap_or_default();
+            let found = read_checkpoint(&*index).unwrap_or_default().filter(|c| c.pool == pool);
             if found.is_none() {
                 checkpoint.clear();
                 return Ok((Arc::new(MemIndex::open(checkpoint.clone())), Checkpoint::default()));
@@ -66,16 +81,17 @@ async fn open_index(
         }
         IndexKind::Lsm(dir) => {
             let (dir, cache) = (dir.clone(), options.index_cache_bytes);
-            let opened = env.blocking(move || open_lsm(dir, cache)).await;
+            let opened = env.blocking(move || open_lsm(dir, cache, pool)).await;
             Ok(opened.ok_or_else(|| StoreError::Index("opening it failed".into()))??)
         }
     }
 }
 
-fn open_lsm(dir: PathBuf, cache_bytes: u64) -> Result<(Arc<dyn Index>, Checkpoint), IndexError> {
+fn open_lsm(dir: PathBuf, cache_bytes: u64, pool: [u8; 16]) -> Result<(Arc<dyn Index>, Checkpoint), IndexError> {
     let index = LsmIndex::open(&dir, cache_bytes)?;
     match read_checkpoint(&index) {
-        Ok(Some(checkpoint)) => return Ok((Arc::new(index), checkpoint)),
+        Ok(Some(checkpoint)) if checkpoint.pool == pool => return Ok((Arc::new(index), checkpoint)),
+        Ok(Some(_)) => tracing::warn!("the index is of another pool and will be rebuilt from the log"),
         Ok(None) if index.is_new() => return Ok((Arc::new(index), Checkpoint::default())),
         Ok(None) => tracing::info!("the index was not finished and will be rebuilt from the log"),
         Err(e) => tracing::warn!(error = %e, "the index is damaged and will be rebuilt from the log"),
@@ -111,7 +127,8 @@ impl Store {
         env: Env,
         options: StoreOptions,
     ) -> Result<(Self, OpenReport), StoreError> {
-        let (index, checkpoint) = open_index(&index, &env, &options).await?;
+        let pool = pool_of(&disk).await;
+        let (index, checkpoint) = open_index(&index, &env, &options, pool).await?;
         let index_rebuilt = checkpoint.lsn == 0;
         let registry = load_registry(&*index)?;
         let core = Arc::new(Core {
@@ -124,7 +141,7 @@ impl Store {
             progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
             submitted: AtomicU64::new(0),
             replay: Mutex::new(Some(Replay { base: checkpoint.lsn, marks: Default::default(), records: 0 })),
-            pool: Mutex::new(checkpoint.pool),
+            pool,
             objects: AtomicU64::new(checkpoint.objects),
             bytes: AtomicU64::new(checkpoint.bytes),
             uploads: AtomicU64::new(0),

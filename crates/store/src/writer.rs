@@ -11,8 +11,8 @@ use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
 
 use crate::apply::repoint::place;
 use crate::buckets::Bucket;
-use crate::core::{Core, Expect, Refusal, Touch};
-use crate::journal::{ChunkBuf, Log, Reservation};
+use crate::core::{Core, Expect, Refusal, Touch, busy};
+use steadfast_log::{ChunkBuf, Log, Reservation};
 use crate::pending::Fate;
 use crate::record::Head;
 use crate::record::keys::{self, Id};
@@ -56,7 +56,7 @@ pub(crate) enum Target {
 struct Chunking {
     id: Id,
     head: Bytes,
-    current: Option<(ChunkBuf, Reservation)>,
+    current: Option<ChunkBuf>,
     in_flight: FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>,
     done: Vec<Location>,
     core: Arc<Core>,
@@ -81,6 +81,7 @@ pub struct ObjectWriter {
     target: Target,
     size_hint: Option<u64>,
     size: u64,
+    inline_max: u64,
     pieces: Vec<Bytes>,
     gathered: BytesMut,
     /// For the record, and how much it is for.
@@ -106,7 +107,9 @@ impl Store {
         size_hint: Option<u64>,
     ) -> Result<ObjectWriter, StoreError> {
         let core = self.core.clone();
-        let inline_max = core.options.inline_max_bytes as u64;
+        // In a small pool a batch is small.
+        let batch_max = self.log().limits().batch_bytes_max;
+        let inline_max = (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096));
         let chunked = matches!(target, Target::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
         let mut writer = ObjectWriter {
             core,
@@ -116,6 +119,7 @@ impl Store {
             target,
             size_hint,
             size: 0,
+            inline_max,
             pieces: Vec::new(),
             gathered: BytesMut::new(),
             room: None,
@@ -144,7 +148,7 @@ impl ObjectWriter {
     pub async fn write(&mut self, data: Bytes) -> Result<(), StoreError> {
         self.size += data.len() as u64;
         if self.chunking.is_none() {
-            if self.size <= self.core.options.inline_max_bytes as u64 {
+            if self.size <= self.inline_max {
                 self.keep(data);
                 return Ok(());
             }
@@ -196,7 +200,7 @@ impl ObjectWriter {
         let Some(chunking) = &mut self.chunking else { return Ok(()) };
         let options = &self.core.options;
         while !data.is_empty() {
-            let (mut chunk, room) = match chunking.current.take() {
+            let mut chunk = match chunking.current.take() {
                 Some(current) => current,
                 None => {
                     while chunking.in_flight.len() >= options.chunks_in_flight_max.max(1) {
@@ -204,17 +208,18 @@ impl ObjectWriter {
                     }
                     let written: u64 = self.size - data.len() as u64;
                     let left = self.size_hint.and_then(|hint| hint.checked_sub(written)).unwrap_or(u64::MAX);
-                    let capacity = (options.chunk_bytes as u64).min(left.max(data.len() as u64)) as usize;
-                    let bytes = (capacity + chunking.head.len()) as u64;
-                    let room = self.core.reserve(&self.log, bytes, Priority::Write).await?;
-                    (self.log.chunk(capacity).await?, room)
+                    let most = options.chunk_bytes.clamp(1, self.log.limits().chunk_bytes_max);
+                    let capacity = (most as u64).min(left.max(data.len() as u64)) as usize;
+                    self.core.admit()?;
+                    self.log.chunk(capacity, Priority::Write, options.write_wait).await.map_err(busy)?
                 }
             };
             let (now, later) = data.split_at(chunk.room().min(data.len()));
             chunk.put(now);
             data = later;
-            chunking.current = Some((chunk, room));
-            if chunking.current.as_ref().is_some_and(|(chunk, _)| chunk.room() == 0) {
+            let full = chunk.room() == 0;
+            chunking.current = Some(chunk);
+            if full {
                 chunking.launch(&self.log)?;
                 chunking.poke().await?;
             }
@@ -341,12 +346,12 @@ pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
 impl Chunking {
     /// Sends the current chunk off.
     fn launch(&mut self, log: &Log) -> Result<(), StoreError> {
-        let Some((chunk, room)) = self.current.take() else { return Ok(()) };
-        if chunk.len() == 0 {
+        let Some(chunk) = self.current.take() else { return Ok(()) };
+        if chunk.is_empty() {
             return Ok(());
         }
         let (log, head) = (log.clone(), self.head.clone());
-        self.in_flight.push_back(Box::pin(async move { log.write_chunk(&room, head, chunk).await }));
+        self.in_flight.push_back(Box::pin(async move { log.write_chunk(head, chunk).await }));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use steadfast_log::{Location, LogError, Lsn};
 
 use crate::StoreError;
 use crate::core::Core;
-use crate::journal::Log;
+use steadfast_log::Log;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Account, Body, ObjectMeta};
 use crate::record::{Head, Value, keys};

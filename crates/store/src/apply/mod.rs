@@ -16,7 +16,7 @@ use steadfast_flow::BoxFuture;
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Location, LogError, Lsn};
 
 use crate::core::{Core, Persisted};
-use crate::journal::Log;
+use steadfast_log::Log;
 use crate::record::object::Account;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};

@@ -9,7 +9,7 @@ use steadfast_log::{ChunkMove, Durability, Location, LogError, Priority, Record}
 use super::live;
 use crate::StoreError;
 use crate::core::Core;
-use crate::journal::Log;
+use steadfast_log::Log;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Head, Value, keys};

@@ -6,7 +6,7 @@ use steadfast_log::Location;
 
 use super::object::{Sums, put_etag, take_etag};
 use super::wire::{Dec, Malformed, put_location, put_varint};
-use crate::journal::Log;
+use steadfast_log::Log;
 use crate::{Attributes, PartInfo};
 
 /// Chunks and parts of a body, in order.

@@ -1,0 +1,122 @@
+//! A store over a disk in memory, for tests.
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(missing_docs, reason = "tests")]
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log};
+use steadfast_store::{
+    Attributes, BucketSettings, Condition, IndexKind, OpenReport, Store, StoreError, StoreOptions, Written,
+};
+
+pub const BUCKET: &str = "b";
+
+pub struct Pool {
+    pub disk: Arc<dyn Disk>,
+    pub index: IndexKind,
+    pub options: StoreOptions,
+    pub dir: tempfile::TempDir,
+}
+
+/// Small bounds, so that small bodies cross them.
+pub fn options() -> StoreOptions {
+    StoreOptions {
+        inline_max_bytes: 2000,
+        chunk_bytes: 10_000,
+        read_piece_bytes: 4096,
+        part_min_bytes: 1000,
+        cache_bytes: 1 << 20,
+        write_wait: Duration::from_secs(5),
+        ..StoreOptions::default()
+    }
+}
+
+impl Pool {
+    pub async fn new(lsm: bool) -> Self {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(256 << 20));
+        let dir = tempfile::tempdir().expect("a directory");
+        let index = if lsm { IndexKind::Lsm(dir.path().join("index")) } else { IndexKind::memory() };
+        let pool = Self { disk, index, options: options(), dir };
+        let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
+        Log::format(&pool.disk, &Env::tokio(), &format).await.expect("format");
+        pool
+    }
+
+    pub async fn open_with_report(&self) -> (Store, OpenReport) {
+        Store::open(self.disk.clone(), self.index.clone(), Env::tokio(), self.options.clone()).await.expect("open")
+    }
+
+    pub async fn open(&self) -> Store {
+        self.open_with_report().await.0
+    }
+
+    /// Deletes the index of a closed store.
+    pub fn delete_index(&self) {
+        match &self.index {
+            IndexKind::Lsm(dir) => std::fs::remove_dir_all(dir).expect("removable"),
+            IndexKind::Memory(checkpoint) => checkpoint.clear(),
+        }
+    }
+
+    /// A fresh store with a bucket.
+    pub async fn start(lsm: bool) -> (Self, Store) {
+        let pool = Self::new(lsm).await;
+        let store = pool.open().await;
+        store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+        (pool, store)
+    }
+}
+
+pub fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x as u8
+        })
+        .collect()
+}
+
+pub fn etag(etag: &str) -> Attributes {
+    Attributes { etag: etag.into(), ..Attributes::default() }
+}
+
+pub async fn put_if(
+    store: &Store,
+    key: &str,
+    data: &[u8],
+    tag: &str,
+    condition: Condition,
+) -> Result<Written, StoreError> {
+    let mut writer = store.writer(BUCKET, key, None).await?;
+    for piece in data.chunks(1777) {
+        writer.write(Bytes::copy_from_slice(piece)).await?;
+    }
+    writer.commit(etag(tag), condition, None).await
+}
+
+pub async fn put(store: &Store, key: &str, data: &[u8]) -> Written {
+    put_if(store, key, data, "e", Condition::None).await.expect("put")
+}
+
+pub async fn read(store: &Store, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+    let reader = store.reader(BUCKET, key).await?;
+    let mut out = Vec::new();
+    let mut pieces = std::pin::pin!(reader.stream(range));
+    while let Some(piece) = pieces.next().await {
+        out.extend_from_slice(&piece?);
+    }
+    Ok(out)
+}
+
+pub async fn get(store: &Store, key: &str) -> Result<Vec<u8>, StoreError> {
+    read(store, key, 0..u64::MAX).await
+}
