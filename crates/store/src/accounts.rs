@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use steadfast_log::{ExtentUsage, Location};
 
-use steadfast_log::Log;
 use crate::record::manifest::Share;
+use steadfast_log::Log;
 
 /// See the module.
 #[derive(Default)]

@@ -15,7 +15,6 @@ use crate::buckets::Bucket;
 use crate::cache::ReadCache;
 use crate::checkpoint::Checkpoint;
 use crate::index::Index;
-use steadfast_log::{Log, Reservation, Ticket};
 use crate::owners::Owners;
 use crate::pending::{Entry, Fate, Pending, Shard, shard_of};
 use crate::record::keys::{BucketId, Id};
@@ -23,6 +22,7 @@ use crate::record::object::First;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Value};
 use crate::{StoreError, StoreOptions};
+use steadfast_log::{Log, Reservation, Ticket};
 
 impl From<Malformed> for StoreError {
     fn from(e: Malformed) -> Self {

@@ -9,10 +9,10 @@ use steadfast_log::{Location, LogError};
 
 use crate::apply::live::manifest;
 use crate::core::Core;
-use steadfast_log::{ExtentPin, Log};
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Value, keys};
 use crate::{ObjectInfo, PartInfo, Store, StoreError};
+use steadfast_log::{ExtentPin, Log};
 
 /// How often a look-up is repeated because the record moved meanwhile: each time the index has news, so one is the rule.
 const MOVES_MAX: usize = 32;

@@ -18,10 +18,10 @@ use crate::cache::ReadCache;
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, Persisted, Progress, Registry, Replay};
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};
-use steadfast_log::Log;
 use crate::record::{BucketMeta, Value, keys};
 use crate::status::StoreStatus;
 use crate::{IndexKind, OpenReport, StoreError, StoreOptions};
+use steadfast_log::Log;
 
 /// How long to wait before trying again to persist the index.
 const PERSIST_AGAIN: Duration = Duration::from_secs(5);

@@ -12,13 +12,13 @@ use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
 use crate::apply::repoint::place;
 use crate::buckets::Bucket;
 use crate::core::{Core, Expect, Refusal, Touch, busy};
-use steadfast_log::{ChunkBuf, Log, Reservation};
 use crate::pending::Fate;
 use crate::record::Head;
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::{Attributes, Condition, Store, StoreError, Written};
+use steadfast_log::{ChunkBuf, Log, Reservation};
 
 /// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
 const HEAD_ROOM: u64 = 2048;
@@ -109,7 +109,8 @@ impl Store {
         let core = self.core.clone();
         // In a small pool a batch is small.
         let batch_max = self.log().limits().batch_bytes_max;
-        let inline_max = (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096));
+        let inline_max =
+            (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096));
         let chunked = matches!(target, Target::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
         let mut writer = ObjectWriter {
             core,

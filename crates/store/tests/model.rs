@@ -119,14 +119,18 @@ async fn run(lsm: bool, ops: Vec<Op>) {
                 let mut choices = Vec::new();
                 for (number, size) in (1u16..).zip(&parts) {
                     let part = bytes_of(seed * 100 + u64::from(number), *size);
-                    let mut writer = store.part_writer(BUCKET, &key, &id, number, Some(*size as u64)).await.expect("part");
+                    let mut writer =
+                        store.part_writer(BUCKET, &key, &id, number, Some(*size as u64)).await.expect("part");
                     writer.write(part.clone().into()).await.expect("write");
                     writer.commit(etag(&format!("p{number}")), Condition::None, None).await.expect("part");
                     data.extend(part);
                     choices.push(PartChoice { number, etag: format!("p{number}") });
                 }
                 let parts = choices.len() as u16;
-                store.complete_upload(BUCKET, &key, &id, choices, etag("m"), Condition::None, None).await.expect("complete");
+                store
+                    .complete_upload(BUCKET, &key, &id, choices, etag("m"), Condition::None, None)
+                    .await
+                    .expect("complete");
                 model.insert(key, Object { data, parts, ..Object::default() });
             }
             Op::Abandon(key, size) => {

@@ -12,7 +12,8 @@ async fn ranges_at_every_boundary() {
     for size in [0usize, 1, 1999, 2000, 2001, 9_999, 10_000, 10_001, 25_000] {
         let data = bytes_of(size as u64, size);
         put(&store, "k", &data).await;
-        let edges = [0, 1, 4095, 4096, 4097, 9_999, 10_000, 10_001, 14_096, 20_000, size.saturating_sub(1), size, size + 5];
+        let edges =
+            [0, 1, 4095, 4096, 4097, 9_999, 10_000, 10_001, 14_096, 20_000, size.saturating_sub(1), size, size + 5];
         for &from in &edges {
             for &to in &edges {
                 let want = data.get(from.min(size)..to.min(size)).unwrap_or_default();

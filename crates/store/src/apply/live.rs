@@ -7,10 +7,10 @@ use steadfast_log::{Location, LogError, Lsn};
 
 use crate::StoreError;
 use crate::core::Core;
-use steadfast_log::Log;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Account, Body, ObjectMeta};
 use crate::record::{Head, Value, keys};
+use steadfast_log::Log;
 
 /// See [`steadfast_log::Applier::record_is_live`].
 pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {

@@ -16,10 +16,10 @@ use steadfast_flow::BoxFuture;
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Location, LogError, Lsn};
 
 use crate::core::{Core, Persisted};
-use steadfast_log::Log;
 use crate::record::object::Account;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};
+use steadfast_log::Log;
 
 /// What kind of thing a key stands for: what is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use steadfast_log::{ChunkMove, Durability, Location, LogError, Priority, Record}
 use super::live;
 use crate::StoreError;
 use crate::core::Core;
-use steadfast_log::Log;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Head, Value, keys};
+use steadfast_log::Log;
 
 fn into_log_error(e: StoreError) -> LogError {
     match e {

@@ -6,8 +6,8 @@ use steadfast_log::Location;
 
 use super::object::{Sums, put_etag, take_etag};
 use super::wire::{Dec, Malformed, put_location, put_varint};
-use steadfast_log::Log;
 use crate::{Attributes, PartInfo};
+use steadfast_log::Log;
 
 /// Chunks and parts of a body, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
