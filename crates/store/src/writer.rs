@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
+use parking_lot::Mutex;
 use steadfast_flow::BoxFuture;
 use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
 
@@ -57,7 +58,8 @@ struct Chunking {
     id: Id,
     head: Bytes,
     current: Option<ChunkBuf>,
-    in_flight: FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>,
+    // A mutex that is never locked: it makes the writer `Sync`, which its users' futures need to be `Send`.
+    in_flight: Mutex<FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>>,
     done: Vec<Location>,
     core: Arc<Core>,
     /// Its record was submitted: it ends when that is applied.
@@ -190,7 +192,7 @@ impl ObjectWriter {
             id,
             head: head.encode().into(),
             current: None,
-            in_flight: FuturesOrdered::new(),
+            in_flight: Mutex::default(),
             done: Vec::new(),
             core: self.core.clone(),
             handed_over: false,
@@ -204,7 +206,7 @@ impl ObjectWriter {
             let mut chunk = match chunking.current.take() {
                 Some(current) => current,
                 None => {
-                    while chunking.in_flight.len() >= options.chunks_in_flight_max.max(1) {
+                    while chunking.in_flight.get_mut().len() >= options.chunks_in_flight_max.max(1) {
                         chunking.wait_one().await?;
                     }
                     let written: u64 = self.size - data.len() as u64;
@@ -245,7 +247,7 @@ impl ObjectWriter {
         let durability = self.bucket.durability(durability);
         if let Some(chunking) = &mut self.chunking {
             chunking.launch(&self.log)?;
-            while !chunking.in_flight.is_empty() {
+            while !chunking.in_flight.get_mut().is_empty() {
                 chunking.wait_one().await?;
             }
         }
@@ -352,20 +354,20 @@ impl Chunking {
             return Ok(());
         }
         let (log, head) = (log.clone(), self.head.clone());
-        self.in_flight.push_back(Box::pin(async move { log.write_chunk(head, chunk).await }));
+        self.in_flight.get_mut().push_back(Box::pin(async move { log.write_chunk(head, chunk).await }));
         Ok(())
     }
 
     /// Lets what is on its way go on, without waiting for it.
     async fn poke(&mut self) -> Result<(), StoreError> {
-        while let std::task::Poll::Ready(Some(location)) = futures::poll!(self.in_flight.next()) {
+        while let std::task::Poll::Ready(Some(location)) = futures::poll!(self.in_flight.get_mut().next()) {
             self.done.push(location?);
         }
         Ok(())
     }
 
     async fn wait_one(&mut self) -> Result<(), StoreError> {
-        if let Some(location) = self.in_flight.next().await {
+        if let Some(location) = self.in_flight.get_mut().next().await {
             self.done.push(location?);
         }
         Ok(())
