@@ -1,0 +1,63 @@
+//! Fills a store with many small objects without the network between, for measurements of starting.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use steadfast_disk::{DiskOptions, FileDisk};
+use steadfast_flow::Env;
+use steadfast_log::{Durability, FormatOptions, Log};
+use steadfast_store::{Attributes, BucketSettings, Condition, IndexKind, Store, StoreError, StoreOptions};
+
+/// What to make.
+#[derive(Debug, Clone, clap::Args)]
+pub struct FillArgs {
+    /// Data directory of the server that will be started on it.
+    #[arg(long)]
+    dir: PathBuf,
+    /// Objects.
+    #[arg(long, default_value_t = 1_000_000)]
+    objects: usize,
+    /// Bytes of each.
+    #[arg(long, default_value_t = 4096)]
+    size: usize,
+}
+
+/// Makes the objects in bucket `bench` and closes the store.
+///
+/// # Errors
+/// When the disk or the store fails.
+pub fn run(args: &FillArgs) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let env = Env::tokio();
+        let begin = env.now();
+        let disk = FileDisk::open(args.dir.join("pool"), &DiskOptions { create: true, ..DiskOptions::default() })?;
+        if disk.is_empty() {
+            Log::format(&disk, &env, &FormatOptions::default()).await?;
+        }
+        let index = IndexKind::Lsm(args.dir.join("index"));
+        let (store, _) = Store::open(disk, index, env.clone(), StoreOptions::default()).await?;
+        store.create_bucket("bench", BucketSettings::default()).await?;
+        let body = Bytes::from(vec![42u8; args.size]);
+        let mut tasks = tokio::task::JoinSet::new();
+        let clients = 256;
+        for client in 0..clients {
+            let (store, body, objects) = (store.clone(), body.clone(), args.objects);
+            tasks.spawn(async move {
+                for n in (client..objects).step_by(clients) {
+                    let key = format!("fill/{:03}/{n:08}", n % 1000);
+                    let mut writer = store.writer("bench", &key, Some(body.len() as u64)).await?;
+                    writer.write(body.clone()).await?;
+                    let attributes = Attributes { etag: format!("{n:032x}"), ..Attributes::default() };
+                    writer.commit(attributes, Condition::None, Some(Durability::Async)).await?;
+                }
+                Ok::<(), StoreError>(())
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task??;
+        }
+        store.close().await?;
+        Ok(serde_json::json!({ "objects": args.objects, "seconds": (env.now() - begin).as_secs_f64() }))
+    })
+}
