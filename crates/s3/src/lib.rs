@@ -1,1 +1,34 @@
 //! The S3 door: protocol only.
+//!
+//! `s3s` parses requests, verifies signatures and writes XML; this crate says what they mean in terms of the
+//! [`steadfast_store::Store`], and bounds what a client may hold. The server crate owns listeners, TLS and shutdown:
+//!
+//! ```no_run
+//! # async fn run(store: steadfast_store::Store, env: steadfast_flow::Env, socket: tokio::net::TcpStream) {
+//! use steadfast_s3::{S3Door, S3Options};
+//! let options = S3Options { credentials: vec![("access".into(), "secret".into())], ..S3Options::default() };
+//! let door = S3Door::new(store, env, options).expect("valid options");
+//! let _ = door.connection(socket).await;
+//! # }
+//! ```
+//!
+//! `docs/s3.md` lists the operations, the decisions and the measurements.
+
+mod access;
+mod attributes;
+mod body;
+mod checksum;
+mod conditions;
+mod context;
+mod door;
+mod error;
+mod handler;
+mod io;
+mod ops;
+mod options;
+mod receive;
+
+pub use context::{Observer, RequestRecord};
+pub use door::{DoorError, S3Door};
+pub use io::StallIo;
+pub use options::{EtagKind, S3Options};

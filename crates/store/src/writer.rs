@@ -275,10 +275,11 @@ impl ObjectWriter {
             _ => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
         };
         // From here until the record is submitted no chunk is moved.
-        let shared = match (&self.chunking, &mut chunks) {
-            (Some(chunking), Some(chunks)) => {
+        let id = self.chunking.as_ref().map(|chunking| chunking.id);
+        let shared = match (id, &mut chunks) {
+            (Some(id), Some(chunks)) => {
                 let shared = core.manifests.read().await;
-                if core.owners.follow(&chunking.id, chunks) {
+                if core.owners.follow(&id, chunks) {
                     head = self.head(&mut meta, &mut body, Some(chunks));
                 }
                 Some(shared)

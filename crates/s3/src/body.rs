@@ -1,0 +1,189 @@
+//! Bodies of requests that must keep coming, and bodies of responses that hold their place until they end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use s3s::StdError;
+use steadfast_flow::{BoxFuture, Env, Pass};
+
+use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
+
+/// The body of a request: counts what comes, and ends with an error when nothing comes for too long. Time that passes while nobody asks
+/// for more (back-pressure) does not count.
+pub(crate) struct RequestBody<B> {
+    inner: B,
+    context: Arc<RequestContext>,
+    env: Env,
+    stall: Duration,
+    timer: Option<BoxFuture<'static, ()>>,
+    waiting_since: Option<Duration>,
+}
+
+impl<B: Unpin> Unpin for RequestBody<B> {}
+
+impl<B> RequestBody<B> {
+    pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, stall: Duration) -> Self {
+        Self { inner, context, env, stall, timer: None, waiting_since: None }
+    }
+}
+
+impl<B> Body for RequestBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<StdError>,
+{
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+            self.waiting_since = None;
+            return Poll::Ready(match frame {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.context.bytes_in.fetch_add(data.len() as u64, Relaxed);
+                    }
+                    Some(Ok(frame))
+                }
+                Some(Err(error)) => {
+                    self.context.set_fault(BodyFault::Broken);
+                    Some(Err(error.into()))
+                }
+                None => None,
+            });
+        }
+        let now = self.env.now();
+        let since = *self.waiting_since.get_or_insert(now);
+        let end = since + self.stall;
+        loop {
+            if self.timer.is_none() {
+                let left = end.saturating_sub(self.env.now());
+                self.timer = Some(self.env.sleep(left));
+            }
+            // The timer may be of an earlier wait: then it only wakes us to look again.
+            if let Some(timer) = &mut self.timer {
+                ready!(timer.as_mut().poll(cx));
+            }
+            self.timer = None;
+            if self.env.now() >= end {
+                self.context.set_fault(BodyFault::Stalled);
+                return Poll::Ready(Some(Err("the request body stalled".into())));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// What a request holds until its response has gone out.
+pub(crate) struct Tail {
+    pub(crate) context: Arc<RequestContext>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) env: Env,
+    pub(crate) started: Duration,
+    pub(crate) status: u16,
+    pub(crate) bytes_out: u64,
+    pub(crate) complete: bool,
+    pub(crate) pass: Option<Pass>,
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        self.pass = None;
+        let Some(observer) = &self.observer else { return };
+        observer.finished(&RequestRecord {
+            operation: self.context.operation(),
+            status: self.status,
+            bytes_in: self.context.bytes_in.load(Relaxed),
+            bytes_out: self.bytes_out,
+            duration: self.env.now().saturating_sub(self.started),
+            complete: self.complete,
+        });
+    }
+}
+
+/// The body of a response.
+pub struct ResponseBody {
+    inner: s3s::Body,
+    tail: Tail,
+}
+
+impl ResponseBody {
+    pub(crate) fn new(inner: s3s::Body, mut tail: Tail) -> Self {
+        tail.complete = inner.is_end_stream();
+        Self { inner, tail }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                self.tail.bytes_out += frame.data_ref().map_or(0, |d| d.len() as u64);
+                // hyper does not ask again when the announced length has been reached.
+                self.tail.complete = self.inner.is_end_stream() || self.inner.size_hint().exact() == Some(0);
+            }
+            Some(Err(error)) => {
+                tracing::error!(request = %self.tail.context.id, operation = self.tail.context.operation(), %error,
+                    "a response was broken off");
+            }
+            None => self.tail.complete = true,
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::{BodyExt, StreamBody};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_body_ends() {
+        let context = Arc::new(RequestContext::new(1));
+        let pieces = futures::stream::iter([Ok::<_, StdError>(Frame::data(Bytes::from_static(b"abc")))]);
+        let body = StreamBody::new(futures::StreamExt::chain(pieces, futures::stream::pending()));
+        let mut body = RequestBody::new(body, context.clone(), Env::tokio(), Duration::from_secs(30));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().as_ref(), b"abc");
+        assert!(body.frame().await.unwrap().is_err());
+        assert_eq!(context.fault(), Some(BodyFault::Stalled));
+        assert_eq!(context.bytes_in.load(Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[allow(clippy::disallowed_methods, reason = "a test that moves its own clock")]
+    async fn a_slow_body_goes_on() {
+        let context = Arc::new(RequestContext::new(1));
+        let pieces = futures::stream::unfold(0, |n| async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            (n < 5).then(|| (Ok::<_, StdError>(Frame::data(Bytes::from_static(b"abc"))), n + 1))
+        });
+        let body = StreamBody::new(Box::pin(pieces));
+        let body = RequestBody::new(body, context.clone(), Env::tokio(), Duration::from_secs(30));
+        assert_eq!(body.collect().await.unwrap().to_bytes().len(), 15);
+        assert_eq!(context.fault(), None);
+    }
+}

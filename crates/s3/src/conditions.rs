@@ -1,0 +1,163 @@
+//! The conditions of reads and writes.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::HeaderMap;
+use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use steadfast_log::Durability;
+use steadfast_store::{Condition, ObjectInfo};
+
+use crate::error::invalid_argument;
+
+/// A point of time, exact to the millisecond.
+pub(crate) fn timestamp(ms: u64) -> Timestamp {
+    Timestamp::from(UNIX_EPOCH + Duration::from_millis(ms))
+}
+
+/// An entity tag as S3 sends it.
+pub(crate) fn etag(text: &str) -> ETag {
+    ETag::Strong(text.to_owned())
+}
+
+/// The conditions of a read (RFC 9110, section 13.2.2, in its order).
+#[derive(Default)]
+pub(crate) struct ReadConditions<'a> {
+    pub(crate) if_match: Option<&'a ETagCondition>,
+    pub(crate) if_none_match: Option<&'a ETagCondition>,
+    pub(crate) if_modified_since: Option<&'a Timestamp>,
+    pub(crate) if_unmodified_since: Option<&'a Timestamp>,
+}
+
+fn matches(condition: &ETagCondition, tag: &str) -> bool {
+    condition.is_any() || condition.as_etag().is_some_and(|t| t.value() == tag)
+}
+
+impl ReadConditions<'_> {
+    /// `None` when the read may go on, else the status: 412 or 304.
+    fn verdict(&self, info: &ObjectInfo) -> Option<u16> {
+        // Headers carry whole seconds.
+        let modified = timestamp(info.modified_ms / 1000 * 1000);
+        match (self.if_match, self.if_unmodified_since) {
+            (Some(condition), _) if !matches(condition, &info.attributes.etag) => return Some(412),
+            (None, Some(since)) if modified > *since => return Some(412),
+            _ => {}
+        }
+        match (self.if_none_match, self.if_modified_since) {
+            (Some(condition), _) if matches(condition, &info.attributes.etag) => Some(304),
+            (None, Some(since)) if modified <= *since => Some(304),
+            _ => None,
+        }
+    }
+
+    /// # Errors
+    /// `PreconditionFailed`, or 304 with the headers that a cache needs.
+    pub(crate) fn check(&self, info: &ObjectInfo) -> S3Result<()> {
+        match self.verdict(info) {
+            None => Ok(()),
+            Some(304) => {
+                let mut error = S3Error::with_message(S3ErrorCode::NotModified, "Not Modified");
+                let mut headers = HeaderMap::new();
+                if let Ok(value) = etag(&info.attributes.etag).to_http_header() {
+                    headers.insert(http::header::ETAG, value);
+                }
+                let mut text = Vec::new();
+                if timestamp(info.modified_ms).format(TimestampFormat::HttpDate, &mut text).is_ok()
+                    && let Ok(value) = http::HeaderValue::from_bytes(&text)
+                {
+                    headers.insert(http::header::LAST_MODIFIED, value);
+                }
+                error.set_headers(headers);
+                Err(error)
+            }
+            Some(_) => Err(failed()),
+        }
+    }
+
+    /// For the source of a copy, where "not modified" is a failure too.
+    pub(crate) fn check_source(&self, info: &ObjectInfo) -> S3Result<()> {
+        if self.verdict(info).is_some() { Err(failed()) } else { Ok(()) }
+    }
+}
+
+fn failed() -> S3Error {
+    s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold")
+}
+
+/// The condition of a write.
+///
+/// # Errors
+/// `NotImplemented` for what S3 does not offer either: `If-None-Match` with a tag.
+pub(crate) fn write_condition(
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> S3Result<Condition> {
+    match (if_match, if_none_match) {
+        (None, None) => Ok(Condition::None),
+        (None, Some(none)) if none.is_any() => Ok(Condition::Absent),
+        (Some(condition), None) => {
+            Ok(Condition::Matches(condition.as_etag().map_or_else(|| "*".to_owned(), |tag| tag.value().to_owned())))
+        }
+        _ => Err(s3_error!(
+            NotImplemented,
+            "A header you provided implies functionality that is not implemented: If-None-Match takes only *, and not beside If-Match."
+        )),
+    }
+}
+
+/// The durability that a request asks for.
+///
+/// # Errors
+/// `InvalidArgument` for anything but `sync` and `async`.
+pub(crate) fn durability(headers: &HeaderMap) -> S3Result<Option<Durability>> {
+    match headers.get("x-steadfast-durability").map(|v| v.as_bytes()) {
+        None => Ok(None),
+        Some(b"sync") => Ok(Some(Durability::Sync)),
+        Some(b"async") => Ok(Some(Durability::Async)),
+        Some(_) => Err(invalid_argument("x-steadfast-durability must be sync or async")),
+    }
+}
+
+/// Refuses versions, which this server does not keep; `null` is the one that everything has.
+pub(crate) fn only_null_version(version: Option<&str>) -> S3Result<()> {
+    match version {
+        None | Some("" | "null") => Ok(()),
+        Some(_) => Err(s3_error!(NoSuchVersion, "The specified version does not exist.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precedence() {
+        let info = ObjectInfo {
+            key: "k".into(),
+            size: 1,
+            modified_ms: 1_700_000_000_900,
+            version: 1,
+            attributes: steadfast_store::Attributes { etag: "abc".into(), ..Default::default() },
+            part_count: 0,
+        };
+        let tag = |t: &str| ETagCondition::ETag(ETag::Strong(t.into()));
+        let (same, other) = (tag("abc"), tag("def"));
+        let (before, at, after) =
+            (timestamp(1_600_000_000_000), timestamp(1_700_000_000_000), timestamp(1_800_000_000_000));
+        let verdict = |c: ReadConditions<'_>| c.verdict(&info);
+        let none = ReadConditions::default;
+        assert_eq!(verdict(none()), None);
+        assert_eq!(verdict(ReadConditions { if_match: Some(&other), ..none() }), Some(412));
+        assert_eq!(verdict(ReadConditions { if_match: Some(&ETagCondition::Any), ..none() }), None);
+        // A match makes the date irrelevant.
+        let both = ReadConditions { if_match: Some(&same), if_unmodified_since: Some(&before), ..none() };
+        assert_eq!(verdict(both), None);
+        assert_eq!(verdict(ReadConditions { if_unmodified_since: Some(&before), ..none() }), Some(412));
+        assert_eq!(verdict(ReadConditions { if_unmodified_since: Some(&at), ..none() }), None);
+        assert_eq!(verdict(ReadConditions { if_none_match: Some(&same), ..none() }), Some(304));
+        let both = ReadConditions { if_none_match: Some(&other), if_modified_since: Some(&after), ..none() };
+        assert_eq!(verdict(both), None);
+        assert_eq!(verdict(ReadConditions { if_modified_since: Some(&at), ..none() }), Some(304));
+        assert_eq!(verdict(ReadConditions { if_modified_since: Some(&before), ..none() }), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! What is known of a request while it is served, and who is told when it ends.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A request that has ended: its response has been sent, or given up.
+#[derive(Debug, Clone)]
+pub struct RequestRecord<'a> {
+    /// S3's name of the operation (`PutObject`), or `-` when it was refused before that was known.
+    pub operation: &'a str,
+    /// HTTP status.
+    pub status: u16,
+    /// Body bytes received.
+    pub bytes_in: u64,
+    /// Body bytes handed to the connection.
+    pub bytes_out: u64,
+    /// From the request's head to the end of its response.
+    pub duration: Duration,
+    /// Whether the response was sent whole.
+    pub complete: bool,
+}
+
+/// Is told of every request when it ends. Called on the threads that serve requests: must not block.
+pub trait Observer: Send + Sync + 'static {
+    /// A request has ended.
+    fn finished(&self, record: &RequestRecord<'_>);
+}
+
+/// What went wrong with the body of a request. `s3s` wraps errors so that their type is lost; this is how we know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyFault {
+    /// It brought nothing for too long.
+    Stalled,
+    /// The connection broke.
+    Broken,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct RequestContext {
+    pub(crate) id: String,
+    operation: OnceLock<&'static str>,
+    pub(crate) bytes_in: AtomicU64,
+    fault: AtomicU8,
+}
+
+impl RequestContext {
+    pub(crate) fn new(id: u64) -> Self {
+        Self {
+            id: format!("{id:016X}"),
+            operation: OnceLock::new(),
+            bytes_in: AtomicU64::new(0),
+            fault: AtomicU8::new(0),
+        }
+    }
+
+    pub(crate) fn set_operation(&self, name: &str) {
+        let _ = self.operation.set(operation_name(name));
+    }
+
+    pub(crate) fn operation(&self) -> &'static str {
+        self.operation.get().copied().unwrap_or("-")
+    }
+
+    pub(crate) fn set_fault(&self, fault: BodyFault) {
+        self.fault.store(fault as u8 + 1, Relaxed);
+    }
+
+    pub(crate) fn fault(&self) -> Option<BodyFault> {
+        match self.fault.load(Relaxed) {
+            0 => None,
+            1 => Some(BodyFault::Stalled),
+            _ => Some(BodyFault::Broken),
+        }
+    }
+}
+
+/// The operations that are served, by name; one name for the rest, so that clients cannot make up metric labels.
+fn operation_name(name: &str) -> &'static str {
+    const NAMES: &[&str] = &[
+        "PutObject",
+        "GetObject",
+        "HeadObject",
+        "DeleteObject",
+        "ListObjectsV2",
+        "ListObjects",
+        "DeleteObjects",
+        "CopyObject",
+        "GetObjectAttributes",
+        "UploadPart",
+        "UploadPartCopy",
+        "CreateMultipartUpload",
+        "CompleteMultipartUpload",
+        "AbortMultipartUpload",
+        "ListParts",
+        "ListMultipartUploads",
+        "CreateBucket",
+        "HeadBucket",
+        "DeleteBucket",
+        "ListBuckets",
+        "GetBucketLocation",
+        "GetBucketVersioning",
+        "GetBucketAcl",
+        "GetObjectAcl",
+        "GetObjectTagging",
+        "PutObjectTagging",
+        "DeleteObjectTagging",
+    ];
+    NAMES.iter().find(|n| **n == name).copied().unwrap_or("Other")
+}

@@ -1,0 +1,90 @@
+//! The operations of S3 that are served; all others answer `NotImplemented`.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue};
+use s3s::dto::*;
+use s3s::{S3, S3Request, S3Response, S3Result};
+use steadfast_flow::Env;
+use steadfast_store::Store;
+
+use crate::context::RequestContext;
+use crate::ops::{buckets, copy, delete, list, read, tags, uploads, write};
+use crate::options::S3Options;
+
+/// What every operation needs.
+pub(crate) struct Handler {
+    pub(crate) store: Store,
+    pub(crate) env: Env,
+    /// Where large bodies are hashed.
+    pub(crate) compute: Env,
+    pub(crate) options: S3Options,
+}
+
+impl Handler {
+    pub(crate) fn new(store: Store, env: Env, compute: Env, options: S3Options) -> Self {
+        Self { store, env, compute, options }
+    }
+}
+
+pub(crate) fn context<T>(req: &S3Request<T>) -> Option<Arc<RequestContext>> {
+    req.extensions.get::<Arc<RequestContext>>().cloned()
+}
+
+/// The header that says whether a write was flushed before the answer.
+pub(crate) fn durable_header(durable: bool) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(1);
+    headers.insert("x-steadfast-durable", HeaderValue::from_static(if durable { "true" } else { "false" }));
+    headers
+}
+
+/// Who owns everything here.
+pub(crate) fn owner() -> Owner {
+    Owner { display_name: Some("steadfast".into()), id: Some("steadfast".into()) }
+}
+
+macro_rules! operations {
+    ($($method:ident($input:ty) -> $output:ty = $function:path;)*) => {
+        #[async_trait::async_trait]
+        impl S3 for Handler {
+            $(
+                async fn $method(&self, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
+                    $function(self, req).await
+                }
+            )*
+        }
+    };
+}
+
+operations! {
+    create_bucket(CreateBucketInput) -> CreateBucketOutput = buckets::create;
+    head_bucket(HeadBucketInput) -> HeadBucketOutput = buckets::head;
+    delete_bucket(DeleteBucketInput) -> DeleteBucketOutput = buckets::delete;
+    list_buckets(ListBucketsInput) -> ListBucketsOutput = buckets::list;
+    get_bucket_location(GetBucketLocationInput) -> GetBucketLocationOutput = buckets::location;
+    get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput = buckets::versioning;
+    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput = buckets::acl;
+
+    put_object(PutObjectInput) -> PutObjectOutput = write::put;
+    copy_object(CopyObjectInput) -> CopyObjectOutput = copy::copy;
+    get_object(GetObjectInput) -> GetObjectOutput = read::get;
+    head_object(HeadObjectInput) -> HeadObjectOutput = read::head;
+    get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput = read::attributes;
+    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = read::acl;
+    delete_object(DeleteObjectInput) -> DeleteObjectOutput = delete::one;
+    delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = delete::many;
+    get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput = tags::get;
+    put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput = tags::put;
+    delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput = tags::delete;
+
+    list_objects(ListObjectsInput) -> ListObjectsOutput = list::v1;
+    list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = list::v2;
+
+    create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput = uploads::create;
+    upload_part(UploadPartInput) -> UploadPartOutput = write::put_part;
+    upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = copy::copy_part;
+    complete_multipart_upload(CompleteMultipartUploadInput) -> CompleteMultipartUploadOutput = uploads::complete;
+    abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput = uploads::abort;
+    list_parts(ListPartsInput) -> ListPartsOutput = uploads::list_parts;
+    list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput = uploads::list;
+}

@@ -1,0 +1,110 @@
+//! Buckets.
+
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result};
+use steadfast_store::BucketSettings;
+
+use crate::attributes::page_size;
+use crate::conditions::{durability, timestamp};
+use crate::error::{invalid_request, store_error};
+use crate::handler::{Handler, owner};
+
+pub(crate) async fn create(
+    handler: &Handler,
+    req: S3Request<CreateBucketInput>,
+) -> S3Result<S3Response<CreateBucketOutput>> {
+    let durability = durability(&req.headers)?.unwrap_or_default();
+    if req.input.object_lock_enabled_for_bucket == Some(true) {
+        return Err(invalid_request("Object Lock is not offered."));
+    }
+    let name = req.input.bucket;
+    handler.store.create_bucket(&name, BucketSettings { durability }).await.map_err(store_error)?;
+    Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{name}")) }))
+}
+
+pub(crate) async fn head(handler: &Handler, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
+    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    Ok(S3Response::new(HeadBucketOutput {
+        bucket_region: Some(handler.options.region.clone()),
+        ..HeadBucketOutput::default()
+    }))
+}
+
+pub(crate) async fn delete(
+    handler: &Handler,
+    req: S3Request<DeleteBucketInput>,
+) -> S3Result<S3Response<DeleteBucketOutput>> {
+    handler.store.delete_bucket(&req.input.bucket).await.map_err(store_error)?;
+    Ok(S3Response::with_status(DeleteBucketOutput::default(), http::StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn list(
+    handler: &Handler,
+    req: S3Request<ListBucketsInput>,
+) -> S3Result<S3Response<ListBucketsOutput>> {
+    let input = req.input;
+    let limit = page_size(input.max_buckets, 10_000, "max-buckets")? as usize;
+    let after = input.continuation_token.unwrap_or_default();
+    let prefix = input.prefix.clone().unwrap_or_default();
+    let mut all = handler.store.buckets().map_err(store_error)?;
+    all.retain(|b| b.name.starts_with(&prefix) && b.name > after);
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    let more = all.len() > limit;
+    all.truncate(limit);
+    let next = all.last().filter(|_| more).map(|b| b.name.clone());
+    let region = &handler.options.region;
+    let buckets = all
+        .into_iter()
+        .map(|b| Bucket {
+            bucket_region: input.bucket_region.as_ref().map(|_| region.clone()),
+            creation_date: Some(timestamp(b.created_ms)),
+            name: Some(b.name),
+        })
+        .collect();
+    Ok(S3Response::new(ListBucketsOutput {
+        buckets: Some(buckets),
+        continuation_token: next,
+        owner: Some(owner()),
+        prefix: input.prefix,
+    }))
+}
+
+pub(crate) async fn location(
+    handler: &Handler,
+    req: S3Request<GetBucketLocationInput>,
+) -> S3Result<S3Response<GetBucketLocationOutput>> {
+    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    // S3 says nothing for its first region, and clients know it by that.
+    let region = Some(handler.options.region.clone()).filter(|r| r != "us-east-1");
+    Ok(S3Response::new(GetBucketLocationOutput { location_constraint: region.map(BucketLocationConstraint::from) }))
+}
+
+pub(crate) async fn versioning(
+    handler: &Handler,
+    req: S3Request<GetBucketVersioningInput>,
+) -> S3Result<S3Response<GetBucketVersioningOutput>> {
+    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    Ok(S3Response::new(GetBucketVersioningOutput::default()))
+}
+
+pub(crate) async fn acl(
+    handler: &Handler,
+    req: S3Request<GetBucketAclInput>,
+) -> S3Result<S3Response<GetBucketAclOutput>> {
+    handler.store.bucket(&req.input.bucket).map_err(store_error)?;
+    Ok(S3Response::new(GetBucketAclOutput { grants: Some(full_control()), owner: Some(owner()) }))
+}
+
+/// The only permission there is: whoever has the keys may do everything.
+pub(crate) fn full_control() -> Vec<Grant> {
+    vec![Grant {
+        grantee: Some(Grantee {
+            display_name: Some("steadfast".into()),
+            email_address: None,
+            id: Some("steadfast".into()),
+            type_: Type::from_static(Type::CANONICAL_USER),
+            uri: None,
+        }),
+        permission: Some(Permission::from_static(Permission::FULL_CONTROL)),
+    }]
+}

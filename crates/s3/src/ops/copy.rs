@@ -1,0 +1,229 @@
+//! Copies within the server.
+
+use futures::StreamExt;
+use s3s::dto::*;
+use s3s::{S3Error, S3Request, S3Response, S3Result, StdError, s3_error};
+use steadfast_log::Durability;
+use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, StoreError, Written};
+
+use crate::attributes::{described, refuse_unsupported};
+use crate::checksum::{algorithm_of, set_checksums};
+use crate::conditions::{ReadConditions, durability, etag, only_null_version, timestamp, write_condition};
+use crate::error::{invalid_argument, invalid_request, store_error};
+use crate::handler::{Handler, context, durable_header};
+use crate::ops::write::{Intake, conditional_error, part_attributes, part_number};
+use crate::receive::Wanted;
+
+/// S3's limit on what one copy may move, in bytes.
+const COPY_BYTES_MAX: u64 = 5 << 30;
+/// How often a copy of an object to itself starts over when the object changes under it.
+const SELF_COPY_TRIES: usize = 8;
+
+fn source(source: &CopySource) -> S3Result<(&str, &str)> {
+    match source {
+        CopySource::Bucket { bucket, key, version_id } => {
+            only_null_version(version_id.as_deref())?;
+            Ok((bucket, key))
+        }
+        _ => Err(invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey")),
+    }
+}
+
+/// The conditions of an input on its source.
+macro_rules! source_conditions {
+    ($input:expr) => {
+        ReadConditions {
+            if_match: $input.copy_source_if_match.as_ref(),
+            if_none_match: $input.copy_source_if_none_match.as_ref(),
+            if_modified_since: $input.copy_source_if_modified_since.as_ref(),
+            if_unmodified_since: $input.copy_source_if_unmodified_since.as_ref(),
+        }
+    };
+}
+
+fn too_large(info: &ObjectInfo) -> S3Result<()> {
+    if info.size > COPY_BYTES_MAX {
+        return Err(invalid_request(
+            "The specified copy source is larger than the maximum allowable size for a copy source: 5368709120",
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+    let durability = durability(&req.headers)?;
+    let condition = header_condition(&req.headers)?;
+    let matching = matches!(condition, Condition::Matches(_));
+    let input = req.input;
+    refuse_unsupported!(input)?;
+    let from = source(&input.copy_source)?;
+    let to = (input.bucket.as_str(), input.key.as_str());
+    let replace = directive(input.metadata_directive.as_ref().map(MetadataDirective::as_str), "metadata")?;
+    let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str), "tagging")?;
+    if from == to && !replace && !replace_tags {
+        return Err(invalid_request(
+            "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata, storage class, website redirect location or encryption attributes.",
+        ));
+    }
+    let conditions = source_conditions!(input);
+    let given = described!(input).attributes()?;
+    // What is copied is what was looked at: of another key through one reader, of the same key by its entity tag.
+    for _ in 0..SELF_COPY_TRIES {
+        let reader = handler.store.reader(from.0, from.1).await.map_err(store_error)?;
+        let info = reader.info().clone();
+        conditions.check_source(&info)?;
+        too_large(&info)?;
+        let mut attributes = info.attributes.clone();
+        if replace {
+            attributes.system.clone_from(&given.system);
+            attributes.user.clone_from(&given.user);
+        }
+        if replace_tags {
+            attributes.tags.clone_from(&given.tags);
+        }
+        let mut result = CopyObjectResult { e_tag: Some(etag(&attributes.etag)), ..CopyObjectResult::default() };
+        set_checksums!(result, &attributes.checksums);
+        let done = if from == to {
+            let unchanged = match &condition {
+                Condition::None => Condition::Matches(attributes.etag.clone()),
+                asked => asked.clone(),
+            };
+            handler.store.copy(from, to, Some(attributes), unchanged, durability).await
+        } else {
+            move_bytes(handler, reader, &info, to, attributes, condition.clone(), durability).await
+        };
+        match done {
+            Err(StoreError::ConditionFailed) if from == to && condition == Condition::None => {}
+            Err(error) => return Err(conditional_error(handler, error, matching, to.0, to.1)),
+            Ok(written) => {
+                result.last_modified = Some(timestamp(written.modified_ms));
+                let output = CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() };
+                return Ok(S3Response::with_headers(output, durable_header(written.durable)));
+            }
+        }
+    }
+    Err(s3_error!(
+        OperationAborted,
+        "A conflicting conditional operation is currently in progress against this resource."
+    ))
+}
+
+async fn move_bytes(
+    handler: &Handler,
+    reader: ObjectReader,
+    info: &ObjectInfo,
+    to: (&str, &str),
+    attributes: Attributes,
+    condition: Condition,
+    durability: Option<Durability>,
+) -> Result<Written, StoreError> {
+    let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await?;
+    let mut pieces = std::pin::pin!(reader.stream(0..info.size));
+    while let Some(piece) = pieces.next().await {
+        writer.write(piece?).await?;
+    }
+    writer.commit(attributes, condition, durability).await
+}
+
+fn directive(value: Option<&str>, what: &str) -> S3Result<bool> {
+    match value {
+        None | Some("COPY") => Ok(false),
+        Some("REPLACE") => Ok(true),
+        Some(_) => Err(invalid_argument(format!("Unknown {what} directive."))),
+    }
+}
+
+/// `If-Match` and `If-None-Match` on the target, which `s3s` does not give us for copies.
+fn header_condition(headers: &http::HeaderMap) -> S3Result<Condition> {
+    let read = |name| -> S3Result<Option<ETagCondition>> {
+        headers
+            .get(name)
+            .map(|v| ETagCondition::parse_http_header(v.as_bytes()))
+            .transpose()
+            .map_err(|_| invalid_argument("invalid entity tag in a condition"))
+    };
+    write_condition(read(http::header::IF_MATCH)?.as_ref(), read(http::header::IF_NONE_MATCH)?.as_ref())
+}
+
+/// `bytes=first-last`, both given and within the source, as S3 wants it here.
+fn part_range(text: &str, size: u64) -> S3Result<std::ops::Range<u64>> {
+    let wrong = || {
+        invalid_argument(
+            "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the zero-based offsets of the first and last bytes to copy",
+        )
+    };
+    let Ok(Range::Int { first, last: Some(last) }) = Range::parse(text) else { return Err(wrong()) };
+    if last >= size {
+        return Err(invalid_argument(format!("Range specified is not valid for source object of size: {size}")));
+    }
+    Ok(first..last + 1)
+}
+
+pub(crate) async fn copy_part(
+    handler: &Handler,
+    req: S3Request<UploadPartCopyInput>,
+) -> S3Result<S3Response<UploadPartCopyOutput>> {
+    let context = context(&req);
+    let durability = durability(&req.headers)?;
+    let input = req.input;
+    if input.sse_customer_algorithm.is_some() || input.copy_source_sse_customer_algorithm.is_some() {
+        return Err(s3_error!(NotImplemented, "Server-side encryption is not offered."));
+    }
+    let number = part_number(input.part_number)?;
+    let from = source(&input.copy_source)?;
+    let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
+    let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
+    let reader = handler.store.reader(from.0, from.1).await.map_err(store_error)?;
+    let info = reader.info().clone();
+    source_conditions!(input).check_source(&info)?;
+    let range = match input.copy_source_range.as_deref() {
+        Some(text) => part_range(text, info.size)?,
+        None => 0..info.size,
+    };
+    let size = range.end - range.start;
+    if size > COPY_BYTES_MAX {
+        return too_large(&info).and_then(|()| Err(invalid_request("the range is too large")));
+    }
+    let writer = handler.store.part_writer(bucket, key, upload_id, number, Some(size)).await.map_err(store_error)?;
+    let mut wanted = Wanted::of_copy(size, handler.options.etag);
+    wanted.or_algorithm(algorithm_of(&upload.attributes.checksums));
+    // An error of the source must keep its name on the way through.
+    let failure = std::sync::Arc::new(parking_lot::Mutex::new(None));
+    let seen = failure.clone();
+    let pieces = reader.stream(range).map(move |piece| {
+        piece.map_err(|error| {
+            let text: StdError = error.to_string().into();
+            *seen.lock() = Some(error);
+            text
+        })
+    });
+    let frames = pieces.map(|piece| piece.map(http_body::Frame::data));
+    let body = s3s::Body::http_body_unsync(http_body_util::StreamBody::new(Box::pin(frames)));
+    let intake = Intake { body: StreamingBlob::from(body), trailers: None, wanted, context };
+    let taken = handler.take_in(intake, writer).await;
+    let (writer, received) = taken.map_err(|error| source_failed(error, failure.lock().take()))?;
+    let attributes = part_attributes(received);
+    let mut result = CopyPartResult { e_tag: Some(etag(&attributes.etag)), ..CopyPartResult::default() };
+    set_checksums!(result, &attributes.checksums);
+    let written = writer.commit(attributes, Condition::None, durability).await.map_err(store_error)?;
+    result.last_modified = Some(timestamp(written.modified_ms));
+    let output = UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() };
+    Ok(S3Response::with_headers(output, durable_header(written.durable)))
+}
+
+fn source_failed(error: S3Error, source: Option<StoreError>) -> S3Error {
+    source.map_or(error, store_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_parts() {
+        assert_eq!(part_range("bytes=0-9", 10).unwrap(), 0..10);
+        for wrong in ["bytes=0-10", "bytes=-5", "bytes=3-", "bytes=5-3", "0-3"] {
+            assert!(part_range(wrong, 10).is_err(), "{wrong}");
+        }
+    }
+}

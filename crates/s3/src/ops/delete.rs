@@ -1,0 +1,101 @@
+//! Deletes.
+
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use steadfast_log::Durability;
+
+use crate::conditions::{durability, only_null_version, write_condition};
+use crate::error::store_error;
+use crate::handler::{Handler, durable_header};
+use crate::ops::write::conditional_error;
+
+/// S3's limit on the keys of one request.
+const KEYS_MAX: usize = 1000;
+
+pub(crate) async fn one(
+    handler: &Handler,
+    req: S3Request<DeleteObjectInput>,
+) -> S3Result<S3Response<DeleteObjectOutput>> {
+    let durability = durability(&req.headers)?;
+    let input = req.input;
+    only_null_version(input.version_id.as_deref())?;
+    if input.if_match_last_modified_time.is_some() || input.if_match_size.is_some() {
+        return Err(s3_error!(
+            NotImplemented,
+            "A header you provided implies functionality that is not implemented: conditions on time and size of what is deleted."
+        ));
+    }
+    let condition = write_condition(input.if_match.as_ref(), None)?;
+    let matching = input.if_match.is_some();
+    let written = handler
+        .store
+        .delete(&input.bucket, &input.key, condition, durability)
+        .await
+        .map_err(|error| conditional_error(handler, error, matching, &input.bucket, &input.key))?;
+    let mut response = S3Response::with_headers(DeleteObjectOutput::default(), durable_header(written.durable));
+    response.status = Some(http::StatusCode::NO_CONTENT);
+    Ok(response)
+}
+
+pub(crate) async fn many(
+    handler: &Handler,
+    req: S3Request<DeleteObjectsInput>,
+) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    let asked = durability(&req.headers)?;
+    let input = req.input;
+    let info = handler.store.bucket(&input.bucket).map_err(store_error)?;
+    let objects = input.delete.objects;
+    if objects.is_empty() || objects.len() > KEYS_MAX {
+        return Err(s3_error!(
+            MalformedXML,
+            "The XML you provided was not well-formed or did not validate against our published schema"
+        ));
+    }
+    let mut errors = Vec::new();
+    let mut keys = Vec::with_capacity(objects.len());
+    for object in objects {
+        let conditional = object.e_tag.is_some() || object.last_modified_time.is_some() || object.size.is_some();
+        if conditional {
+            errors.push(refused(object, S3ErrorCode::NotImplemented, "Conditions on deletes in bulk are not offered."));
+        } else if only_null_version(object.version_id.as_deref()).is_err() {
+            errors.push(refused(object, S3ErrorCode::NoSuchVersion, "The specified version does not exist."));
+        } else if object.key.is_empty() || object.key.len() > 1024 {
+            errors.push(refused(object, S3ErrorCode::KeyTooLongError, "Your key is empty or too long."));
+        } else {
+            keys.push(object.key);
+        }
+    }
+    let results = handler.store.delete_many(&input.bucket, keys.clone(), asked).await;
+    let mut deleted = Vec::new();
+    for (key, result) in keys.into_iter().zip(results) {
+        match result {
+            Ok(()) => deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() }),
+            Err(error) => {
+                let error = store_error(error);
+                errors.push(Error {
+                    code: Some(error.code().as_str().to_owned()),
+                    key: Some(key),
+                    message: error.message().map(str::to_owned),
+                    version_id: None,
+                });
+            }
+        }
+    }
+    let quiet = input.delete.quiet.unwrap_or(false);
+    let output = DeleteObjectsOutput {
+        deleted: (!quiet).then_some(deleted),
+        errors: (!errors.is_empty()).then_some(errors),
+        request_charged: None,
+    };
+    let durable = asked.unwrap_or(info.settings.durability) == Durability::Sync;
+    Ok(S3Response::with_headers(output, durable_header(durable)))
+}
+
+fn refused(object: ObjectIdentifier, code: S3ErrorCode, message: &str) -> Error {
+    Error {
+        code: Some(code.as_str().to_owned()),
+        key: Some(object.key),
+        message: Some(message.to_owned()),
+        version_id: object.version_id,
+    }
+}

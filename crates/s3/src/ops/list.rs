@@ -1,0 +1,136 @@
+//! Listings.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result};
+use steadfast_store::{ListEntry, ListPage, ListQuery};
+
+use crate::attributes::{page_size, url_encode};
+use crate::conditions::{etag, timestamp};
+use crate::error::{invalid_argument, store_error};
+use crate::handler::{Handler, owner};
+
+/// S3's limit on the entries of a page.
+pub(crate) const PAGE_MAX: i32 = 1000;
+
+/// How names are written into an answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Encoding(bool);
+
+impl Encoding {
+    pub(crate) fn read(encoding: Option<&EncodingType>) -> S3Result<Self> {
+        match encoding.map(EncodingType::as_str) {
+            None => Ok(Self(false)),
+            Some(EncodingType::URL) => Ok(Self(true)),
+            Some(_) => Err(invalid_argument("Invalid Encoding Method specified in Request")),
+        }
+    }
+
+    pub(crate) fn name(self, name: String) -> String {
+        if self.0 { url_encode(&name) } else { name }
+    }
+
+    pub(crate) fn prefixes(self, prefixes: Vec<String>) -> Option<CommonPrefixList> {
+        let list: Vec<CommonPrefix> =
+            prefixes.into_iter().map(|p| CommonPrefix { prefix: Some(self.name(p)) }).collect();
+        (!list.is_empty()).then_some(list)
+    }
+}
+
+fn object(entry: ListEntry, encoding: Encoding, with_owner: bool) -> Object {
+    Object {
+        checksum_algorithm: (!entry.checksum_algorithms.is_empty()).then(|| {
+            entry.checksum_algorithms.into_iter().map(|a| ChecksumAlgorithm::from(a.to_ascii_uppercase())).collect()
+        }),
+        checksum_type: (!entry.checksum_type.is_empty()).then(|| ChecksumType::from(entry.checksum_type)),
+        e_tag: Some(etag(&entry.etag)),
+        key: Some(encoding.name(entry.key)),
+        last_modified: Some(timestamp(entry.modified_ms)),
+        owner: with_owner.then(owner),
+        restore_status: None,
+        size: i64::try_from(entry.size).ok(),
+        storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+    }
+}
+
+/// A page; an empty one, and the end, when nothing is asked for.
+fn page(handler: &Handler, bucket: &str, query: &ListQuery) -> S3Result<ListPage> {
+    if query.limit == 0 {
+        handler.store.bucket(bucket).map_err(store_error)?;
+        return Ok(ListPage::default());
+    }
+    handler.store.list(bucket, query).map_err(store_error)
+}
+
+pub(crate) async fn v1(handler: &Handler, req: S3Request<ListObjectsInput>) -> S3Result<S3Response<ListObjectsOutput>> {
+    let input = req.input;
+    let encoding = Encoding::read(input.encoding_type.as_ref())?;
+    let limit = page_size(input.max_keys, PAGE_MAX, "maxKeys")?;
+    let query = ListQuery {
+        prefix: input.prefix.clone().unwrap_or_default(),
+        delimiter: input.delimiter.clone().unwrap_or_default(),
+        start_after: input.marker.clone().unwrap_or_default(),
+        limit: limit as usize,
+    };
+    let page = page(handler, &input.bucket, &query)?;
+    Ok(S3Response::new(ListObjectsOutput {
+        name: Some(input.bucket),
+        prefix: Some(encoding.name(query.prefix)),
+        marker: Some(encoding.name(query.start_after)),
+        max_keys: Some(limit),
+        is_truncated: Some(page.next.is_some()),
+        next_marker: page.next.map(|next| encoding.name(next)),
+        contents: Some(page.objects.into_iter().map(|entry| object(entry, encoding, true)).collect()),
+        common_prefixes: encoding.prefixes(page.prefixes),
+        delimiter: input.delimiter.filter(|d| !d.is_empty()).map(|d| encoding.name(d)),
+        encoding_type: input.encoding_type,
+        request_charged: None,
+    }))
+}
+
+pub(crate) async fn v2(
+    handler: &Handler,
+    req: S3Request<ListObjectsV2Input>,
+) -> S3Result<S3Response<ListObjectsV2Output>> {
+    let input = req.input;
+    let encoding = Encoding::read(input.encoding_type.as_ref())?;
+    let limit = page_size(input.max_keys, PAGE_MAX, "maxKeys")?;
+    let start_after = match &input.continuation_token {
+        Some(token) => decode_token(token)?,
+        None => input.start_after.clone().unwrap_or_default(),
+    };
+    let query = ListQuery {
+        prefix: input.prefix.clone().unwrap_or_default(),
+        delimiter: input.delimiter.clone().unwrap_or_default(),
+        start_after,
+        limit: limit as usize,
+    };
+    let page = page(handler, &input.bucket, &query)?;
+    let with_owner = input.fetch_owner.unwrap_or(false);
+    let count = page.objects.len() + page.prefixes.len();
+    Ok(S3Response::new(ListObjectsV2Output {
+        name: Some(input.bucket),
+        prefix: Some(encoding.name(query.prefix)),
+        max_keys: Some(limit),
+        key_count: i32::try_from(count).ok(),
+        continuation_token: input.continuation_token,
+        is_truncated: Some(page.next.is_some()),
+        next_continuation_token: page.next.map(|next| URL_SAFE_NO_PAD.encode(next)),
+        contents: Some(page.objects.into_iter().map(|entry| object(entry, encoding, with_owner)).collect()),
+        common_prefixes: encoding.prefixes(page.prefixes),
+        delimiter: input.delimiter.filter(|d| !d.is_empty()).map(|d| encoding.name(d)),
+        encoding_type: input.encoding_type,
+        start_after: input.start_after.map(|s| encoding.name(s)),
+        request_charged: None,
+    }))
+}
+
+fn decode_token(token: &str) -> S3Result<String> {
+    URL_SAFE_NO_PAD
+        .decode(token)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .filter(|key| !key.is_empty())
+        .ok_or_else(|| invalid_argument("The continuation token provided is incorrect"))
+}

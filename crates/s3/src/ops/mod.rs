@@ -1,0 +1,10 @@
+//! The operations, by what they are about.
+
+pub(crate) mod buckets;
+pub(crate) mod copy;
+pub(crate) mod delete;
+pub(crate) mod list;
+pub(crate) mod read;
+pub(crate) mod tags;
+pub(crate) mod uploads;
+pub(crate) mod write;

@@ -1,0 +1,318 @@
+//! Objects to clients.
+
+use std::ops::Range as Span;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use http::header::{CONTENT_RANGE, HeaderMap, HeaderValue};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use s3s::dto::*;
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError, s3_error};
+use steadfast_store::{ObjectInfo, PartInfo, StoreError};
+
+use crate::attributes::{page_size, set_headers};
+use crate::checksum::set_checksums;
+use crate::conditions::{ReadConditions, etag, only_null_version, timestamp};
+use crate::error::{custom, invalid_request, store_error};
+use crate::handler::{Handler, owner};
+use crate::ops::buckets::full_control;
+use crate::ops::write::{checksum_type, part_number};
+
+/// Which bytes of an object are asked for.
+struct Selection {
+    span: Span<u64>,
+    /// Whether the answer is 206 with `Content-Range`.
+    partial: bool,
+    /// The part asked for, where the object has parts.
+    part: Option<PartInfo>,
+}
+
+fn not_satisfiable(size: u64) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::InvalidRange, "The requested range is not satisfiable");
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    if let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}")) {
+        headers.insert(CONTENT_RANGE, value);
+    }
+    error.set_headers(headers);
+    error
+}
+
+fn select(size: u64, parts: &[PartInfo], range: Option<&Range>, part: Option<i32>) -> S3Result<Selection> {
+    match (range, part) {
+        (Some(_), Some(_)) => Err(invalid_request("Cannot specify both Range header and partNumber query parameter")),
+        (None, None) => Ok(Selection { span: 0..size, partial: false, part: None }),
+        (Some(range), None) => match range.check(size) {
+            Ok(span) if !span.is_empty() => Ok(Selection { span, partial: true, part: None }),
+            _ => Err(not_satisfiable(size)),
+        },
+        (None, Some(number)) => {
+            let number = part_number(number)?;
+            if parts.is_empty() && number == 1 {
+                return Ok(Selection { span: 0..size, partial: size > 0, part: None });
+            }
+            let mut start = 0;
+            for p in parts {
+                if p.number == number {
+                    let span = start..start + p.size;
+                    return Ok(Selection { partial: !span.is_empty(), span, part: Some(p.clone()) });
+                }
+                start += p.size;
+            }
+            Err(custom(
+                "InvalidPartNumber",
+                http::StatusCode::RANGE_NOT_SATISFIABLE,
+                "The requested partnumber is not satisfiable",
+            ))
+        }
+    }
+}
+
+/// Fills the fields that the outputs of GET and HEAD share.
+macro_rules! describe_object {
+    ($output:expr, $info:expr, $selection:expr, $checksums:expr) => {{
+        let (info, selection): (&ObjectInfo, &Selection) = ($info, $selection);
+        set_headers!($output, &info.attributes);
+        $output.accept_ranges = Some("bytes".to_owned());
+        $output.content_length = Some(length(&selection.span));
+        $output.e_tag = Some(etag(&info.attributes.etag));
+        $output.last_modified = Some(timestamp(info.modified_ms));
+        if selection.partial {
+            let Span { start, end } = selection.span;
+            $output.content_range = Some(format!("bytes {start}-{}/{}", end - 1, info.size));
+        }
+        if selection.part.is_some() {
+            $output.parts_count = Some(i32::from(info.part_count));
+        }
+        if $checksums {
+            if let Some(part) = &selection.part {
+                set_checksums!($output, &part.attributes.checksums);
+            } else if selection.span.end - selection.span.start == info.size {
+                set_checksums!($output, &info.attributes.checksums);
+                $output.checksum_type = checksum_type(&info.attributes);
+            }
+        }
+    }};
+}
+
+fn length(span: &Span<u64>) -> i64 {
+    i64::try_from(span.end - span.start).unwrap_or(i64::MAX)
+}
+
+fn status(selection: &Selection) -> Option<http::StatusCode> {
+    selection.partial.then_some(http::StatusCode::PARTIAL_CONTENT)
+}
+
+pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+    let input = req.input;
+    only_null_version(input.version_id.as_deref())?;
+    let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
+    let info = reader.info().clone();
+    ReadConditions {
+        if_match: input.if_match.as_ref(),
+        if_none_match: input.if_none_match.as_ref(),
+        if_modified_since: input.if_modified_since.as_ref(),
+        if_unmodified_since: input.if_unmodified_since.as_ref(),
+    }
+    .check(&info)?;
+    let selection = select(info.size, reader.parts(), input.range.as_ref(), input.part_number)?;
+    let mut output = GetObjectOutput::default();
+    let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
+    describe_object!(output, &info, &selection, checksums);
+    output.tag_count = i32::try_from(info.attributes.tags.len()).ok().filter(|n| *n > 0);
+    let size = selection.span.end - selection.span.start;
+    let body = if size == 0 { Body::empty() } else { body(reader.stream(selection.span.clone()), size).await? };
+    output.body = Some(StreamingBlob::from(body));
+    let mut response = S3Response::new(output);
+    response.status = status(&selection);
+    Ok(response)
+}
+
+/// The body of a response. The first piece is read before the answer begins, so that damage there is an error in S3's words; later,
+/// breaking the connection off is the only way to say so.
+async fn body<S>(pieces: S, size: u64) -> S3Result<Body>
+where
+    S: Stream<Item = Result<Bytes, StoreError>> + Send + 'static,
+{
+    let mut pieces = Box::pin(pieces);
+    let first = match pieces.next().await {
+        Some(Ok(first)) => first,
+        Some(Err(error)) => return Err(store_error(error)),
+        None => return Err(s3_error!(InternalError, "The object's data ended early.")),
+    };
+    if first.len() as u64 == size {
+        return Ok(Body::from(first));
+    }
+    let rest = stream::once(async { Ok(first) }).chain(pieces);
+    // Never fewer bytes than announced with a clean end, never more.
+    let checked = stream::unfold((Box::pin(rest), size), |(mut rest, left)| async move {
+        if left == 0 {
+            return None;
+        }
+        let piece: Result<Frame<Bytes>, StdError> = match rest.next().await {
+            Some(Ok(piece)) if piece.len() as u64 <= left => {
+                let left = left - piece.len() as u64;
+                return Some((Ok(Frame::data(piece)), (rest, left)));
+            }
+            Some(Ok(_)) => Err("the object's data is longer than the object".into()),
+            Some(Err(error)) => Err(Box::new(error)),
+            None => Err("the object's data ended early".into()),
+        };
+        Some((piece, (rest, 0)))
+    });
+    Ok(Body::http_body_unsync(StreamBody::new(Box::pin(checked))))
+}
+
+pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
+    let input = req.input;
+    only_null_version(input.version_id.as_deref())?;
+    let (info, parts) = if input.part_number.is_some() {
+        let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
+        (reader.info().clone(), reader.parts().to_vec())
+    } else {
+        (handler.store.object(&input.bucket, &input.key).map_err(store_error)?, Vec::new())
+    };
+    ReadConditions {
+        if_match: input.if_match.as_ref(),
+        if_none_match: input.if_none_match.as_ref(),
+        if_modified_since: input.if_modified_since.as_ref(),
+        if_unmodified_since: input.if_unmodified_since.as_ref(),
+    }
+    .check(&info)?;
+    let selection = select(info.size, &parts, input.range.as_ref(), input.part_number)?;
+    let mut output = HeadObjectOutput::default();
+    let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
+    describe_object!(output, &info, &selection, checksums);
+    let mut response = S3Response::new(output);
+    response.status = status(&selection);
+    override_headers(
+        &mut response.headers,
+        &[
+            ("content-type", input.response_content_type.as_deref()),
+            ("content-language", input.response_content_language.as_deref()),
+            ("cache-control", input.response_cache_control.as_deref()),
+            ("content-disposition", input.response_content_disposition.as_deref()),
+            ("content-encoding", input.response_content_encoding.as_deref()),
+        ],
+    )?;
+    Ok(response)
+}
+
+/// `response-*` parameters (for GET, `s3s` does it).
+fn override_headers(headers: &mut HeaderMap, overrides: &[(&'static str, Option<&str>)]) -> S3Result<()> {
+    for (name, value) in overrides {
+        if let Some(value) = value {
+            let value =
+                HeaderValue::from_str(value).map_err(|_| invalid_request(format!("invalid value for {name}")))?;
+            headers.insert(*name, value);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn attributes(
+    handler: &Handler,
+    req: S3Request<GetObjectAttributesInput>,
+) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+    let input = req.input;
+    only_null_version(input.version_id.as_deref())?;
+    let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
+    let info = reader.info();
+    let wants = |name: &str| input.object_attributes.iter().any(|a| a.as_str().split(',').any(|a| a.trim() == name));
+    let mut output =
+        GetObjectAttributesOutput { last_modified: Some(timestamp(info.modified_ms)), ..Default::default() };
+    if wants(ObjectAttributes::ETAG) {
+        output.e_tag = Some(etag(&info.attributes.etag));
+    }
+    if wants(ObjectAttributes::OBJECT_SIZE) {
+        output.object_size = Some(length(&(0..info.size)));
+    }
+    if wants(ObjectAttributes::STORAGE_CLASS) {
+        output.storage_class = Some(StorageClass::from_static(StorageClass::STANDARD));
+    }
+    if wants(ObjectAttributes::CHECKSUM) && !info.attributes.checksums.is_empty() {
+        let mut checksum = Checksum::default();
+        set_checksums!(checksum, &info.attributes.checksums);
+        checksum.checksum_type = checksum_type(&info.attributes);
+        output.checksum = Some(checksum);
+    }
+    if wants(ObjectAttributes::OBJECT_PARTS) && !reader.parts().is_empty() {
+        let limit = page_size(input.max_parts, 1000, "max-parts")?;
+        let after = input.part_number_marker.unwrap_or(0);
+        let mut rest = reader.parts().iter().filter(|p| i32::from(p.number) > after);
+        let parts: Vec<ObjectPart> = rest
+            .by_ref()
+            .take(limit as usize)
+            .map(|p| {
+                let mut part = ObjectPart {
+                    part_number: Some(i32::from(p.number)),
+                    size: Some(length(&(0..p.size))),
+                    ..ObjectPart::default()
+                };
+                set_checksums!(part, &p.attributes.checksums);
+                part
+            })
+            .collect();
+        output.object_parts = Some(GetObjectAttributesParts {
+            is_truncated: Some(rest.next().is_some()),
+            max_parts: Some(limit),
+            next_part_number_marker: parts.last().and_then(|p| p.part_number),
+            part_number_marker: Some(after),
+            parts: Some(parts),
+            total_parts_count: i32::try_from(reader.parts().len()).ok(),
+        });
+    }
+    Ok(S3Response::new(output))
+}
+
+pub(crate) async fn acl(
+    handler: &Handler,
+    req: S3Request<GetObjectAclInput>,
+) -> S3Result<S3Response<GetObjectAclOutput>> {
+    handler.store.object(&req.input.bucket, &req.input.key).map_err(store_error)?;
+    Ok(S3Response::new(GetObjectAclOutput {
+        grants: Some(full_control()),
+        owner: Some(owner()),
+        ..GetObjectAclOutput::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selected(range: Option<&str>, part: Option<i32>, size: u64, parts: &[u64]) -> Result<(u64, u64, bool), String> {
+        let range = range.map(|r| Range::parse(r).unwrap());
+        let parts: Vec<PartInfo> = parts
+            .iter()
+            .zip([1, 2, 5])
+            .map(|(size, number)| PartInfo {
+                number,
+                size: *size,
+                modified_ms: 0,
+                attributes: steadfast_store::Attributes::default(),
+            })
+            .collect();
+        select(size, &parts, range.as_ref(), part)
+            .map(|s| (s.span.start, s.span.end, s.partial))
+            .map_err(|e| e.code().as_str().to_owned())
+    }
+
+    #[test]
+    fn selections() {
+        assert_eq!(selected(None, None, 10, &[]), Ok((0, 10, false)));
+        assert_eq!(selected(Some("bytes=2-4"), None, 10, &[]), Ok((2, 5, true)));
+        assert_eq!(selected(Some("bytes=2-"), None, 10, &[]), Ok((2, 10, true)));
+        assert_eq!(selected(Some("bytes=-3"), None, 10, &[]), Ok((7, 10, true)));
+        assert_eq!(selected(Some("bytes=-30"), None, 10, &[]), Ok((0, 10, true)));
+        assert_eq!(selected(Some("bytes=8-30"), None, 10, &[]), Ok((8, 10, true)));
+        assert_eq!(selected(Some("bytes=10-"), None, 10, &[]), Err("InvalidRange".into()));
+        assert_eq!(selected(Some("bytes=-5"), None, 0, &[]), Err("InvalidRange".into()));
+        assert_eq!(selected(None, Some(1), 10, &[]), Ok((0, 10, true)));
+        assert_eq!(selected(None, Some(2), 10, &[]), Err("InvalidPartNumber".into()));
+        assert_eq!(selected(None, Some(5), 10, &[4, 4, 2]), Ok((8, 10, true)));
+        assert_eq!(selected(None, Some(3), 10, &[4, 4, 2]), Err("InvalidPartNumber".into()));
+        assert_eq!(selected(Some("bytes=0-1"), Some(1), 10, &[]), Err("InvalidRequest".into()));
+    }
+}

@@ -1,0 +1,289 @@
+//! Uploads in parts.
+
+use std::collections::BTreeMap;
+
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+use steadfast_store::{Attributes, PartChoice, PartInfo, StoreError, UploadInfo};
+
+use crate::attributes::{described, page_size, refuse_unsupported};
+use crate::checksum::{
+    Algorithm, COMPOSITE, FULL_OBJECT, algorithm_of, bad_digest, combine, composite, given_checksums, set_checksums,
+};
+use crate::conditions::{durability, etag, timestamp, write_condition};
+use crate::error::{invalid_argument, invalid_request, store_error};
+use crate::handler::{Handler, durable_header, owner};
+use crate::ops::list::{Encoding, PAGE_MAX};
+use crate::ops::write::{checksum_type, conditional_error, part_number};
+use crate::receive::multipart_etag;
+
+pub(crate) async fn create(
+    handler: &Handler,
+    req: S3Request<CreateMultipartUploadInput>,
+) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+    let input = req.input;
+    refuse_unsupported!(input)?;
+    let mut attributes = described!(input).attributes()?;
+    let algorithm = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
+    match (algorithm, &input.checksum_type) {
+        (Some(algorithm), kind) => {
+            let kind = kind.as_ref().map_or(algorithm.default_type(), |k| k.as_str());
+            algorithm.check_type(kind)?;
+            // The value is computed when the upload is completed.
+            attributes.checksums.insert(algorithm.name().to_owned(), String::new());
+            attributes.checksum_type = kind.to_owned();
+        }
+        (None, Some(_)) => {
+            return Err(invalid_request(
+                "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.",
+            ));
+        }
+        (None, None) => {}
+    }
+    let upload = handler.store.create_upload(&input.bucket, &input.key, attributes).await.map_err(store_error)?;
+    Ok(S3Response::new(CreateMultipartUploadOutput {
+        bucket: Some(input.bucket),
+        key: Some(input.key),
+        upload_id: Some(upload.upload_id),
+        checksum_algorithm: algorithm.map(|a| ChecksumAlgorithm::from_static(a.s3_name())),
+        checksum_type: checksum_type(&upload.attributes),
+        ..CreateMultipartUploadOutput::default()
+    }))
+}
+
+/// All parts of an upload by number.
+fn all_parts(handler: &Handler, bucket: &str, key: &str, upload_id: &str) -> S3Result<BTreeMap<u16, PartInfo>> {
+    let mut all = BTreeMap::new();
+    let mut after = 0;
+    loop {
+        let (page, more) =
+            handler.store.parts(bucket, key, upload_id, after, PAGE_MAX as usize).map_err(store_error)?;
+        let Some(last) = page.last() else { return Ok(all) };
+        after = last.number;
+        all.extend(page.into_iter().map(|p| (p.number, p)));
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+/// The parts that the client names, in order, each as it was stored.
+fn chosen_parts(named: &[CompletedPart], stored: &BTreeMap<u16, PartInfo>) -> S3Result<Vec<PartInfo>> {
+    let mut chosen: Vec<PartInfo> = Vec::with_capacity(named.len());
+    for part in named {
+        let number = part_number(part.part_number.ok_or_else(malformed)?)?;
+        if chosen.last().is_some_and(|last| last.number >= number) {
+            return Err(store_error(StoreError::InvalidPartOrder));
+        }
+        let wrong = || store_error(StoreError::InvalidPart(number));
+        let stored = stored.get(&number).ok_or_else(wrong)?;
+        if part.e_tag.as_ref().is_none_or(|tag| tag.value() != stored.attributes.etag) {
+            return Err(wrong());
+        }
+        for (algorithm, value) in given_checksums!(part) {
+            if stored.attributes.checksums.get(algorithm.name()).is_some_and(|s| s != value) {
+                return Err(wrong());
+            }
+        }
+        chosen.push(stored.clone());
+    }
+    Ok(chosen)
+}
+
+fn malformed() -> s3s::S3Error {
+    s3_error!(MalformedXML, "The XML you provided was not well-formed or did not validate against our published schema")
+}
+
+/// The checksum of the whole, as the upload was created to have it.
+fn whole_checksum(upload: &UploadInfo, parts: &[PartInfo]) -> Option<(Algorithm, String)> {
+    let algorithm = algorithm_of(&upload.attributes.checksums)?;
+    let mut sums = Vec::with_capacity(parts.len());
+    for part in parts {
+        sums.push((part.attributes.checksums.get(algorithm.name())?.as_str(), part.size));
+    }
+    let value = match upload.attributes.checksum_type.as_str() {
+        FULL_OBJECT => combine(algorithm, sums.into_iter()),
+        COMPOSITE => composite(algorithm, sums.into_iter().map(|(sum, _)| sum)),
+        _ => None,
+    };
+    Some((algorithm, value?))
+}
+
+pub(crate) async fn complete(
+    handler: &Handler,
+    req: S3Request<CompleteMultipartUploadInput>,
+) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+    let durability = durability(&req.headers)?;
+    let input = req.input;
+    let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
+    let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
+    let named = input.multipart_upload.as_ref().and_then(|m| m.parts.as_deref()).unwrap_or_default();
+    if named.is_empty() {
+        return Err(malformed());
+    }
+    let parts = chosen_parts(named, &all_parts(handler, bucket, key, upload_id)?)?;
+    let size: u64 = parts.iter().map(|p| p.size).sum();
+    if input.mpu_object_size.is_some_and(|expected| u64::try_from(expected) != Ok(size)) {
+        return Err(invalid_request("The provided 'x-amz-mp-object-size' header does not match what was computed."));
+    }
+
+    let mut attributes = Attributes {
+        etag: multipart_etag(parts.iter().map(|p| p.attributes.etag.as_str())),
+        checksums: BTreeMap::new(),
+        checksum_type: String::new(),
+        ..upload.attributes.clone()
+    };
+    if let Some((algorithm, value)) = whole_checksum(&upload, &parts) {
+        for (given, claimed) in given_checksums!(input) {
+            // A composite value may be given with or without its number of parts.
+            let bare = value.split('-').next().unwrap_or_default();
+            if given == algorithm && claimed != value && claimed != bare {
+                return Err(bad_digest(algorithm));
+            }
+        }
+        attributes.checksums.insert(algorithm.name().to_owned(), value);
+        attributes.checksum_type.clone_from(&upload.attributes.checksum_type);
+    }
+    if let Some(kind) = &input.checksum_type
+        && !upload.attributes.checksum_type.is_empty()
+        && kind.as_str() != upload.attributes.checksum_type
+    {
+        return Err(invalid_request(format!(
+            "The upload was created using the {} checksum mode. The complete request must use the same checksum mode.",
+            upload.attributes.checksum_type
+        )));
+    }
+    let mut output = CompleteMultipartUploadOutput {
+        bucket: Some(bucket.clone()),
+        key: Some(key.clone()),
+        location: Some(format!("/{bucket}/{}", crate::attributes::url_encode(key))),
+        e_tag: Some(etag(&attributes.etag)),
+        checksum_type: checksum_type(&attributes),
+        ..CompleteMultipartUploadOutput::default()
+    };
+    set_checksums!(output, &attributes.checksums);
+    let choices =
+        parts.into_iter().map(|p| PartChoice { number: p.number, etag: p.attributes.etag }).collect::<Vec<_>>();
+    let matching = input.if_match.is_some();
+    let written = handler
+        .store
+        .complete_upload(bucket, key, upload_id, choices, attributes, condition, durability)
+        .await
+        .map_err(|error| conditional_error(handler, error, matching, bucket, key))?;
+    Ok(S3Response::with_headers(output, durable_header(written.durable)))
+}
+
+pub(crate) async fn abort(
+    handler: &Handler,
+    req: S3Request<AbortMultipartUploadInput>,
+) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+    let input = req.input;
+    if input.if_match_initiated_time.is_some() {
+        return Err(s3_error!(NotImplemented, "Conditions on aborts are not offered."));
+    }
+    handler.store.abort_upload(&input.bucket, &input.key, &input.upload_id).await.map_err(store_error)?;
+    Ok(S3Response::with_status(AbortMultipartUploadOutput::default(), http::StatusCode::NO_CONTENT))
+}
+
+fn initiator() -> Initiator {
+    let owner = owner();
+    Initiator { display_name: owner.display_name, id: owner.id }
+}
+
+pub(crate) async fn list_parts(
+    handler: &Handler,
+    req: S3Request<ListPartsInput>,
+) -> S3Result<S3Response<ListPartsOutput>> {
+    let input = req.input;
+    let limit = page_size(input.max_parts, PAGE_MAX, "max-parts")?;
+    let after = input.part_number_marker.unwrap_or(0);
+    let marker = u16::try_from(after).map_err(|_| invalid_argument("Argument part-number-marker is out of range"))?;
+    let upload = handler.store.upload(&input.bucket, &input.key, &input.upload_id).map_err(store_error)?;
+    let (parts, more) = if limit == 0 {
+        (Vec::new(), false)
+    } else {
+        handler.store.parts(&input.bucket, &input.key, &input.upload_id, marker, limit as usize).map_err(store_error)?
+    };
+    let next = parts.last().map(|p| i32::from(p.number)).filter(|_| more);
+    let parts = parts
+        .into_iter()
+        .map(|p| {
+            let mut part = Part {
+                e_tag: Some(etag(&p.attributes.etag)),
+                last_modified: Some(timestamp(p.modified_ms)),
+                part_number: Some(i32::from(p.number)),
+                size: i64::try_from(p.size).ok(),
+                ..Part::default()
+            };
+            set_checksums!(part, &p.attributes.checksums);
+            part
+        })
+        .collect();
+    Ok(S3Response::new(ListPartsOutput {
+        bucket: Some(input.bucket),
+        key: Some(input.key),
+        upload_id: Some(input.upload_id),
+        checksum_algorithm: algorithm_of(&upload.attributes.checksums)
+            .map(|a| ChecksumAlgorithm::from_static(a.s3_name())),
+        checksum_type: checksum_type(&upload.attributes),
+        is_truncated: Some(more),
+        max_parts: Some(limit),
+        next_part_number_marker: next,
+        part_number_marker: Some(after),
+        parts: Some(parts),
+        owner: Some(owner()),
+        initiator: Some(initiator()),
+        storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+        ..ListPartsOutput::default()
+    }))
+}
+
+pub(crate) async fn list(
+    handler: &Handler,
+    req: S3Request<ListMultipartUploadsInput>,
+) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+    let input = req.input;
+    let encoding = Encoding::read(input.encoding_type.as_ref())?;
+    let limit = page_size(input.max_uploads, PAGE_MAX, "max-uploads")?;
+    let prefix = input.prefix.clone().unwrap_or_default();
+    let delimiter = input.delimiter.clone().unwrap_or_default();
+    let key_marker = input.key_marker.clone().unwrap_or_default();
+    // Without a key marker, S3 ignores the other one.
+    let upload_marker = input.upload_id_marker.clone().filter(|_| !key_marker.is_empty()).unwrap_or_default();
+    let page = handler
+        .store
+        .uploads(&input.bucket, &prefix, &delimiter, (&key_marker, &upload_marker), limit as usize)
+        .map_err(store_error)?;
+    let (next_key, next_upload) = page.next.map_or((None, None), |(key, id)| (Some(key), Some(id)));
+    let uploads: Vec<MultipartUpload> = page
+        .uploads
+        .into_iter()
+        .map(|u| MultipartUpload {
+            checksum_algorithm: algorithm_of(&u.attributes.checksums)
+                .map(|a| ChecksumAlgorithm::from_static(a.s3_name())),
+            checksum_type: checksum_type(&u.attributes),
+            initiated: Some(timestamp(u.created_ms)),
+            initiator: Some(initiator()),
+            key: Some(encoding.name(u.key)),
+            owner: Some(owner()),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            upload_id: Some(u.upload_id),
+        })
+        .collect();
+    Ok(S3Response::new(ListMultipartUploadsOutput {
+        bucket: Some(input.bucket),
+        common_prefixes: encoding.prefixes(page.prefixes),
+        delimiter: input.delimiter.filter(|d| !d.is_empty()).map(|d| encoding.name(d)),
+        encoding_type: input.encoding_type,
+        is_truncated: Some(next_key.is_some()),
+        key_marker: Some(encoding.name(key_marker)),
+        max_uploads: Some(limit),
+        next_key_marker: next_key.map(|k| encoding.name(k)),
+        next_upload_id_marker: next_upload,
+        prefix: Some(encoding.name(prefix)),
+        request_charged: None,
+        upload_id_marker: input.upload_id_marker,
+        uploads: Some(uploads),
+    }))
+}

@@ -1,0 +1,86 @@
+//! What can be set.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How entity tags of objects are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EtagKind {
+    /// MD5 of the content, as most tools expect. Costs about 1.6 ms of CPU per MiB.
+    #[default]
+    Md5,
+    /// A random tag that does not look like an MD5 (`<32 hex digits>-1`), as S3 Express One Zone does it: costs nothing. Tools that
+    /// compare entity tags with MD5 sums take it for a multipart upload's and leave it alone.
+    Opaque,
+}
+
+/// Settings of the door. Every bound is here.
+#[derive(Clone)]
+pub struct S3Options {
+    /// Pairs of access key and secret key. A request must be signed with one of them.
+    pub credentials: Vec<(String, String)>,
+    /// The region that is told to clients. Requests may be signed for any.
+    pub region: String,
+    /// Base domains for virtual-host style (`bucket.s3.example.com`), without port. Other host names mean path style.
+    pub domains: Vec<String>,
+    /// How entity tags are made.
+    pub etag: EtagKind,
+    /// Requests served at a time.
+    pub requests_max: usize,
+    /// Requests that may wait for a place; more are refused at once with `SlowDown`.
+    pub requests_waiting_max: usize,
+    /// How long a request waits for a place before it is refused with `SlowDown`.
+    pub request_wait: Duration,
+    /// A connection must have sent a whole request head within this time.
+    pub header_timeout: Duration,
+    /// A request body that brings nothing for so long ends with `RequestTimeout`.
+    pub body_stall: Duration,
+    /// A connection whose peer takes nothing of a response for so long is closed.
+    pub response_stall: Duration,
+    /// Bodies up to this many bytes are hashed where they arrive; larger ones on the compute threads.
+    pub inline_hash_bytes: u64,
+    /// The largest XML body of a request, in bytes.
+    pub xml_bytes_max: usize,
+    /// The read buffer of a connection, in bytes.
+    pub connection_buffer_bytes: usize,
+    /// How far a client's clock may be off.
+    pub clock_skew_max: Duration,
+    /// The largest object, or part, that one request may bring, in bytes.
+    pub put_bytes_max: u64,
+}
+
+impl Default for S3Options {
+    fn default() -> Self {
+        Self {
+            credentials: Vec::new(),
+            region: "us-east-1".into(),
+            domains: Vec::new(),
+            etag: EtagKind::default(),
+            requests_max: 1024,
+            requests_waiting_max: 4096,
+            request_wait: Duration::from_secs(5),
+            header_timeout: Duration::from_secs(30),
+            body_stall: Duration::from_secs(30),
+            response_stall: Duration::from_secs(60),
+            inline_hash_bytes: 64 << 10,
+            xml_bytes_max: 4 << 20,
+            connection_buffer_bytes: 128 << 10,
+            clock_skew_max: Duration::from_secs(900),
+            put_bytes_max: 5 << 30,
+        }
+    }
+}
+
+impl fmt::Debug for S3Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Secrets must not reach a log.
+        let keys: Vec<&str> = self.credentials.iter().map(|(access, _)| access.as_str()).collect();
+        f.debug_struct("S3Options")
+            .field("access_keys", &keys)
+            .field("region", &self.region)
+            .field("domains", &self.domains)
+            .field("etag", &self.etag)
+            .field("requests_max", &self.requests_max)
+            .finish_non_exhaustive()
+    }
+}

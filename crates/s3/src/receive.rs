@@ -1,0 +1,199 @@
+//! The body of a request on its way into the store: hashed, checked, bounded.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use http::HeaderMap;
+use md5::{Digest as _, Md5};
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
+use steadfast_flow::Env;
+use steadfast_store::ObjectWriter;
+
+use crate::checksum::{Algorithm, Claim, Hasher, bad_digest, header_name};
+use crate::context::RequestContext;
+use crate::error::{body_error, custom, incomplete_body, store_error};
+use crate::options::EtagKind;
+
+/// What is to be computed of a body and what it must match.
+pub(crate) struct Wanted {
+    etag: EtagKind,
+    content_md5: Option<[u8; 16]>,
+    claim: Claim,
+    length: Option<u64>,
+    bytes_max: u64,
+}
+
+impl Wanted {
+    /// Reads `Content-MD5` and the checksum headers. `length` is that of the decoded body, where it is known.
+    ///
+    /// # Errors
+    /// `InvalidDigest`, `InvalidRequest`, `EntityTooLarge`.
+    pub(crate) fn read(headers: &HeaderMap, length: Option<u64>, etag: EtagKind, bytes_max: u64) -> S3Result<Self> {
+        let content_md5 = match headers.get("content-md5") {
+            None => None,
+            Some(value) => {
+                let digest = BASE64.decode(value.as_bytes()).ok().and_then(|d| d.try_into().ok());
+                Some(digest.ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."))?)
+            }
+        };
+        if length.is_some_and(|n| n > bytes_max) {
+            return Err(too_large());
+        }
+        Ok(Self { etag, content_md5, claim: Claim::read(headers)?, length, bytes_max })
+    }
+
+    /// For a body that the server itself reads (a copy).
+    pub(crate) fn of_copy(length: u64, etag: EtagKind) -> Self {
+        Self { etag, content_md5: None, claim: Claim::default(), length: Some(length), bytes_max: u64::MAX }
+    }
+
+    /// The algorithm that will be computed, if any.
+    pub(crate) fn algorithm(&self) -> Option<Algorithm> {
+        self.claim.algorithm
+    }
+
+    /// Computes this algorithm when the request itself names none.
+    pub(crate) fn or_algorithm(&mut self, algorithm: Option<Algorithm>) {
+        if self.claim.algorithm.is_none() {
+            self.claim.algorithm = algorithm;
+        }
+    }
+
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.length
+    }
+}
+
+fn too_large() -> S3Error {
+    s3_error!(EntityTooLarge, "Your proposed upload exceeds the maximum allowed object size.")
+}
+
+/// What was computed of a body that is now with the store's writer.
+pub(crate) struct Received {
+    pub(crate) etag: String,
+    pub(crate) checksum: Option<(Algorithm, String)>,
+}
+
+/// Moves `body` into `writer`. Everything that `wanted` claims has been checked when this returns.
+///
+/// # Errors
+/// `BadDigest`, `IncompleteBody`, `RequestTimeout`, and the store's.
+pub(crate) async fn receive<S>(
+    mut body: S,
+    trailers: Option<TrailingHeaders>,
+    writer: &mut ObjectWriter,
+    wanted: Wanted,
+    context: Option<&Arc<RequestContext>>,
+    env: &Env,
+) -> S3Result<Received>
+where
+    S: Stream<Item = Result<Bytes, StdError>> + Unpin,
+{
+    let mut md5 = (wanted.etag == EtagKind::Md5 || wanted.content_md5.is_some()).then(Md5::new);
+    let mut hasher = wanted.claim.algorithm.map(Hasher::new);
+    let mut bytes = 0;
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|error| body_error(&error, context))?;
+        bytes += piece.len() as u64;
+        if bytes > wanted.length.unwrap_or(wanted.bytes_max) {
+            return Err(if wanted.length.is_some() { incomplete_body() } else { too_large() });
+        }
+        if let Some(md5) = &mut md5 {
+            md5.update(&piece);
+        }
+        if let Some(hasher) = &mut hasher {
+            hasher.update(&piece);
+        }
+        writer.write(piece).await.map_err(store_error)?;
+    }
+    if wanted.length.is_some_and(|length| length != bytes) {
+        return Err(incomplete_body());
+    }
+
+    let md5: Option<[u8; 16]> = md5.map(|m| m.finalize().into());
+    if wanted.content_md5.is_some() && wanted.content_md5 != md5 {
+        return Err(S3Error::with_message(
+            S3ErrorCode::BadDigest,
+            "The Content-MD5 you specified did not match what we received.",
+        ));
+    }
+    let checksum = wanted.claim.algorithm.zip(hasher.map(Hasher::finish));
+    if let Some((algorithm, computed)) = &checksum {
+        let claimed = match (&wanted.claim.value, wanted.claim.trailer) {
+            (Some(value), _) => Some(value.clone()),
+            (None, true) => Some(trailing(*algorithm, trailers)?),
+            (None, false) => None,
+        };
+        if claimed.is_some_and(|claimed| claimed != *computed) {
+            return Err(bad_digest(*algorithm));
+        }
+    }
+    let etag = match (wanted.etag, md5) {
+        (EtagKind::Md5, Some(md5)) => hex::encode(md5),
+        _ => opaque_etag(env),
+    };
+    Ok(Received { etag, checksum })
+}
+
+/// The checksum that came after the body.
+fn trailing(algorithm: Algorithm, trailers: Option<TrailingHeaders>) -> S3Result<String> {
+    let value = trailers.and_then(|t| t.take()).and_then(|headers| {
+        headers.get(header_name(algorithm)).and_then(|v| v.to_str().ok()).map(|v| v.trim().to_owned())
+    });
+    let value = value.ok_or_else(|| {
+        custom(
+            "MalformedTrailerError",
+            http::StatusCode::BAD_REQUEST,
+            "The request contained trailing data that was not well-formed or did not conform to our published schema.",
+        )
+    })?;
+    algorithm.check_form(&value)?;
+    Ok(value)
+}
+
+/// An entity tag that is different for every write and cannot be taken for an MD5.
+pub(crate) fn opaque_etag(env: &Env) -> String {
+    format!("{:016x}{:016x}-1", env.random_u64(), env.random_u64())
+}
+
+/// The entity tag of an object uploaded in parts: the MD5 of its parts' MD5s and their number, as S3 computes it.
+pub(crate) fn multipart_etag<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    let mut md5 = Md5::new();
+    let mut count = 0;
+    for part in parts {
+        // Opaque tags are not hexadecimal; then any digest of them will do.
+        match hex::decode(part) {
+            Ok(digest) => md5.update(digest),
+            Err(_) => md5.update(part),
+        }
+        count += 1;
+    }
+    format!("{}-{count}", hex::encode(md5.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etag_of_parts() {
+        // md5(md5("a") + md5("b")), by md5sum.
+        let parts = ["0cc175b9c0f1b6a831c399e269772661", "92eb5ffee6ae2fec3ad71c777531578f"];
+        assert_eq!(multipart_etag(parts.into_iter()), "96e024ba2074fe77e8e965ba43a704be-2");
+    }
+
+    #[test]
+    fn content_md5_must_be_one() {
+        let read = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-md5", value.parse().unwrap());
+            Wanted::read(&headers, Some(1), EtagKind::Md5, 10).map_err(|e| e.code().as_str().to_owned()).map(|_| ())
+        };
+        assert_eq!(read("DMF1ucDxtqgxw5niaXcmYQ=="), Ok(()));
+        assert_eq!(read("DMF1"), Err("InvalidDigest".into()));
+        assert_eq!(read("not base64"), Err("InvalidDigest".into()));
+    }
+}
