@@ -8,11 +8,13 @@ use parking_lot::Mutex;
 use steadfast_disk::{AlignedBuf, BLOCK};
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::extents::TakeError;
 use crate::format::{
     ExtentId, ExtentKind, FRAME_HEADER, FooterEntry, FrameHeader, FrameKind, RECORD_HEADER, RecordHeader, Seed,
     check_count, fill_record_front, footer_bytes_max, footer_entry_bytes,
 };
 use crate::log::Shared;
+use crate::reserve::Held;
 use crate::seal::{FooterBuilder, Seal};
 use crate::{Location, LogError, Priority, Reservation};
 
@@ -21,13 +23,11 @@ pub(crate) fn chunk_head_bytes_max(body_len: usize) -> usize {
     BLOCK - FRAME_HEADER - RECORD_HEADER - 4 * check_count(body_len as u32)
 }
 
-/// Aligned memory for one chunk, with room for its headers in front and its part of the write budget.
+/// Aligned memory for one chunk, with room for its headers in front.
 #[derive(Debug)]
 pub struct ChunkBuf {
     pub(crate) buf: AlignedBuf,
     pub(crate) capacity: usize,
-    pub(crate) priority: Priority,
-    pub(crate) reservation: Reservation,
 }
 
 impl ChunkBuf {
@@ -123,8 +123,11 @@ impl Bodies {
         let mut current = self.current.lock().await;
         let fits = |at: u64, entries: u64| at + len + footer_bytes_max(entries) + BLOCK as u64 <= extent_bytes;
         if current.open.is_none() || !fits(current.at, current.entry_bytes + entry_bytes) {
+            if !shared.room.body_may_grow(priority).await {
+                return Err(LogError::Full);
+            }
             let taken = shared.extents.take(ExtentKind::Body, shared.queue.last_lsn() + 1, priority).await;
-            let id = taken.map_err(|error| error.into_log_error(&shared.latch))?;
+            let id = taken.map_err(TakeError::into_log_error)?;
             let fresh = OpenBody {
                 id,
                 seed: id.seed(),
@@ -149,8 +152,6 @@ impl Bodies {
         current.at += len;
         current.entry_bytes += entry_bytes;
         open.progress.lock().in_flight += 1;
-        let room = extent_bytes.saturating_sub(current.at + footer_bytes_max(current.entry_bytes) + BLOCK as u64);
-        shared.room.body_room.store(room, Relaxed);
         Ok((open, at))
     }
 }
@@ -201,7 +202,12 @@ fn spawn_seal(shared: &Arc<Shared>, seal: Seal) {
 
 /// Writes a chunk and returns its place. Goes on to the end even if the caller is dropped: its memory, its part of the budget and
 /// its place in the extent are in use until the disk has let go of them.
-pub(crate) async fn write_chunk(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
+pub(crate) async fn write_chunk(
+    shared: &Arc<Shared>,
+    room: &Reservation,
+    head: Bytes,
+    chunk: ChunkBuf,
+) -> Result<Location, LogError> {
     shared.latch.check()?;
     let body_len = chunk.len();
     if head.len() > chunk_head_bytes_max(body_len) {
@@ -210,11 +216,12 @@ pub(crate) async fn write_chunk(shared: &Arc<Shared>, head: Bytes, chunk: ChunkB
     let Ok(slot) = shared.bodies.writes.clone().acquire_owned().await else { return Err(LogError::Closed) };
     let len = (BLOCK + body_len.next_multiple_of(BLOCK)) as u64;
     let entry_bytes = footer_entry_bytes(head.len()) as u64;
-    let (open, at) = shared.bodies.place(shared, len, entry_bytes, chunk.priority).await?;
+    let (open, at) = shared.bodies.place(shared, len, entry_bytes, room.held.priority()).await?;
+    let held = room.held.clone();
     let (tx, rx) = oneshot::channel();
     let task = shared.clone();
     shared.env.spawn("log-chunk", async move {
-        let outcome = write_placed(&task, &open, at, head, chunk).await;
+        let outcome = write_placed(&task, &open, at, head, chunk, held).await;
         let seal = {
             open.progress.lock().in_flight -= 1;
             open.finish(task.pool.extent_bytes, false)
@@ -235,8 +242,9 @@ async fn write_placed(
     at: u64,
     head: Bytes,
     chunk: ChunkBuf,
+    held: Held,
 ) -> Result<Location, LogError> {
-    let ChunkBuf { mut buf, reservation, .. } = chunk;
+    let mut buf = chunk.buf;
     let body_len = (buf.len() - BLOCK) as u32;
     let head_len = head.len() as u32;
     let front_len = RecordHeader::body_start(head_len, body_len) as usize;
@@ -269,10 +277,9 @@ async fn write_placed(
     buf.pad();
     let data = buf.freeze();
     let len = data.len() as u64;
-    let written = shared.disk.write(open.start + at, data).await;
-    drop(reservation);
-    if let Err(error) = written {
-        shared.latch.fail("write", &error);
+    let written = shared.io.write(open.start + at, data).await;
+    drop(held);
+    if written.is_err() {
         // Nothing refers to the chunk yet: nothing of this request was accepted.
         return Err(shared.latch.check().err().unwrap_or(LogError::Closed));
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use steadfast_disk::{AlignedBuf, BufPool, IoFuture};
+use steadfast_disk::{AlignedBuf, BufPool};
+use steadfast_flow::BoxFuture;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::apply::{Answer, ToApply};
@@ -228,18 +229,15 @@ impl Committer {
         let len = data.len() as u64;
         self.prefill.make_way(self.open.at).await;
         let batches = building.waiters.len();
-        let disk = &self.shared.disk;
-        let (what, io) = if building.sync {
-            ("write or flush", disk.write_flush(disk_offset, data))
-        } else {
-            ("write", disk.write(disk_offset, data))
-        };
+        let (io, sync) = (self.shared.io.clone(), building.sync);
+        let write: BoxFuture<'static, Result<(), LogError>> = Box::pin(async move {
+            if sync { io.write_flush(disk_offset, data).await } else { io.write(disk_offset, data).await }
+        });
         if self.spare.is_none() {
             self.spare = self.buffers.try_get(self.shared.frame_bytes_max);
         }
         let begun = self.shared.env.now();
-        if let Err(error) = self.drive(io).await {
-            let told = self.shared.latch.fail(what, &error);
+        if let Err(told) = self.drive(write).await {
             answer(building.waiters, &told);
             return Err(Stopped(told));
         }
@@ -277,16 +275,14 @@ impl Committer {
             return Err(Stopped(error));
         }
         let begun = self.shared.env.now();
-        let io = self.shared.disk.flush();
-        if let Err(error) = self.drive(io).await {
-            return Err(Stopped(self.shared.latch.fail("flush", &error)));
-        }
+        let io = self.shared.io.clone();
+        self.drive(Box::pin(async move { io.flush().await })).await.map_err(Stopped)?;
         self.flushed(self.shared.env.now().saturating_sub(begun));
         Ok(())
     }
 
     /// Sees a request through, encoding meanwhile.
-    async fn drive(&mut self, mut io: IoFuture<()>) -> std::io::Result<()> {
+    async fn drive(&mut self, mut io: BoxFuture<'static, Result<(), LogError>>) -> Result<(), LogError> {
         let shared = self.shared.clone();
         shared.queue.wake_at(LOT);
         loop {
@@ -316,7 +312,7 @@ impl Committer {
     }
 
     fn publish_room(&self) {
-        self.shared.room.commit_room.store(self.open.room(), Relaxed);
+        self.shared.room.set_room(self.open.room());
     }
 
     /// Takes the next extent into use when this one is half full, so that nobody waits for it.
@@ -329,7 +325,7 @@ impl Committer {
         self.shared.env.spawn("log-prepare", async move {
             let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await;
             let prepared = taken.map(|id| {
-                shared.room.prepared_room.store(shared.room.usable(), Relaxed);
+                shared.room.set_prepared(true);
                 Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent)) }
             });
             // The committer may have stopped.
@@ -340,28 +336,29 @@ impl Committer {
 
     /// Goes on in the next extent and seals this one in the background.
     async fn roll(&mut self) -> Result<(), Stopped> {
-        let mut taken = self.take_prepared().await;
-        if matches!(taken, Err(TakeError::Full)) {
-            // Prepared long ago, when there was no room: there may be some now.
-            taken = self.take_prepared().await;
-        }
-        self.building.roll = false;
-        let prepared = match taken {
-            Ok(prepared) => prepared,
-            Err(TakeError::Full) => {
-                // What waits cannot be kept, and holds the budget that deletes need.
-                while let Some(pending) = self.shared.queue.pop_if(|_| true) {
-                    answer(vec![(pending.first_lsn, pending.answer)], &LogError::Full);
+        let mut tries = 0;
+        let prepared = loop {
+            match self.take_prepared().await {
+                Ok(prepared) => break prepared,
+                // Admission has counted on this extent, so that it is there. If it is not, refusing what was accepted would pull
+                // the ground from under what was decided on it since; so wait for compaction, and then stop altogether.
+                Err(TakeError::Full) if tries < 100 => {
+                    tries += 1;
+                    self.shared.env.sleep(Duration::from_millis(50)).await;
                 }
-                return Ok(());
+                Err(TakeError::Full) => {
+                    let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+                    return Err(Stopped(self.shared.latch.fail("write", &error)));
+                }
+                Err(TakeError::Disk(error)) => return Err(Stopped(error)),
             }
-            Err(error @ TakeError::Disk(..)) => return Err(Stopped(error.into_log_error(&self.shared.latch))),
         };
+        self.building.roll = false;
         let start = self.shared.extents.start(prepared.id.extent);
         let fresh = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
         let full = std::mem::replace(&mut self.open, fresh);
         let prefill = std::mem::replace(&mut self.prefill, prepared.prefill);
-        self.shared.room.prepared_room.store(0, Relaxed);
+        self.shared.room.set_prepared(false);
         self.publish_room();
         let Ok(one) = self.sealing.clone().acquire_owned().await else { return Ok(()) };
         let shared = self.shared.clone();

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use steadfast_disk::{BLOCK, Disk};
 
 use crate::format::{EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Superblock};
+use crate::io::Io;
 use crate::status::ExtentCounts;
 use crate::{ExtentUsage, LogError, Lsn, Priority};
 
@@ -72,6 +73,7 @@ pub(crate) struct Table {
 
 struct Shared {
     disk: Arc<dyn Disk>,
+    io: Arc<Io>,
     pool: Superblock,
     table: Mutex<Table>,
     /// One extent is taken into use at a time.
@@ -87,13 +89,15 @@ pub(crate) struct Extents(Arc<Shared>);
 #[derive(Debug)]
 pub(crate) enum TakeError {
     Full,
-    Disk(&'static str, std::io::Error),
+    /// The latch has been closed.
+    Disk(LogError),
 }
 
 impl Extents {
-    pub(crate) fn new(disk: Arc<dyn Disk>, pool: Superblock, table: Table, reserve_extents: u32) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, io: Arc<Io>, pool: Superblock, table: Table, reserve_extents: u32) -> Self {
         Self(Arc::new(Shared {
             disk,
+            io,
             pool,
             table: Mutex::new(table),
             taking: tokio::sync::Mutex::new(()),
@@ -229,7 +233,11 @@ impl Extents {
                 Ok(())
             }
             Err(error) if is_no_space(&error) => Err(TakeError::Full),
-            Err(error) => Err(TakeError::Disk("write", error)),
+            // Nothing was promised yet: the caller is told, and the log goes on with the room that it has.
+            Err(error) => {
+                tracing::warn!(%error, "cannot make more room");
+                Err(TakeError::Full)
+            }
         }
     }
 
@@ -280,8 +288,7 @@ impl Extents {
 
     async fn write_header(&self, header: &ExtentHeader) -> Result<(), TakeError> {
         let block = Bytes::copy_from_slice(&header.encode());
-        self.0.disk.write(self.start(header.id.extent), block).await.map_err(|e| TakeError::Disk("write", e))?;
-        self.0.disk.flush().await.map_err(|e| TakeError::Disk("flush", e))
+        self.0.io.write_flush(self.start(header.id.extent), block).await.map_err(TakeError::Disk)
     }
 
     /// Takes a sealed extent out of use. The caller has made sure that nothing in it is needed any more; here only pins and the
@@ -318,10 +325,12 @@ pub(crate) fn is_no_space(error: &std::io::Error) -> bool {
 }
 
 impl TakeError {
-    pub(crate) fn into_log_error(self, latch: &crate::latch::Latch) -> LogError {
+    /// For whom it was about new data: nothing of it was accepted.
+    pub(crate) fn into_log_error(self) -> LogError {
         match self {
-            Self::Full => LogError::Full,
-            Self::Disk(what, error) => latch.fail(what, &error),
+            Self::Full | Self::Disk(LogError::Full) => LogError::Full,
+            Self::Disk(LogError::Unknown { what, cause }) => LogError::Failed { what, cause },
+            Self::Disk(error) => error,
         }
     }
 }

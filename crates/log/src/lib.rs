@@ -16,6 +16,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gather;
+mod io;
 mod latch;
 mod log;
 mod options;

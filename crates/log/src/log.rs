@@ -16,11 +16,12 @@ use crate::commit::{Pending, Queue, Ticket};
 use crate::extents::{ExtentPin, Extents};
 use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
 use crate::frame::batch_bytes;
+use crate::io::Io;
 use crate::latch::{Latch, LogState};
 use crate::options::{FormatOptions, LogOptions};
 use crate::pool::PoolInfo;
 use crate::recover::RecoveryReport;
-use crate::reserve::{Reservation, Room, Use};
+use crate::reserve::{Reservation, Room};
 use crate::seal::Seal;
 use crate::status::{LogStatus, Metrics};
 use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
@@ -33,7 +34,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Superblock,
     pub(crate) applier: Arc<dyn Applier>,
     pub(crate) extents: Extents,
-    pub(crate) latch: Latch,
+    pub(crate) latch: Arc<Latch>,
+    pub(crate) io: Arc<Io>,
     pub(crate) queue: Queue,
     pub(crate) room: Room,
     pub(crate) bodies: Bodies,
@@ -50,15 +52,10 @@ pub(crate) struct Shared {
 impl Shared {
     /// Seals an extent.
     pub(crate) async fn seal(&self, seal: Seal) -> Result<(), LogError> {
-        self.latch.check()?;
         let id = seal.id;
-        match seal.write(&*self.disk).await {
-            Ok(sealed) => {
-                self.extents.sealed(id.extent, id.epoch, sealed);
-                Ok(())
-            }
-            Err((what, error)) => Err(self.latch.fail(what, &error)),
-        }
+        let sealed = seal.write(&self.io).await?;
+        self.extents.sealed(id.extent, id.epoch, sealed);
+        Ok(())
     }
 }
 
@@ -135,7 +132,7 @@ impl Log {
     /// # Errors
     /// [`LogError::Full`] at once, [`LogError::Busy`] after `wait`, [`LogError::TooLarge`], [`LogError::Failed`].
     pub async fn reserve(&self, bytes: u64, priority: Priority, wait: Duration) -> Result<Reservation, LogError> {
-        self.shared.room.acquire(&self.shared.latch, Use::Commit, bytes, priority, wait).await
+        self.shared.room.acquire(&self.shared.latch, bytes, priority, wait).await
     }
 
     /// Appends a batch. Does not block: LSNs are assigned in call order, now. The batch commits whether or not the ticket is awaited.
@@ -173,32 +170,28 @@ impl Log {
         Ok(Ticket { first_lsn, outcome })
     }
 
-    /// Memory for a chunk of up to `capacity` bytes, with room for it on disk and in the budget; waits for the budget at most `wait`.
+    /// Memory for a chunk of up to `capacity` bytes. Reserve room for it first: that is what bounds it.
     ///
     /// # Errors
-    /// As [`Log::reserve`].
-    pub async fn chunk(&self, capacity: usize, priority: Priority, wait: Duration) -> Result<ChunkBuf, LogError> {
+    /// [`LogError::TooLarge`] when `capacity` is beyond [`Log::limits`].
+    pub async fn chunk(&self, capacity: usize) -> Result<ChunkBuf, LogError> {
         if capacity > self.shared.chunk_bytes_max {
-            return Err(LogError::TooLarge(format!(
-                "a chunk of {capacity} bytes; at most {}",
-                self.shared.chunk_bytes_max
-            )));
+            let max = self.shared.chunk_bytes_max;
+            return Err(LogError::TooLarge(format!("a chunk of {capacity} bytes; at most {max}")));
         }
-        let shared = &self.shared;
-        let bytes = capacity as u64;
-        let reservation = shared.room.acquire(&shared.latch, Use::Body, bytes, priority, wait).await?;
-        let mut buf = shared.disk.buffer(BLOCK + capacity.next_multiple_of(BLOCK)).await;
+        let mut buf = self.shared.disk.buffer(BLOCK + capacity.next_multiple_of(BLOCK)).await;
         buf.set_len(BLOCK);
-        Ok(ChunkBuf { buf, capacity, priority, reservation })
+        Ok(ChunkBuf { buf, capacity })
     }
 
     /// Writes a chunk. It is garbage until a record that names its location has been committed, and may be recycled before that
-    /// unless `Applier::chunk_is_live` vouches for it. Not flushed: the flush of that commit covers it.
+    /// unless `Applier::chunk_is_live` vouches for it. Not flushed: the flush of that commit covers it. `room` must cover the
+    /// chunk; even if this future is dropped, what it holds is not given back before the disk is done with the chunk.
     ///
     /// # Errors
     /// [`LogError::TooLarge`] for a head beyond [`Log::limits`], [`LogError::Full`], [`LogError::Failed`].
-    pub async fn write_chunk(&self, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
-        write_chunk(&self.shared, head, chunk).await
+    pub async fn write_chunk(&self, room: &Reservation, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
+        write_chunk(&self.shared, room, head, chunk).await
     }
 
     /// Keeps an extent from being recycled while the pin is held; `None` when it is already.
@@ -308,9 +301,7 @@ impl Log {
         }
         shared.latch.check()?;
         shared.bodies.close(shared).await;
-        if let Err(error) = shared.disk.flush().await {
-            return Err(shared.latch.fail("flush", &error));
-        }
+        shared.io.flush().await?;
         shared.latch.check()?;
         shared.latch.close();
         Ok(())

@@ -1,9 +1,9 @@
 //! Room for what is to be written: in memory (the budget) and on disk (free space).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
 use steadfast_flow::{Budget, Env, Permit, Refused};
 
@@ -12,40 +12,60 @@ use crate::latch::Latch;
 use crate::options::LogOptions;
 use crate::{LogError, Priority};
 
+/// Room for one batch or one chunk, on disk and in the budget. Given back when dropped (by a chunk: when it is on disk).
+#[derive(Debug, Clone)]
+pub(crate) struct Held(Arc<HeldInner>);
+
+#[derive(Debug)]
+struct HeldInner {
+    _permit: Permit,
+    need: u64,
+    priority: Priority,
+    counts: Arc<Mutex<Count>>,
+}
+
+impl Held {
+    pub(crate) fn priority(&self) -> Priority {
+        self.0.priority
+    }
+}
+
+impl Drop for HeldInner {
+    fn drop(&mut self) {
+        self.counts.lock().outstanding -= self.need;
+    }
+}
+
 /// Room for one batch or one chunk, on disk and in the budget. Given back when dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives the room back"]
 pub struct Reservation {
-    _permit: Permit,
-    need: u64,
-    outstanding: Arc<AtomicU64>,
+    pub(crate) held: Held,
 }
 
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.outstanding.fetch_sub(self.need, Relaxed);
+/// Bytes counted on to be written, and what the open commit extent can still take.
+#[derive(Debug, Default)]
+struct Count {
+    outstanding: u64,
+    room: u64,
+    /// Room in an extent that has been prepared.
+    prepared: u64,
+}
+
+impl Count {
+    /// Free extents that it takes to hold what is outstanding and `more`.
+    fn extents(&self, more: u64, usable: u64) -> u64 {
+        (self.outstanding + more).saturating_sub(self.room + self.prepared).div_ceil(usable)
     }
 }
 
-/// What is counted on to be written, and into how much room.
+/// Grants room: never more than there is, whatever comes at once.
 pub(crate) struct Room {
     extents: Extents,
     extent_bytes: u64,
     writes: Budget,
     reserve: Budget,
-    /// Bytes that open (and prepared) extents can still take.
-    pub(crate) commit_room: AtomicU64,
-    pub(crate) prepared_room: AtomicU64,
-    pub(crate) body_room: AtomicU64,
-    commit_outstanding: Arc<AtomicU64>,
-    body_outstanding: Arc<AtomicU64>,
-}
-
-/// What the room is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    Commit,
-    Body,
+    counts: Arc<Mutex<Count>>,
 }
 
 impl Room {
@@ -55,11 +75,7 @@ impl Room {
             extent_bytes,
             writes: Budget::new("log_pending", options.pending_bytes_max, env.clone()),
             reserve: Budget::new("log_pending_reserve", options.pending_reserve_bytes_max, env.clone()),
-            commit_room: AtomicU64::new(0),
-            prepared_room: AtomicU64::new(0),
-            body_room: AtomicU64::new(0),
-            commit_outstanding: Arc::default(),
-            body_outstanding: Arc::default(),
+            counts: Arc::default(),
         }
     }
 
@@ -67,11 +83,20 @@ impl Room {
         (self.writes.used_bytes() + self.reserve.used_bytes(), self.writes.limit_bytes() + self.reserve.limit_bytes())
     }
 
+    /// What the open commit extent can still take.
+    pub(crate) fn set_room(&self, bytes: u64) {
+        self.counts.lock().room = bytes;
+    }
+
+    /// A commit extent has been prepared, or the prepared one has been opened.
+    pub(crate) fn set_prepared(&self, yes: bool) {
+        self.counts.lock().prepared = if yes { self.usable() } else { 0 };
+    }
+
     /// Room for `bytes` of data. Space first, so that a full pool says so at once instead of after `wait`.
     pub(crate) async fn acquire(
         &self,
         latch: &Latch,
-        what: Use,
         bytes: u64,
         priority: Priority,
         wait: Duration,
@@ -79,13 +104,7 @@ impl Room {
         latch.check()?;
         // Headers, the footer's copy of the head, and the rest of a block that a frame alone does not fill.
         let need = bytes + bytes.min(128 << 10) + 2 * BLOCK as u64;
-        while !self.has_space(what, need, priority) {
-            match self.extents.grow().await {
-                Ok(()) => {}
-                Err(TakeError::Full) => return Err(LogError::Full),
-                Err(error) => return Err(error.into_log_error(latch)),
-            }
-        }
+        self.make_space(need, priority, 0).await?;
         let budget = if priority == Priority::Write { &self.writes } else { &self.reserve };
         let permit = match budget.acquire(bytes.max(1), wait).await {
             Ok(permit) => permit,
@@ -95,37 +114,58 @@ impl Room {
             Err(refused) => return Err(LogError::Busy { waited: refused.waited() }),
         };
         latch.check()?;
-        let outstanding = match what {
-            Use::Commit => &self.commit_outstanding,
-            Use::Body => &self.body_outstanding,
-        };
-        outstanding.fetch_add(need, Relaxed);
-        Ok(Reservation { _permit: permit, need, outstanding: outstanding.clone() })
+        self.make_space(need, priority, need).await?;
+        let counts = self.counts.clone();
+        Ok(Reservation { held: Held(Arc::new(HeldInner { _permit: permit, need, priority, counts })) })
     }
 
-    /// Bytes that an empty extent can be counted on to take: what is left may go to the footer, or be too little for a frame.
-    pub(crate) fn usable(&self) -> u64 {
+    /// Counts on `take` more bytes if there is space for `need`, growing the pool if it can.
+    async fn make_space(&self, need: u64, priority: Priority, take: u64) -> Result<(), LogError> {
+        while !self.take_space(need, priority, take) {
+            match self.extents.grow().await {
+                Ok(()) => {}
+                Err(TakeError::Full) => return Err(LogError::Full),
+                Err(error) => return Err(error.into_log_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that an empty extent can be counted on to take: a quarter may go to the footer, and a quarter be too little for a frame.
+    fn usable(&self) -> u64 {
         self.extent_bytes / 2
     }
 
-    fn has_space(&self, what: Use, need: u64, priority: Priority) -> bool {
-        let (room, outstanding) = match what {
-            Use::Commit => {
-                (self.commit_room.load(Relaxed) + self.prepared_room.load(Relaxed), &self.commit_outstanding)
-            }
-            Use::Body => (self.body_room.load(Relaxed), &self.body_outstanding),
-        };
-        let free = self.extents.free();
-        let kept = self.extents.kept_from(priority);
-        let usable = self.usable();
+    fn take_space(&self, need: u64, priority: Priority, take: u64) -> bool {
+        let mut counts = self.counts.lock();
+        let free = u64::from(self.extents.free());
+        let kept = u64::from(self.extents.kept_from(priority));
+        // The last part of the open commit extent is for those who make room.
         let margin = match priority {
-            _ if free > kept || what == Use::Body => 0,
-            // The last part of the commit extent is for those who make room.
-            Priority::Write => self.extent_bytes / 4,
-            Priority::Delete => self.extent_bytes / 8,
+            _ if free > kept => 0,
+            Priority::Write => self.extent_bytes / 8,
+            Priority::Delete => self.extent_bytes / 16,
             Priority::Compaction => 0,
         };
-        let room = room + u64::from(free.saturating_sub(kept)) * usable;
-        room >= outstanding.load(Relaxed) + need + margin
+        let extents = counts.extents(need + margin, self.usable());
+        let there_is = extents == 0 || extents + kept <= free;
+        if there_is {
+            counts.outstanding += take;
+        }
+        there_is
+    }
+
+    /// Whether a body extent may be taken without pulling the ground from under commits that were promised room.
+    pub(crate) async fn body_may_grow(&self, priority: Priority) -> bool {
+        loop {
+            let promised = self.counts.lock().extents(0, self.usable());
+            let kept = u64::from(self.extents.kept_from(priority));
+            if promised + kept < u64::from(self.extents.free()) {
+                return true;
+            }
+            if self.extents.grow().await.is_err() {
+                return false;
+            }
+        }
     }
 }

@@ -1,16 +1,15 @@
 //! Sealing: the footer is built in memory while the extent is written, and goes to disk when the extent is full.
 
-use std::io;
-
 use bytes::Bytes;
-use steadfast_disk::{BLOCK, Disk};
+use steadfast_disk::BLOCK;
 
-use crate::Lsn;
 use crate::extents::Sealed;
 use crate::format::{
     ExtentId, ExtentKind, FOOTER_BLOCK_BYTES, FOOTER_BLOCK_HEADER, FooterEntry, Trailer, footer_bytes_max,
     footer_entry_bytes, seal_footer_block,
 };
+use crate::io::Io;
+use crate::{LogError, Lsn};
 
 /// The entries of a footer to be, encoded.
 #[derive(Debug, Default)]
@@ -75,7 +74,7 @@ pub(crate) struct Seal {
 impl Seal {
     /// Writes footer and trailer. The flush between them makes the trailer a proof: where it is, all before it was durable.
     /// The trailer itself needs none: without it, the frames are scanned.
-    pub(crate) async fn write(self, disk: &dyn Disk) -> Result<Sealed, (&'static str, io::Error)> {
+    pub(crate) async fn write(self, io: &Io) -> Result<Sealed, LogError> {
         let mut at = self.footer_offset;
         let mut batch: Vec<u8> = Vec::new();
         let mut batch_at = at;
@@ -91,14 +90,14 @@ impl Seal {
             }
             if batch.len() >= 1 << 20 {
                 let len = batch.len() as u64;
-                disk.write(self.start + batch_at, std::mem::take(&mut batch).into()).await.map_err(|e| ("write", e))?;
+                io.write(self.start + batch_at, std::mem::take(&mut batch).into()).await?;
                 batch_at += len;
             }
         }
         if !batch.is_empty() {
-            disk.write(self.start + batch_at, batch.into()).await.map_err(|e| ("write", e))?;
+            io.write(self.start + batch_at, batch.into()).await?;
         }
-        disk.flush().await.map_err(|e| ("flush", e))?;
+        io.flush().await?;
         let trailer = Trailer {
             id: self.id,
             kind: self.kind,
@@ -113,7 +112,7 @@ impl Seal {
             prev_lsn: self.prev_lsn,
         };
         let block = Bytes::copy_from_slice(&trailer.encode());
-        disk.write(self.start + self.extent_bytes - BLOCK as u64, block).await.map_err(|e| ("write", e))?;
+        io.write(self.start + self.extent_bytes - BLOCK as u64, block).await?;
         let footer = Some((trailer.footer_offset, trailer.footer_len));
         Ok(Sealed { min_version, last_lsn, data_end: self.data_end, footer })
     }

@@ -25,6 +25,7 @@ use crate::committer::Committer;
 use crate::extents::{ExtentInfo, ExtentState, Extents, Sealed, Table, TakeError};
 use crate::format::{ExtentKind, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::{FrameBuilder, OpenCommit};
+use crate::io::Io;
 use crate::latch::Latch;
 use crate::log::{Log, Shared};
 use crate::options::LogOptions;
@@ -56,11 +57,20 @@ pub(crate) async fn open(
     let checkpoint = applier.checkpoint();
     report.checkpoint = checkpoint;
     let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0);
-    let extents = table(&disk, &pool, &found, &*applier, recycled_lsn, &options, &mut report);
+    let latch = Arc::new(Latch::new());
+    let io = Arc::new(Io::new(disk.clone(), latch.clone()));
+    let extents = table(&disk, &io, &pool, &found, &*applier, recycled_lsn, &options, &mut report);
 
     let frame_bytes_max =
         (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
-    let recovery = Recovery { disk: disk.clone(), pool, extents: extents.clone(), options: &options, frame_bytes_max };
+    let recovery = Recovery {
+        disk: disk.clone(),
+        io: io.clone(),
+        pool,
+        extents: extents.clone(),
+        options: &options,
+        frame_bytes_max,
+    };
     let mut replay = Replay::new(&*applier, checkpoint, recycled_lsn);
     let mut commits: Vec<&Found> = found.iter().filter(|f| f.kind == ExtentKind::Commit).collect();
     commits.sort_by_key(|f| f.epoch);
@@ -92,7 +102,8 @@ pub(crate) async fn open(
     let shared = Arc::new(Shared {
         room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
         bodies: Bodies::new(options.body_writes_max),
-        latch: Latch::new(),
+        latch,
+        io,
         queue: Queue::new(seen + 1),
         metrics: Metrics::default(),
         applied: watch::Sender::new(durable_lsn),
@@ -144,6 +155,7 @@ fn start(shared: &Arc<Shared>, open: Option<OpenCommit>, durable_lsn: Lsn, read_
 /// The table of extents as it was found.
 fn table(
     disk: &Arc<dyn Disk>,
+    io: &Arc<Io>,
     pool: &Superblock,
     found: &[Found],
     applier: &dyn Applier,
@@ -191,11 +203,12 @@ fn table(
     }
     let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
     let table = Table { slots, next_epoch, recycled_lsn };
-    Extents::new(disk.clone(), *pool, table, options.reserve_extents)
+    Extents::new(disk.clone(), io.clone(), *pool, table, options.reserve_extents)
 }
 
 struct Recovery<'a> {
     disk: Arc<dyn Disk>,
+    io: Arc<Io>,
     pool: Superblock,
     extents: Extents,
     options: &'a LogOptions,
@@ -302,10 +315,9 @@ impl Recovery<'_> {
         for extent in replay.empty_extents() {
             replay.unsealed.remove(&extent);
             let epoch = self.extents.with(|t| t.slots.get(extent as usize).map_or(0, |slot| slot.epoch));
-            self.extents.recycle(extent, epoch).await.map_err(|e| take_failed(&e))?;
+            self.extents.recycle(extent, epoch).await.map_err(take_failed)?;
         }
         let open = self.copy_forward(replay, seen, report).await?;
-        let failed = |what: &str, e: &std::io::Error| LogError::Open(format!("a {what} failed during recovery: {e}"));
         let mut wrote = false;
         for (extent, unsealed) in std::mem::take(&mut replay.unsealed) {
             let Some(slot) = self.extents.with(|t| t.slots.get(extent as usize).copied()) else { continue };
@@ -317,7 +329,7 @@ impl Recovery<'_> {
             if unsealed.footer.record_count == 0 {
                 let last_lsn = unsealed.footer.last_lsn;
                 self.extents.with(|t| t.slots[extent as usize].last_lsn = last_lsn);
-                self.extents.recycle(extent, slot.epoch).await.map_err(|e| take_failed(&e))?;
+                self.extents.recycle(extent, slot.epoch).await.map_err(take_failed)?;
                 continue;
             }
             let seal = Seal {
@@ -331,13 +343,13 @@ impl Recovery<'_> {
                 prev_lsn: unsealed.prev_lsn.unwrap_or(0),
                 footer: unsealed.footer,
             };
-            let sealed: Sealed = seal.write(&*self.disk).await.map_err(|(what, e)| failed(what, &e))?;
+            let sealed: Sealed = seal.write(&self.io).await.map_err(failed)?;
             self.extents.sealed(extent, slot.epoch, sealed);
             wrote = true;
         }
         if wrote {
             // A cut that is not durable when the next commit is might come undone, and old records appear between new ones.
-            self.disk.flush().await.map_err(|e| failed("flush", &e))?;
+            self.io.flush().await.map_err(failed)?;
         }
         Ok(open)
     }
@@ -349,7 +361,6 @@ impl Recovery<'_> {
         seen: Lsn,
         report: &mut RecoveryReport,
     ) -> Result<OpenCommit, LogError> {
-        let failed = |what: &str, e: &std::io::Error| LogError::Open(format!("a {what} failed during recovery: {e}"));
         let buffers = BufPool::new(4 * self.frame_bytes_max);
         let waiting = std::mem::take(&mut replay.waiting);
         let prev = waiting.front().map_or(replay.last, |frame| frame.header.prev_lsn);
@@ -377,7 +388,7 @@ impl Recovery<'_> {
                 let next = self.open_extent(header.prev_lsn, seen).await?;
                 let full = std::mem::replace(&mut open, next);
                 let id = full.id;
-                let sealed = full.seal().write(&*self.disk).await.map_err(|(what, e)| failed(what, &e))?;
+                let sealed = full.seal().write(&self.io).await.map_err(failed)?;
                 self.extents.sealed(id.extent, id.epoch, sealed);
             }
             let capacity = (header.total_len() as usize).max(self.frame_bytes_max);
@@ -388,12 +399,12 @@ impl Recovery<'_> {
                 builder.push(&mut open, lsn, record);
             }
             let built = builder.finish(&mut open, header.prev_lsn, replay.witness, true);
-            self.disk.write(built.disk_offset, built.data).await.map_err(|e| failed("write", &e))?;
+            self.io.write(built.disk_offset, built.data).await.map_err(failed)?;
             self.extents.wrote(open.id.extent, open.id.epoch, open.at, built.last_lsn, built.min_version);
             copied.push(built.applied);
         }
         if !copied.is_empty() {
-            self.disk.flush().await.map_err(|e| failed("flush", &e))?;
+            self.io.flush().await.map_err(failed)?;
         }
         for records in copied {
             replay.give(&records);
@@ -403,18 +414,21 @@ impl Recovery<'_> {
 
     async fn open_extent(&self, prev_lsn: Lsn, seen: Lsn) -> Result<OpenCommit, LogError> {
         let base_lsn = prev_lsn.min(seen) + 1;
-        let id = self
-            .extents
-            .take(ExtentKind::Commit, base_lsn, Priority::Compaction)
-            .await
-            .map_err(|error| take_failed(&error))?;
+        let id = self.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await.map_err(take_failed)?;
         Ok(OpenCommit::new(id, self.extents.start(id.extent), self.pool.extent_bytes, prev_lsn))
     }
 }
 
-fn take_failed(error: &TakeError) -> LogError {
+fn failed(error: LogError) -> LogError {
+    match error {
+        LogError::Unknown { what, cause } => LogError::Open(format!("a {what} failed during recovery: {cause}")),
+        error => error,
+    }
+}
+
+fn take_failed(error: TakeError) -> LogError {
     match error {
         TakeError::Full => LogError::Open("the pool is full: no extent is free to go on in".into()),
-        TakeError::Disk(what, error) => LogError::Open(format!("a {what} failed during recovery: {error}")),
+        TakeError::Disk(error) => failed(error),
     }
 }

@@ -73,9 +73,10 @@ async fn chunks_read_back_whole_and_in_ranges() {
     for n in 0..12u64 {
         let len = 1_000_000 - 70_000 * n as usize;
         let data = body(n, len);
-        let mut chunk = opened.log.chunk(1 << 20, Priority::Write, wait).await.expect("room");
+        let room = opened.log.reserve(1 << 20, Priority::Write, wait).await.expect("room");
+        let mut chunk = opened.log.chunk(1 << 20).await.expect("memory");
         assert_eq!((chunk.put(&data[..1000]), chunk.put(&data[1000..])), (1000, len - 1000));
-        let place = opened.log.write_chunk(Bytes::from(format!("head {n}")), chunk).await.expect("writes");
+        let place = opened.log.write_chunk(&room, Bytes::from(format!("head {n}")), chunk).await.expect("writes");
         places.push((place, data));
     }
     assert_eq!(opened.log.status().pending_bytes, 0);

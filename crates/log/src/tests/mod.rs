@@ -1,4 +1,6 @@
 //! The log over disks in memory and in files.
 
 mod basics;
+mod crashes;
+mod failures;
 mod harness;
