@@ -133,6 +133,13 @@ pub trait Applier: Send + Sync + 'static {
     /// Whether a chunk, whose head was given to `Log::write_chunk`, is still referred to (or may become so: its upload is going on).
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool>;
 
+    /// Whether the record with this head may name chunks. Before a frame with such a record is written, chunks that were written since the
+    /// last flush are flushed: else a power cut could leave the record, and not the chunks.
+    fn names_chunks(&self, head: &[u8]) -> bool {
+        let _ = head;
+        true
+    }
+
     /// Commits records that refer to the copies instead of the originals, and returns when they are durable. Chunks that nobody
     /// refers to any more are left out. All share the owner `head`.
     fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>>;

@@ -1,7 +1,7 @@
 //! Body extents: pieces of large bodies, written as they come, many at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -283,6 +283,7 @@ async fn write_placed(
         // Nothing refers to the chunk yet: nothing of this request was accepted.
         return Err(shared.latch.check().err().unwrap_or(LogError::Closed));
     }
+    shared.chunks_written.fetch_add(1, SeqCst);
     shared.metrics.chunks.fetch_add(1, Relaxed);
     shared.metrics.chunk_bytes.fetch_add(len, Relaxed);
     {

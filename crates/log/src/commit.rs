@@ -17,6 +17,8 @@ pub(crate) struct Pending {
     pub(crate) batch: Batch,
     pub(crate) first_lsn: Lsn,
     pub(crate) durability: Durability,
+    /// If it may name chunks: how many had been written when it was submitted, its own among them. Else 0.
+    pub(crate) chunks: u64,
     pub(crate) record_bytes: u64,
     pub(crate) entry_bytes: u64,
     pub(crate) answer: Answer,

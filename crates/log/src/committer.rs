@@ -1,7 +1,7 @@
 //! The committer: one task that turns queued batches into frames, with one write or flush in flight at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use steadfast_disk::{AlignedBuf, BufPool};
@@ -40,6 +40,8 @@ pub(crate) struct Committer {
     /// Of the last frame written.
     last_lsn: Lsn,
     durable_lsn: Lsn,
+    /// How many chunks had been written when the last flush began.
+    chunks_flushed: u64,
     /// When the oldest batch was accepted that is written and not flushed.
     unflushed_since: Option<Duration>,
 }
@@ -51,6 +53,7 @@ struct Building {
     waiters: Vec<(Lsn, Answer)>,
     reservations: Vec<Reservation>,
     sync: bool,
+    chunks: u64,
     oldest: Option<Duration>,
     /// The next batch does not fit into this frame.
     closed: bool,
@@ -82,6 +85,7 @@ impl Committer {
             sealing: Arc::new(Semaphore::new(1)),
             last_lsn: durable_lsn,
             durable_lsn,
+            chunks_flushed: 0,
             unflushed_since: None,
             shared,
             open,
@@ -215,6 +219,7 @@ impl Committer {
         for (lsn, record) in (pending.first_lsn..).zip(pending.batch) {
             frame.push(&mut self.open, lsn, record);
         }
+        self.building.chunks = self.building.chunks.max(pending.chunks);
         self.building.sync |= pending.durability == Durability::Sync;
         self.building.oldest.get_or_insert(pending.submitted);
         self.building.waiters.push((pending.first_lsn, pending.answer));
@@ -222,6 +227,13 @@ impl Committer {
     }
 
     async fn write_frame(&mut self) -> Result<(), Stopped> {
+        if self.building.chunks > self.chunks_flushed {
+            // The device may reorder: a power cut must not leave a record whose chunks it has lost.
+            let chunks = self.shared.chunks_written.load(SeqCst);
+            let begun = self.shared.env.now();
+            self.shared.io.flush().await.map_err(Stopped)?;
+            self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
+        }
         let building = std::mem::take(&mut self.building);
         let Some(frame) = building.frame else { return Ok(()) };
         let BuiltFrame { data, disk_offset, last_lsn, min_version, applied } =
@@ -229,6 +241,7 @@ impl Committer {
         let len = data.len() as u64;
         self.prefill.make_way(self.open.at).await;
         let batches = building.waiters.len();
+        let chunks = self.shared.chunks_written.load(SeqCst);
         let (io, sync) = (self.shared.io.clone(), building.sync);
         let write: BoxFuture<'static, Result<(), LogError>> = Box::pin(async move {
             if sync { io.write_flush(disk_offset, data).await } else { io.write(disk_offset, data).await }
@@ -256,7 +269,7 @@ impl Committer {
         if building.sync {
             let took = self.shared.env.now().saturating_sub(begun);
             self.gather.flushed(batches, self.shared.queue.asked().pending + self.building.waiters.len(), took);
-            self.flushed(took);
+            self.flushed(took, chunks);
         } else {
             self.unflushed_since = self.unflushed_since.or(building.oldest);
         }
@@ -275,9 +288,10 @@ impl Committer {
             return Err(Stopped(error));
         }
         let begun = self.shared.env.now();
+        let chunks = self.shared.chunks_written.load(SeqCst);
         let io = self.shared.io.clone();
         self.drive(Box::pin(async move { io.flush().await })).await.map_err(Stopped)?;
-        self.flushed(self.shared.env.now().saturating_sub(begun));
+        self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
         Ok(())
     }
 
@@ -300,7 +314,8 @@ impl Committer {
     }
 
     /// All frames written so far are durable.
-    fn flushed(&mut self, took: Duration) {
+    fn flushed(&mut self, took: Duration, chunks: u64) {
+        self.chunks_flushed = chunks;
         self.shared.metrics.flushed(took);
         self.durable_lsn = self.last_lsn;
         if let Some(since) = self.unflushed_since.take() {
@@ -323,7 +338,8 @@ impl Committer {
         let (tx, rx) = oneshot::channel();
         let (shared, base_lsn) = (self.shared.clone(), self.last_lsn + 1);
         self.shared.env.spawn("log-prepare", async move {
-            let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await;
+            // Not the last one: a start in a full pool needs it.
+            let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Delete).await;
             let prepared = taken.map(|id| {
                 shared.room.set_prepared(true);
                 Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent)) }
@@ -360,6 +376,9 @@ impl Committer {
         let prefill = std::mem::replace(&mut self.prefill, prepared.prefill);
         self.shared.room.set_prepared(false);
         self.publish_room();
+        if full.is_none() {
+            return Ok(());
+        }
         let Ok(one) = self.sealing.clone().acquire_owned().await else { return Ok(()) };
         let shared = self.shared.clone();
         self.shared.env.spawn("log-seal", async move {
@@ -391,7 +410,7 @@ impl Committer {
         self.prefill.stop().await;
         let healthy = self.shared.latch.check().is_ok();
         let all = self.sealing.acquire().await;
-        if healthy {
+        if healthy && !self.open.is_none() {
             let _ = self.shared.seal(self.open.seal()).await;
         }
         drop(all);

@@ -39,6 +39,16 @@ impl OpenCommit {
         }
     }
 
+    /// Stands for no extent: whatever comes needs one.
+    pub(crate) fn none(pool: [u8; 16], extent_bytes: u64, prev_lsn: Lsn) -> Self {
+        let id = ExtentId { pool, extent: u32::MAX, epoch: 0 };
+        Self { at: extent_bytes, ..Self::new(id, 0, extent_bytes, prev_lsn) }
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.id.epoch == 0
+    }
+
     /// Whether `len` bytes of frame with `entry_bytes` of new footer entries still leave room for footer and trailer.
     pub(crate) fn fits(&self, len: u64, entry_bytes: u64, footer_max: u64) -> bool {
         let entries = self.footer.entry_bytes() + entry_bytes;

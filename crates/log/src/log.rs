@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) applied: watch::Sender<Lsn>,
     pub(crate) durable: watch::Sender<Lsn>,
+    /// Counts chunks that have been written.
+    pub(crate) chunks_written: AtomicU64,
     /// Whether committer and applier have ended.
     pub(crate) ended: watch::Sender<bool>,
     pub(crate) frame_bytes_max: usize,
@@ -155,11 +158,14 @@ impl Log {
             return Err(LogError::TooLarge(format!("a head of {} bytes; at most {HEAD_BYTES_MAX}", record.head.len())));
         }
         let (answer, outcome) = oneshot::channel();
+        let names_chunks = batch.iter().any(|record| self.shared.applier.names_chunks(&record.head));
+        let chunks = if names_chunks { self.shared.chunks_written.load(SeqCst) } else { 0 };
         let (count, submitted) = (batch.len(), self.shared.env.now());
         let make = |first_lsn| Pending {
             batch,
             first_lsn,
             durability,
+            chunks,
             record_bytes,
             entry_bytes,
             answer,

@@ -38,7 +38,8 @@ impl Prefill {
         let state = State { write_end: block, cursor: block, busy: None, stopped: false };
         let prefill = Arc::new(Self { state: Mutex::new(state), changed: Notify::new() });
         let ahead = shared.options.prefill_ahead_bytes / STEP * STEP;
-        if ahead > 0 && shared.disk.geometry().prefill_pays {
+        // No extent begins where the superblock is.
+        if ahead > 0 && start > 0 && shared.disk.geometry().prefill_pays {
             shared.env.spawn("log-prefill", run(shared.clone(), prefill.clone(), start, ahead));
         }
         prefill

@@ -9,6 +9,7 @@ mod report;
 mod survey;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use steadfast_disk::{BLOCK, BufPool, Disk};
 use steadfast_flow::Env;
@@ -108,6 +109,7 @@ pub(crate) async fn open(
         metrics: Metrics::default(),
         applied: watch::Sender::new(durable_lsn),
         durable: watch::Sender::new(durable_lsn),
+        chunks_written: AtomicU64::new(0),
         ended: watch::Sender::new(open.is_none()),
         frame_bytes_max,
         footer_bytes_max: options.footer_bytes_max.min(pool.extent_bytes / 4),
@@ -364,7 +366,18 @@ impl Recovery<'_> {
         let buffers = BufPool::new(4 * self.frame_bytes_max);
         let waiting = std::mem::take(&mut replay.waiting);
         let prev = waiting.front().map_or(replay.last, |frame| frame.header.prev_lsn);
-        let mut open = self.open_extent(prev, seen).await?;
+        let mut open = match self.open_extent(prev, seen).await {
+            Ok(open) => open,
+            Err(TakeError::Disk(error)) => return Err(failed(error)),
+            Err(TakeError::Full) => {
+                // Nowhere to copy to. All of it has been read after the flush at the start, which has to do as a proof.
+                tracing::warn!("the pool is full: no extent is free to go on in");
+                replay.waiting = waiting;
+                replay.witness_to(replay.last);
+                replay.settle();
+                return Ok(OpenCommit::none(self.pool.pool, self.pool.extent_bytes, replay.last));
+            }
+        };
         let mut copied = Vec::new();
         for frame in waiting {
             let start = self.extents.start(frame.extent);
@@ -385,7 +398,7 @@ impl Recovery<'_> {
             let entries: u64 =
                 records.iter().map(|(_, r)| crate::format::footer_entry_bytes(r.head.len()) as u64).sum();
             if !open.fits(header.total_len(), entries, u64::MAX) {
-                let next = self.open_extent(header.prev_lsn, seen).await?;
+                let next = self.open_extent(header.prev_lsn, seen).await.map_err(take_failed)?;
                 let full = std::mem::replace(&mut open, next);
                 let id = full.id;
                 let sealed = full.seal().write(&self.io).await.map_err(failed)?;
@@ -412,9 +425,9 @@ impl Recovery<'_> {
         Ok(open)
     }
 
-    async fn open_extent(&self, prev_lsn: Lsn, seen: Lsn) -> Result<OpenCommit, LogError> {
+    async fn open_extent(&self, prev_lsn: Lsn, seen: Lsn) -> Result<OpenCommit, TakeError> {
         let base_lsn = prev_lsn.min(seen) + 1;
-        let id = self.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await.map_err(take_failed)?;
+        let id = self.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await?;
         Ok(OpenCommit::new(id, self.extents.start(id.extent), self.pool.extent_bytes, prev_lsn))
     }
 }

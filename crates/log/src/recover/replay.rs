@@ -182,7 +182,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Gives the applier what is known to have been durable.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while self.waiting.front().is_some_and(|frame| frame.header.last_lsn <= self.witness) {
             let Some(frame) = self.waiting.pop_front() else { return };
             self.keep(&frame);
