@@ -1,6 +1,7 @@
 //! The `steadfast` binary, as a library so that its parts can be tested and fuzzed: configuration, doors, admin port, commands.
 
 pub mod admin;
+pub mod cli;
 pub mod config;
 pub mod credentials;
 pub mod datadir;
@@ -8,3 +9,5 @@ pub mod datadir;
 pub mod fuzzing;
 pub mod net;
 pub mod output;
+pub mod report;
+pub mod serve;

@@ -1,3 +1,5 @@
 //! The `steadfast` binary.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    steadfast_server::cli::main()
+}

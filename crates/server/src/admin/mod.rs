@@ -1,5 +1,6 @@
 //! The admin port: health, metrics, status. It has no authentication and changes nothing.
 
+pub mod collect;
 pub mod metrics;
 
 use std::convert::Infallible;

@@ -17,7 +17,8 @@ pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Setting, Size, parse_duration};
 
 pub use settings::{
-    AdminSection, Config, DataSection, LimitsSection, OutputSection, S3Section, ServerSection, TlsSection,
+    AdminSection, Config, DataSection, LimitsSection, LogSection, OutputSection, S3Section, ServerSection,
+    StoreSection, TlsSection,
 };
 
 /// Reads a configuration file's text, over the defaults.

@@ -34,8 +34,40 @@ sections! {
         io: IoMode = IoMode::Auto;
         /// Requests given to the disk at a time.
         queue_depth: usize = 64, in 1..=4096;
-        /// Memory for data on its way to and from the disk.
-        buffers: Size = Size::mib(128), in 16_777_216..=1_099_511_627_776;
+        /// Memory for data on its way to the disk.
+        write_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
+        /// Memory for data that is read from the disk.
+        read_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
+    }
+
+    /// How data becomes durable.
+    log: LogSection {
+        /// Data that was accepted and is not on disk yet, at most; over it, writes wait and then get "slow down".
+        write_budget: Size = Size::mib(64), in 16_777_216..=1_099_511_627_776;
+        /// How long an asynchronous write may wait for its flush.
+        async_window: Duration = Duration::from_millis(10), in 100..=10_000_000;
+        /// Whether a flush may wait a little for more commits. It adapts: a lone client never waits.
+        gather: bool = true;
+        /// How far ahead of its writes a pool file is filled with zeros, which makes flushes cheaper; "0 B" for never.
+        prefill_ahead: Size = Size::mib(32), in 0..=1_073_741_824;
+        /// Pieces of large bodies on their way to the disk at a time.
+        body_writes: usize = 16, in 1..=1024;
+    }
+
+    /// Objects.
+    store: StoreSection {
+        /// Bodies up to this size are committed within their record, in one write; larger ones stream.
+        inline_max: Size = Size::kib(128), in 0..=1_048_576;
+        /// How long a write waits for room in a budget before it is told to slow down.
+        write_wait: Duration = Duration::from_secs(10), in 0..=600_000_000;
+        /// Read cache, in memory; "0 B" for none.
+        cache: Size = Size::mib(256), in 0..=17_592_186_044_416;
+        /// Cache of the index, in memory.
+        index_cache: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
+        /// What all downloads together may have read ahead, in memory.
+        read_ahead: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
+        /// Uploads in parts that are older are given up. Empty: never.
+        upload_expiry: Option<Duration> = None, in 60_000_000..=31_536_000_000_000;
     }
 
     /// The S3 door.
@@ -66,12 +98,16 @@ sections! {
     limits: LimitsSection {
         /// Connections to the S3 port; further ones wait to be accepted.
         connections: usize = 4096, in 1..=1_000_000;
+        /// Requests to the S3 port that are served at a time.
+        requests: usize = 1024, in 1..=1_000_000;
+        /// Requests that may wait for their turn; more are told to slow down at once.
+        requests_waiting: usize = 4096, in 0..=1_000_000;
+        /// How long a request waits for its turn before it is told to slow down.
+        request_wait: Duration = Duration::from_secs(5), in 0..=600_000_000;
         /// How long a client may take to send a request's header, and how long an idle connection is kept.
         header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
-        /// How long a client may stall: the longest wait for its next 16 KiB, either way.
+        /// How long a client may send nothing of a body, or take nothing of an answer.
         stall_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
-        /// The largest header of a request.
-        header_size: Size = Size::kib(32), in 8_192..=1_048_576;
     }
 
     /// What the server logs, to standard error.

@@ -1,0 +1,269 @@
+//! Metrics that are read off the status when somebody asks, so that the two never differ.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use serde_json::Value;
+
+use super::Source;
+
+/// How a value of the status becomes a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It goes up and down.
+    Gauge,
+    /// It only goes up; the name gets `_total`.
+    Counter,
+    /// As a counter, from microseconds to seconds.
+    Seconds,
+    /// Counts by powers of two.
+    Histogram,
+    /// The same, from microseconds to seconds.
+    SecondsHistogram,
+}
+
+/// One metric.
+#[derive(Debug)]
+pub struct Metric {
+    /// Where in the status it is (a JSON pointer).
+    pub path: &'static str,
+    /// Its name, without `steadfast_`.
+    pub name: &'static str,
+    /// What it becomes.
+    pub kind: Kind,
+    /// What it says.
+    pub help: &'static str,
+}
+
+const fn metric(path: &'static str, name: &'static str, kind: Kind, help: &'static str) -> Metric {
+    Metric { path, name, kind, help }
+}
+
+/// Puts the status of `source` into a registry.
+pub struct StatusCollector {
+    source: Arc<dyn Source>,
+    table: &'static [Metric],
+}
+
+impl StatusCollector {
+    /// Of the metrics in [`TABLE`].
+    pub fn new(source: Arc<dyn Source>) -> Self {
+        Self { source, table: TABLE }
+    }
+}
+
+impl fmt::Debug for StatusCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StatusCollector")
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Bool(set) => Some(f64::from(u8::from(*set))),
+        value => value.as_f64(),
+    }
+}
+
+impl Collector for StatusCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let status = self.source.status();
+        for metric in self.table {
+            // What the server does not have yet (it is starting) is left out.
+            if let Some(value) = status.pointer(metric.path) {
+                encode(&mut encoder, metric, value)?;
+            }
+        }
+        bounds(&mut encoder, &status)
+    }
+}
+
+fn encode(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, value: &Value) -> Result<(), fmt::Error> {
+    match metric.kind {
+        Kind::Gauge => {
+            let Some(value) = number(value) else { return Ok(()) };
+            ConstGauge::new(value).encode(encoder.encode_descriptor(
+                metric.name,
+                metric.help,
+                None,
+                MetricType::Gauge,
+            )?)
+        }
+        Kind::Counter | Kind::Seconds => {
+            let Some(value) = number(value) else { return Ok(()) };
+            let value = if metric.kind == Kind::Seconds { value / 1e6 } else { value };
+            let to = encoder.encode_descriptor(metric.name, metric.help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(to)
+        }
+        Kind::Histogram | Kind::SecondsHistogram => {
+            let scale = if metric.kind == Kind::Histogram { 1.0 } else { 1e-6 };
+            let Some(counts) = value["buckets"].as_array() else { return Ok(()) };
+            let counts: Vec<u64> = counts.iter().filter_map(Value::as_u64).collect();
+            let total: u64 = counts.iter().sum();
+            // Bucket `i` holds whole numbers below 2^(i+1).
+            let mut buckets: Vec<(f64, u64)> =
+                counts.iter().enumerate().map(|(i, n)| ((2f64.powi(i as i32 + 1) - 1.0) * scale, *n)).collect();
+            buckets.push((f64::INFINITY, 0));
+            let sum = number(&value["sum"]).unwrap_or_default() * scale;
+            let mut to = encoder.encode_descriptor(metric.name, metric.help, None, MetricType::Histogram)?;
+            to.encode_histogram::<NoLabelSet>(sum, total, &buckets, None)
+        }
+    }
+}
+
+/// A field of a bound, its metric's name, whether it is a counter, and what it says.
+const BOUND_FIELDS: [(&str, &str, bool, &str); 6] = [
+    ("limit", "bound_limit", false, "The bound, in its own unit (bytes of a budget, requests of a gate)"),
+    ("used", "bound_used", false, "How much of the bound is taken"),
+    ("peak", "bound_peak", false, "The most that was ever taken at a time"),
+    ("waiting", "bound_waiting", false, "Callers that wait"),
+    ("refused", "bound_refused", true, "Callers that were refused"),
+    ("granted", "bound_granted", true, "Callers that were given what they asked for"),
+];
+
+/// The bounds of the whole server, each with its name as a label.
+fn bounds(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
+    let Some(all) = status["bounds"].as_array() else { return Ok(()) };
+    for (field, name, counter, help) in BOUND_FIELDS {
+        let kind = if counter { MetricType::Counter } else { MetricType::Gauge };
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for bound in all {
+            let (Some(label), Some(value)) = (bound["name"].as_str(), number(&bound[field])) else { continue };
+            let labels = [("bound", label)];
+            let to = family.encode_family(&labels)?;
+            if counter {
+                ConstCounter::new(value).encode(to)?;
+            } else {
+                ConstGauge::new(value).encode(to)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+use Kind::{Counter, Gauge, Histogram, Seconds, SecondsHistogram};
+
+/// All metrics that come from the status.
+pub const TABLE: &[Metric] = &[
+    metric("/ready", "ready", Gauge, "1 when the server takes requests, as /health/ready says"),
+    metric("/uptime_s", "uptime_seconds", Gauge, "Since the start"),
+    metric("/memory/resident_bytes", "process_resident_bytes", Gauge, "Memory of the process"),
+    metric("/memory/resident_bytes_max", "process_resident_bytes_max", Gauge, "The most memory that it ever had"),
+    metric("/cpu_us", "process_cpu_seconds", Seconds, "CPU time of the process"),
+    metric("/s3/requests_in_flight", "s3_requests_in_flight", Gauge, "Requests being served"),
+    metric("/connections/open", "connections_open", Gauge, "Connections to the S3 port"),
+    metric("/connections/limit", "connections_limit", Gauge, "The bound on them"),
+    metric("/connections/accepted", "connections_accepted", Counter, "Connections accepted"),
+    metric("/connections/at_bound", "connections_at_bound", Counter, "Times that accepting waited for one to end"),
+    metric("/connections/tls_failed", "connections_tls_failed", Counter, "TLS handshakes that failed"),
+    metric("/disk/stats/reads", "disk_reads", Counter, "Reads from the disk"),
+    metric("/disk/stats/read_bytes", "disk_read_bytes", Counter, "Bytes read from the disk"),
+    metric("/disk/stats/writes", "disk_writes", Counter, "Writes to the disk"),
+    metric("/disk/stats/write_bytes", "disk_written_bytes", Counter, "Bytes written to the disk"),
+    metric("/disk/stats/flushes", "disk_flushes", Counter, "Flushes of the disk"),
+    metric("/disk/stats/flush_us", "disk_flush_seconds", Seconds, "Time in flushes"),
+    metric("/disk/stats/errors", "disk_errors", Counter, "Requests that the disk failed"),
+    metric("/disk/stats/in_flight", "disk_in_flight", Gauge, "Requests given to the disk"),
+    metric("/disk/stats/queue_depth", "disk_queue_depth", Gauge, "The bound on them"),
+    metric("/disk/stats/pool_used_bytes", "disk_buffers_used_bytes", Gauge, "Buffers in use"),
+    metric("/disk/stats/pool_limit_bytes", "disk_buffers_limit_bytes", Gauge, "The bound on them"),
+    metric("/disk/len_bytes", "pool_bytes", Gauge, "Size of the pool now"),
+    metric("/disk/geometry/capacity_bytes", "pool_capacity_bytes", Gauge, "What the pool may grow to"),
+    metric("/store/buckets", "store_buckets", Gauge, "Buckets"),
+    metric("/store/objects", "store_objects", Gauge, "Objects"),
+    metric("/store/object_bytes", "store_object_bytes", Gauge, "Bytes of objects"),
+    metric("/store/uploads", "store_uploads", Gauge, "Uploads in parts that are going on"),
+    metric("/store/pending_keys", "store_pending_keys", Gauge, "Keys with a change that is not yet confirmed"),
+    metric("/store/applied_lsn", "store_applied_lsn", Gauge, "The last record in the index"),
+    metric("/store/checkpoint_lsn", "store_checkpoint_lsn", Gauge, "The last record in the index on disk"),
+    metric("/store/index/disk_bytes", "index_disk_bytes", Gauge, "The index's files"),
+    metric("/store/index/memtable_bytes", "index_memory_bytes", Gauge, "Changes of the index that are only in memory"),
+    metric("/store/index/tables", "index_tables", Gauge, "Files of the index"),
+    metric("/store/cache/hits", "cache_hits", Counter, "Pieces that the read cache had"),
+    metric("/store/cache/misses", "cache_misses", Counter, "Pieces that it had not"),
+    metric("/store/cache/bytes", "cache_bytes", Gauge, "Bytes in the read cache"),
+    metric("/store/cache/bytes_max", "cache_limit_bytes", Gauge, "The bound on them"),
+    metric("/store/log/commits", "log_commits", Counter, "Batches committed"),
+    metric("/store/log/records", "log_records", Counter, "Records committed"),
+    metric("/store/log/frames", "log_frames", Counter, "Frames written, each with one flush"),
+    metric("/store/log/frame_bytes", "log_frame_bytes", Counter, "Bytes of frames"),
+    metric("/store/log/chunks", "log_chunks", Counter, "Chunks of large bodies written"),
+    metric("/store/log/chunk_bytes", "log_chunk_bytes", Counter, "Bytes of them"),
+    metric("/store/log/group_size", "log_group_size", Histogram, "Batches in a frame"),
+    metric("/store/log/flush_us", "log_flush_seconds", SecondsHistogram, "A frame's write and flush"),
+    metric("/store/log/pending_bytes", "log_pending_bytes", Gauge, "Bytes accepted and not yet on disk"),
+    metric("/store/log/pending_bytes_max", "log_pending_limit_bytes", Gauge, "The bound on them"),
+    metric("/store/log/accepted_lsn", "log_accepted_lsn", Gauge, "The last record accepted"),
+    metric("/store/log/durable_lsn", "log_durable_lsn", Gauge, "All up to this record is durable"),
+    metric("/store/log/extents/free", "log_extents_free", Gauge, "Extents that are free"),
+    metric("/store/log/extents/growable", "log_extents_growable", Gauge, "Extents that could still be made"),
+    metric("/store/log/extents/open_commit", "log_extents_open_commit", Gauge, "Commit extents being written"),
+    metric("/store/log/extents/open_body", "log_extents_open_body", Gauge, "Body extents being written"),
+    metric("/store/log/extents/sealed_commit", "log_extents_sealed_commit", Gauge, "Full commit extents"),
+    metric("/store/log/extents/sealed_body", "log_extents_sealed_body", Gauge, "Full body extents"),
+    metric("/store/log/extents/live_commit_bytes", "log_live_commit_bytes", Gauge, "Live bytes in commit extents"),
+    metric("/store/log/extents/live_body_bytes", "log_live_body_bytes", Gauge, "Live bytes in body extents"),
+    metric("/store/log/read_damage", "log_read_damage", Counter, "Reads that found damage or could not read"),
+    metric("/store/log/reads_healed", "log_reads_healed", Counter, "Reads that succeeded on a second try"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::registry::Registry;
+
+    struct Fixed;
+
+    impl Source for Fixed {
+        fn not_ready(&self) -> Option<String> {
+            None
+        }
+
+        fn status(&self) -> Value {
+            serde_json::json!({
+                "ready": true,
+                "cpu_us": 1_500_000,
+                "store": {"log": {"group_size": {"buckets": [1, 0, 3], "count": 4, "sum": 20},
+                                  "flush_us": {"buckets": [0, 2], "count": 2, "sum": 5}}},
+                "bounds": [{"name": "s3_requests", "limit": 7, "used": 2, "peak": 3, "waiting": 0, "refused": 9, "granted": 4}],
+            })
+        }
+    }
+
+    #[test]
+    fn the_status_becomes_metrics() {
+        let mut registry = Registry::with_prefix("steadfast");
+        registry.register_collector(Box::new(StatusCollector::new(Arc::new(Fixed))));
+        let mut out = String::new();
+        prometheus_client::encoding::text::encode(&mut out, &registry).expect("encoded");
+        for line in [
+            "steadfast_ready 1.0",
+            "steadfast_process_cpu_seconds_total 1.5",
+            "steadfast_log_group_size_bucket{le=\"1.0\"} 1",
+            "steadfast_log_group_size_bucket{le=\"7.0\"} 4",
+            "steadfast_log_group_size_bucket{le=\"+Inf\"} 4",
+            "steadfast_log_group_size_sum 20.0",
+            "steadfast_log_flush_seconds_count 2",
+            "steadfast_bound_used{bound=\"s3_requests\"} 2.0",
+            "steadfast_bound_refused_total{bound=\"s3_requests\"} 9.0",
+        ] {
+            assert!(out.lines().any(|l| l == line), "{line} is missing in:\n{out}");
+        }
+        assert!(!out.contains("disk_reads"), "what is not known is left out");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
+        names.extend(BOUND_FIELDS.iter().map(|(_, name, ..)| *name));
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

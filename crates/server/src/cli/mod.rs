@@ -1,0 +1,107 @@
+//! The command line.
+
+mod format;
+mod options;
+mod probe;
+mod progress;
+mod serve;
+mod status;
+mod verify;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use options::{ConfigArgs, DataArgs};
+
+/// Everything went as asked.
+pub const EXIT_OK: u8 = 0;
+/// It could not be done; standard error says why. (clap answers a wrong command line with 2.)
+pub const EXIT_FAILED: u8 = 1;
+/// It was done and something bad was found: damage, a failing run, a server that is not ready.
+pub const EXIT_FOUND: u8 = 3;
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 it could not be done (standard error says why); 2 wrong command line; \
+3 done, and something bad was found (damage, a failing run, a server that is not ready).";
+
+#[derive(Parser)]
+#[command(name = "steadfast", version, about = "S3 objects that survive a power cut: one server, one append-only log, one disk.",
+    after_help = EXIT_CODES, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Store and serve objects.
+    Serve(serve::ServeArgs),
+    /// Ask a running server how it is.
+    Status(status::StatusArgs),
+    /// Check a pool offline, every byte of it.
+    Verify(verify::VerifyArgs),
+    /// Measure a disk: what it can do, what a flush costs, what that means.
+    Probe(probe::ProbeArgs),
+    /// Make a pool.
+    Format(format::FormatArgs),
+}
+
+/// Why a command ended without having done what was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// It could not be done; for people.
+    Failed(String),
+    /// It was done, the result has been printed, and it is bad.
+    Found,
+}
+
+impl<E: std::fmt::Display> From<E> for Failure {
+    fn from(e: E) -> Self {
+        Self::Failed(e.to_string())
+    }
+}
+
+/// Runs the work of a command that needs no server.
+fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| format!("the runtime cannot be started: {e}"))?;
+    runtime.block_on(work)
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Status(args) => status::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Format(args) => format::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::from(EXIT_OK),
+        Err(Failure::Found) => ExitCode::from(EXIT_FOUND),
+        Err(Failure::Failed(why)) => {
+            eprintln!("steadfast: {why}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_has_an_example() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example"), "{} has no example", command.get_name());
+        }
+    }
+}

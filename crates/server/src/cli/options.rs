@@ -1,0 +1,79 @@
+//! Options that several commands share.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{Config, ConfigError};
+
+/// Where the configuration comes from: a file, the environment over it, flags over both.
+#[derive(Args, Debug, Clone)]
+pub struct ConfigArgs {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "STEADFAST_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// A setting, over file and environment; may be repeated
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl ConfigArgs {
+    /// Reads the configuration; `flags` are settings from other flags, by name.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn load(&self, flags: &[(&str, &str, Option<String>)]) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        if let Some(path) = &self.config {
+            config.apply_file(path)?;
+        }
+        // A variable that is not UTF-8 cannot be one of ours with a right value; its name is shown as it is.
+        config.apply_env(
+            std::env::vars_os()
+                .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())),
+        )?;
+        for set in &self.set {
+            let Some((name, value)) = set.split_once('=') else {
+                return Err(ConfigError::new("expected SECTION.KEY=VALUE").from(format!("--set {set}")));
+            };
+            config.set_text(name.trim(), value.trim()).map_err(|e| e.from("--set"))?;
+        }
+        for (flag, setting, value) in flags {
+            if let Some(value) = value {
+                config.set_text(setting, value).map_err(|e| e.from(*flag))?;
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// A data directory, with what may be configured of it.
+#[derive(Args, Debug, Clone)]
+pub struct DataArgs {
+    /// Data directory
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// How the disk is driven: uring, threads or auto
+    #[arg(long, value_name = "HOW")]
+    pub io: Option<String>,
+
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+impl DataArgs {
+    /// Reads the configuration; `more` as the flags of [`ConfigArgs::load`].
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn load(&self, more: &[(&str, &str, Option<String>)]) -> Result<Config, ConfigError> {
+        let data = self.data.as_ref().map(|d| d.to_string_lossy().into_owned());
+        let mut flags = vec![("--data", "data.dir", data), ("--io", "data.io", self.io.clone())];
+        flags.extend(more.iter().cloned());
+        self.config.load(&flags)
+    }
+}

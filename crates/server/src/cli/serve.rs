@@ -1,0 +1,55 @@
+//! `steadfast serve`.
+
+use clap::Args;
+
+use super::{DataArgs, Failure};
+use crate::output;
+
+/// Arguments of `serve`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Credentials come from STEADFAST_ACCESS_KEY and STEADFAST_SECRET_KEY; without them they are generated \
+at the first start, shown once, and kept in DIR/credentials.json.\n\n\
+Every setting can also be given as STEADFAST_<SECTION>_<KEY>; `serve --print-config` lists them all.\n\n\
+Example:\n  steadfast serve --data /var/lib/steadfast --s3-listen 0.0.0.0:9000"
+)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    data: DataArgs,
+
+    /// Address of the S3 port [default: 127.0.0.1:9000]
+    #[arg(long, value_name = "ADDRESS")]
+    s3_listen: Option<String>,
+
+    /// Address of the admin port [default: 127.0.0.1:9001]
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<String>,
+
+    /// Log lines as text or json
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+
+    /// Log level: error, warn, info, debug, trace, or target=level,...
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
+    /// Print the configuration in force, with comments, and end
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// Runs it.
+pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    let config = args.data.load(&[
+        ("--s3-listen", "s3.listen", args.s3_listen),
+        ("--admin-listen", "admin.listen", args.admin_listen),
+        ("--log-format", "output.format", args.log_format),
+        ("--log-level", "output.level", args.log_level),
+    ])?;
+    if args.print_config {
+        print!("{}", config.to_toml());
+        return Ok(());
+    }
+    output::init(config.output.format, &config.output.level)?;
+    crate::serve::run(config).map_err(Failure::Failed)
+}

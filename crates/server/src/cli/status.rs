@@ -1,0 +1,70 @@
+//! `steadfast status`.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::Failure;
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit code 3 when the server answers but is not ready.\n\n\
+Example:\n  steadfast status --admin http://127.0.0.1:9001")]
+pub struct StatusArgs {
+    /// URL of the server's admin port
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9001")]
+    admin: String,
+
+    /// Print the server's whole status as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long the server may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Runs it.
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let body = get(&args.admin, "/status")?;
+    let status: Value = serde_json::from_slice(&body)
+        .map_err(|e| format!("{} is not the admin port of a Steadfast server: {e}", args.admin))?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", crate::report::table(&status));
+    }
+    if status["ready"] == Value::Bool(true) { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// A GET of HTTP/1.0, which needs no client library: one request, and the answer ends with the connection.
+fn get(url: &str, path: &str) -> Result<Vec<u8>, String> {
+    let host = url.trim_end_matches('/');
+    let host = host.strip_prefix("http://").unwrap_or(host);
+    if host.contains("://") || host.contains('/') {
+        return Err(format!("--admin {url}: expected http://HOST:PORT"));
+    }
+    let fail =
+        |e: std::io::Error| format!("no answer from {url}: {e}; is the server running, and is this its admin port?");
+    let mut addresses = host.to_socket_addrs().map_err(|e| format!("--admin {url}: {e}"))?;
+    let address = addresses.next().ok_or_else(|| format!("--admin {url}: no such host"))?;
+    let mut socket = TcpStream::connect_timeout(&address, TIMEOUT).map_err(fail)?;
+    socket.set_read_timeout(Some(TIMEOUT)).map_err(fail)?;
+    socket.set_write_timeout(Some(TIMEOUT)).map_err(fail)?;
+    write!(socket, "GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n").map_err(fail)?;
+    let mut answer = Vec::new();
+    socket.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(fail)?;
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    let head = String::from_utf8_lossy(&answer[..end.unwrap_or(0)]).into_owned();
+    let line = head.lines().next().unwrap_or_default();
+    match (end, line.split_whitespace().nth(1)) {
+        (Some(end), Some("200")) => Ok(answer.split_off(end + 4)),
+        (Some(_), Some(_)) => Err(format!("{url}{path} answered {line:?}; is this its admin port?")),
+        _ => Err(format!("{url} does not speak HTTP")),
+    }
+}

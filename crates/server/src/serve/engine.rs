@@ -1,0 +1,185 @@
+//! Disk, log and store of one server, opened from its configuration.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast_disk::{Disk, DiskOptions, FileDisk};
+use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log, LogOptions, LogState};
+use steadfast_store::{IndexKind, Store, StoreOptions};
+
+use crate::config::{Config, IoMode};
+use crate::datadir::DataDir;
+
+/// Disk and store. Cloning shares them.
+#[derive(Clone)]
+pub struct Engine {
+    disk: Arc<dyn Disk>,
+    store: Store,
+}
+
+impl Engine {
+    /// Opens the pool; makes one when there is none yet and it is a file.
+    ///
+    /// # Errors
+    /// What is wrong and what to do.
+    pub async fn open(config: &Config, data: &DataDir, env: &Env) -> Result<Self, String> {
+        let path = config.pool_path();
+        if !is_block_device(&path) && !path.exists() {
+            refuse_to_forget(&path, data)?;
+            create(&path, config, env).await?;
+            tracing::info!(pool = %path.display(), "a new pool has been made");
+        }
+        let disk = open_disk(&path, config, env, false).await?;
+        tracing::info!(disk = %disk.describe(), "opening the pool");
+        let begun = env.now();
+        let index = IndexKind::Lsm(data.index());
+        let (store, report) = Store::open(disk.clone(), index, env.clone(), store_options(config))
+            .await
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        let took_ms = env.now().saturating_sub(begun).as_millis();
+        tracing::info!(
+            took_ms,
+            index_rebuilt = report.index_rebuilt,
+            replayed_records = report.replayed_records,
+            "the pool is open"
+        );
+        Ok(Self { disk, store })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Why no writes are taken; `None` when they are.
+    pub fn trouble(&self) -> Option<String> {
+        match self.store.status().log.log {
+            LogState::Ok => None,
+            LogState::Failed { what, cause } => Some(format!("a {what} failed: {cause}")),
+            LogState::ReadOnly { why } => Some(format!("the pool is read-only: {why}")),
+            LogState::Closed => Some("the log is closed".to_owned()),
+        }
+    }
+
+    /// Puts disk and store into `status`.
+    pub fn describe(&self, status: &mut Value) {
+        status["disk"] = json!({
+            "description": self.disk.describe(),
+            "geometry": self.disk.geometry(),
+            "len_bytes": self.disk.len(),
+            "stats": self.disk.stats(),
+        });
+        status["store"] = json!(self.store.status());
+    }
+
+    /// Commits what was accepted, saves the index, stops the tasks.
+    ///
+    /// # Errors
+    /// When that fails or takes longer than `deadline`: nothing acknowledged is lost, the next start replays more.
+    pub async fn close(&self, deadline: Duration, env: &Env) -> Result<(), String> {
+        match env.timeout(deadline.max(Duration::from_secs(1)), self.store.close()).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(e)) => Err(format!("the pool could not be closed cleanly ({e}); the next start recovers it")),
+            None => Err("the pool could not be closed in time; the next start recovers it".to_owned()),
+        }
+    }
+}
+
+/// Whether `path` is a block device.
+pub fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+}
+
+/// An index without its pool means that the pool is somewhere else now: a new one would hide that.
+fn refuse_to_forget(path: &Path, data: &DataDir) -> Result<(), String> {
+    let index = data.index();
+    let used = std::fs::read_dir(&index).is_ok_and(|mut entries| entries.next().is_some());
+    if !used {
+        return Ok(());
+    }
+    Err(format!(
+        "the pool {} is missing, but {} shows that there was one: mount or restore it, or set data.pool. To begin anew, \
+         remove {}",
+        path.display(),
+        index.display(),
+        index.display()
+    ))
+}
+
+/// Makes a pool file beside its final name and then renames it, so that a pool is there whole or not at all. Replaces what is there.
+///
+/// # Errors
+/// When there is no room, or what the file system says.
+pub async fn create(path: &Path, config: &Config, env: &Env) -> Result<(), String> {
+    let shown = path.display().to_string();
+    let fail = |e: io::Error| format!("{shown}: {e}");
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let unfinished: PathBuf = path.with_file_name(name);
+    match std::fs::remove_file(&unfinished) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
+        _ => {}
+    }
+    let disk = open_disk(&unfinished, config, env, true).await?;
+    Log::format(&disk, env, &format_options(config, false)).await.map_err(|e| format!("{shown}: {e}"))?;
+    drop(disk);
+    std::fs::rename(&unfinished, path).map_err(fail)?;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(parent).and_then(|d| d.sync_all()).map_err(fail)
+}
+
+/// Opens a pool's disk.
+///
+/// # Errors
+/// What the operating system says, for people.
+pub async fn open_disk(path: &Path, config: &Config, env: &Env, create: bool) -> Result<Arc<dyn Disk>, String> {
+    let options = DiskOptions {
+        io: match config.data.io {
+            IoMode::Auto => steadfast_disk::IoMode::Auto,
+            IoMode::Uring => steadfast_disk::IoMode::Uring,
+            IoMode::Threads => steadfast_disk::IoMode::Threads,
+        },
+        create,
+        queue_depth: config.data.queue_depth,
+        pool_bytes: config.data.write_buffers.bytes(),
+        read_pool_bytes: config.data.read_buffers.bytes(),
+        file_limit_bytes: config.data.pool_size.map(|size| size.0),
+        ..DiskOptions::default()
+    };
+    let path = path.to_owned();
+    env.blocking(move || FileDisk::open(&path, &options))
+        .await
+        .unwrap_or_else(|| Err(io::Error::other("opening it panicked")))
+        .map_err(|e| e.to_string())
+}
+
+/// How a pool is laid out.
+pub fn format_options(config: &Config, force: bool) -> FormatOptions {
+    FormatOptions { extent_bytes: config.data.extent_size.map(|size| size.0), force }
+}
+
+fn store_options(config: &Config) -> StoreOptions {
+    let log = LogOptions {
+        pending_bytes_max: config.log.write_budget.0,
+        async_window: config.log.async_window,
+        gather: config.log.gather,
+        prefill_ahead_bytes: config.log.prefill_ahead.0,
+        body_writes_max: config.log.body_writes,
+        ..LogOptions::default()
+    };
+    StoreOptions {
+        log,
+        inline_max_bytes: config.store.inline_max.bytes(),
+        write_wait: config.store.write_wait,
+        read_ahead_bytes_max: config.store.read_ahead.0,
+        cache_bytes: config.store.cache.0,
+        index_cache_bytes: config.store.index_cache.0,
+        upload_expiry: config.store.upload_expiry,
+        ..StoreOptions::default()
+    }
+}

@@ -1,0 +1,117 @@
+//! How the server is: for the admin port.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use steadfast_flow::Env;
+
+use super::engine::Engine;
+use crate::admin::Source;
+use crate::admin::metrics::{process_cpu, process_memory};
+use crate::net::listener::PortStats;
+
+/// Where in its life the server is.
+enum Phase {
+    Opening,
+    Serving(Box<Serving>),
+    Stopping,
+}
+
+/// What there is to ask while the server serves.
+pub struct Serving {
+    /// Disk and store.
+    pub engine: Engine,
+    /// The S3 door.
+    pub door: steadfast_s3::S3Door,
+}
+
+/// The server's state.
+pub struct State {
+    env: Env,
+    started: Duration,
+    started_ms: u64,
+    connections: Arc<PortStats>,
+    phase: RwLock<Phase>,
+}
+
+impl State {
+    /// A server that opens its pool.
+    pub fn new(env: Env, connections: Arc<PortStats>) -> Self {
+        let (started, started_ms) = (env.now(), env.wall_ms());
+        Self { env, started, started_ms, connections, phase: RwLock::new(Phase::Opening) }
+    }
+
+    /// It serves now.
+    pub fn serving(&self, serving: Serving) {
+        *self.phase.write() = Phase::Serving(Box::new(serving));
+    }
+
+    /// Whether it stops.
+    pub fn is_stopping(&self) -> bool {
+        matches!(&*self.phase.read(), Phase::Stopping)
+    }
+
+    /// It stops now. What it served from is let go.
+    pub fn stopping(&self) {
+        *self.phase.write() = Phase::Stopping;
+    }
+}
+
+impl Source for State {
+    fn not_ready(&self) -> Option<String> {
+        match &*self.phase.read() {
+            Phase::Opening => Some("the pool is being opened".to_owned()),
+            Phase::Stopping => Some("the server is stopping".to_owned()),
+            Phase::Serving(serving) => serving.engine.trouble(),
+        }
+    }
+
+    fn status(&self) -> Value {
+        let not_ready = self.not_ready();
+        let connections = &self.connections;
+        let mut status = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "started_ms": self.started_ms,
+            "uptime_s": self.env.now().saturating_sub(self.started).as_secs(),
+            "ready": not_ready.is_none(),
+            "not_ready": not_ready,
+            "memory": process_memory(),
+            "cpu_us": u64::try_from(process_cpu().as_micros()).unwrap_or(u64::MAX),
+            "connections": {
+                "open": connections.open.load(Relaxed),
+                "limit": connections.limit.load(Relaxed),
+                "accepted": connections.accepted.load(Relaxed),
+                "at_bound": connections.at_bound.load(Relaxed),
+                "tls_failed": connections.tls_failed.load(Relaxed),
+            },
+        });
+        if let Phase::Serving(serving) = &*self.phase.read() {
+            serving.engine.describe(&mut status);
+            let gate = serving.door.gate_status();
+            status["s3"] = json!({"requests_in_flight": gate.used});
+            let mut bounds = vec![json!(gate)];
+            collect_bounds(&status["store"], &mut bounds);
+            status["bounds"] = Value::Array(bounds);
+        }
+        status
+    }
+}
+
+/// Finds the bounds wherever they are in the status of the layers below: objects with a name, a limit and what is used of it.
+fn collect_bounds(value: &Value, found: &mut Vec<Value>) {
+    match value {
+        Value::Object(map) => {
+            if map.contains_key("name") && map.contains_key("limit") && map.contains_key("used") {
+                found.push(value.clone());
+            } else {
+                map.values().for_each(|v| collect_bounds(v, found));
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|v| collect_bounds(v, found)),
+        _ => {}
+    }
+}

@@ -1,0 +1,192 @@
+//! The built binary as a process: its ready line, its admin port, its end, its commands.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use steadfast_server::admin::collect::TABLE;
+
+fn steadfast(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("STEADFAST_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    steadfast(args).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A server that has said that it is ready.
+struct Server {
+    process: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+    before_ready: String,
+    s3: String,
+    admin: String,
+}
+
+impl Server {
+    fn start(data: &Path, keys: Option<(&str, &str)>) -> Self {
+        let data = data.to_str().expect("UTF-8");
+        let mut command =
+            steadfast(&["serve", "--data", data, "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+        command.args(["--set", "data.pool_size=256 MiB", "--set", "data.extent_size=8 MiB"]);
+        if let Some((access, secret)) = keys {
+            command.env("STEADFAST_ACCESS_KEY", access).env("STEADFAST_SECRET_KEY", secret);
+        }
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
+        let mut stdout = BufReader::new(process.stdout.take().expect("piped"));
+        let mut before_ready = String::new();
+        loop {
+            let mut line = String::new();
+            let read = stdout.read_line(&mut line).expect("text");
+            assert!(read > 0, "it ended without being ready: {before_ready}");
+            if line.contains(" ready: ") {
+                let address = |name: &str| {
+                    let at = line.split_whitespace().find_map(|w| w.strip_prefix(name)).expect("an address");
+                    at.strip_prefix("http://").expect("a URL").to_owned()
+                };
+                return Self { s3: address("s3="), admin: address("admin="), process, stdout, before_ready };
+            }
+            before_ready.push_str(&line);
+        }
+    }
+
+    fn get(&self, address: &str, path: &str) -> (u16, String) {
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("answered");
+        let status = answer.split_whitespace().nth(1).and_then(|s| s.parse().ok()).expect("a status");
+        (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    }
+
+    /// Sends a signal and waits for the end.
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        let pid = Pid::from_raw(self.process.id() as i32).expect("a pid");
+        kill_process(pid, signal).expect("it runs");
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).expect("text");
+        self.process.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already gone when the test ended it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn serves_tells_how_it_is_and_stops() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let data = temp.path().join("data");
+    let server = Server::start(&data, Some(("access", "secretsecret")));
+    assert!(!data.join("credentials.json").exists());
+
+    assert_eq!(server.get(&server.admin, "/health/live"), (200, "live\n".into()));
+    assert_eq!(server.get(&server.admin, "/health/ready"), (200, "ready\n".into()));
+    let (status, body) = server.get(&server.s3, "/");
+    assert!(status == 403 && body.contains("<Code>AccessDenied</Code>"), "{status} {body}");
+
+    let (status, body) = server.get(&server.admin, "/status");
+    assert_eq!(status, 200);
+    let told: Value = serde_json::from_str(&body).expect("JSON");
+    let missing: Vec<&str> = TABLE.iter().map(|m| m.path).filter(|path| told.pointer(path).is_none()).collect();
+    assert!(missing.is_empty(), "metrics of what the status does not tell: {missing:?}");
+    let (status, body) = server.get(&server.admin, "/metrics");
+    assert_eq!(status, 200);
+    for metric in TABLE {
+        assert!(body.contains(&format!("# TYPE steadfast_{} ", metric.name)), "{} is missing", metric.name);
+    }
+    let refused = "steadfast_s3_request_seconds_count{operation=\"ListBuckets\",status=\"403\"} 1";
+    assert!(body.contains(refused), "{body}");
+
+    let asked = run(&["status", "--admin", &format!("http://{}", server.admin)]);
+    assert_eq!(asked.status.code(), Some(0), "{}", text(&asked.stderr));
+    assert!(text(&asked.stdout).contains("ready        yes"), "{}", text(&asked.stdout));
+
+    let dir = data.to_str().expect("UTF-8");
+    let second = run(&["serve", "--data", dir, "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("another process"), "{}", text(&second.stderr));
+
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    let verified = run(&["verify", "--data", dir, "--json"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&verified.stdout).expect("JSON")["damage_total"], 0);
+}
+
+#[test]
+fn credentials_are_generated_once() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let first = Server::start(temp.path(), None);
+    let kept: Value =
+        serde_json::from_slice(&std::fs::read(temp.path().join("credentials.json")).expect("kept")).expect("JSON");
+    let access = kept["access_key"].as_str().expect("text");
+    assert!(first.before_ready.contains(access), "{}", first.before_ready);
+    assert_eq!(first.end(Signal::INT), Some(0));
+    let second = Server::start(temp.path(), None);
+    assert!(!second.before_ready.contains(access), "shown once only");
+    assert_eq!(second.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn an_index_without_its_pool_is_not_papered_over() {
+    let temp = tempfile::tempdir().expect("a directory");
+    assert_eq!(Server::start(temp.path(), None).end(Signal::TERM), Some(0));
+    std::fs::rename(temp.path().join("pool"), temp.path().join("elsewhere")).expect("renamed");
+    let dir = temp.path().to_str().expect("UTF-8");
+    let refused = run(&["serve", "--data", dir, "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("is missing"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn formats_once() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let dir = temp.path().to_str().expect("UTF-8");
+    let format = |more: &[&str]| {
+        let size = ["format", "--data", dir, "--size", "64 MiB", "--extent-size", "1 MiB"];
+        run(&[&size[..], more].concat())
+    };
+    let done = format(&[]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(format(&[]).status.code(), Some(1));
+    assert_eq!(format(&["--force"]).status.code(), Some(0));
+    assert_eq!(run(&["verify", "--data", dir]).status.code(), Some(0));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let file = temp.path().join("steadfast.toml");
+    std::fs::write(&file, "[s3]\nlisen = \"127.0.0.1:0\"\n").expect("written");
+    let refused = run(&["serve", "--config", file.to_str().expect("UTF-8")]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("steadfast.toml:2:1: "), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("did you mean `listen`?"));
+
+    assert_eq!(run(&["serve", "--nonsense"]).status.code(), Some(2));
+    assert_eq!(run(&["verify", "--data", "/nonexistent/steadfast"]).status.code(), Some(1));
+    let nobody = run(&["status", "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(text(&nobody.stderr).contains("is the server running"), "{}", text(&nobody.stderr));
+    let shown = run(&["serve", "--print-config", "--io", "threads"]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(text(&shown.stdout).contains("io = \"threads\""));
+}
