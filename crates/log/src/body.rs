@@ -87,14 +87,14 @@ struct Current {
 /// The open body extent.
 pub(crate) struct Bodies {
     current: tokio::sync::Mutex<Current>,
-    pub(crate) writes: Arc<Semaphore>,
+    pub(crate) writes: Semaphore,
     writes_max: usize,
 }
 
 impl Bodies {
     pub(crate) fn new(writes_max: usize) -> Self {
         let writes_max = writes_max.max(1);
-        Self { current: tokio::sync::Mutex::default(), writes: Arc::new(Semaphore::new(writes_max)), writes_max }
+        Self { current: tokio::sync::Mutex::default(), writes: Semaphore::new(writes_max), writes_max }
     }
 
     /// Waits for all chunk writes and seals what is open.
@@ -213,27 +213,31 @@ pub(crate) async fn write_chunk(
     if head.len() > chunk_head_bytes_max(body_len) {
         return Err(LogError::TooLarge(format!("a chunk's head of {} bytes", head.len())));
     }
-    let Ok(slot) = shared.bodies.writes.clone().acquire_owned().await else { return Err(LogError::Closed) };
-    let len = (BLOCK + body_len.next_multiple_of(BLOCK)) as u64;
-    let entry_bytes = footer_entry_bytes(head.len()) as u64;
-    let (open, at) = shared.bodies.place(shared, len, entry_bytes, room.held.priority()).await?;
     let held = room.held.clone();
     let (tx, rx) = oneshot::channel();
     let task = shared.clone();
+    // From the first wait on in a task: a caller that does not poll must not hold what others wait for.
     shared.env.spawn("log-chunk", async move {
-        let outcome = write_placed(&task, &open, at, head, chunk, held).await;
-        let seal = {
-            open.progress.lock().in_flight -= 1;
-            open.finish(task.pool.extent_bytes, false)
-        };
-        if let Some(seal) = seal {
-            spawn_seal(&task, seal);
-        }
-        drop(slot);
         // The caller may be gone: then the chunk is garbage.
-        let _ = tx.send(outcome);
+        let _ = tx.send(write_in_task(&task, head, chunk, held).await);
     });
     rx.await.unwrap_or(Err(LogError::Closed))
+}
+
+async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held: Held) -> Result<Location, LogError> {
+    let Ok(_slot) = shared.bodies.writes.acquire().await else { return Err(LogError::Closed) };
+    let len = (BLOCK + chunk.len().next_multiple_of(BLOCK)) as u64;
+    let entry_bytes = footer_entry_bytes(head.len()) as u64;
+    let (open, at) = shared.bodies.place(shared, len, entry_bytes, held.priority()).await?;
+    let outcome = write_placed(shared, &open, at, head, chunk, held).await;
+    let seal = {
+        open.progress.lock().in_flight -= 1;
+        open.finish(shared.pool.extent_bytes, false)
+    };
+    if let Some(seal) = seal {
+        spawn_seal(shared, seal);
+    }
+    outcome
 }
 
 async fn write_placed(

@@ -4,3 +4,4 @@ mod basics;
 mod crashes;
 mod failures;
 mod harness;
+mod random;
