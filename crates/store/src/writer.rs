@@ -57,7 +57,7 @@ pub(crate) enum Target {
 struct Chunking {
     id: Id,
     head: Bytes,
-    current: Option<ChunkBuf>,
+    current: Option<(ChunkBuf, Reservation)>,
     // A mutex that is never locked: it makes the writer `Sync`, which its users' futures need to be `Send`.
     in_flight: Mutex<FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>>,
     done: Vec<Location>,
@@ -203,7 +203,7 @@ impl ObjectWriter {
         let Some(chunking) = &mut self.chunking else { return Ok(()) };
         let options = &self.core.options;
         while !data.is_empty() {
-            let mut chunk = match chunking.current.take() {
+            let (mut chunk, room) = match chunking.current.take() {
                 Some(current) => current,
                 None => {
                     while chunking.in_flight.get_mut().len() >= options.chunks_in_flight_max.max(1) {
@@ -213,15 +213,15 @@ impl ObjectWriter {
                     let left = self.size_hint.and_then(|hint| hint.checked_sub(written)).unwrap_or(u64::MAX);
                     let most = options.chunk_bytes.clamp(1, self.log.limits().chunk_bytes_max);
                     let capacity = (most as u64).min(left.max(data.len() as u64)) as usize;
-                    self.core.admit()?;
-                    self.log.chunk(capacity, Priority::Write, options.write_wait).await.map_err(busy)?
+                    let room = self.core.reserve(&self.log, capacity as u64, Priority::Write).await?;
+                    (self.log.chunk(capacity).await.map_err(busy)?, room)
                 }
             };
             let (now, later) = data.split_at(chunk.room().min(data.len()));
             chunk.put(now);
             data = later;
             let full = chunk.room() == 0;
-            chunking.current = Some(chunk);
+            chunking.current = Some((chunk, room));
             if full {
                 chunking.launch(&self.log)?;
                 chunking.poke().await?;
@@ -350,12 +350,12 @@ pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
 impl Chunking {
     /// Sends the current chunk off.
     fn launch(&mut self, log: &Log) -> Result<(), StoreError> {
-        let Some(chunk) = self.current.take() else { return Ok(()) };
+        let Some((chunk, room)) = self.current.take() else { return Ok(()) };
         if chunk.is_empty() {
             return Ok(());
         }
         let (log, head) = (log.clone(), self.head.clone());
-        self.in_flight.get_mut().push_back(Box::pin(async move { log.write_chunk(head, chunk).await }));
+        self.in_flight.get_mut().push_back(Box::pin(async move { log.write_chunk(&room, head, chunk).await }));
         Ok(())
     }
 
