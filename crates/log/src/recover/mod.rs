@@ -60,7 +60,8 @@ pub(crate) async fn open(
     let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0);
     let latch = Arc::new(Latch::new());
     let io = Arc::new(Io::new(disk.clone(), latch.clone()));
-    let extents = table(&disk, &io, &pool, &found, &*applier, recycled_lsn, &options, &mut report);
+    let table = table(&pool, &found, &*applier, recycled_lsn, &mut report);
+    let extents = Extents::new(disk.clone(), io.clone(), pool, table, options.reserve_extents);
 
     let frame_bytes_max =
         (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
@@ -156,15 +157,12 @@ fn start(shared: &Arc<Shared>, open: Option<OpenCommit>, durable_lsn: Lsn, read_
 
 /// The table of extents as it was found.
 fn table(
-    disk: &Arc<dyn Disk>,
-    io: &Arc<Io>,
     pool: &Superblock,
     found: &[Found],
     applier: &dyn Applier,
     recycled_lsn: Lsn,
-    options: &LogOptions,
     report: &mut RecoveryReport,
-) -> Extents {
+) -> Table {
     let mut slots: Vec<ExtentInfo> = Vec::with_capacity(found.len());
     for f in found {
         if let Some(what) = &f.damage {
@@ -204,8 +202,7 @@ fn table(
         }
     }
     let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
-    let table = Table { slots, next_epoch, recycled_lsn };
-    Extents::new(disk.clone(), io.clone(), *pool, table, options.reserve_extents)
+    Table { slots, next_epoch, recycled_lsn }
 }
 
 struct Recovery<'a> {
