@@ -113,3 +113,11 @@ proptest! {
         let _ = config.set_text(&format!("{}.{}", shown.section, shown.key), &value);
     }
 }
+
+#[test]
+fn the_reference_in_the_documentation_is_this_configuration() {
+    let text = include_str!("../../../../docs/operations.md");
+    let (_, reference) = text.split_once("```toml\n").expect("the reference");
+    let (reference, _) = reference.split_once("```").expect("its end");
+    assert_eq!(reference, Config::default().to_toml(), "paste the output of `steadfast serve --print-config`");
+}
