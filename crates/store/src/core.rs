@@ -30,6 +30,9 @@ impl From<Malformed> for StoreError {
     }
 }
 
+/// How often a refusal waits for the pending record that it rests on and is looked at again.
+const WAITS_MAX: u32 = 3;
+
 /// The log's "busy" is the store's.
 pub(crate) fn busy(e: LogError) -> StoreError {
     match e {
@@ -167,7 +170,9 @@ impl Core {
         if let Expect::Nothing = touch.expect {
             return Ok(Ok(()));
         }
-        if let Some(entry) = shard.get(&touch.key) {
+        // One whose LSN has passed was refused by the log after all (it was full): the index is right.
+        let entry = shard.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
+        if let Some(entry) = entry {
             let holds = match (touch.expect, &entry.fate) {
                 (Expect::Nothing, _) | (Expect::Absent, Fate::Gone) | (Expect::Present, Fate::Present(_)) => true,
                 (Expect::Etag(want), Fate::Present(etag)) => want == etag,
@@ -192,7 +197,7 @@ impl Core {
         log: &Log,
         touches: &[Touch<'_>],
         reservation: &mut Option<Reservation>,
-        batch: Batch,
+        batch: &mut Batch,
         durability: Durability,
     ) -> Result<Ticket, Refusal> {
         // Locked in ascending order, each once: two batches never wait for each other.
@@ -213,7 +218,7 @@ impl Core {
         let Some(room) = reservation.take() else {
             return Err(Refusal::Error(StoreError::Index("no reservation".into())));
         };
-        let ticket = log.submit(room, batch, durability).map_err(|e| Refusal::Error(e.into()))?;
+        let ticket = log.submit(room, std::mem::take(batch), durability).map_err(|e| Refusal::Error(e.into()))?;
         let first = ticket.first_lsn();
         self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
         for (i, touch) in touches.iter().enumerate() {
@@ -231,15 +236,19 @@ impl Core {
         log: &Log,
         touches: &[Touch<'_>],
         reservation: &mut Option<Reservation>,
-        batch: Batch,
+        mut batch: Batch,
         durability: Durability,
     ) -> Result<Ticket, Refusal> {
-        let refused = match self.try_submit(log, touches, reservation, batch, durability) {
-            Err(Refusal::Unmet(i, Some(lsn))) => (i, lsn),
-            other => return other,
-        };
-        self.wait_applied(refused.1).await.map_err(Refusal::Error)?;
-        Err(Refusal::Unmet(refused.0, None))
+        let mut waits = 0;
+        loop {
+            match self.try_submit(log, touches, reservation, &mut batch, durability) {
+                // Decided by what was pending and now stands: under a steady stream of changes that has to do.
+                Err(Refusal::Unmet(i, Some(_))) if waits == WAITS_MAX => return Err(Refusal::Unmet(i, None)),
+                Err(Refusal::Unmet(_, Some(lsn))) => self.wait_applied(lsn).await.map_err(Refusal::Error)?,
+                other => return other,
+            }
+            waits += 1;
+        }
     }
 
     /// Awaits a ticket.
@@ -247,7 +256,9 @@ impl Core {
         match ticket.await {
             Ok(committed) => Ok(committed),
             Err(e) => {
-                self.progress.send_modify(|p| p.failed = true);
+                if matches!(e, LogError::Unknown { .. } | LogError::Failed { .. }) {
+                    self.progress.send_modify(|p| p.failed = true);
+                }
                 Err(e.into())
             }
         }

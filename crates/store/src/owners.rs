@@ -35,6 +35,14 @@ impl Owners {
         self.0.lock().live.contains_key(id)
     }
 
+    /// The one writer that is going on.
+    #[cfg(test)]
+    pub(crate) fn only(&self) -> Id {
+        let state = self.0.lock();
+        let mut ids = state.live.keys().filter(|id| !state.submitted.values().any(|s| s == *id));
+        *ids.next().expect("one writer")
+    }
+
     /// Its record was submitted: it ends when that is applied.
     pub(crate) fn submitted(&self, id: Id, lsn: Lsn) {
         self.0.lock().submitted.insert(lsn, id);

@@ -26,6 +26,9 @@ use steadfast_log::Log;
 /// How long to wait before trying again to persist the index.
 const PERSIST_AGAIN: Duration = Duration::from_secs(5);
 
+/// How often old uploads are looked for.
+const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
+
 struct Shared {
     core: Arc<Core>,
     /// The applier's handle on the log that owns it: taken away with the last handle on the store, or neither would ever go.
@@ -173,6 +176,10 @@ impl Store {
             core.seal();
         }
         let store = Self { core, log, shared };
+        if let Some(age) = store.core.options.upload_expiry {
+            let closing = store.shared.closing.subscribe();
+            env.spawn("store-expiry", expire(store.core.clone(), store.log.clone(), age, closing));
+        }
         Ok((store, OpenReport { recovery, index_rebuilt, replayed_records }))
     }
 
@@ -264,6 +271,23 @@ async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>)
         let index = core.index.clone();
         if let Some(Err(e)) = core.env.blocking(move || index.compact()).await {
             tracing::warn!(error = %e, "cannot compact the index");
+        }
+    }
+}
+
+/// Gives up uploads in parts that are older than `age`, now and then.
+async fn expire(core: Arc<Core>, log: Log, age: Duration, mut closing: watch::Receiver<bool>) {
+    loop {
+        let before = core.env.wall_ms().saturating_sub(age.as_millis() as u64);
+        match core.expire_uploads(&log, before).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "uploads in parts were given up: not completed in time"),
+            Err(e) => tracing::warn!(error = %e, "cannot give up old uploads"),
+        }
+        tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => return,
+            () = core.env.sleep(EXPIRY_EVERY.min(age)) => {}
         }
     }
 }

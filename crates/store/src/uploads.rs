@@ -2,14 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use steadfast_log::{Durability, Priority, Record};
+use steadfast_log::{Durability, Log, Priority, Record};
 
 use crate::apply::live::manifest;
-use crate::core::{Expect, Refusal, Touch};
+use crate::buckets::Bucket;
+use crate::core::{Core, Expect, Refusal, Touch};
 use crate::list::{Roll, Scan};
 use crate::pending::Fate;
 use crate::record::keys::{self, Id};
-use crate::record::object::{Body, ObjectMeta, id_from_text, id_to_text};
+use crate::record::object::{Body, First, ObjectMeta, id_from_text, id_to_text};
 use crate::record::{Head, Value};
 use crate::writer::{Target, batch_bytes, check_head};
 use crate::{Attributes, ObjectWriter, PartInfo, Store, StoreError, UploadInfo, UploadPage};
@@ -184,23 +185,7 @@ impl Store {
         let core = &self.core;
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        let head = Head::UploadEnd { bucket: bucket.id, upload, key: key.as_bytes() }.encode();
-        let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Delete).await?);
-        let touch = Touch {
-            key: keys::upload(bucket.id, key.as_bytes(), &upload).into(),
-            expect: Expect::Present,
-            fate: Some((Fate::Gone, 0)),
-        };
-        let gate = bucket.enter().await?;
-        let ticket = match core.submit(self.log(), &[touch], &mut room, batch, Durability::Sync).await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
-        };
-        bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
-        drop(gate);
-        core.committed(ticket).await.map(drop)
+        core.abort(self.log(), &bucket, key.as_bytes(), upload).await
     }
 
     /// The chunks of a part.
@@ -210,6 +195,53 @@ impl Store {
         meta: &ObjectMeta,
     ) -> Result<Vec<steadfast_log::Location>, StoreError> {
         Ok(manifest(self.log(), &value.location, meta).await?.chunks)
+    }
+}
+
+impl Core {
+    async fn abort(&self, log: &Log, bucket: &Bucket, key: &[u8], upload: Id) -> Result<(), StoreError> {
+        let head = Head::UploadEnd { bucket: bucket.id, upload, key }.encode();
+        let batch = vec![Record { head: head.into(), ..Record::default() }];
+        let mut room = Some(self.reserve(log, batch_bytes(&batch), Priority::Delete).await?);
+        let touch = Touch {
+            key: keys::upload(bucket.id, key, &upload).into(),
+            expect: Expect::Present,
+            fate: Some((Fate::Gone, 0)),
+        };
+        let gate = bucket.enter().await?;
+        let ticket = match self.submit(log, &[touch], &mut room, batch, Durability::Sync).await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
+        };
+        bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        drop(gate);
+        self.committed(ticket).await.map(drop)
+    }
+
+    /// Gives up the uploads that began before `before_ms`; how many there were.
+    pub(crate) async fn expire_uploads(&self, log: &Log, before_ms: u64) -> Result<u64, StoreError> {
+        let mut count = 0;
+        let buckets: Vec<_> = self.registry.read().by_id.values().cloned().collect();
+        for bucket in buckets {
+            let first = keys::uploads(bucket.id, b"");
+            let mut old = Vec::new();
+            for pair in self.index.range(&first, keys::past(&first).as_deref()) {
+                let (key, value) = pair?;
+                if First::decode(Value::decode(&value)?.payload)?.modified_ms < before_ms {
+                    old.extend(keys::parse_upload(&key));
+                }
+            }
+            for (key, upload) in old {
+                match self.abort(log, &bucket, &key, upload).await {
+                    Ok(()) => count += 1,
+                    // Ended meanwhile, all the same.
+                    Err(StoreError::NoSuchUpload | StoreError::NoSuchBucket) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(count)
     }
 }
 

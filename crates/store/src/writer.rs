@@ -337,6 +337,18 @@ impl ObjectWriter {
     }
 }
 
+#[cfg(test)]
+impl ObjectWriter {
+    /// The chunks that are on disk, when all that were launched are.
+    pub(crate) async fn settled_chunks(&mut self) -> Vec<Location> {
+        let chunking = self.chunking.as_mut().expect("a large body");
+        while !chunking.in_flight.is_empty() {
+            chunking.wait_one().await.expect("written");
+        }
+        chunking.done.clone()
+    }
+}
+
 /// What a condition asks of a key.
 pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
     match condition {

@@ -7,6 +7,8 @@
 
 pub(crate) mod live;
 pub(crate) mod repoint;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -142,7 +142,7 @@ impl ObjectMeta {
 pub(crate) struct First<'a> {
     flags: u8,
     pub(crate) size: u64,
-    modified_ms: u64,
+    pub(crate) modified_ms: u64,
     pub(crate) revision: u64,
     pub(crate) etag: String,
     sums: Option<Sums>,

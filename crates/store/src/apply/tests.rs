@@ -1,0 +1,170 @@
+//! What the log asks of the applier, and records that arrive in odd orders.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
+use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority};
+
+use super::{LogSlot, StoreApplier};
+use crate::apply::live::manifest;
+use crate::record::{Head, keys};
+use crate::{Attributes, BucketSettings, Condition, IndexKind, PartChoice, Store, StoreOptions};
+
+const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
+
+async fn start() -> (Store, StoreApplier, u64) {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
+    let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+    let options =
+        StoreOptions { inline_max_bytes: 1000, chunk_bytes: 8192, part_min_bytes: 1, ..StoreOptions::default() };
+    let (store, _) = Store::open(disk, IndexKind::memory(), Env::tokio(), options).await.expect("open");
+    store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+    let slot = LogSlot::default();
+    *slot.write() = Some(store.log().clone());
+    let applier = StoreApplier { core: store.core.clone(), log: slot };
+    let bucket = store.find("b").expect("there").id;
+    (store, applier, bucket)
+}
+
+async fn chunks(store: &Store, key: &[u8]) -> Vec<Location> {
+    let found = store.core.find_object(key).expect("readable").expect("there");
+    manifest(store.log(), &found.location, &found.meta).await.expect("manifest").chunks
+}
+
+/// Copies a chunk as compaction does.
+async fn copy(store: &Store, head: &Bytes, from: Location) -> ChunkMove {
+    let data = store.log().read(from, 0..from.body_len).await.expect("read");
+    let mut buf = store.log().chunk(data.len(), Priority::Compaction, WAIT).await.expect("room");
+    buf.put(&data);
+    ChunkMove { from, to: store.log().write_chunk(head.clone(), buf).await.expect("write") }
+}
+
+async fn get(store: &Store, key: &str) -> Vec<u8> {
+    let reader = store.reader("b", key).await.expect("reader");
+    let pieces: Vec<_> = reader.stream(0..u64::MAX).collect().await;
+    pieces.into_iter().flat_map(|p| p.expect("piece")).collect()
+}
+
+#[tokio::test]
+async fn moved_chunks_of_an_object_are_followed() {
+    let (store, applier, bucket) = start().await;
+    let data: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
+    let mut writer = store.writer("b", "k", None).await.expect("writer");
+    writer.write(data.clone().into()).await.expect("write");
+    let written = writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
+    let key = keys::object(bucket, b"k");
+    let before = chunks(&store, &key).await;
+    assert_eq!(before.len(), 3);
+    let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"k" }.encode().into();
+    assert!(applier.chunk_is_live(&head, &before[1]).await);
+    let found = store.core.find_object(&key).expect("readable").expect("there");
+    let record = Head::ObjectPut { bucket, key: b"k", payload: &found.meta.encode() }.encode();
+    assert!(applier.record_is_live(&record, found.version, &found.location, 1));
+
+    let moved = copy(&store, &head, before[1]).await;
+    applier.repoint(head.clone(), vec![moved]).await.expect("repoint");
+    assert_eq!(chunks(&store, &key).await, [before[0], moved.to, before[2]]);
+    assert!(!applier.chunk_is_live(&head, &before[1]).await);
+    assert!(applier.chunk_is_live(&head, &moved.to).await);
+    assert!(!applier.record_is_live(&record, found.version, &found.location, 1), "rewritten elsewhere");
+    assert_eq!(store.object("b", "k").expect("there").version, written.version);
+    assert!(get(&store, "k").await == data);
+
+    // A copy of the record as it was must not bring the old manifest back.
+    let stale = Applied {
+        lsn: 1000,
+        version: found.version,
+        moved: true,
+        head: record.into(),
+        location: Location { offset: 77, ..found.location },
+    };
+    applier.apply(&[stale]);
+    assert_eq!(chunks(&store, &key).await[1], moved.to);
+}
+
+#[tokio::test]
+async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
+    let (store, applier, bucket) = start().await;
+    let data: Vec<u8> = (0..20_000u32).map(|i| (i / 3) as u8).collect();
+    let mut writer = store.writer("b", "k", None).await.expect("writer");
+    writer.write(data.clone().into()).await.expect("write");
+    let id = store.core.owners.only();
+    let head: Bytes = Head::Chunk { bucket, writer: id, key: b"k" }.encode().into();
+    let first = writer.settled_chunks().await[0];
+    assert!(applier.chunk_is_live(&head, &first).await);
+    let moved = copy(&store, &head, first).await;
+    applier.repoint(head.clone(), vec![moved]).await.expect("repoint");
+    writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
+    assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], moved.to);
+    assert!(!applier.chunk_is_live(&head, &first).await);
+    assert!(get(&store, "k").await == data);
+
+    let mut dropped = store.writer("b", "other", None).await.expect("writer");
+    dropped.write(data.into()).await.expect("write");
+    let id = store.core.owners.only();
+    let head: Bytes = Head::Chunk { bucket, writer: id, key: b"other" }.encode().into();
+    let first = dropped.settled_chunks().await[0];
+    assert!(applier.chunk_is_live(&head, &first).await);
+    drop(dropped);
+    assert!(!applier.chunk_is_live(&head, &first).await);
+}
+
+#[tokio::test]
+async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
+    let (store, applier, bucket) = start().await;
+    let data: Vec<u8> = (0..20_000u32).map(|i| (i / 5) as u8).collect();
+    let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+    let upload = crate::record::object::id_from_text(&id).expect("ours");
+    let mut writer = store.part_writer("b", "k", &id, 1, None).await.expect("writer");
+    writer.write(data.clone().into()).await.expect("write");
+    writer.commit(Attributes::default(), Condition::None, None).await.expect("part");
+    let head: Bytes = Head::PartChunk { bucket, writer: [9; 16], upload, number: 1, key: b"k" }.encode().into();
+    let before = chunks(&store, &keys::part(&upload, 1)).await;
+    assert!(applier.chunk_is_live(&head, &before[0]).await);
+    let first = copy(&store, &head, before[0]).await;
+    applier.repoint(head.clone(), vec![first]).await.expect("repoint");
+    let chosen = vec![PartChoice { number: 1, etag: String::new() }];
+    store.complete_upload("b", "k", &id, chosen, Attributes::default(), Condition::None, None).await.expect("complete");
+    assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], first.to);
+    let second = copy(&store, &head, before[1]).await;
+    applier.repoint(head.clone(), vec![second]).await.expect("repoint");
+    assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await, [first.to, second.to, before[2]]);
+    assert!(get(&store, "k").await == data);
+    store.delete("b", "k", Condition::None, None).await.expect("delete");
+    assert!(!applier.chunk_is_live(&head, &second.to).await);
+    applier.repoint(head, vec![second]).await.expect("nobody refers to it");
+    assert!(store.object("b", "k").is_err());
+}
+
+#[tokio::test]
+async fn deletes_live_while_something_older_may_exist() {
+    let (store, applier, bucket) = start().await;
+    let delete = Head::ObjectDelete { bucket, key: b"k" }.encode();
+    let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
+    assert!(applier.record_is_live(&delete, 50, &at, 40));
+    assert!(!applier.record_is_live(&delete, 50, &at, 51));
+    let writer = store.writer("b", "k", Some(1)).await.expect("writer");
+    let version = writer.commit(Attributes::default(), Condition::None, None).await.expect("commit").version;
+    assert!(!applier.record_is_live(&delete, version - 1, &at, 1), "a newer object hides what the delete would");
+
+    // A moved record of a key that has been deleted stays away.
+    store.delete("b", "k", Condition::None, None).await.expect("delete");
+    let payload = crate::uploads::upload_meta(1, Attributes::default()).encode();
+    let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
+    applier.apply(&[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
+    assert!(store.object("b", "k").is_err());
+}
+
+#[tokio::test]
+async fn old_uploads_expire() {
+    let (store, _, _) = start().await;
+    let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+    let began = store.upload("b", "k", &id).expect("there").created_ms;
+    assert_eq!(store.core.expire_uploads(store.log(), began).await.expect("runs"), 0);
+    assert_eq!(store.core.expire_uploads(store.log(), began + 1).await.expect("runs"), 1);
+    assert!(store.upload("b", "k", &id).is_err());
+}
