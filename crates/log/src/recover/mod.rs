@@ -100,7 +100,8 @@ pub(crate) async fn open(
     report.last_lsn = replay.last;
     report.read_only = read_only.is_some();
     drop(recovery);
-    let durable_lsn = seen;
+    // Not `seen`: LSNs that were cut are not used again, but nothing came before the next frame either that had them.
+    let durable_lsn = replay.last.max(recycled_lsn);
     let shared = Arc::new(Shared {
         room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
         bodies: Bodies::new(options.body_writes_max),

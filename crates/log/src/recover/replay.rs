@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use steadfast_disk::BLOCK;
+
 use super::report::{Cut, RecoveryReport};
 use crate::format::{FooterEntry, FrameHeader};
 use crate::seal::FooterBuilder;
@@ -120,7 +122,8 @@ impl<'a> Replay<'a> {
             self.give(&records);
             self.last = last_lsn;
         } else {
-            self.open_hole(extent, epoch, 0, "records before this extent are missing".into());
+            let after = self.last.max(self.excused);
+            self.open_hole(after, extent, epoch, 0, "records before this extent are missing".into());
             self.held_witness = self.held_witness.max(last_lsn);
             self.held.push(Held::Records(records));
         }
@@ -132,8 +135,9 @@ impl<'a> Replay<'a> {
         self.seen = self.seen.max(header.last_lsn);
         let unsealed = self.unsealed.entry(frame.extent).or_default();
         unsealed.scan_end = unsealed.scan_end.max(u64::from(header.offset) + header.total_len());
-        if chained && header.last_lsn <= self.last && self.hole.is_none() {
-            // A copy that an interrupted recovery made of what is still in its first place.
+        let again = chained && header.last_lsn <= self.last;
+        if again && self.connects(header.prev_lsn, header.id.epoch) {
+            // A copy that a recovery made of what is still in its first place. If there was a hole, that recovery has cut there.
             self.witness = self.witness.max(header.durable_lsn);
             return self.settle();
         }
@@ -145,7 +149,9 @@ impl<'a> Replay<'a> {
             self.settle();
         } else {
             let offset = u64::from(header.offset);
-            self.open_hole(frame.extent, header.id.epoch, offset, "records before this frame are missing".into());
+            let after = self.last.max(self.excused);
+            let what = "records before this frame are missing".into();
+            self.open_hole(after, frame.extent, header.id.epoch, offset, what);
             self.held_witness = self.held_witness.max(header.durable_lsn);
             self.held.push(Held::Frame(frame));
         }
@@ -153,13 +159,15 @@ impl<'a> Replay<'a> {
 
     /// The chain of an extent has ended where more frames follow, or where more had been durable.
     pub(super) fn broken(&mut self, extent: u32, epoch: u64, offset: u64, what: String, durable: Option<Lsn>) {
-        self.open_hole(extent, epoch, offset, what);
+        // Behind a frame of its extent the hole begins after that one; at the start of an extent, after whatever came before.
+        let after = if offset > BLOCK as u64 { self.last } else { self.last.max(self.excused) };
+        self.open_hole(after, extent, epoch, offset, what);
         self.held_witness = self.held_witness.max(durable.unwrap_or(0));
     }
 
-    fn open_hole(&mut self, extent: u32, epoch: u64, offset: u64, what: String) {
+    fn open_hole(&mut self, after: Lsn, extent: u32, epoch: u64, offset: u64, what: String) {
         if self.hole.is_none() {
-            self.hole = Some(Hole { after: self.last, epoch, extent, offset, what });
+            self.hole = Some(Hole { after, epoch, extent, offset, what });
         }
     }
 
@@ -219,7 +227,7 @@ impl<'a> Replay<'a> {
     /// Decides what the hole is. Returns why the pool is read-only, if it is: then everything that is left has been given to the applier.
     pub(super) fn verdict(&mut self, report: &mut RecoveryReport) -> Option<String> {
         let hole = self.hole.take()?;
-        if self.held_witness <= hole.after.max(self.excused) {
+        if self.held_witness.max(self.checkpoint) <= hole.after {
             report.cut.push(Cut { extent: hole.extent, offset: hole.offset, what: hole.what });
             self.held.clear();
             return None;

@@ -131,3 +131,58 @@ async fn asynchronous_records_are_read_at_once_and_durable_soon() {
     let done = opened.submit(vec![record(2, 10)], Durability::Async).await.expect("accepted").await.expect("commits");
     assert_eq!(opened.log.flush().await.expect("flushes"), done.first_lsn);
 }
+
+/// Asynchronous commits, each a frame of its own, not flushed between.
+async fn three_async_frames(disk: &MemDisk) {
+    let slow = crate::LogOptions { async_window: std::time::Duration::from_secs(1000), ..super::harness::options() };
+    let any: Arc<dyn Disk> = Arc::new(disk.clone());
+    let memory = Arc::new(super::harness::Memory::default());
+    let (log, report) = crate::Log::open(any, steadfast_flow::Env::tokio(), slow, memory.clone()).await.expect("opens");
+    let opened = super::harness::Opened { log, memory, report };
+    opened.put(0, 100).await;
+    for n in 1..4 {
+        let ticket = opened.submit(vec![record(n, 100)], Durability::Async).await.expect("accepted");
+        ticket.await.expect("commits");
+    }
+}
+
+#[tokio::test]
+async fn frames_after_a_hole_that_nobody_was_promised_are_cut_for_good() {
+    let disk = MemDisk::fixed(8 << 20);
+    format(&disk, 1 << 20).await;
+    three_async_frames(&disk).await;
+    // The device kept the second asynchronous frame's neighbours and lost it.
+    let at = EXTENTS_START + 3 * BLOCK as u64;
+    let torn = copy_without(&disk, at..at + BLOCK as u64).await;
+    let second = open(&torn).await;
+    assert_eq!(second.lsns(), vec![1, 2]);
+    assert_eq!(second.report.cut.len(), 1, "{:?}", second.report);
+    assert!(!second.report.read_only && second.report.damage.is_empty());
+    assert_eq!(second.put(10, 100).await, 5, "an LSN that was cut is not used again");
+    second.put(11, 100).await;
+    for _ in 0..2 {
+        let again = open(&torn).await;
+        assert_eq!(again.lsns(), vec![1, 2, 5, 6]);
+        assert_eq!(again.check_all().await, 4);
+        assert!(again.report.damage.is_empty() && again.report.cut.is_empty(), "{:?}", again.report);
+    }
+    // Nor does it come back when the first extent loses its trailer.
+    torn.flip(EXTENTS_START + (1 << 20) - BLOCK as u64, 4);
+    let again = open(&torn).await;
+    assert_eq!(again.lsns(), vec![1, 2, 5, 6]);
+    assert!(!again.report.read_only, "{:?}", again.report);
+}
+
+#[tokio::test]
+async fn a_hole_below_the_checkpoint_is_corruption() {
+    let disk = MemDisk::fixed(8 << 20);
+    format(&disk, 1 << 20).await;
+    let first = open(&disk).await;
+    for n in 0..10 {
+        first.put(n, 100).await;
+    }
+    disk.flip(EXTENTS_START + 4 * BLOCK as u64 + 200, 1);
+    let second = super::harness::open_at(Arc::new(disk.clone()), 10).await;
+    assert!(second.report.read_only);
+    assert_eq!(second.report.damage[0].offset, 4 * BLOCK as u64, "{:?}", second.report);
+}
