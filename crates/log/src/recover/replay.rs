@@ -119,7 +119,9 @@ impl<'a> Replay<'a> {
         if self.connects(prev_lsn, epoch) {
             self.witness = self.witness.max(last_lsn);
             self.settle();
-            self.give(&records);
+            // It may begin with copies of what is still in its first place.
+            let known = records.partition_point(|record| record.lsn <= self.last);
+            self.give(&records[known..]);
             self.last = last_lsn;
         } else {
             let after = self.last.max(self.excused);
@@ -251,10 +253,9 @@ impl<'a> Replay<'a> {
                 Held::Frame(frame) => frame.records,
                 Held::Records(records) => records,
             };
-            if let Some(last) = records.last().map(|r| r.lsn).filter(|lsn| *lsn > self.last) {
-                self.give(&records);
-                self.last = last;
-            }
+            let known = records.partition_point(|record| record.lsn <= self.last);
+            self.give(&records[known..]);
+            self.last = records.last().map_or(self.last, |record| self.last.max(record.lsn));
         }
     }
 }
