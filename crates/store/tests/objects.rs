@@ -200,3 +200,34 @@ async fn metadata_beyond_what_a_head_takes_is_refused() {
     let writer = store.writer(BUCKET, "k", Some(0)).await.expect("writer");
     assert!(matches!(writer.commit(attributes, Condition::None, None).await, Err(StoreError::TooLarge(_))));
 }
+
+#[tokio::test]
+async fn an_index_that_outgrows_memory_is_written_in_pieces_also_while_it_is_rebuilt() {
+    let (mut pool, store) = Pool::start(true).await;
+    drop(store);
+    pool.options.memtable_bytes_max = 16 << 10;
+    let store = pool.open().await;
+    for i in 0..600 {
+        put(&store, &format!("k{:03}", i % 400), &bytes_of(i, 10)).await;
+    }
+    for i in 0..50 {
+        store.delete(BUCKET, &format!("k{i:03}"), Condition::None, None).await.expect("delete");
+    }
+    assert!(store.status().index.tables > 0, "{:?}", store.status().index);
+    assert!(store.status().checkpoint_lsn > 0);
+    for delete_index in [false, true, false] {
+        store.close().await.expect("close");
+        if delete_index {
+            pool.delete_index();
+        }
+        let (store, report) = pool.open_with_report().await;
+        assert_eq!(report.index_rebuilt, delete_index);
+        assert_eq!(store.status().objects, 350);
+        for i in 50..400 {
+            let last = if i < 200 { i + 400 } else { i };
+            assert_eq!(get(&store, &format!("k{i:03}")).await.expect("there"), bytes_of(last, 10), "k{i:03}");
+        }
+        assert!(matches!(get(&store, "k000").await, Err(StoreError::NoSuchKey)));
+        store.close().await.expect("close");
+    }
+}
