@@ -342,7 +342,7 @@ impl ObjectWriter {
     /// The chunks that are on disk, when all that were launched are.
     pub(crate) async fn settled_chunks(&mut self) -> Vec<Location> {
         let chunking = self.chunking.as_mut().expect("a large body");
-        while !chunking.in_flight.is_empty() {
+        while !chunking.in_flight.get_mut().is_empty() {
             chunking.wait_one().await.expect("written");
         }
         chunking.done.clone()

@@ -38,9 +38,10 @@ async fn chunks(store: &Store, key: &[u8]) -> Vec<Location> {
 /// Copies a chunk as compaction does.
 async fn copy(store: &Store, head: &Bytes, from: Location) -> ChunkMove {
     let data = store.log().read(from, 0..from.body_len).await.expect("read");
-    let mut buf = store.log().chunk(data.len(), Priority::Compaction, WAIT).await.expect("room");
+    let room = store.log().reserve(data.len() as u64, Priority::Compaction, WAIT).await.expect("room");
+    let mut buf = store.log().chunk(data.len()).await.expect("memory");
     buf.put(&data);
-    ChunkMove { from, to: store.log().write_chunk(head.clone(), buf).await.expect("write") }
+    ChunkMove { from, to: store.log().write_chunk(&room, head.clone(), buf).await.expect("write") }
 }
 
 async fn get(store: &Store, key: &str) -> Vec<u8> {
