@@ -48,19 +48,27 @@ impl Server {
         }
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let mut stdout = BufReader::new(process.stdout.take().expect("piped"));
-        let mut before_ready = String::new();
+        let (s3, admin, before_ready) = (String::new(), String::new(), String::new());
+        // From here on its drop ends the process, whatever happens.
+        let mut server = Self { process, stdout, before_ready, s3, admin };
+        server.wait_ready();
+        server
+    }
+
+    fn wait_ready(&mut self) {
         loop {
             let mut line = String::new();
-            let read = stdout.read_line(&mut line).expect("text");
-            assert!(read > 0, "it ended without being ready: {before_ready}");
+            let read = self.stdout.read_line(&mut line).expect("text");
+            assert!(read > 0, "it ended without being ready: {}", self.before_ready);
             if line.contains(" ready: ") {
                 let address = |name: &str| {
                     let at = line.split_whitespace().find_map(|w| w.strip_prefix(name)).expect("an address");
                     at.strip_prefix("http://").expect("a URL").to_owned()
                 };
-                return Self { s3: address("s3="), admin: address("admin="), process, stdout, before_ready };
+                (self.s3, self.admin) = (address("s3="), address("admin="));
+                return;
             }
-            before_ready.push_str(&line);
+            self.before_ready.push_str(&line);
         }
     }
 
