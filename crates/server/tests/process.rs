@@ -47,7 +47,7 @@ impl Server {
             command.env("STEADFAST_ACCESS_KEY", access).env("STEADFAST_SECRET_KEY", secret);
         }
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
-        let mut stdout = BufReader::new(process.stdout.take().expect("piped"));
+        let stdout = BufReader::new(process.stdout.take().expect("piped"));
         let (s3, admin, before_ready) = (String::new(), String::new(), String::new());
         // From here on its drop ends the process, whatever happens.
         let mut server = Self { process, stdout, before_ready, s3, admin };
