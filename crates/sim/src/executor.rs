@@ -283,7 +283,14 @@ impl Executor {
                 None
             }
             Ok(Poll::Ready(())) => {
-                let task = self.0.state.lock().tasks.remove(&id);
+                let task = {
+                    let mut state = self.0.state.lock();
+                    // It may have woken itself on its way out.
+                    if let Ok(at) = state.ready.binary_search(&id) {
+                        state.ready.remove(at);
+                    }
+                    state.tasks.remove(&id)
+                };
                 drop(task);
                 drop(future);
                 None

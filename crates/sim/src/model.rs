@@ -102,6 +102,8 @@ struct Content {
     key: Key,
     /// What it may be: one, or several where it was copied from a key that was being written.
     candidates: Vec<Pieces>,
+    /// A copy that was not answered: it may be of what came to the source after it was asked for.
+    loose: bool,
     refused: bool,
 }
 
@@ -140,7 +142,13 @@ impl Model {
 
     /// A write of `candidates` (one of them) under `tag` is about to be asked for.
     pub fn begin_put(&mut self, key: &Key, tag: u64, candidates: Vec<Pieces>, demand: Demand, lax: bool) -> OpId {
-        self.contents.insert(tag, Content { key: key.clone(), candidates, refused: false });
+        self.contents.insert(tag, Content { key: key.clone(), candidates, loose: false, refused: false });
+        self.begin(key, Some(tag), demand, lax)
+    }
+
+    /// A copy to `key` under `tag` is about to be asked for. [`Model::copied`] says what of.
+    pub fn begin_copy(&mut self, key: &Key, tag: u64, demand: Demand, lax: bool) -> OpId {
+        self.contents.insert(tag, Content { key: key.clone(), candidates: Vec::new(), loose: true, refused: false });
         self.begin(key, Some(tag), demand, lax)
     }
 
@@ -197,6 +205,16 @@ impl Model {
         Ok(())
     }
 
+    /// It took place durably; the answer had no version. (A delete: it says nothing of its own place in the order.)
+    pub fn acked_unversioned(&mut self, id: &OpId) {
+        let now = self.tick();
+        if let Some(op) = self.op(id) {
+            op.state = State::Acked;
+            op.end = Some(op.end.map_or(now, |end| end.min(now)));
+            op.durable |= !op.lax;
+        }
+    }
+
     /// It did not take place and never will.
     ///
     /// # Errors
@@ -241,10 +259,10 @@ impl Model {
 
     fn find(&self, key: &Key, tag: u64) -> Result<usize, String> {
         let Some(content) = self.contents.get(&tag) else {
-            return Err(format!("{key:?}: tag {tag} was never written"));
+            return Err(format!("WRONG {key:?}: tag {tag} was never written"));
         };
         if content.key != *key {
-            return Err(format!("{key:?} shows tag {tag}, which was written to {:?}", content.key));
+            return Err(format!("WRONG {key:?} shows tag {tag}, which was written to {:?}", content.key));
         }
         if content.refused {
             return Err(format!("{key:?} shows tag {tag}, whose write was refused"));
@@ -356,9 +374,14 @@ impl Model {
     /// # Errors
     /// When the bytes are others.
     pub fn check_bytes(&mut self, tag: u64, size: u64, offset: u64, data: &[u8]) -> Result<(), String> {
-        let Some(content) = self.contents.get_mut(&tag) else { return Err(format!("tag {tag} was never written")) };
         let fits = |pieces: &Pieces| total(pieces) == size && bytes_of(pieces, offset, data.len()).as_slice() == data;
-        if !content.candidates.iter().any(fits) {
+        let Some(content) = self.contents.get(&tag) else { return Err(format!("WRONG tag {tag}: never written")) };
+        let mut found: Vec<Pieces> = content.candidates.iter().filter(|pieces| fits(pieces)).cloned().collect();
+        if found.is_empty() && content.loose && content.candidates.is_empty() {
+            let all = self.contents.values().flat_map(|other| &other.candidates);
+            found = all.filter(|pieces| fits(pieces)).cloned().collect();
+        }
+        if found.is_empty() {
             return Err(format!(
                 "WRONG BYTES in {:?} (tag {tag}): {} bytes at {offset} of {size}; written were {:?}",
                 content.key,
@@ -366,25 +389,26 @@ impl Model {
                 content.candidates
             ));
         }
-        content.candidates.retain(fits);
+        if let Some(content) = self.contents.get_mut(&tag) {
+            content.candidates = found;
+        }
         Ok(())
     }
 
-    /// What an object of `key` may hold for somebody who asks from `start` until now: for a copy.
-    pub fn possible_contents(&self, key: &Key, start: u64) -> Vec<Pieces> {
-        let Some(ops) = self.keys.get(key) else { return Vec::new() };
+    /// A copy that was asked for at `start` has been answered: its bytes are one of those that `from` may have had meanwhile.
+    pub fn copied(&mut self, tag: u64, from: &Key, start: u64) {
+        let Some(ops) = self.keys.get(from) else { return };
         let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
-        ops.iter()
+        let sources: Vec<&Content> = ops
+            .iter()
             .filter(|op| op.state != State::Failed && Self::supersedes(ops, op, must).is_none())
             .filter_map(|op| op.tag.and_then(|tag| self.contents.get(&tag)))
-            .flat_map(|content| content.candidates.iter().cloned())
-            .collect()
-    }
-
-    /// A copy has been answered: its bytes are one of these.
-    pub fn narrow(&mut self, tag: u64, candidates: Vec<Pieces>) {
+            .collect();
+        let loose = sources.iter().any(|content| content.loose);
+        let candidates = sources.iter().flat_map(|content| content.candidates.iter().cloned()).collect();
         if let Some(content) = self.contents.get_mut(&tag) {
-            content.candidates = candidates;
+            content.candidates = if loose { Vec::new() } else { candidates };
+            content.loose = loose;
         }
     }
 
@@ -397,6 +421,18 @@ impl Model {
     /// Whether the write is known to have taken place.
     pub fn took_place(&mut self, id: &OpId) -> bool {
         self.op(id).is_some_and(|op| op.state == State::Acked || op.end.is_some())
+    }
+
+    /// Whether the write is known to have taken place and must survive.
+    pub fn is_durable(&mut self, id: &OpId) -> bool {
+        self.op(id).is_some_and(|op| op.durable)
+    }
+
+    /// Whether what was seen is of this write.
+    pub fn shows(&mut self, id: &OpId, seen: &BTreeMap<Key, Seen>) -> bool {
+        let key = id.key.clone();
+        let tag = self.op(id).and_then(|op| op.tag);
+        tag.is_some() && seen.get(&key).copied().flatten().map(|(tag, _)| tag) == tag
     }
 
     /// That a write took place is known from elsewhere, durably.
@@ -506,7 +542,7 @@ impl Model {
             let Some((tag, _)) = state else { continue };
             match self.contents.get(tag) {
                 Some(content) if content.key == *key && !content.refused => {}
-                other => return Err(format!("{key:?} shows tag {tag}: {other:?}")),
+                other => return Err(format!("WRONG {key:?} shows tag {tag}: {other:?}")),
             }
         }
         self.rebase(seen);

@@ -1,0 +1,483 @@
+//! A client of the store: asks for things at random, and tells the model what it asked, was answered and saw.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+use steadfast_log::{Durability, LogError};
+use steadfast_store::{Attributes, Condition, Store, StoreError, Written};
+
+use crate::disk::Device;
+use crate::model::{Demand, Key, Model, OpId, Piece, Pieces, bytes_of};
+use crate::rng::Rng;
+use crate::trace::Trace;
+use crate::upload::Upload;
+
+/// What went against a promise.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// How much of what was done.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
+pub struct Counts {
+    /// Requests made.
+    pub requests: u64,
+    /// Writes answered as done.
+    pub writes: u64,
+    /// Reads answered with bytes, and listings.
+    pub reads: u64,
+    /// Requests given up midway.
+    pub cancelled: u64,
+    /// Requests refused for want of room.
+    pub full: u64,
+    /// Requests refused because a bound was reached.
+    pub busy: u64,
+    /// Requests that failed because the disk did.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.writes += other.writes;
+        self.reads += other.reads;
+        self.cancelled += other.cancelled;
+        self.full += other.full;
+        self.busy += other.busy;
+        self.failed += other.failed;
+    }
+}
+
+/// What all clients of a run share, over all lives.
+pub(crate) struct Shared {
+    pub(crate) model: Mutex<Model>,
+    pub(crate) uploads: Mutex<Vec<Upload>>,
+    pub(crate) counts: Mutex<Counts>,
+    /// Buckets whose creation was answered.
+    pub(crate) made: Mutex<BTreeSet<Arc<str>>>,
+    pub(crate) device: Device,
+    pub(crate) trace: Trace,
+    pub(crate) buckets: Vec<(Arc<str>, Durability)>,
+    pub(crate) keys: Vec<Arc<str>>,
+    pub(crate) small_max: u64,
+    pub(crate) large_max: u64,
+    pub(crate) large_per_mille: u64,
+}
+
+/// One client in one life.
+pub(crate) struct Client {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) store: Store,
+    pub(crate) env: Env,
+    pub(crate) number: u64,
+}
+
+/// A write as it is about to be asked for.
+pub(crate) struct Asked {
+    pub(crate) key: Key,
+    pub(crate) start: u64,
+    pub(crate) id: OpId,
+    pub(crate) demand: Demand,
+}
+
+pub(crate) fn etag(tag: u64) -> String {
+    format!("{tag:016x}")
+}
+
+/// The tag in an entity tag.
+pub(crate) fn tag_of(etag: &str) -> Outcome<u64> {
+    u64::from_str_radix(etag, 16).map_err(|_| format!("WRONG: entity tag {etag:?} was never given"))
+}
+
+pub(crate) fn attributes(tag: u64) -> Attributes {
+    let mut attributes = Attributes { etag: etag(tag), ..Attributes::default() };
+    attributes.user.insert("tag".to_owned(), etag(tag));
+    attributes.system.insert("content-type".to_owned(), format!("x/{}", tag % 7));
+    attributes
+}
+
+impl Shared {
+    /// A finding of the model. On a medium that damages what it acknowledged, only wrong bytes count.
+    pub(crate) fn judge(&self, found: Outcome) -> Outcome {
+        match found {
+            Err(what) if !what.starts_with("WRONG") && self.device.lock().counts.damage() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether `error` may come of a read.
+    pub(crate) fn read_may_fail(&self, error: &StoreError) -> Outcome {
+        let counts = self.device.lock().counts;
+        let excused = match error {
+            StoreError::Log(LogError::Read { .. }) => counts.read_eio > 0 || counts.damage(),
+            StoreError::Log(LogError::Damaged { .. } | LogError::Moved) => counts.damage(),
+            _ => false,
+        };
+        if excused {
+            self.counts.lock().failed += 1;
+            return Ok(());
+        }
+        Err(format!("a read failed without reason: {error:?}"))
+    }
+
+    /// Whether `error` may come of a write; for one that was submitted, whether it is known not to have taken place.
+    pub(crate) fn write_may_fail(&self, error: &StoreError) -> Outcome<bool> {
+        let faults = self.device.lock().counts;
+        let broken = faults.write_eio + faults.flush_eio > 0 || faults.damage();
+        let mut counts = self.counts.lock();
+        match error {
+            StoreError::Busy(_) | StoreError::Log(LogError::Busy { .. }) => {
+                counts.busy += 1;
+                Ok(true)
+            }
+            StoreError::Log(LogError::Full) => {
+                counts.full += 1;
+                Ok(true)
+            }
+            StoreError::Log(LogError::Failed { .. }) if broken => {
+                counts.failed += 1;
+                Ok(true)
+            }
+            StoreError::Log(LogError::Unknown { .. }) if broken => {
+                counts.failed += 1;
+                Ok(false)
+            }
+            StoreError::Log(LogError::Read { .. }) if faults.read_eio > 0 || faults.damage() => Ok(true),
+            StoreError::Log(LogError::Damaged { .. }) if faults.damage() => Ok(true),
+            other => Err(format!("a write failed without reason: {other:?}")),
+        }
+    }
+}
+
+impl Client {
+    pub(crate) fn say(&self, what: &'static str, key: &Key, more: u64) {
+        let number = self.number;
+        self.shared.trace.say(self.env.now().as_nanos() as u64, what, [number, more, 0], || {
+            format!("client {number}: {}/{} {more:x}", key.0, key.1)
+        });
+    }
+
+    pub(crate) fn key(&self, rng: &mut Rng) -> Key {
+        (rng.pick(&self.shared.buckets).0.clone(), rng.pick(&self.shared.keys).clone())
+    }
+
+    fn size(&self, rng: &mut Rng) -> u64 {
+        if rng.chance(self.shared.large_per_mille) {
+            return rng.range(self.shared.small_max, self.shared.large_max);
+        }
+        match rng.below(8) {
+            0 => 0,
+            1 => *rng.pick(&[1, 511, 512, 4095, 4096, 4097, 8192]),
+            _ => rng.below(self.shared.small_max),
+        }
+    }
+
+    pub(crate) fn durability(&self, rng: &mut Rng, bucket: &str) -> (Option<Durability>, bool) {
+        let asked = match rng.below(6) {
+            0 => Some(Durability::Async),
+            1 => Some(Durability::Sync),
+            _ => None,
+        };
+        let default = self.shared.buckets.iter().find(|(name, _)| **name == *bucket).map_or(Durability::Sync, |b| b.1);
+        (asked, asked.unwrap_or(default) == Durability::Async)
+    }
+
+    pub(crate) fn demand(&self, rng: &mut Rng, key: &Key) -> (Demand, Condition) {
+        match rng.below(10) {
+            0 => (Demand::Absent, Condition::Absent),
+            1 => (Demand::Any, Condition::Matches("*".to_owned())),
+            2 => match self.shared.model.lock().likely_tag(key) {
+                Some(tag) => (Demand::Tag(tag), Condition::Matches(etag(tag))),
+                None => (Demand::None, Condition::None),
+            },
+            _ => (Demand::None, Condition::None),
+        }
+    }
+
+    /// Does one thing. An error is a broken promise.
+    pub(crate) async fn act(&self, rng: &mut Rng) -> Outcome {
+        self.shared.counts.lock().requests += 1;
+        match rng.below(100) {
+            0..=34 => self.put(rng).await,
+            35..=57 => self.get(rng).await,
+            58..=66 => self.delete(rng).await,
+            67..=68 => self.delete_many(rng).await,
+            69..=74 => self.copy(rng).await,
+            75..=80 => self.list(rng),
+            81..=83 => self.head(rng),
+            84..=96 => self.multipart(rng).await,
+            _ => {
+                let pause = if rng.one_in(4) { rng.below(300_000) } else { rng.below(5_000) };
+                self.env.sleep(Duration::from_micros(pause)).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`Client::act`], but now and then it loses interest midway.
+    pub(crate) async fn act_or_leave(&self, rng: &mut Rng) -> Outcome {
+        if !rng.one_in(20) {
+            return self.act(rng).await;
+        }
+        let patience = Duration::from_micros(if rng.one_in(2) { rng.below(500) } else { rng.below(20_000) });
+        match self.env.timeout(patience, self.act(rng)).await {
+            Some(outcome) => outcome,
+            None => {
+                self.shared.counts.lock().cancelled += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// The answer to a write.
+    pub(crate) fn settle(&self, asked: &Asked, answer: Result<Written, StoreError>) -> Outcome {
+        let shared = &self.shared;
+        let found = match answer {
+            Ok(written) => {
+                self.say("answered", &asked.key, written.version);
+                shared.counts.lock().writes += 1;
+                shared.model.lock().acked(&asked.id, written.version, written.durable)
+            }
+            Err(error) => {
+                self.say("refused", &asked.key, 0);
+                let mut model = shared.model.lock();
+                match &error {
+                    StoreError::ConditionFailed if asked.demand != Demand::None => {
+                        let reason = model.refused(&asked.key, asked.start, &asked.id, &asked.demand);
+                        reason.and(model.failed(&asked.id))
+                    }
+                    StoreError::NoSuchKey if matches!(asked.demand, Demand::Any | Demand::Tag(_)) => {
+                        let reason = model.saw_nothing(&asked.key, asked.start);
+                        reason.and(model.failed(&asked.id))
+                    }
+                    other => {
+                        if shared.write_may_fail(other)? {
+                            model.failed(&asked.id)
+                        } else {
+                            Ok(())
+                        }
+                    }
+                }
+            }
+        };
+        shared.judge(found)
+    }
+
+    async fn put(&self, rng: &mut Rng) -> Outcome {
+        let key = self.key(rng);
+        let size = self.size(rng);
+        let tag = self.shared.model.lock().new_tag();
+        let pieces: Pieces = Arc::from([Piece { id: tag, len: size }]);
+        self.say("put", &key, tag);
+        let told = rng.one_in(2).then_some(size);
+        let mut writer = match self.store.writer(&key.0, &key.1, told).await {
+            Ok(writer) => writer,
+            Err(error) => return self.shared.write_may_fail(&error).map(drop),
+        };
+        let give_up_at = rng.one_in(20).then(|| rng.below(size + 1));
+        let mut at = 0;
+        while at < size {
+            let n = self.step(rng, size).min(size - at);
+            let data = Bytes::from(bytes_of(&pieces, at, n as usize));
+            if let Err(error) = writer.write(data).await {
+                return self.shared.write_may_fail(&error).map(drop);
+            }
+            at += n;
+            if give_up_at.is_some_and(|end| at >= end) {
+                self.say("abandon", &key, tag);
+                return Ok(());
+            }
+        }
+        let (demand, condition) = self.demand(rng, &key);
+        let (durability, lax) = self.durability(rng, &key.0);
+        let asked = {
+            let mut model = self.shared.model.lock();
+            let start = model.tick();
+            let id = model.begin_put(&key, tag, vec![pieces], demand.clone(), lax);
+            Asked { key, start, id, demand }
+        };
+        let answer = writer.commit(attributes(tag), condition, durability).await;
+        self.settle(&asked, answer)
+    }
+
+    /// Bytes that a sender gives at a time.
+    pub(crate) fn step(&self, rng: &mut Rng, size: u64) -> u64 {
+        if rng.one_in(2) { size.max(1) } else { rng.range(1, 48 * 1024) }
+    }
+
+    async fn get(&self, rng: &mut Rng) -> Outcome {
+        let key = self.key(rng);
+        self.say("get", &key, 0);
+        let whole = rng.one_in(2);
+        self.read(&key, (!whole).then(|| (rng.next(), rng.next())), rng.one_in(6)).await.map(drop)
+    }
+
+    /// Reads `key`, a part that `range` chooses or all of it; returns what was seen.
+    pub(crate) async fn read(
+        &self,
+        key: &Key,
+        range: Option<(u64, u64)>,
+        slow: bool,
+    ) -> Outcome<Option<(u64, u64, bool)>> {
+        let shared = &self.shared;
+        let start = shared.model.lock().tick();
+        let reader = match self.store.reader(&key.0, &key.1).await {
+            Ok(reader) => reader,
+            Err(StoreError::NoSuchKey) => {
+                let found = shared.model.lock().saw_nothing(key, start);
+                shared.judge(found)?;
+                return Ok(None);
+            }
+            Err(error) => return shared.read_may_fail(&error).map(|()| None),
+        };
+        let info = reader.info().clone();
+        let tag = tag_of(&info.attributes.etag)?;
+        let found = shared.model.lock().saw(key, start, tag, Some(info.version));
+        shared.judge(found)?;
+        if info.attributes != attributes(tag) {
+            return Err(format!("WRONG attributes of {key:?}: {:?}", info.attributes));
+        }
+        let (from, to) = match range {
+            None => (0, info.size),
+            Some((a, b)) => {
+                let mut a = Rng::new(a);
+                let from = a.below(info.size + 1);
+                let len = if b % 2 == 0 { info.size - from } else { 1 + Rng::new(b).below(20_000) };
+                (from, (from + len).min(info.size))
+            }
+        };
+        let mut stream = std::pin::pin!(reader.stream(from..to));
+        let mut at = from;
+        while let Some(piece) = stream.next().await {
+            match piece {
+                Ok(data) => {
+                    shared.model.lock().check_bytes(tag, info.size, at, &data)?;
+                    at += data.len() as u64;
+                }
+                Err(error) => {
+                    shared.read_may_fail(&error)?;
+                    return Ok(Some((tag, info.version, false)));
+                }
+            }
+            if slow {
+                self.env.sleep(Duration::from_millis(20)).await;
+            }
+        }
+        if at != to {
+            return Err(format!("WRONG length of {key:?}: {from}..{to} ended at {at}"));
+        }
+        shared.model.lock().check_bytes(tag, info.size, 0, &[])?;
+        shared.counts.lock().reads += 1;
+        Ok(Some((tag, info.version, true)))
+    }
+
+    fn head(&self, rng: &mut Rng) -> Outcome {
+        let key = self.key(rng);
+        let shared = &self.shared;
+        let mut model = shared.model.lock();
+        let start = model.tick();
+        let found = match self.store.object(&key.0, &key.1) {
+            Ok(info) => {
+                let tag = tag_of(&info.attributes.etag)?;
+                model.check_bytes(tag, info.size, 0, &[])?;
+                model.saw(&key, start, tag, Some(info.version))
+            }
+            Err(StoreError::NoSuchKey) => model.saw_nothing(&key, start),
+            Err(error) => Err(format!("metadata could not be read: {error:?}")),
+        };
+        drop(model);
+        shared.judge(found)
+    }
+
+    async fn delete(&self, rng: &mut Rng) -> Outcome {
+        let key = self.key(rng);
+        let (demand, condition) = if rng.one_in(4) { self.demand(rng, &key) } else { (Demand::None, Condition::None) };
+        let (demand, condition) = match demand {
+            Demand::Absent => (Demand::None, Condition::None),
+            _ => (demand, condition),
+        };
+        let (durability, lax) = self.durability(rng, &key.0);
+        self.say("delete", &key, 0);
+        let asked = {
+            let mut model = self.shared.model.lock();
+            let start = model.tick();
+            let id = model.begin_delete(&key, demand.clone(), lax);
+            Asked { key: key.clone(), start, id, demand }
+        };
+        let answer = self.store.delete(&key.0, &key.1, condition, durability).await;
+        self.settle(&asked, answer)
+    }
+
+    async fn delete_many(&self, rng: &mut Rng) -> Outcome {
+        let bucket = rng.pick(&self.shared.buckets).0.clone();
+        let mut names: Vec<Arc<str>> = (0..rng.range(1, 6)).map(|_| rng.pick(&self.shared.keys).clone()).collect();
+        names.sort();
+        names.dedup();
+        let (durability, lax) = self.durability(rng, &bucket);
+        let mut ids = Vec::new();
+        for name in &names {
+            let key = (bucket.clone(), name.clone());
+            self.say("delete +", &key, 0);
+            ids.push(self.shared.model.lock().begin_delete(&key, Demand::None, lax));
+        }
+        let keys = names.iter().map(|name| name.to_string()).collect();
+        let answers = self.store.delete_many(&bucket, keys, durability).await;
+        if answers.len() != ids.len() {
+            return Err(format!("{} answers to {} deletes", answers.len(), ids.len()));
+        }
+        for ((id, name), answer) in ids.iter().zip(&names).zip(answers) {
+            self.say("deleted", &(bucket.clone(), name.clone()), u64::from(answer.is_ok()));
+            match answer {
+                Ok(()) => self.shared.model.lock().acked_unversioned(id),
+                Err(error) => {
+                    if self.shared.write_may_fail(&error)? {
+                        let found = self.shared.model.lock().failed(id);
+                        self.shared.judge(found)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn copy(&self, rng: &mut Rng) -> Outcome {
+        let (from, to) = (self.key(rng), self.key(rng));
+        let (demand, condition) = self.demand(rng, &to);
+        let (durability, lax) = self.durability(rng, &to.0);
+        let (tag, start, id) = {
+            let mut model = self.shared.model.lock();
+            let tag = model.new_tag();
+            (tag, model.tick(), model.begin_copy(&to, tag, demand.clone(), lax))
+        };
+        self.say("copy from", &from, tag);
+        self.say("copy to", &to, tag);
+        let asked = Asked { key: to.clone(), start, id, demand };
+        let answer =
+            self.store.copy((&from.0, &from.1), (&to.0, &to.1), Some(attributes(tag)), condition, durability).await;
+        match answer {
+            Err(StoreError::NoSuchKey) if matches!(asked.demand, Demand::None | Demand::Absent) => {
+                let mut model = self.shared.model.lock();
+                let found = model.saw_nothing(&from, start).and(model.failed(&asked.id));
+                drop(model);
+                self.shared.judge(found)
+            }
+            Err(StoreError::NoSuchKey) => {
+                // Either of the two may be what is missing.
+                let mut model = self.shared.model.lock();
+                let found = model.failed(&asked.id);
+                drop(model);
+                self.shared.judge(found)
+            }
+            answer => {
+                if answer.is_ok() {
+                    self.shared.model.lock().copied(tag, &from, start);
+                }
+                self.settle(&asked, answer)
+            }
+        }
+    }
+}

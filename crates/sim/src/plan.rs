@@ -1,0 +1,207 @@
+//! What a seed decides before anything runs: the machine, the settings, the faults, and how each life ends.
+
+use std::time::Duration;
+
+use steadfast_log::{Durability, FormatOptions, LogOptions};
+use steadfast_store::StoreOptions;
+
+use crate::disk::DiskProfile;
+use crate::platter::FaultRates;
+use crate::rng::Rng;
+use crate::variants::Variant;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What goes wrong beside power cuts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// Reads fail now and then.
+    ReadErrors,
+    /// A write or flush fails.
+    WriteErrors,
+    /// The disk fills up, and has room again later.
+    Full,
+    /// Bits flip on the medium, between lives.
+    Rot,
+    /// The disk acknowledges writes that go nowhere, or elsewhere.
+    Misplaced,
+    /// The disk acknowledges flushes that do nothing. Not promised to lose nothing, but never to give wrong bytes.
+    LyingFlush,
+}
+
+/// How a life ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The store is closed.
+    Clean,
+    /// The power is cut after that many steps: perhaps while it still recovers.
+    Cut(u64),
+    /// The power is cut that many steps after the clients have begun.
+    CutAtWork(u64),
+}
+
+/// What becomes of the index between lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IndexFate {
+    Kept,
+    Deleted,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    pub(crate) finish: Finish,
+    pub(crate) index: IndexFate,
+    /// Bits that flip before it.
+    pub(crate) flips: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) trouble: Trouble,
+    pub(crate) lives: Vec<Life>,
+    pub(crate) clients: u64,
+    pub(crate) requests_each: u64,
+    pub(crate) keys: u64,
+    pub(crate) buckets: Vec<Durability>,
+    pub(crate) small_max: u64,
+    pub(crate) large_max: u64,
+    pub(crate) large_per_mille: u64,
+    pub(crate) think_us_max: u64,
+    pub(crate) lsm: bool,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) rates: FaultRates,
+    pub(crate) faults: u64,
+    pub(crate) disk: DiskProfile,
+    pub(crate) format: FormatOptions,
+    pub(crate) store: StoreOptions,
+}
+
+impl Plan {
+    pub(crate) fn new(rng: &mut Rng, variant: Option<Variant>) -> Self {
+        let trouble = match (variant, rng.below(100)) {
+            // A broken variant must be caught where nothing else is wrong.
+            (Some(_), _) | (None, 0..=59) => Trouble::None,
+            (None, 60..=66) => Trouble::ReadErrors,
+            (None, 67..=76) => Trouble::WriteErrors,
+            (None, 77..=83) => Trouble::Full,
+            (None, 84..=90) => Trouble::Rot,
+            (None, 91..=95) => Trouble::Misplaced,
+            (None, _) => Trouble::LyingFlush,
+        };
+        let heavy = rng.one_in(3);
+        let lives = (0..rng.range(2, 4))
+            .map(|_| Life {
+                finish: match rng.below(10) {
+                    0..=1 => Finish::Clean,
+                    2..=3 => Finish::Cut(rng.below(400)),
+                    4..=6 => Finish::CutAtWork(rng.range(10, 1_500)),
+                    _ => Finish::CutAtWork(rng.range(10, 12_000)),
+                },
+                index: if rng.one_in(4) { IndexFate::Deleted } else { IndexFate::Kept },
+                flips: 0,
+            })
+            .collect::<Vec<_>>();
+        let growable = trouble == Trouble::Full || rng.one_in(2);
+        let extent_bytes = MIB;
+        let extents = if heavy { rng.range(20, 28) } else { rng.range(24, 48) };
+        let mut plan = Self {
+            trouble,
+            lives,
+            clients: rng.range(1, 8),
+            requests_each: rng.range(10, if heavy { 90 } else { 50 }),
+            keys: rng.range(3, 16),
+            buckets: (0..rng.range(1, 2))
+                .map(|_| if rng.one_in(4) { Durability::Async } else { Durability::Sync })
+                .collect(),
+            small_max: *rng.pick(&[300, 4 * KIB, 12 * KIB]),
+            large_max: if heavy { 400 * KIB } else { *rng.pick(&[60 * KIB, 200 * KIB]) },
+            large_per_mille: if heavy { 600 } else { rng.range(50, 300) },
+            think_us_max: *rng.pick(&[0, 100, 3_000]),
+            lsm: rng.one_in(24),
+            capacity_bytes: MIB + extents * extent_bytes,
+            rates: FaultRates::default(),
+            faults: 0,
+            disk: DiskProfile {
+                growable,
+                prefill_pays: growable && rng.one_in(2),
+                flush_us: *rng.pick(&[50, 500, 5_000]),
+                io_us: *rng.pick(&[10, 80, 400]),
+                lazy: rng.one_in(2),
+                pool_bytes: 24 << 20,
+                sabotage: crate::disk::DiskSabotage::default(),
+            },
+            format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
+            store: store_options(rng),
+        };
+        plan.add_trouble(rng);
+        if let Some(variant) = variant {
+            variant.apply(&mut plan);
+        }
+        plan
+    }
+
+    fn add_trouble(&mut self, rng: &mut Rng) {
+        self.faults = rng.range(1, 4);
+        match self.trouble {
+            Trouble::None | Trouble::Full => {}
+            Trouble::ReadErrors => {
+                self.rates.read_eio = 30_000;
+                self.faults = rng.range(1, 12);
+            }
+            Trouble::WriteErrors => {
+                self.rates.write_eio = if rng.one_in(2) { 8_000 } else { 0 };
+                self.rates.flush_eio = if self.rates.write_eio == 0 || rng.one_in(2) { 15_000 } else { 0 };
+                self.faults = rng.range(1, 2);
+            }
+            Trouble::Rot => {
+                for life in &mut self.lives {
+                    life.flips = rng.below(3);
+                }
+            }
+            Trouble::Misplaced => {
+                self.rates.lost_write = if rng.one_in(2) { 10_000 } else { 0 };
+                self.rates.misdirected_write = if self.rates.lost_write == 0 { 10_000 } else { 0 };
+            }
+            Trouble::LyingFlush => {
+                self.rates.lying_flush = 100_000;
+                self.faults = rng.range(1, 40);
+            }
+        }
+    }
+}
+
+fn store_options(rng: &mut Rng) -> StoreOptions {
+    let chunk = *rng.pick(&[16 * KIB, 32 * KIB, 64 * KIB]) as usize;
+    let log = LogOptions {
+        frame_bytes_max: *rng.pick(&[16 * KIB, 64 * KIB, 256 * KIB]) as usize,
+        pending_bytes_max: rng.range(2, 8) * MIB,
+        pending_reserve_bytes_max: rng.range(1, 4) * MIB,
+        async_window: Duration::from_millis(*rng.pick(&[1, 10, 50])),
+        gather: !rng.one_in(4),
+        prefill_ahead_bytes: 256 * KIB,
+        body_writes_max: rng.range(1, 8) as usize,
+        chunk_bytes_max: 64 * KIB as usize,
+        apply_queue_max: rng.range(1, 16) as usize,
+        ..LogOptions::default()
+    };
+    StoreOptions {
+        log,
+        inline_max_bytes: *rng.pick(&[1_000, 4_000, 8_000, 14_000]),
+        chunk_bytes: chunk,
+        chunks_in_flight_max: rng.range(1, 4) as usize,
+        write_wait: Duration::from_secs(5),
+        read_piece_bytes: 64 * KIB as u32,
+        read_ahead_pieces: rng.range(1, 4) as usize,
+        read_ahead_bytes_max: MIB,
+        cache_bytes: if rng.one_in(2) { 0 } else { 2 * MIB },
+        index_cache_bytes: MIB,
+        memtable_bytes_max: *rng.pick(&[4 * KIB, 20 * KIB, MIB]),
+        checkpoint_log_bytes: *rng.pick(&[64 * KIB, MIB, 8 * MIB]),
+        part_min_bytes: 0,
+        ..StoreOptions::default()
+    }
+}

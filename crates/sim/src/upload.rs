@@ -1,0 +1,396 @@
+//! Uploads in parts and listings, as a client does them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use steadfast_store::{Condition, ListQuery, PartChoice, StoreError};
+
+use crate::client::{Asked, Client, Outcome, attributes, etag, tag_of};
+use crate::model::{Key, OpId, Piece, Pieces, Seen, bytes_of};
+use crate::rng::Rng;
+
+/// A part as the model knows it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Part {
+    /// The one that was answered.
+    sure: Option<Piece>,
+    /// Those that were asked for since, without an answer.
+    maybe: Vec<Piece>,
+}
+
+#[derive(Debug, Clone)]
+enum Stage {
+    /// It is there.
+    Open,
+    /// An end was asked for: by this completion, or by an abort.
+    Ending(Option<OpId>),
+    /// It is gone.
+    Gone,
+}
+
+/// An upload as the model knows it. One client at a time has it in hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Upload {
+    key: Key,
+    id: String,
+    parts: BTreeMap<u16, Part>,
+    stage: Stage,
+    pub(crate) in_hand: bool,
+}
+
+impl Client {
+    /// One step of some upload.
+    pub(crate) async fn multipart(&self, rng: &mut Rng) -> Outcome {
+        let free: Vec<usize> = {
+            let uploads = self.shared.uploads.lock();
+            (0..uploads.len()).filter(|&at| !uploads[at].in_hand && matches!(uploads[at].stage, Stage::Open)).collect()
+        };
+        if free.is_empty() || (free.len() < 4 && rng.one_in(5)) {
+            return self.create_upload(rng).await;
+        }
+        let at = *rng.pick(&free);
+        self.shared.uploads.lock()[at].in_hand = true;
+        let outcome = match rng.below(10) {
+            0..=5 => self.put_part(rng, at).await,
+            6..=8 => self.complete(rng, at).await,
+            _ => self.abort(at).await,
+        };
+        self.shared.uploads.lock()[at].in_hand = false;
+        outcome
+    }
+
+    async fn create_upload(&self, rng: &mut Rng) -> Outcome {
+        let key = self.key(rng);
+        self.say("upload", &key, 0);
+        match self.store.create_upload(&key.0, &key.1, attributes(0)).await {
+            Ok(info) => {
+                let parts = BTreeMap::new();
+                let upload = Upload { key, id: info.upload_id, parts, stage: Stage::Open, in_hand: false };
+                self.shared.uploads.lock().push(upload);
+                Ok(())
+            }
+            Err(error) => self.shared.write_may_fail(&error).map(drop),
+        }
+    }
+
+    async fn put_part(&self, rng: &mut Rng, at: usize) -> Outcome {
+        let (key, id) = self.upload_at(at);
+        let number = rng.range(1, 5) as u16;
+        let size = if rng.one_in(2) { rng.below(self.shared.small_max) } else { rng.range(1, self.shared.large_max) };
+        let tag = self.shared.model.lock().new_tag();
+        let piece = Piece { id: tag, len: size };
+        self.say("part", &key, tag);
+        let told = rng.one_in(2).then_some(size);
+        let mut writer = match self.store.part_writer(&key.0, &key.1, &id, number, told).await {
+            Ok(writer) => writer,
+            Err(error) => return self.shared.write_may_fail(&error).map(drop),
+        };
+        let mut sent = 0;
+        while sent < size {
+            let n = self.step(rng, size).min(size - sent);
+            if let Err(error) = writer.write(Bytes::from(bytes_of(&[piece], sent, n as usize))).await {
+                return self.shared.write_may_fail(&error).map(drop);
+            }
+            sent += n;
+            if rng.one_in(40) {
+                return Ok(());
+            }
+        }
+        self.part(at, number, |part| part.maybe.push(piece));
+        match writer.commit(attributes(tag), Condition::None, None).await {
+            Ok(_) => {
+                self.part(at, number, |part| *part = Part { sure: Some(piece), maybe: Vec::new() });
+                self.say("part done", &key, tag);
+                Ok(())
+            }
+            Err(error) => {
+                if self.shared.write_may_fail(&error)? {
+                    self.part(at, number, |part| part.maybe.retain(|other| *other != piece));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn upload_at(&self, at: usize) -> (Key, String) {
+        let uploads = self.shared.uploads.lock();
+        (uploads[at].key.clone(), uploads[at].id.clone())
+    }
+
+    fn part(&self, at: usize, number: u16, change: impl FnOnce(&mut Part)) {
+        change(self.shared.uploads.lock()[at].parts.entry(number).or_default());
+    }
+
+    async fn complete(&self, rng: &mut Rng, at: usize) -> Outcome {
+        let (key, id) = self.upload_at(at);
+        let listed = match self.check_parts(at) {
+            Ok(Some(listed)) => listed,
+            Ok(None) => return Ok(()),
+            Err(what) => return self.shared.judge(Err(what)),
+        };
+        if listed.is_empty() {
+            return Ok(());
+        }
+        let mut chosen: Vec<(u16, Piece)> = listed;
+        if chosen.len() > 1 && rng.one_in(3) {
+            chosen.remove(rng.below(chosen.len() as u64) as usize);
+        }
+        let choices =
+            chosen.iter().map(|(number, piece)| PartChoice { number: *number, etag: etag(piece.id) }).collect();
+        let pieces: Pieces = chosen.iter().map(|(_, piece)| *piece).collect::<Vec<_>>().into();
+        let (demand, condition) = self.demand(rng, &key);
+        let (durability, lax) = self.durability(rng, &key.0);
+        let (asked, tag) = {
+            let mut model = self.shared.model.lock();
+            let tag = model.new_tag();
+            let start = model.tick();
+            let id = model.begin_put(&key, tag, vec![pieces], demand.clone(), lax);
+            (Asked { key: key.clone(), start, id, demand }, tag)
+        };
+        self.say("complete", &key, tag);
+        self.stage(at, Stage::Ending(Some(asked.id.clone())));
+        let answer =
+            self.store.complete_upload(&key.0, &key.1, &id, choices, attributes(tag), condition, durability).await;
+        match &answer {
+            Ok(_) => {
+                self.stage(at, if lax { Stage::Ending(Some(asked.id.clone())) } else { Stage::Gone });
+            }
+            Err(StoreError::PartTooSmall(_)) => {
+                self.stage(at, Stage::Open);
+                let found = self.shared.model.lock().failed(&asked.id);
+                return self.shared.judge(found);
+            }
+            Err(StoreError::Log(steadfast_log::LogError::Unknown { .. })) => {}
+            Err(_) => self.stage(at, Stage::Open),
+        }
+        self.settle(&asked, answer)
+    }
+
+    async fn abort(&self, at: usize) -> Outcome {
+        let (key, id) = self.upload_at(at);
+        self.say("abort", &key, 0);
+        self.stage(at, Stage::Ending(None));
+        match self.store.abort_upload(&key.0, &key.1, &id).await {
+            Ok(()) => {
+                // Whether it was durable depends on the bucket.
+                let sync = self.durability_of(&key) == steadfast_log::Durability::Sync;
+                self.stage(at, if sync { Stage::Gone } else { Stage::Ending(None) });
+                Ok(())
+            }
+            Err(error) => {
+                if self.shared.write_may_fail(&error)? {
+                    self.stage(at, Stage::Open);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn durability_of(&self, key: &Key) -> steadfast_log::Durability {
+        let found = self.shared.buckets.iter().find(|(name, _)| *name == key.0);
+        found.map_or(steadfast_log::Durability::Sync, |bucket| bucket.1)
+    }
+
+    fn stage(&self, at: usize, stage: Stage) {
+        self.shared.uploads.lock()[at].stage = stage;
+    }
+
+    /// Lists the parts of an upload that is in hand, and checks them. `None` when a fault of the disk excuses that it is gone.
+    fn check_parts(&self, at: usize) -> Outcome<Option<Vec<(u16, Piece)>>> {
+        let upload = self.shared.uploads.lock()[at].clone();
+        let (key, id) = (&upload.key, &upload.id);
+        let mut listed = BTreeMap::new();
+        let mut after = 0;
+        loop {
+            let (parts, more) = match self.store.parts(&key.0, &key.1, id, after, 2) {
+                Ok(page) => page,
+                Err(error) => return Err(format!("parts of {key:?} {id}: {error:?}")),
+            };
+            for part in parts {
+                after = part.number;
+                let tag = tag_of(&part.attributes.etag)?;
+                if listed.insert(part.number, Piece { id: tag, len: part.size }).is_some() {
+                    return Err(format!("part {} of {key:?} is listed twice", part.number));
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        let numbers = upload.parts.keys().chain(listed.keys());
+        for number in numbers {
+            let known = upload.parts.get(number).cloned().unwrap_or_default();
+            match listed.get(number) {
+                Some(piece) if known.sure == Some(*piece) || known.maybe.contains(piece) => {}
+                None if known.sure.is_none() => {}
+                other => return Err(format!("part {number} of {key:?} {id} is {other:?}, known is {known:?}")),
+            }
+        }
+        Ok(Some(listed.into_iter().collect()))
+    }
+
+    /// After a restart: every upload is as it must be. `clean`: the store had been closed.
+    pub(crate) fn check_uploads(&self, clean: bool, seen: &BTreeMap<Key, Seen>) -> Outcome {
+        let count = self.shared.uploads.lock().len();
+        for at in 0..count {
+            let upload = self.shared.uploads.lock()[at].clone();
+            let (key, id) = (&upload.key, &upload.id);
+            let lax = self.durability_of(key) == steadfast_log::Durability::Async && !clean;
+            let there = match self.store.upload(&key.0, &key.1, id) {
+                Ok(info) => {
+                    if info.key != *key.1 {
+                        return Err(format!("WRONG key {} of upload {id}", info.key));
+                    }
+                    true
+                }
+                Err(StoreError::NoSuchUpload) => false,
+                Err(error) => return Err(format!("upload {key:?} {id}: {error:?}")),
+            };
+            match &upload.stage {
+                Stage::Open if !there && !lax => {
+                    return Err(format!("LOST: the upload {key:?} {id} is gone: {upload:?}"));
+                }
+                Stage::Gone if there => {
+                    return Err(format!("the upload {key:?} {id} has come back"));
+                }
+                Stage::Ending(Some(op)) => {
+                    let mut model = self.shared.model.lock();
+                    if !there && !lax {
+                        model.prove(op);
+                    } else if there && (model.is_durable(op) || model.shows(op, seen)) {
+                        return Err(format!("the upload {key:?} {id} is there beside its object"));
+                    }
+                }
+                _ => {}
+            }
+            if there {
+                if !lax {
+                    self.check_parts(at)?;
+                }
+                let listed = self.listed_parts(&upload)?;
+                let mut uploads = self.shared.uploads.lock();
+                uploads[at].parts = listed
+                    .into_iter()
+                    .map(|(number, piece)| (number, Part { sure: Some(piece), maybe: Vec::new() }))
+                    .collect();
+                uploads[at].stage = Stage::Open;
+            } else {
+                self.stage(at, Stage::Gone);
+            }
+            self.shared.uploads.lock()[at].in_hand = false;
+        }
+        Ok(())
+    }
+
+    fn listed_parts(&self, upload: &Upload) -> Outcome<Vec<(u16, Piece)>> {
+        let (parts, _) = self
+            .store
+            .parts(&upload.key.0, &upload.key.1, &upload.id, 0, 1000)
+            .map_err(|error| format!("parts of {:?}: {error:?}", upload.key))?;
+        parts
+            .iter()
+            .map(|part| Ok((part.number, Piece { id: tag_of(&part.attributes.etag)?, len: part.size })))
+            .collect()
+    }
+
+    /// Lists a bucket in some way and checks the pages.
+    pub(crate) fn list(&self, rng: &mut Rng) -> Outcome {
+        let bucket = rng.pick(&self.shared.buckets).0.clone();
+        let prefix = (*rng.pick(&["", "", "a/", "b", "b/c/", "zz"])).to_owned();
+        let delimiter = if rng.one_in(2) { "/" } else { "" }.to_owned();
+        let after =
+            if delimiter.is_empty() && rng.one_in(3) { rng.pick(&self.shared.keys).to_string() } else { String::new() };
+        let limit = *rng.pick(&[1, 2, 3, 7, 1000]);
+        let found = self.check_listing(&bucket, &prefix, &delimiter, &after, limit);
+        self.shared.counts.lock().reads += 1;
+        self.shared.judge(found)
+    }
+
+    /// Lists, page by page, and holds it against the model.
+    pub(crate) fn check_listing(
+        &self,
+        bucket: &Arc<str>,
+        prefix: &str,
+        delimiter: &str,
+        after: &str,
+        limit: usize,
+    ) -> Outcome {
+        let start = self.shared.model.lock().tick();
+        let (mut objects, mut groups) = (BTreeMap::new(), Vec::<String>::new());
+        let mut query = ListQuery {
+            prefix: prefix.to_owned(),
+            delimiter: delimiter.to_owned(),
+            start_after: after.to_owned(),
+            limit,
+        };
+        loop {
+            let page = self.store.list(bucket, &query).map_err(|error| format!("listing {bucket}: {error:?}"))?;
+            if page.objects.len() + page.prefixes.len() > limit {
+                return Err(format!("a page of {} over {limit}", page.objects.len() + page.prefixes.len()));
+            }
+            for entry in page.objects {
+                if objects.last_key_value().is_some_and(|(last, _): (&String, _)| *last >= entry.key) {
+                    return Err(format!("listing {bucket}: {} is out of order", entry.key));
+                }
+                objects.insert(entry.key.clone(), (tag_of(&entry.etag)?, entry.size));
+            }
+            for group in page.prefixes {
+                if groups.last().is_some_and(|last| *last >= group) {
+                    return Err(format!("listing {bucket}: {group} is out of order"));
+                }
+                groups.push(group);
+            }
+            match page.next {
+                Some(next) if next > query.start_after => query.start_after = next,
+                Some(next) => return Err(format!("listing {bucket}: the next page starts at {next} again")),
+                None => break,
+            }
+        }
+        let mut model = self.shared.model.lock();
+        let mut expected: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+        for name in &self.shared.keys {
+            if !name.starts_with(prefix) || &**name <= after {
+                continue;
+            }
+            let key = (bucket.clone(), name.clone());
+            let rest = &name[prefix.len()..];
+            if let Some(at) = (!delimiter.is_empty()).then(|| rest.find(delimiter)).flatten() {
+                let group = format!("{prefix}{}", &rest[..at + delimiter.len()]);
+                expected.entry(group).or_default().push(key);
+                continue;
+            }
+            match objects.remove(&**name) {
+                Some((tag, size)) => {
+                    model.check_bytes(tag, size, 0, &[])?;
+                    model.saw(&key, start, tag, None).map_err(|what| format!("listed: {what}"))?;
+                }
+                None => model.saw_nothing(&key, start).map_err(|what| format!("not listed: {what}"))?,
+            }
+        }
+        if let Some((name, _)) = objects.first_key_value() {
+            return Err(format!("WRONG: {bucket} lists {name}, which does not belong there"));
+        }
+        for (group, keys) in &expected {
+            let may: Vec<(bool, bool)> = keys.iter().map(|key| model.may_be(key)).collect();
+            let listed = groups.iter().any(|other| other == group);
+            if listed && !may.iter().any(|may| may.0) {
+                return Err(format!("{bucket} lists the prefix {group}, under which nothing is"));
+            }
+            if !listed && may.iter().any(|may| !may.1) {
+                return Err(format!("{bucket} does not list the prefix {group}"));
+            }
+        }
+        if let Some(group) = groups.iter().find(|group| !expected.contains_key(*group)) {
+            return Err(format!("WRONG: {bucket} lists the prefix {group}"));
+        }
+        Ok(())
+    }
+}
+
+impl Upload {
+    /// Where it is.
+    pub(crate) fn place(&self) -> (&Key, &str) {
+        (&self.key, &self.id)
+    }
+}
