@@ -88,31 +88,14 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for StallIo<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncWriteExt;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_reader_that_stops_ends_the_write() {
         let (near, far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_secs(5));
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50));
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(far);
-    }
-
-    #[tokio::test(start_paused = true)]
-    #[allow(clippy::disallowed_methods, reason = "a test that moves its own clock")]
-    async fn a_slow_reader_is_served() {
-        let (near, mut far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_secs(5));
-        let reader = tokio::spawn(async move {
-            let mut got = 0;
-            let mut buf = [0; 16];
-            while got < 160 {
-                tokio::time::sleep(Duration::from_secs(4)).await;
-                got += far.read(&mut buf).await.unwrap();
-            }
-        });
-        io.write_all(&[0; 160]).await.unwrap();
-        reader.await.unwrap();
     }
 }

@@ -70,12 +70,12 @@ async fn headers_come_back() {
         assert!(got.header("x-amz-meta-name").to_ascii_lowercase().starts_with("=?utf-8?"), "non-ASCII is encoded");
     }
     let got = c
-        .get("/bucket/k?response-content-type=text/plain&response-cache-control=no-store&response-expires=Wed, 21 Oct 2033 07:28:00 GMT")
+        .get("/bucket/k?response-content-type=text/plain&response-cache-control=no-store&response-expires=Fri, 21 Oct 2033 07:28:00 GMT")
         .await
         .expect(200);
     assert_eq!(got.header("content-type"), "text/plain");
     assert_eq!(got.header("cache-control"), "no-store");
-    assert_eq!(got.header("expires"), "Fri, 21 Oct 2033 07:28:00 GMT".replace("Fri", "Fri"));
+    assert_eq!(got.header("expires"), "Fri, 21 Oct 2033 07:28:00 GMT");
 }
 
 #[tokio::test]
@@ -169,8 +169,8 @@ async fn digests_are_checked() {
         ("x-amz-checksum-crc32", "y/Q5Jg=="),
         ("x-amz-checksum-crc32c", "4waSgw=="),
         ("x-amz-checksum-crc64nvme", "rosUhgp5mIg="),
-        ("x-amz-checksum-sha1", "98O8HYCOBHMqVVoDcGNRdxmJ8PA="),
-        ("x-amz-checksum-sha256", "FeKw09LhIyDCbLz3VlaIBmYoWZ4dFQB2WgvLuwa5/uU="),
+        ("x-amz-checksum-sha1", "98O8HYCOBHMq32eZZczDTKeuNEE="),
+        ("x-amz-checksum-sha256", "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU="),
     ];
     for (name, value) in right {
         let put = put(name, value).await.expect(200);
@@ -184,7 +184,7 @@ async fn digests_are_checked() {
     }
     c.call("DELETE", "/bucket/k").send().await.expect(204);
     put("x-amz-checksum-crc32", "AAAAAA==").await.refused(400, "BadDigest");
-    put("x-amz-checksum-sha256", "98O8HYCOBHMqVVoDcGNRdxmJ8PA=").await.refused(400, "InvalidRequest");
+    put("x-amz-checksum-sha256", "98O8HYCOBHMq32eZZczDTKeuNEE=").await.refused(400, "InvalidRequest");
     put("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==").await.refused(400, "BadDigest");
     put("content-md5", "AAAA").await.refused(400, "InvalidDigest");
     let wrong = c.call("PUT", "/bucket/k").body("123456789").payload(&common::signer::sha256_hex(b"other"));
