@@ -410,6 +410,15 @@ impl Committer {
         self.prefill.stop().await;
         let healthy = self.shared.latch.check().is_ok();
         let all = self.sealing.acquire().await;
+        if let Some(Ok(Ok(prepared))) = async { Some(self.next.take()?.await) }.await {
+            prepared.prefill.stop().await;
+            if healthy {
+                // Sealed with nothing in it: the next start need not look for frames.
+                let start = self.shared.extents.start(prepared.id.extent);
+                let unused = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
+                let _ = self.shared.seal(unused.seal()).await;
+            }
+        }
         if healthy && !self.open.is_none() {
             let _ = self.shared.seal(self.open.seal()).await;
         }

@@ -40,13 +40,13 @@ pub(crate) async fn read(shared: &Shared, location: Location, range: Range<u32>)
     if range.is_empty() {
         return Ok(Bytes::new());
     }
-    with_second_try(shared, &location, || read_range(shared, &location, range.clone())).await
+    with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), copy)).await
 }
 
 /// The whole record at `location`.
 pub(crate) async fn read_record(shared: &Shared, location: Location) -> Result<OwnedRecord, LogError> {
     resolve(shared, &location)?;
-    with_second_try(shared, &location, || read_whole(shared, &location)).await
+    with_second_try(shared, &location, |copy| read_whole(shared, &location, copy)).await
 }
 
 fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError> {
@@ -62,21 +62,30 @@ fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError>
     Ok(info)
 }
 
-/// A wrong bit may have come from the way instead of the medium, and a disk with two legs heals on the way: so a second try.
-async fn with_second_try<T, F>(shared: &Shared, location: &Location, attempt: impl Fn() -> F) -> Result<T, LogError>
+/// What a checksum refuses is read again from each copy that the disk has. With one copy that is a second try, since a wrong bit may
+/// have come from the way instead of the medium.
+async fn with_second_try<T, F>(
+    shared: &Shared,
+    location: &Location,
+    attempt: impl Fn(Option<u32>) -> F,
+) -> Result<T, LogError>
 where
     F: Future<Output = Result<T, Failure>>,
 {
-    if let Ok(value) = attempt().await {
-        return Ok(value);
-    }
-    let failure = match attempt().await {
-        Ok(value) => {
-            shared.metrics.reads_healed.fetch_add(1, Relaxed);
-            return Ok(value);
-        }
+    let mut failure = match attempt(None).await {
+        Ok(value) => return Ok(value),
         Err(failure) => failure,
     };
+    for copy in 0..shared.disk.copies() {
+        match attempt(Some(copy)).await {
+            Ok(value) => {
+                shared.metrics.reads_healed.fetch_add(1, Relaxed);
+                return Ok(value);
+            }
+            Err(Failure::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(other) => failure = other,
+        }
+    }
     if shared.extents.get(location.extent, location.epoch).is_none() {
         return Err(LogError::Moved);
     }
@@ -91,12 +100,17 @@ where
 }
 
 /// Reads bytes of an extent: the blocks around them, cut to them.
-async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>) -> Result<Bytes, Failure> {
+async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>, copy: Option<u32>) -> Result<Bytes, Failure> {
     let block = BLOCK as u64;
     let from = range.start / block * block;
     let to = range.end.next_multiple_of(block);
     let offset = shared.extents.start(extent) + from;
-    let bytes = shared.disk.read(offset, (to - from) as usize).await.map_err(Failure::Read)?;
+    let len = (to - from) as usize;
+    let read = match copy {
+        None => shared.disk.read(offset, len),
+        Some(copy) => shared.disk.read_copy(copy, offset, len),
+    };
+    let bytes = read.await.map_err(Failure::Read)?;
     let (start, end) = ((range.start - from) as usize, (range.end - from) as usize);
     if bytes.len() < end {
         return Err(Failure::Read(io::ErrorKind::UnexpectedEof.into()));
@@ -104,7 +118,12 @@ async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>) -> Result<B
     Ok(bytes.slice(start..end))
 }
 
-async fn read_range(shared: &Shared, location: &Location, range: Range<u32>) -> Result<Bytes, Failure> {
+async fn read_range(
+    shared: &Shared,
+    location: &Location,
+    range: Range<u32>,
+    copy: Option<u32>,
+) -> Result<Bytes, Failure> {
     let record = u64::from(location.offset);
     let check = CHECK_BYTES as u32;
     let first = range.start / check;
@@ -117,13 +136,13 @@ async fn read_range(shared: &Shared, location: &Location, range: Range<u32>) -> 
     let blocks = body_start + u64::from(from)..body_start + u64::from(to);
     debug_assert!(last as usize <= check_count(location.body_len));
     let (table, blocks) = if blocks.start - table.end <= GAP_BYTES_MAX {
-        let both = read_bytes(shared, location.extent, table.start..blocks.end).await?;
+        let both = read_bytes(shared, location.extent, table.start..blocks.end, copy).await?;
         let body_at = (blocks.start - table.start) as usize;
         (both.slice(..(table.end - table.start) as usize), both.slice(body_at..))
     } else {
         futures::future::try_join(
-            read_bytes(shared, location.extent, table),
-            read_bytes(shared, location.extent, blocks),
+            read_bytes(shared, location.extent, table, copy),
+            read_bytes(shared, location.extent, blocks, copy),
         )
         .await?
     };
@@ -133,10 +152,10 @@ async fn read_range(shared: &Shared, location: &Location, range: Range<u32>) -> 
     Ok(blocks.slice((range.start - from) as usize..(range.end - from) as usize))
 }
 
-async fn read_whole(shared: &Shared, location: &Location) -> Result<OwnedRecord, Failure> {
+async fn read_whole(shared: &Shared, location: &Location, copy: Option<u32>) -> Result<OwnedRecord, Failure> {
     let record = u64::from(location.offset);
     let len = record_bytes(location.head_len, location.body_len);
-    let bytes = read_bytes(shared, location.extent, record..record + len).await?;
+    let bytes = read_bytes(shared, location.extent, record..record + len, copy).await?;
     let seed = shared.extents.id(location.extent, location.epoch).seed();
     let damaged = |error: crate::format::FormatError| Failure::Damaged(error.to_string());
     let view = RecordView::parse(&bytes, seed, location.offset).map_err(damaged)?;

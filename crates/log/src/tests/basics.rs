@@ -50,6 +50,24 @@ async fn many_extents_are_sealed_and_come_back_from_their_footers() {
 }
 
 #[tokio::test]
+async fn a_clean_stop_leaves_nothing_to_scan() {
+    let disk = MemDisk::fixed(40 << 20);
+    format(&disk, 1 << 20).await;
+    let first = open(&disk).await;
+    // More than half an extent: the next one has been prepared.
+    for n in 0..80 {
+        first.put(n, 8000).await;
+    }
+    assert_eq!(first.log.status().extents.open_commit, 2);
+    first.log.close().await.expect("closes");
+    assert!(matches!(first.submit(vec![record(1, 1)], Durability::Sync).await, Err(LogError::Closed)));
+    let second = open(&disk).await;
+    assert_eq!((second.report.extents_scanned, second.report.footers_read), (0, 1));
+    assert_eq!(second.check_all().await, 80);
+    assert_eq!(second.log.status().extents.sealed_commit, 1);
+}
+
+#[tokio::test]
 async fn replay_begins_after_the_checkpoint() {
     let disk = MemDisk::fixed(40 << 20);
     format(&disk, 1 << 20).await;
