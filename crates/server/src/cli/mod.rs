@@ -5,6 +5,7 @@ mod options;
 mod probe;
 mod progress;
 mod serve;
+mod simulate;
 mod status;
 mod verify;
 
@@ -43,6 +44,8 @@ enum Command {
     Verify(verify::VerifyArgs),
     /// Measure a disk: what it can do, what a flush costs, what that means.
     Probe(probe::ProbeArgs),
+    /// Crash a simulated machine, seed after seed, and check every promise.
+    Simulate(simulate::SimulateArgs),
     /// Make a pool.
     Format(format::FormatArgs),
 }
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Format(args) => format::run(args),
     };
     match done {
