@@ -9,7 +9,8 @@ from harness import load, wait
 
 @pytest.fixture
 def faulty(fuse_disk, make_server):
-    server = make_server(disk=fuse_disk, pool_size="512 MiB", extent_size="8 MiB")
+    # Without a read cache, so that reads meet the disk.
+    server = make_server(disk=fuse_disk, pool_size="512 MiB", extent_size="8 MiB", settings={"store.cache": "0 B"})
     server.s3().create_bucket(Bucket="faults")
     return server, fuse_disk
 

@@ -40,7 +40,7 @@ def whole_v2(s3, bucket, **options):
 def whole_v1(s3, bucket, **options):
     found, rolled, marker = [], [], {}
     while True:
-        page = s3.list_objects(Bucket=bucket, **options, **marker)
+        page = s3.list_objects(Bucket=bucket, **{**options, **marker})
         found += [e["Key"] for e in page.get("Contents", [])]
         rolled += [p["Prefix"] for p in page.get("CommonPrefixes", [])]
         if not page["IsTruncated"]:

@@ -10,7 +10,7 @@ from harness.server import in_threads
 def test_two_hundred_uploads_onto_a_slow_disk(fuse_disk, make_server):
     budget_mib = 64
     server = make_server(disk=fuse_disk, pool_size="2 GiB", settings={
-        "limits.write_budget": f"{budget_mib} MiB", "data.buffers": "16 MiB"})
+        "log.write_budget": f"{budget_mib} MiB", "data.write_buffers": "32 MiB", "data.read_buffers": "32 MiB"})
     server.s3().create_bucket(Bucket="memory")
     assert server.request("PUT", "/memory/small", b"data")[0] == 200
     base_kib = server.memory_kib("VmRSS")

@@ -224,3 +224,46 @@ def test_content_md5(s3, shared, bucket):
     assert status == 400 and b"<Code>InvalidDigest</Code>" in text
     with fails("404"):
         s3.head_object(Bucket=bucket, Key="bad")
+
+
+def test_tags(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x", Tagging="one=1&two=a%20b")
+    tags = lambda: {t["Key"]: t["Value"] for t in s3.get_object_tagging(Bucket=bucket, Key="k")["TagSet"]}  # noqa: E731
+    assert tags() == {"one": "1", "two": "a b"}
+    assert s3.get_object(Bucket=bucket, Key="k")["TagCount"] == 2
+    etag = s3.head_object(Bucket=bucket, Key="k")["ETag"]
+    s3.put_object_tagging(Bucket=bucket, Key="k", Tagging={"TagSet": [{"Key": "three", "Value": "ü"}]})
+    assert tags() == {"three": "ü"}
+    s3.copy_object(Bucket=bucket, Key="c", CopySource=f"{bucket}/k")
+    assert s3.get_object_tagging(Bucket=bucket, Key="c")["TagSet"] == [{"Key": "three", "Value": "ü"}]
+    s3.delete_object_tagging(Bucket=bucket, Key="k")
+    assert tags() == {}
+    got = s3.get_object(Bucket=bucket, Key="k")
+    assert body(got) == b"x" and got["ETag"] == etag
+    with fails("NoSuchKey", 404):
+        s3.get_object_tagging(Bucket=bucket, Key="absent")
+
+
+def test_attributes_of_an_object(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="k", Body=b"12345", ChecksumAlgorithm="SHA256")
+    got = s3.get_object_attributes(Bucket=bucket, Key="k", ObjectAttributes=["ETag", "ObjectSize", "Checksum"])
+    assert got["ObjectSize"] == 5 and got["ETag"].strip('"') == hashlib.md5(b"12345").hexdigest()
+    assert got["Checksum"]["ChecksumSHA256"] == base64.b64encode(hashlib.sha256(b"12345").digest()).decode()
+
+
+def test_cheap_entity_tags(make_server):
+    """Where no client needs MD5: a tag that does not look like one, and everything works as before."""
+    server = make_server(settings={"s3.etag": "fast"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="fast")
+    etag = s3.put_object(Bucket="fast", Key="k", Body=b"x")["ETag"]
+    assert len(etag.strip('"')) != 32
+    assert s3.head_object(Bucket="fast", Key="k")["ETag"] == etag
+    assert s3.put_object(Bucket="fast", Key="k", Body=b"y")["ETag"] != etag
+    with fails("PreconditionFailed", 412):
+        s3.put_object(Bucket="fast", Key="k", Body=b"z", IfMatch=etag)
+    upload = s3.create_multipart_upload(Bucket="fast", Key="parts")["UploadId"]
+    parts = [{"PartNumber": n, "ETag": s3.upload_part(Bucket="fast", Key="parts", UploadId=upload, PartNumber=n,
+                                                      Body=b"p" * (5 << 20))["ETag"]} for n in (1, 2)]
+    s3.complete_multipart_upload(Bucket="fast", Key="parts", UploadId=upload, MultipartUpload={"Parts": parts})
+    assert body(s3.get_object(Bucket="fast", Key="parts")) == b"p" * (10 << 20)

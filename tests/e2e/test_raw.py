@@ -22,7 +22,7 @@ def impatient(make_server):
 
 def pending(server):
     """Bytes that clients hold of the budget for data on its way to disk."""
-    return server.metric("steadfast_write_budget_used_bytes")
+    return server.metric("steadfast_log_pending_bytes")
 
 
 @pytest.mark.parametrize("text", [
@@ -134,7 +134,7 @@ def test_a_reader_that_stalls(impatient):
         raws.append(raw)
     assert impatient.request("GET", "/raw/big")[2] == data
     # They are cut off: no wait for them is longer than the stall timeout.
-    wait.until(lambda: impatient.metric("steadfast_s3_connections") <= 1, 30, "stalled readers that are cut off")
+    wait.until(lambda: impatient.metric("steadfast_connections_open") <= 1, 30, "stalled readers that are cut off")
     for raw in raws:
         raw.close()
 
@@ -172,7 +172,7 @@ def test_pipelined_requests_are_answered_in_order(impatient):
 
 def test_slow_down_at_the_bound(fuse_disk, make_server):
     """When the budget is taken, writers are told to slow down, and everybody else is served."""
-    server = make_server(disk=fuse_disk, settings={"limits.write_budget": "16 MiB", "limits.write_wait": "500ms"})
+    server = make_server(disk=fuse_disk, settings={"log.write_budget": "16 MiB", "store.write_wait": "500ms"})
     server.s3().create_bucket(Bucket="raw")
     assert server.request("PUT", "/raw/small", b"data")[0] == 200
     hold = fuse_disk.fault("write", "hold")
