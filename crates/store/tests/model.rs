@@ -136,6 +136,11 @@ async fn run(lsm: bool, ops: Vec<Op>) {
             Op::Abandon(key, size) => {
                 let mut writer = store.writer(BUCKET, &name(key), None).await.expect("writer");
                 writer.write(bytes_of(seed, size).into()).await.expect("write");
+                drop(writer);
+                // A crash ends what is on its way; here it would go on into the next life and write over it.
+                while store.status().log.pending_bytes > 0 {
+                    tokio::task::yield_now().await;
+                }
             }
             Op::Restart { close, delete_index } => {
                 if close {
