@@ -16,7 +16,7 @@ use crate::frame::{BuiltFrame, FrameBuilder, OpenCommit};
 use crate::gather::Gather;
 use crate::log::Shared;
 use crate::prefill::Prefill;
-use crate::{Durability, LogError, Lsn, Priority, Reservation};
+use crate::{Durability, LogError, Lsn, Priority, Reservation, Sabotage};
 
 /// While a flush is in flight, batches are encoded in lots of this many: fewer wake-ups.
 const LOT: usize = 16;
@@ -227,7 +227,8 @@ impl Committer {
     }
 
     async fn write_frame(&mut self) -> Result<(), Stopped> {
-        if self.building.chunks > self.chunks_flushed {
+        let sabotaged = self.shared.options.sabotage == Sabotage::CommitBeforeChunks;
+        if self.building.chunks > self.chunks_flushed && !sabotaged {
             // The device may reorder: a power cut must not leave a record whose chunks it has lost.
             let chunks = self.shared.chunks_written.load(SeqCst);
             let begun = self.shared.env.now();

@@ -38,7 +38,7 @@ pub use commit::Ticket;
 pub use extents::ExtentPin;
 pub use latch::LogState;
 pub use log::{Limits, Log};
-pub use options::{FormatOptions, LogOptions};
+pub use options::{FormatOptions, LogOptions, Sabotage};
 pub use pool::PoolInfo;
 pub use recover::{Cut, DamageFound, RecoveryReport};
 pub use reserve::Reservation;

@@ -38,6 +38,22 @@ pub struct LogOptions {
     pub recovery_search_bytes: u64,
     /// Extents that new data may not take: kept for deletes and compaction.
     pub reserve_extents: u32,
+    /// Broken on purpose, to test the simulator.
+    #[doc(hidden)]
+    pub sabotage: Sabotage,
+}
+
+/// Ways to be broken on purpose, to test the simulator.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Not at all.
+    #[default]
+    None,
+    /// Bodies are read without looking at their checksums.
+    UnverifiedReads,
+    /// A record is written without flushing the chunks that it names.
+    CommitBeforeChunks,
 }
 
 impl Default for LogOptions {
@@ -55,6 +71,7 @@ impl Default for LogOptions {
             apply_queue_max: 64,
             recovery_search_bytes: 64 << 20,
             reserve_extents: 2,
+            sabotage: Sabotage::None,
         }
     }
 }

@@ -13,6 +13,7 @@ use steadfast_store::{Attributes, Condition, Store, StoreError, Written};
 
 use crate::disk::Device;
 use crate::model::{Demand, Key, Model, OpId, Piece, Pieces, bytes_of};
+use crate::platter::FaultCounts;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use crate::upload::Upload;
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) model: Mutex<Model>,
     pub(crate) uploads: Mutex<Vec<Upload>>,
     pub(crate) counts: Mutex<Counts>,
+    /// What had struck when this life began.
+    pub(crate) at_start: Mutex<FaultCounts>,
     /// Buckets whose creation was answered.
     pub(crate) made: Mutex<BTreeSet<Arc<str>>>,
     pub(crate) device: Device,
@@ -112,9 +115,13 @@ impl Shared {
     /// Whether `error` may come of a read.
     pub(crate) fn read_may_fail(&self, error: &StoreError) -> Outcome {
         let counts = self.device.lock().counts;
+        let then = *self.at_start.lock();
+        // What was answered before its flush may go with a flush that fails.
+        let dropped = counts.write_eio + counts.flush_eio > then.write_eio + then.flush_eio;
         let excused = match error {
             StoreError::Log(LogError::Read { .. }) => counts.read_eio > 0 || counts.damage(),
-            StoreError::Log(LogError::Damaged { .. } | LogError::Moved) => counts.damage(),
+            StoreError::Log(LogError::Damaged { .. }) => counts.damage() || dropped,
+            StoreError::Log(LogError::Moved) => counts.damage(),
             _ => false,
         };
         if excused {

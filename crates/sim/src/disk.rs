@@ -213,7 +213,7 @@ impl Disk for SimDisk {
                 if disk.0.profile.sabotage.flip_on_read && !data.is_empty() && platter.rng.one_in(20) {
                     let at = platter.rng.below(data.len() as u64) as usize;
                     data[at] ^= 1 << platter.rng.below(8);
-                    platter.counts.flipped_bits += 1;
+                    // Not counted: the variant that asks for it must be caught where nothing is excused.
                 }
                 let mut stats = disk.0.stats.lock();
                 stats.reads += 1;

@@ -10,7 +10,7 @@ use steadfast_disk::Disk;
 use steadfast_store::IndexKind;
 
 use crate::client::{Counts, Shared};
-use crate::disk::{Device, SimDisk};
+use crate::disk::{Device, DiskProfile, DiskSabotage, SimDisk};
 use crate::executor::{End, Executor};
 use crate::life::{Lived, Machine, format};
 use crate::model::Model;
@@ -215,6 +215,7 @@ impl History {
             model: Mutex::new(Model::default()),
             uploads: Mutex::new(Vec::new()),
             counts: Mutex::new(Counts::default()),
+            at_start: Mutex::default(),
             made: Mutex::default(),
             device: device.clone(),
             trace: trace.clone(),
@@ -259,7 +260,9 @@ impl History {
 
     fn format(&mut self) -> Result<(), String> {
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.device.clone(), executor.clone(), self.plan.disk));
+        // Broken variants break later: a pool that was never there proves little.
+        let profile = DiskProfile { sabotage: DiskSabotage::default(), ..self.plan.disk };
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.device.clone(), executor.clone(), profile));
         let end = executor.run(format(disk, executor.env(), self.plan.clone()), STEPS_MAX, TIME_MAX);
         self.now = executor.shut_down();
         self.device.lock().cut();
@@ -278,6 +281,7 @@ impl History {
         idle: bool,
     ) -> Result<(Lived, Option<crate::life::Contents>), String> {
         self.lives += 1;
+        *self.shared.at_start.lock() = self.device.lock().counts;
         if life.index == IndexFate::Deleted {
             self.delete_index();
         }

@@ -1,6 +1,7 @@
 //! Deliberately broken builds, to test the tester: each must be caught.
 
 use serde::Serialize;
+use steadfast_log::Sabotage;
 
 use crate::plan::Plan;
 
@@ -12,17 +13,23 @@ pub enum Variant {
     SkipFlush,
     /// Commits are answered before their flush.
     EarlyAck,
+    /// Checksums of bodies are not looked at when they are read, from a disk that sometimes flips a bit.
+    UnverifiedReads,
+    /// A commit record may reach the disk before the chunks that it names.
+    CommitBeforeChunks,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::SkipFlush, Self::EarlyAck];
+    pub const ALL: [Self; 4] = [Self::SkipFlush, Self::EarlyAck, Self::UnverifiedReads, Self::CommitBeforeChunks];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::SkipFlush => "skip-flush",
             Self::EarlyAck => "early-ack",
+            Self::UnverifiedReads => "unverified-reads",
+            Self::CommitBeforeChunks => "commit-before-chunks",
         }
     }
 
@@ -35,6 +42,11 @@ impl Variant {
         match self {
             Self::SkipFlush => plan.disk.sabotage.skip_flush = true,
             Self::EarlyAck => plan.disk.sabotage.early_ack = true,
+            Self::UnverifiedReads => {
+                plan.disk.sabotage.flip_on_read = true;
+                plan.store.log.sabotage = Sabotage::UnverifiedReads;
+            }
+            Self::CommitBeforeChunks => plan.store.log.sabotage = Sabotage::CommitBeforeChunks,
         }
     }
 }
