@@ -154,7 +154,15 @@ impl Shared {
                 Ok(false)
             }
             StoreError::Log(LogError::Read { .. }) if faults.read_eio > 0 || faults.damage() => Ok(true),
-            StoreError::Log(LogError::Damaged { .. }) if faults.damage() => Ok(true),
+            // What was lost cannot be written to.
+            StoreError::Log(LogError::Damaged { .. })
+            | StoreError::NoSuchBucket
+            | StoreError::NoSuchUpload
+            | StoreError::InvalidPart(_)
+                if faults.damage() =>
+            {
+                Ok(true)
+            }
             other => Err(format!("a write failed without reason: {other:?}")),
         }
     }
