@@ -168,6 +168,10 @@ impl S3Door {
     }
 
     fn finish(&self, response: &mut Response<Body>, context: &RequestContext) {
+        if response.status() == StatusCode::OK && response.headers().contains_key(http::header::CONTENT_RANGE) {
+            // `s3s` knows that of GET, not of HEAD.
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
         let status = response.status();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -50,7 +50,7 @@ async fn headers_come_back() {
         ("cache-control", "max-age=60"),
         ("content-disposition", "attachment; filename=\"a.html\""),
         ("content-language", "de"),
-        ("expires", "Wed, 21 Oct 2032 07:28:00 GMT"),
+        ("expires", "Thu, 21 Oct 2032 07:28:00 GMT"),
         ("x-amz-meta-colour", "blue"),
         ("x-amz-meta-name", "=?UTF-8?B?SMOkbnNlbA==?="),
     ];

@@ -100,10 +100,6 @@ fn length(span: &Span<u64>) -> i64 {
     i64::try_from(span.end - span.start).unwrap_or(i64::MAX)
 }
 
-fn status(selection: &Selection) -> Option<http::StatusCode> {
-    selection.partial.then_some(http::StatusCode::PARTIAL_CONTENT)
-}
-
 pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
@@ -124,9 +120,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     let size = selection.span.end - selection.span.start;
     let body = if size == 0 { Body::empty() } else { body(reader.stream(selection.span.clone()), size).await? };
     output.body = Some(StreamingBlob::from(body));
-    let mut response = S3Response::new(output);
-    response.status = status(&selection);
-    Ok(response)
+    Ok(S3Response::new(output))
 }
 
 /// The body of a response. The first piece is read before the answer begins, so that damage there is an error in S3's words; later,
@@ -185,7 +179,6 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
     describe_object!(output, &info, &selection, checksums);
     let mut response = S3Response::new(output);
-    response.status = status(&selection);
     override_headers(
         &mut response.headers,
         &[

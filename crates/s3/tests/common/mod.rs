@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use signer::{Signer, encode, query_string, sha256_hex};
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log};
 use steadfast_s3::{Observer, RequestRecord, S3Door, S3Options};
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
@@ -27,6 +28,7 @@ pub const HOST: &str = "s3.test";
 
 pub async fn store() -> Store {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::fixed(256 << 20));
+    Log::format(&disk, &Env::tokio(), &FormatOptions::default()).await.expect("a pool");
     let (store, _) =
         Store::open(disk, IndexKind::memory(), Env::tokio(), StoreOptions::default()).await.expect("a store");
     store
