@@ -78,8 +78,7 @@ impl Client {
             }
         };
         let head = std::str::from_utf8(&self.buffer[..end]).map_err(|_| bad("headers are not text"))?;
-        let status: u16 =
-            head.get(9..12).and_then(|s| s.parse().ok()).ok_or_else(|| bad("no status in the answer"))?;
+        let status: u16 = head.get(9..12).and_then(|s| s.parse().ok()).ok_or_else(|| bad("no status in the answer"))?;
         let mut length = None;
         let mut chunked = false;
         for line in head.split("\r\n").skip(1) {

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use steadfast_disk::{Disk, DiskOptions, FileDisk, Slow, Slowness};
 use steadfast_flow::{BoxFuture, Env};
 use steadfast_log::{
-    Applied, Applier, ChunkMove, Durability, ExtentUsage, FormatOptions, Location, Log, LogError, LogOptions, Lsn, Priority,
-    Record,
+    Applied, Applier, ChunkMove, Durability, ExtentUsage, FormatOptions, Location, Log, LogError, LogOptions, Lsn,
+    Priority, Record,
 };
 
 /// How to measure.

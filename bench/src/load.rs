@@ -163,8 +163,7 @@ async fn list(shared: Rc<Shared>) -> std::io::Result<(u64, Vec<u32>)> {
         } else {
             format!("continuation-token={token}&list-type=2&max-keys=1000")
         };
-        let answer =
-            client.call("GET", &format!("/{}", shared.args.bucket), &query, EMPTY, &[], true).await?;
+        let answer = client.call("GET", &format!("/{}", shared.args.bucket), &query, EMPTY, &[], true).await?;
         latencies.push(begin.elapsed().as_micros() as u32);
         let text = String::from_utf8_lossy(&answer.body);
         if answer.status != 200 {
@@ -206,8 +205,13 @@ pub fn run(args: LoadArgs) -> std::io::Result<LoadReport> {
             })
             .collect();
         let seconds = Duration::from_secs_f64(args.seconds);
-        let shared =
-            Rc::new(Shared { args, bodies, next: AtomicU64::new(0), errors: AtomicU64::new(0), stop_at: now() + seconds });
+        let shared = Rc::new(Shared {
+            args,
+            bodies,
+            next: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            stop_at: now() + seconds,
+        });
         let args = &shared.args;
         shared.client().await?.call("PUT", &format!("/{}", args.bucket), "", EMPTY, &[], false).await?;
         let before = args.pid.and_then(usage);

@@ -9,9 +9,11 @@ use super::Failure;
 
 /// Arguments of `simulate`.
 #[derive(Args, Debug)]
-#[command(after_help = "Runs the log and the store over a simulated disk that loses power, tears writes, rots bits and fails, one \
+#[command(
+    after_help = "Runs the log and the store over a simulated disk that loses power, tears writes, rots bits and fails, one \
 seed after another. A failing seed is printed and replays exactly. Exit code 3 when a promise was broken.\n\n\
-Examples:\n  steadfast simulate --seed 1 --runs 2000\n  steadfast simulate --seed 1 --runs 200 --variant skip-flush")]
+Examples:\n  steadfast simulate --seed 1 --runs 2000\n  steadfast simulate --seed 1 --runs 200 --variant skip-flush"
+)]
 pub struct SimulateArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]

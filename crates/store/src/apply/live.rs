@@ -42,6 +42,18 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
     }
 }
 
+/// See [`steadfast_log::Applier::names_chunks`].
+pub(super) fn names_chunks(head: &[u8]) -> bool {
+    match Head::decode(head) {
+        Ok(Head::ObjectPut { payload, .. } | Head::PartPut { payload, .. }) => {
+            Account::decode(payload).map_or(true, |account| !account.shares.is_empty())
+        }
+        Ok(_) => false,
+        // Not understood: the careful answer.
+        Err(_) => true,
+    }
+}
+
 /// The last manifest that was asked about: compaction asks for one chunk after another.
 #[derive(Default)]
 pub(crate) struct LastManifest(parking_lot::Mutex<Option<(Location, Arc<BTreeSet<Location>>)>>);

@@ -71,6 +71,10 @@ impl Applier for StoreApplier {
         live::record(&self.core, head, version, location, oldest)
     }
 
+    fn names_chunks(&self, head: &[u8]) -> bool {
+        live::names_chunks(head)
+    }
+
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
         let (head, location) = (Bytes::copy_from_slice(head), *location);
         Box::pin(async move {
