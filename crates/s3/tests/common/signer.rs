@@ -51,7 +51,7 @@ impl Signer {
     }
 
     pub fn signing_key(&self) -> Vec<u8> {
-        let date = hmac(format!("AWS4{}", self.secret_key).as_bytes(), self.amz_date[..8].as_bytes());
+        let date = hmac(format!("AWS4{}", self.secret_key).as_bytes(), &self.amz_date.as_bytes()[..8]);
         hmac(&hmac(&hmac(&date, self.region.as_bytes()), b"s3"), b"aws4_request")
     }
 
