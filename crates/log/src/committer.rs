@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use steadfast_disk::{AlignedBuf, BufPool};
+use steadfast_disk::{AlignedBuf, BLOCK, BufPool};
 use steadfast_flow::BoxFuture;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -74,7 +74,7 @@ struct Stopped(LogError);
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, open: OpenCommit, durable_lsn: Lsn, applier: mpsc::Sender<ToApply>) -> Self {
         let frame = shared.frame_bytes_max;
-        let prefill = Prefill::start(&shared, open.start);
+        let prefill = Prefill::start(&shared, open.start, open.at);
         Self {
             gather: Gather::new(shared.options.gather),
             // One in flight, one being filled, one that the driver has not let go of yet; size classes round up by a quarter.
@@ -343,7 +343,7 @@ impl Committer {
             let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Delete).await;
             let prepared = taken.map(|id| {
                 shared.room.set_prepared(true);
-                Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent)) }
+                Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent), BLOCK as u64) }
             });
             // The committer may have stopped.
             let _ = tx.send(prepared);
@@ -397,7 +397,7 @@ impl Committer {
             return next.await.unwrap_or(Err(TakeError::Full));
         }
         let id = self.shared.extents.take(ExtentKind::Commit, self.last_lsn + 1, Priority::Compaction).await?;
-        let prefill = Prefill::start(&self.shared, self.shared.extents.start(id.extent));
+        let prefill = Prefill::start(&self.shared, self.shared.extents.start(id.extent), BLOCK as u64);
         Ok(Prepared { id, prefill })
     }
 

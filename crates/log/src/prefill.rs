@@ -32,10 +32,10 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    /// Starts filling the extent that begins at `start` on the disk.
-    pub(crate) fn start(shared: &Arc<Shared>, start: u64) -> Arc<Self> {
-        let block = BLOCK as u64;
-        let state = State { write_end: block, cursor: block, busy: None, stopped: false };
+    /// Starts filling the extent that begins at `start` on the disk, from `at` on: before it lies what has been written already,
+    /// in a new extent the header, after a recovery also the frames that it has copied there.
+    pub(crate) fn start(shared: &Arc<Shared>, start: u64, at: u64) -> Arc<Self> {
+        let state = State { write_end: at, cursor: at, busy: None, stopped: false };
         let prefill = Arc::new(Self { state: Mutex::new(state), changed: Notify::new() });
         let ahead = shared.options.prefill_ahead_bytes / STEP * STEP;
         // No extent begins where the superblock is.
