@@ -123,6 +123,9 @@ pub trait Applier: Send + Sync + 'static {
     /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next one; 0 replays all that the log holds.
     fn checkpoint(&self) -> Lsn;
 
+    /// Space waits for a newer checkpoint: a hint, which may be ignored.
+    fn checkpoint_wanted(&self) {}
+
     /// The usage saved with that checkpoint.
     fn usage(&self) -> Vec<ExtentUsage>;
 

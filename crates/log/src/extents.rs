@@ -160,6 +160,13 @@ impl Extents {
         });
     }
 
+    /// The lowest version that any extent of records but this one may hold.
+    pub(crate) fn oldest_but(&self, extent: u32) -> Lsn {
+        let table = self.0.table.lock();
+        let others = table.slots.iter().filter(|s| s.kind == ExtentKind::Commit && s.extent != extent);
+        others.map(|slot| slot.min_version).min().unwrap_or(Lsn::MAX)
+    }
+
     pub(crate) fn usage(&self) -> Vec<ExtentUsage> {
         let table = self.0.table.lock();
         let used = table.slots.iter().filter(|slot| matches!(slot.state, ExtentState::Open | ExtentState::Sealed));

@@ -6,10 +6,12 @@
 
 mod api;
 mod apply;
+mod background;
 mod body;
 pub mod check;
 mod commit;
 mod committer;
+mod compact;
 mod extents;
 pub mod format;
 mod frame;
@@ -26,6 +28,7 @@ mod read;
 mod recover;
 mod reserve;
 mod scan;
+mod scrub;
 mod seal;
 mod status;
 mod verify;
@@ -35,6 +38,7 @@ pub use api::{
 };
 pub use body::ChunkBuf;
 pub use commit::Ticket;
+pub use compact::{CompactionOptions, CompactionStatus, StuckExtent};
 pub use extents::ExtentPin;
 pub use latch::LogState;
 pub use log::{Limits, Log};
@@ -42,6 +46,7 @@ pub use options::{FormatOptions, LogOptions, Sabotage};
 pub use pool::PoolInfo;
 pub use recover::{Cut, DamageFound, RecoveryReport};
 pub use reserve::Reservation;
+pub use scrub::{SCRUB_DAMAGE_MAX, ScrubOptions, ScrubStatus};
 pub use status::{ExtentCounts, Histogram, LogStatus};
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify};
 

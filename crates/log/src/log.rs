@@ -12,8 +12,10 @@ use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
 use tokio::sync::{oneshot, watch};
 
+use crate::background::Background;
 use crate::body::{Bodies, ChunkBuf, chunk_head_bytes_max, write_chunk};
 use crate::commit::{Pending, Queue, Ticket};
+use crate::compact::Compaction;
 use crate::extents::{ExtentPin, Extents};
 use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
 use crate::frame::batch_bytes;
@@ -23,6 +25,7 @@ use crate::options::{FormatOptions, LogOptions};
 use crate::pool::PoolInfo;
 use crate::recover::RecoveryReport;
 use crate::reserve::{Reservation, Room};
+use crate::scrub::Scrub;
 use crate::seal::Seal;
 use crate::status::{LogStatus, Metrics};
 use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
@@ -41,6 +44,9 @@ pub(crate) struct Shared {
     pub(crate) room: Room,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
+    pub(crate) compaction: Compaction,
+    pub(crate) scrub: Scrub,
+    pub(crate) background: Background,
     pub(crate) applied: watch::Sender<Lsn>,
     pub(crate) durable: watch::Sender<Lsn>,
     /// Counts chunks that have been written.
@@ -288,6 +294,8 @@ impl Log {
             pending_bytes_max,
             read_damage: metrics.read_damage.load(Relaxed),
             reads_healed: metrics.reads_healed.load(Relaxed),
+            compaction: shared.compaction.status(metrics.frame_bytes.load(Relaxed) + metrics.chunk_bytes.load(Relaxed)),
+            scrub: shared.scrub.status(),
             usage: shared.extents.usage(),
         }
     }
@@ -298,6 +306,7 @@ impl Log {
     /// [`LogError::Failed`] when the log has failed before or fails now.
     pub async fn close(&self) -> Result<(), LogError> {
         let shared = &self.shared;
+        shared.background.stop().await;
         shared.queue.close();
         let mut ended = shared.ended.subscribe();
         // The sender is in `shared`: it cannot have gone.

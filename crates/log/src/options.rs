@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::{CompactionOptions, ScrubOptions};
+
 /// How a pool is laid out.
 #[derive(Debug, Clone, Default)]
 pub struct FormatOptions {
@@ -38,6 +40,10 @@ pub struct LogOptions {
     pub recovery_search_bytes: u64,
     /// Extents that new data may not take: kept for deletes and compaction.
     pub reserve_extents: u32,
+    /// How live data is moved out of extents that are mostly dead.
+    pub compaction: CompactionOptions,
+    /// How everything is verified in the background.
+    pub scrub: ScrubOptions,
     /// Broken on purpose, to test the simulator.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -72,6 +78,8 @@ impl Default for LogOptions {
             recovery_search_bytes: 64 << 20,
             reserve_extents: 2,
             sabotage: Sabotage::None,
+            compaction: CompactionOptions::default(),
+            scrub: ScrubOptions::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::latch::LogState;
-use crate::{ExtentUsage, Lsn};
+use crate::{CompactionStatus, ExtentUsage, Lsn, ScrubStatus};
 
 /// Counts of values by size: bucket `i` counts values of at least `2^i` and below `2^(i+1)` (bucket 0 also 0).
 #[derive(Debug, Clone, Serialize)]
@@ -134,6 +134,10 @@ pub struct LogStatus {
     pub read_damage: u64,
     /// Reads that succeeded on a second try.
     pub reads_healed: u64,
+    /// What compaction did.
+    pub compaction: CompactionStatus,
+    /// What the scrub did.
+    pub scrub: ScrubStatus,
     /// Live bytes by extent.
     pub usage: Vec<ExtentUsage>,
 }

@@ -13,7 +13,7 @@ use crate::format::{ExtentId, FOOTER_BLOCK_HEADER, FooterBlock, Trailer, footer_
 
 /// An entry, with its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub lsn: Lsn,
     pub version: Lsn,
     pub moved: bool,

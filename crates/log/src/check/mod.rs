@@ -2,6 +2,7 @@
 //! For the offline verification and for the scrub.
 
 mod chunks;
+mod entries;
 mod extent;
 mod footer;
 mod frames;
@@ -11,6 +12,7 @@ mod window;
 
 use serde::Serialize;
 
+pub(crate) use entries::Entries;
 pub use extent::{CheckedState, ExtentCheck};
 pub use window::Window;
 

@@ -20,9 +20,11 @@ pub use report::{Cut, DamageFound, RecoveryReport};
 use survey::Found;
 
 use crate::apply;
+use crate::background::Background;
 use crate::body::Bodies;
 use crate::commit::Queue;
 use crate::committer::Committer;
+use crate::compact::Compaction;
 use crate::extents::{ExtentInfo, ExtentState, Extents, Sealed, Table, TakeError};
 use crate::format::{ExtentKind, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::{FrameBuilder, OpenCommit};
@@ -32,6 +34,7 @@ use crate::log::{Log, Shared};
 use crate::options::LogOptions;
 use crate::reserve::Room;
 use crate::scan::{Reader, read_footer};
+use crate::scrub::Scrub;
 use crate::seal::Seal;
 use crate::status::Metrics;
 use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Priority, Record};
@@ -109,6 +112,9 @@ pub(crate) async fn open(
         io,
         queue: Queue::new(seen + 1),
         metrics: Metrics::default(),
+        compaction: Compaction::default(),
+        scrub: Scrub::default(),
+        background: Background::new(),
         applied: watch::Sender::new(durable_lsn),
         durable: watch::Sender::new(durable_lsn),
         chunks_written: AtomicU64::new(0),
@@ -123,7 +129,8 @@ pub(crate) async fn open(
         applier,
         extents,
     });
-    start(&shared, open, durable_lsn, read_only);
+    let log = Log { shared: shared.clone() };
+    start(&log, open, durable_lsn, read_only);
     report.took_ms = shared.env.now().saturating_sub(begun).as_millis() as u64;
     tracing::info!(
         records = report.records_replayed,
@@ -133,10 +140,15 @@ pub(crate) async fn open(
         read_only = report.read_only,
         "pool opened"
     );
-    Ok((Log { shared }, report))
+    Ok((log, report))
 }
 
-fn start(shared: &Arc<Shared>, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Option<String>) {
+fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Option<String>) {
+    let shared = &log.shared;
+    if shared.options.scrub.enabled {
+        let scrubbed = shared.clone();
+        shared.background.spawn(&shared.env, "log-scrub", |stop| crate::scrub::run(scrubbed, stop));
+    }
     if let Some(why) = read_only {
         shared.latch.set_read_only(why);
     }
@@ -154,6 +166,10 @@ fn start(shared: &Arc<Shared>, open: Option<OpenCommit>, durable_lsn: Lsn, read_
         apply::run(applying.clone(), rx).await;
         applying.ended.send_replace(true);
     });
+    if shared.options.compaction.enabled {
+        let compacted = log.clone();
+        shared.background.spawn(&shared.env, "log-compact", |stop| crate::compact::run(compacted, stop));
+    }
 }
 
 /// The table of extents as it was found.

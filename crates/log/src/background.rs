@@ -1,0 +1,60 @@
+//! Tasks that run beside the log's work, and their end.
+
+use std::time::Duration;
+
+use steadfast_flow::Env;
+use tokio::sync::watch;
+
+/// Stops background tasks and waits for them. They look at [`Stop`] between steps, so that none is torn in the middle of a write.
+pub(crate) struct Background {
+    stop: watch::Sender<bool>,
+    running: watch::Sender<usize>,
+}
+
+impl Background {
+    pub(crate) fn new() -> Self {
+        Self { stop: watch::Sender::new(false), running: watch::Sender::new(0) }
+    }
+
+    /// Starts a task, which ends soon after its [`Stop`] says so.
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        env: &Env,
+        name: &'static str,
+        task: impl FnOnce(Stop) -> F,
+    ) {
+        self.running.send_modify(|n| *n += 1);
+        let (task, running) = (task(Stop(self.stop.subscribe())), self.running.clone());
+        env.spawn(name, async move {
+            task.await;
+            running.send_modify(|n| *n -= 1);
+        });
+    }
+
+    /// Ends all tasks and waits until they have.
+    pub(crate) async fn stop(&self) {
+        self.stop.send_replace(true);
+        // The sender is `self`: it cannot have gone.
+        let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
+    }
+}
+
+/// Tells a background task when to end.
+#[derive(Clone)]
+pub(crate) struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    pub(crate) fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Sleeps, unless it is time to end. Whether to go on.
+    pub(crate) async fn sleep(&mut self, env: &Env, duration: Duration) -> bool {
+        tokio::select! {
+            biased;
+            _ = self.0.wait_for(|stop| *stop) => {}
+            () = env.sleep(duration) => {}
+        }
+        !self.is_set()
+    }
+}

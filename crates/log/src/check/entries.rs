@@ -1,0 +1,51 @@
+//! The entries of a footer, for those who read an extent without its frames.
+
+use std::sync::Arc;
+
+use steadfast_disk::{BLOCK, Disk};
+
+use super::footer::{Entry, FooterCursor};
+use super::window::Window;
+use crate::format::{ExtentId, Trailer};
+
+/// Goes through the entries of one extent's footer.
+pub(crate) struct Entries {
+    disk: Arc<dyn Disk>,
+    start: u64,
+    extent_bytes: u64,
+    trailer: Trailer,
+    cursor: FooterCursor,
+}
+
+impl Entries {
+    /// The footer of the extent at `start` of the disk, if it has a valid trailer of this use.
+    pub async fn open(disk: Arc<dyn Disk>, start: u64, extent_bytes: u64, id: ExtentId) -> Option<Self> {
+        let block = BLOCK as u64;
+        let mut window = Window::new(disk.clone(), start + extent_bytes - block, block, None);
+        let trailer = Trailer::decode(&window.get(0, block).await.ok()?, extent_bytes).ok()?;
+        let cursor = FooterCursor::new(disk.clone(), start, extent_bytes, &trailer, None);
+        (trailer.id == id).then_some(Self { disk, start, extent_bytes, trailer, cursor })
+    }
+
+    /// Whether all of it can be read and is valid. Begins at the first entry again.
+    pub async fn verify(&mut self) -> bool {
+        let whole = loop {
+            match self.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        self.cursor = FooterCursor::new(self.disk.clone(), self.start, self.extent_bytes, &self.trailer, None);
+        whole
+    }
+
+    /// The next entry.
+    pub async fn next(&mut self) -> Result<Option<Entry>, String> {
+        match self.cursor.peek().await {
+            Ok(None) => Ok(None),
+            Ok(Some(_)) => Ok(self.cursor.take()),
+            Err(fault) => Err(fault.what),
+        }
+    }
+}

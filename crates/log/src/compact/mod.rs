@@ -1,0 +1,250 @@
+//! Compaction: moves what is live out of extents that are mostly dead, and recycles them.
+//!
+//! Live records are appended again through the ordinary commit path with the version of the original; live chunks are copied into the
+//! open body extent and their owners re-pointed. An extent is recycled only when all copies have been flushed, nobody has it
+//! pinned, and, for records, the index's checkpoint has passed it (see `ARCHITECTURE.md`). Whatever cannot be read stays where it
+//! is and is named in the status; nothing is dropped silently.
+
+mod body;
+mod commit;
+mod source;
+mod victim;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use steadfast_flow::Pace;
+
+use crate::background::Stop;
+use crate::extents::{ExtentInfo, TakeError};
+use crate::format::ExtentKind;
+use crate::log::{Log, Shared};
+use crate::{LogError, Lsn};
+
+use victim::Pressure;
+
+/// Extents that cannot be compacted, kept for status.
+const STUCK_MAX: usize = 64;
+/// How long one wait for the write budget may take.
+const RESERVE_WAIT: Duration = Duration::from_secs(5);
+
+/// How compaction runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactionOptions {
+    /// Whether it runs.
+    pub enabled: bool,
+    /// Bytes read and written a second at most while there is space; 0 for no bound. When space is low there is none.
+    pub bytes_s: u64,
+    /// How much of an extent must be dead for it to be worth copying the rest, in percent.
+    pub dead_percent_min: u32,
+    /// The same when space is low.
+    pub dead_percent_min_low: u32,
+    /// Space is low when less than this is free, in percent of the extents there can be.
+    pub low_percent: u32,
+    /// How often to look for work.
+    pub interval: Duration,
+}
+
+impl Default for CompactionOptions {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            bytes_s: 64 << 20,
+            dead_percent_min: 50,
+            dead_percent_min_low: 10,
+            low_percent: 15,
+            interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// An extent that cannot be emptied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StuckExtent {
+    /// Number of the extent.
+    pub extent: u32,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// What compaction did since the log was opened.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CompactionStatus {
+    /// The extent that is being emptied.
+    pub extent: Option<u32>,
+    /// Whether space is low.
+    pub space_low: bool,
+    /// Extents recycled.
+    pub recycled: u64,
+    /// Records appended again.
+    pub records_moved: u64,
+    /// Chunks copied.
+    pub chunks_moved: u64,
+    /// Bytes of both.
+    pub moved_bytes: u64,
+    /// Bytes written to the disk for each byte that was asked to be written, in hundredths.
+    pub write_amplification_percent: u64,
+    /// Extents whose space waits for the index's checkpoint.
+    pub waiting_for_checkpoint: u64,
+    /// Emptied extents that somebody still reads.
+    pub pinned: u64,
+    /// Extents that cannot be emptied, for instance because something in them is damaged.
+    pub stuck: Vec<StuckExtent>,
+}
+
+/// Compaction's status, shared with those who ask.
+#[derive(Default)]
+pub(crate) struct Compaction(Mutex<CompactionStatus>);
+
+impl Compaction {
+    /// The status; `written_bytes` is all that the log has written.
+    pub(crate) fn status(&self, written_bytes: u64) -> CompactionStatus {
+        let mut status = self.0.lock().clone();
+        let asked = written_bytes.saturating_sub(status.moved_bytes).max(1);
+        status.write_amplification_percent = if written_bytes == 0 { 100 } else { written_bytes * 100 / asked };
+        status
+    }
+}
+
+/// Why an extent was not emptied.
+enum Halt {
+    /// Try again later: at a bound, or being stopped.
+    Later,
+    /// It does not gain enough.
+    NotWorth,
+    /// Something in it cannot be read.
+    Stuck(String),
+}
+
+impl From<LogError> for Halt {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Damaged { .. } | LogError::Read { .. } | LogError::TooLarge(_) => Self::Stuck(error.to_string()),
+            _ => Self::Later,
+        }
+    }
+}
+
+/// What was learned of an extent when it was last looked at, so that it is not looked at again without need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    epoch: u64,
+    live_bytes: i64,
+    oldest: Lsn,
+}
+
+struct Compactor {
+    log: Log,
+    stop: Stop,
+    pace: Pace,
+    /// Emptied; to be recycled as soon as nobody has them pinned.
+    emptied: BTreeMap<u32, u64>,
+    not_worth: BTreeMap<u32, Look>,
+    stuck: BTreeMap<u32, StuckExtent>,
+}
+
+/// Runs until it is stopped.
+pub(crate) async fn run(log: Log, mut stop: Stop) {
+    let env = log.shared.env.clone();
+    let options = log.shared.options.compaction;
+    let mut compactor = Compactor::new(log, stop.clone());
+    while stop.sleep(&env, options.interval).await {
+        while compactor.step().await && !stop.is_set() {}
+    }
+}
+
+impl Compactor {
+    fn new(log: Log, stop: Stop) -> Self {
+        let bytes_s = log.shared.options.compaction.bytes_s;
+        let pace = Pace::new(bytes_s, Duration::from_millis(100), log.shared.env.clone());
+        Self { log, stop, pace, emptied: BTreeMap::new(), not_worth: BTreeMap::new(), stuck: BTreeMap::new() }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.log.shared
+    }
+
+    fn note(&self, change: impl FnOnce(&mut CompactionStatus)) {
+        change(&mut self.shared().compaction.0.lock());
+    }
+
+    /// Empties one extent; whether there may be more to do at once.
+    async fn step(&mut self) -> bool {
+        let shared = self.shared().clone();
+        if shared.latch.check().is_err() {
+            return false;
+        }
+        let mut done = self.recycle_emptied().await;
+        let pressure = self.pressure().await;
+        let low = pressure == Pressure::Low;
+        self.pace.set(if low { 0 } else { shared.options.compaction.bytes_s });
+        let Some(info) = self.choose(pressure) else { return done };
+        let oldest = self.oldest(&info);
+        self.note(|status| status.extent = Some(info.extent));
+        let outcome = match info.kind {
+            ExtentKind::Commit => self.empty_commit(&info, oldest, pressure).await,
+            _ => self.empty_body(&info, pressure).await,
+        };
+        self.note(|status| status.extent = None);
+        match outcome {
+            Ok(()) => {
+                self.emptied.insert(info.extent, info.epoch);
+                self.recycle_emptied().await;
+                done = true;
+            }
+            Err(Halt::Later) => return false,
+            Err(Halt::NotWorth) => {
+                let look = Look { epoch: info.epoch, live_bytes: info.live_bytes, oldest };
+                self.not_worth.insert(info.extent, look);
+                done = true;
+            }
+            Err(Halt::Stuck(why)) => {
+                tracing::error!(extent = info.extent, epoch = info.epoch, %why, "an extent cannot be compacted");
+                let stuck = StuckExtent { extent: info.extent, epoch: info.epoch, why };
+                self.stuck.insert(info.extent, stuck);
+                let list: Vec<_> = self.stuck.values().take(STUCK_MAX).cloned().collect();
+                self.note(|status| status.stuck = list);
+                done = true;
+            }
+        }
+        done
+    }
+
+    /// Recycles what is empty and not pinned. Whether any was.
+    async fn recycle_emptied(&mut self) -> bool {
+        let mut recycled = 0;
+        for (extent, epoch) in self.emptied.clone() {
+            match self.shared().extents.recycle(extent, epoch).await {
+                Ok(true) => {
+                    self.emptied.remove(&extent);
+                    recycled += 1;
+                }
+                Ok(false) if self.shared().extents.get(extent, epoch).is_none() => {
+                    self.emptied.remove(&extent);
+                }
+                Ok(false) | Err(TakeError::Full) => {}
+                Err(error @ TakeError::Disk(..)) => {
+                    // The latch is closed by it, which is all that can be done about it.
+                    tracing::debug!(error = %error.into_log_error(), "an extent was not recycled");
+                    return false;
+                }
+            }
+        }
+        let pinned = self.emptied.len() as u64;
+        self.note(|status| {
+            status.recycled += recycled;
+            status.pinned = pinned;
+        });
+        recycled > 0
+    }
+
+    /// The lowest version that any other extent may hold: a delete that is older has nothing left to hide.
+    fn oldest(&self, victim: &ExtentInfo) -> Lsn {
+        self.shared().extents.oldest_but(victim.extent)
+    }
+}

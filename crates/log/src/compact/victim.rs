@@ -1,0 +1,116 @@
+//! Which extent to empty next.
+
+use steadfast_disk::BLOCK;
+
+use super::Compactor;
+use crate::extents::{ExtentInfo, ExtentState};
+use crate::format::ExtentKind;
+
+/// How badly space is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pressure {
+    Normal,
+    Low,
+}
+
+/// Bytes that an extent's frames take.
+pub(super) fn used_bytes(info: &ExtentInfo) -> u64 {
+    info.data_end.saturating_sub(BLOCK as u64)
+}
+
+/// Benefit by cost, as in Rosenblum and Ousterhout's log-structured file system: space gained times the age of the data, by
+/// what has to be read and written.
+pub(super) fn score(live: u64, used: u64, age: u64) -> u128 {
+    let dead = u128::from(used.saturating_sub(live));
+    dead * u128::from(age + 1) * 1024 / u128::from(used.saturating_add(live).max(1))
+}
+
+impl Compactor {
+    pub(super) async fn pressure(&mut self) -> Pressure {
+        let shared = self.shared().clone();
+        let mut counts = shared.extents.counts();
+        if counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {
+            // What could grow in principle may not in fact: its file system may be full.
+            if shared.extents.grow().await.is_err() {
+                counts.growable = 0;
+            }
+        }
+        let used = counts.open_commit + counts.open_body + counts.sealed_commit + counts.sealed_body;
+        let available = counts.free + counts.growable;
+        let low = (used + available) * u64::from(shared.options.compaction.low_percent) / 100;
+        let low = available <= low.max(u64::from(shared.options.reserve_extents) + 1);
+        self.note(|status| status.space_low = low);
+        if low { Pressure::Low } else { Pressure::Normal }
+    }
+
+    pub(super) fn dead_percent_min(&self, pressure: Pressure) -> u64 {
+        let options = self.shared().options.compaction;
+        u64::from(match pressure {
+            Pressure::Normal => options.dead_percent_min,
+            Pressure::Low => options.dead_percent_min_low,
+        })
+    }
+
+    /// Whether emptying an extent in which `live` of `used` bytes have to be copied is worth it.
+    pub(super) fn worth(&self, live: u64, used: u64, pressure: Pressure) -> bool {
+        let dead = used.saturating_sub(live);
+        live == 0 || dead * 100 >= used * self.dead_percent_min(pressure) && dead > 0
+    }
+
+    /// The best extent to empty, if any is worth it.
+    pub(super) fn choose(&mut self, pressure: Pressure) -> Option<ExtentInfo> {
+        let shared = self.shared().clone();
+        let checkpoint = shared.applier.checkpoint();
+        let (all, next_epoch) = shared.extents.with(|table| (table.slots.clone(), table.next_epoch));
+        let mut waiting = 0;
+        let mut best: Option<(u128, ExtentInfo)> = None;
+        for info in all {
+            let known = |epoch: u64| epoch == info.epoch;
+            if info.state != ExtentState::Sealed
+                || info.pins > 0
+                || self.emptied.get(&info.extent).copied().is_some_and(known)
+                || self.stuck.get(&info.extent).is_some_and(|stuck| known(stuck.epoch))
+            {
+                continue;
+            }
+            let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
+            if !self.worth(live.min(used), used, pressure) {
+                continue;
+            }
+            if let Some(look) = self.not_worth.get(&info.extent)
+                && known(look.epoch)
+                && info.live_bytes + (used / 16) as i64 >= look.live_bytes
+                && (info.kind == ExtentKind::Body || self.oldest(&info) == look.oldest)
+            {
+                continue;
+            }
+            if info.kind == ExtentKind::Commit && info.last_lsn > checkpoint {
+                waiting += 1;
+                continue;
+            }
+            let score = score(live.min(used), used, next_epoch.saturating_sub(info.epoch));
+            if best.as_ref().is_none_or(|(most, _)| score > *most) {
+                best = Some((score, info));
+            }
+        }
+        self.note(|status| status.waiting_for_checkpoint = waiting);
+        if waiting > 0 && (pressure == Pressure::Low || best.is_none()) {
+            shared.applier.checkpoint_wanted();
+        }
+        best.map(|(_, info)| info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_emptier_and_the_older_extent_scores_higher() {
+        assert!(score(0, 100, 1) > score(50, 100, 1));
+        assert!(score(50, 100, 9) > score(50, 100, 1));
+        assert_eq!(score(100, 100, 9), 0);
+        assert_eq!(score(0, 0, 9), 0);
+        assert!(score(u64::MAX, u64::MAX, u64::MAX - 1) == 0);
+    }
+}

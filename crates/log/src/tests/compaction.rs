@@ -1,0 +1,213 @@
+//! Space returns, and nothing that is live or still hides something is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
+
+use super::harness::format;
+use super::model::{Kv, State, options};
+use crate::{LogError, verify};
+
+const EXTENT: u64 = 1 << 20;
+
+/// A generator that a seed determines (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// Runs random overwrites and deletes of `keys` keys until it has written `total` bytes. A full pool must take writes again soon.
+async fn churn(kv: &Kv, random: &mut Random, keys: u64, total: u64) {
+    let mut written = 0;
+    let mut op = 0u64;
+    while written < total {
+        op += 1;
+        let (key, seed) = (random.below(keys), op * 1000 + random.below(1000));
+        let mut waits = 0u32;
+        loop {
+            let (done, bytes) = match key % 10 {
+                0..=1 => (kv.put_chunks(key, seed, &[200_000, 70_000, 1]).await, 270_000),
+                _ if random.below(10) < 3 => (kv.delete(key).await, 50),
+                _ => (kv.put(key, seed, 20_000).await, 20_000),
+            };
+            match done {
+                Ok(()) => {
+                    written += bytes;
+                    break;
+                }
+                Err(LogError::Full) => {
+                    waits += 1;
+                    assert!(waits < 5000, "no space returns: {:#?}", kv.log.status());
+                    if waits.is_multiple_of(20) {
+                        kv.save().await;
+                    }
+                    Env::tokio().sleep(Duration::from_millis(1)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if op.is_multiple_of(64) {
+            kv.save().await;
+        }
+    }
+}
+
+async fn verified(disk: &MemDisk) {
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let report = verify(&shared, |_, _| {}).await.expect("a pool");
+    assert!(report.is_clean(), "{:#?}", report.damage);
+}
+
+/// What is found from the saved state and from nothing is what was there.
+async fn reopen_both_ways(disk: &MemDisk, kv: Kv) {
+    let content = kv.content();
+    let saved = kv.crash().await;
+    for state in [saved, State::default()] {
+        let from_nothing = state.entries.is_empty();
+        let kv = Kv::open(disk, state, options()).await;
+        assert!(kv.report.damage.is_empty(), "{:?}", kv.report);
+        assert_eq!(kv.content(), content, "from nothing: {from_nothing}");
+        kv.check_all().await;
+        kv.crash().await;
+    }
+    verified(disk).await;
+}
+
+#[tokio::test]
+async fn overwrites_and_deletes_go_on_in_a_pool_that_is_mostly_full() {
+    let disk = MemDisk::fixed(33 * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, State::default(), options()).await;
+    let mut random = Random(1);
+    // About half of the pool is live; eight times the pool is written.
+    churn(&kv, &mut random, 150, 8 * 32 * EXTENT).await;
+    kv.check_all().await;
+    let status = kv.log.status();
+    assert!(status.compaction.recycled > 100, "{:#?}", status.compaction);
+    assert!(status.compaction.records_moved > 0 && status.compaction.chunks_moved > 0, "{:#?}", status.compaction);
+    assert!(status.compaction.stuck.is_empty());
+    reopen_both_ways(&disk, kv).await;
+}
+
+#[tokio::test]
+async fn crashes_between_do_no_harm() {
+    let disk = MemDisk::fixed(33 * EXTENT);
+    format(&disk, EXTENT).await;
+    let mut saved = State::default();
+    for round in 0..6 {
+        let kv = Kv::open(&disk, saved, options()).await;
+        assert!(kv.report.damage.is_empty(), "{:?}", kv.report);
+        kv.check_all().await;
+        churn(&kv, &mut Random(round), 120, 40 * EXTENT).await;
+        let content = kv.content();
+        saved = kv.crash().await;
+        let again = Kv::open(&disk, State::default(), options()).await;
+        assert_eq!(again.content(), content, "round {round}");
+        again.crash().await;
+    }
+}
+
+#[tokio::test]
+async fn deletes_outlive_what_they_hide_and_then_go() {
+    let disk = MemDisk::fixed(33 * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, State::default(), options()).await;
+    for key in 0..200 {
+        kv.put(key, key, 30_000).await.expect("there is room");
+    }
+    for key in 0..200 {
+        kv.delete(key).await.expect("a delete");
+    }
+    let mut seed = 0;
+    // Others come and go, until the deletes themselves have been compacted away.
+    while kv.deletes_dropped() < 200 {
+        seed += 1;
+        assert!(seed < 200_000, "the deletes stay for ever: {:#?}", kv.log.status().compaction);
+        match kv.put(1000 + seed % 7, seed, 30_000).await {
+            Ok(()) => {}
+            Err(LogError::Full) => Env::tokio().sleep(Duration::from_millis(1)).await,
+            Err(error) => panic!("{error}"),
+        }
+        if seed.is_multiple_of(32) {
+            kv.save().await;
+        }
+    }
+    reopen_both_ways(&disk, kv).await;
+}
+
+#[tokio::test]
+async fn an_extent_with_damage_is_kept_and_named() {
+    let disk = MemDisk::fixed(33 * EXTENT);
+    format(&disk, EXTENT).await;
+    let mut quiet = options();
+    quiet.compaction.enabled = false;
+    let kv = Kv::open(&disk, State::default(), quiet).await;
+    for key in 0..60 {
+        kv.put(key, key, 60_000).await.expect("there is room");
+    }
+    let first = kv.state().entries.values().next().cloned().expect("there is one");
+    for key in 1..60 {
+        kv.put(key, 100 + key, 1000).await.expect("there is room");
+    }
+    kv.save().await;
+    let saved = kv.crash().await;
+    let info = first.location();
+    disk.flip(EXTENTS + u64::from(info.extent) * EXTENT + u64::from(info.offset) + 30_000, 1);
+    let kv = Kv::open(&disk, saved, options()).await;
+    kv.save().await;
+    let mut waits = 0u32;
+    while kv.log.status().compaction.stuck.is_empty() {
+        waits += 1;
+        assert!(waits < 5000, "{:#?}", kv.log.status());
+        Env::tokio().sleep(Duration::from_millis(1)).await;
+    }
+    let stuck = kv.log.status().compaction.stuck;
+    assert_eq!((stuck.len(), stuck[0].extent), (1, info.extent));
+    assert!(matches!(kv.log.read(info, 0..info.body_len).await, Err(LogError::Damaged { .. })));
+    kv.crash().await;
+}
+
+const EXTENTS: u64 = crate::format::EXTENTS_START;
+
+#[tokio::test]
+async fn the_scrub_verifies_all_that_is_sealed_and_names_what_is_damaged() {
+    let disk = MemDisk::fixed(33 * EXTENT);
+    format(&disk, EXTENT).await;
+    let mut options = options();
+    options.compaction.enabled = false;
+    options.scrub.interval = Duration::from_millis(1);
+    options.scrub.bytes_s = 0;
+    let kv = Kv::open(&disk, State::default(), options).await;
+    for key in 0..60 {
+        kv.put(key, key, 60_000).await.expect("there is room");
+    }
+    let passed = |n: u64| {
+        let log = kv.log.clone();
+        async move {
+            let begun = log.status().scrub.passes;
+            while log.status().scrub.passes < begun + n {
+                Env::tokio().sleep(Duration::from_millis(1)).await;
+            }
+            log.status().scrub
+        }
+    };
+    let clean = passed(2).await;
+    assert_eq!((clean.damaged, clean.healed), (0, 0), "{clean:#?}");
+    assert!(clean.extents_total >= 3 && clean.records > 0, "{clean:#?}");
+    let at = kv.state().entries.get(&3).map(|e| e.location()).expect("there");
+    disk.flip(EXTENTS + u64::from(at.extent) * EXTENT + u64::from(at.offset) + 40_000, 4);
+    let bad = passed(3).await;
+    assert_eq!((bad.damaged, bad.damage.len()), (1, 1), "counted once, whatever the number of passes: {bad:#?}");
+    assert_eq!((bad.damage[0].extent, bad.damage[0].heads.len()), (at.extent, 1));
+    assert_eq!(bad.damage[0].heads[0][1], 3, "the head names the key");
+    kv.crash().await;
+}

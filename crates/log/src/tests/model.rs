@@ -1,0 +1,315 @@
+//! A small store of keys and values for the tests of compaction: all that the log asks of an applier, done by the book.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::{BoxFuture, Env};
+
+use super::harness::body;
+use crate::{
+    Applied, Applier, ChunkMove, CompactionOptions, Durability, ExtentUsage, Location, Log, LogError, LogOptions, Lsn,
+    Priority, Record, RecoveryReport,
+};
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+const CHUNK: u8 = 3;
+
+/// What a key holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) version: Lsn,
+    pub(super) seed: u64,
+    at: Location,
+    chunks: Vec<Location>,
+}
+
+impl Entry {
+    /// Where its record lies.
+    pub(super) fn location(&self) -> Location {
+        self.at
+    }
+}
+
+/// The state, and how far it goes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    pub(super) entries: BTreeMap<u64, Entry>,
+    usage: BTreeMap<(u32, u64), u64>,
+    lsn: Lsn,
+}
+
+struct Inner {
+    state: State,
+    saved: State,
+    /// During a replay: deleted keys, and the LSN it began from.
+    replay: Option<(BTreeMap<u64, Lsn>, Lsn)>,
+    log: Option<Log>,
+    deletes_dropped: BTreeSet<u64>,
+}
+
+/// The applier.
+pub(super) struct Model(Mutex<Inner>);
+
+fn encode(kind: u8, key: u64, seed: u64, chunks: &[Location]) -> Bytes {
+    let mut head = vec![kind];
+    head.extend_from_slice(&key.to_le_bytes());
+    head.extend_from_slice(&seed.to_le_bytes());
+    for c in chunks {
+        head.extend_from_slice(&c.extent.to_le_bytes());
+        head.extend_from_slice(&c.epoch.to_le_bytes());
+        for n in [c.offset, c.head_len, c.body_len] {
+            head.extend_from_slice(&n.to_le_bytes());
+        }
+    }
+    head.into()
+}
+
+fn decode(head: &[u8]) -> (u8, u64, u64, Vec<Location>) {
+    let u32_at = |b: &[u8], at: usize| u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"));
+    let u64_at = |b: &[u8], at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"));
+    let chunks = head[17..].chunks(24).map(|c| Location {
+        extent: u32_at(c, 0),
+        epoch: u64_at(c, 4),
+        offset: u32_at(c, 12),
+        head_len: u32_at(c, 16),
+        body_len: u32_at(c, 20),
+    });
+    (head[0], u64_at(head, 1), u64_at(head, 9), chunks.collect())
+}
+
+impl Inner {
+    fn account(&mut self, at: &Location, live: bool) {
+        let bytes = Log::footprint(at);
+        let entry = self.state.usage.entry((at.extent, at.epoch)).or_default();
+        *entry = if live { *entry + bytes } else { *entry - bytes };
+        let Some(log) = &self.log else { return };
+        if live { log.credit(at.extent, at.epoch, bytes) } else { log.retire(at.extent, at.epoch, bytes) }
+    }
+
+    fn account_all(&mut self, entry: &Entry, live: bool) {
+        for at in entry.chunks.iter().chain([&entry.at]) {
+            self.account(at, live);
+        }
+    }
+
+    fn take(&mut self, r: &Applied) {
+        let (kind, key, seed, chunks) = decode(&r.head);
+        let old = self.state.entries.get(&key).cloned();
+        let newer = old.as_ref().is_some_and(|old| old.version > r.version);
+        if kind == DELETE {
+            if let Some((marks, _)) = &mut self.replay {
+                let mark = marks.entry(key).or_default();
+                *mark = r.version.max(*mark);
+            }
+            if let Some(old) = old.filter(|_| !newer) {
+                self.account_all(&old, false);
+                self.state.entries.remove(&key);
+            }
+            return;
+        }
+        let gone = match &self.replay {
+            Some((marks, base)) => marks.get(&key).is_some_and(|m| *m > r.version) || r.moved && r.version <= *base,
+            None => r.moved,
+        };
+        if newer || old.is_none() && gone {
+            return;
+        }
+        if let Some(old) = old {
+            self.account_all(&old, false);
+        }
+        let entry = Entry { version: r.version, seed, at: r.location, chunks };
+        self.account_all(&entry, true);
+        self.state.entries.insert(key, entry);
+    }
+}
+
+impl Applier for Model {
+    fn apply(&self, records: &[Applied]) {
+        let mut inner = self.0.lock();
+        for record in records {
+            inner.take(record);
+            inner.state.lsn = record.lsn;
+        }
+    }
+
+    fn checkpoint(&self) -> Lsn {
+        self.0.lock().saved.lsn
+    }
+
+    fn usage(&self) -> Vec<ExtentUsage> {
+        let inner = self.0.lock();
+        let usage = inner.saved.usage.iter();
+        usage.map(|(&(extent, epoch), &live_bytes)| ExtentUsage { extent, epoch, live_bytes }).collect()
+    }
+
+    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+        let mut inner = self.0.lock();
+        let (kind, key, _, _) = decode(head);
+        match inner.state.entries.get(&key) {
+            Some(entry) if kind == DELETE => entry.version < version,
+            Some(entry) => entry.at == *location,
+            None => {
+                if kind == DELETE && version < oldest {
+                    inner.deletes_dropped.insert(key);
+                }
+                kind == DELETE && version >= oldest
+            }
+        }
+    }
+
+    fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
+        let (_, key, _, _) = decode(head);
+        let live = self.0.lock().state.entries.get(&key).is_some_and(|e| e.chunks.contains(location));
+        Box::pin(async move { live })
+    }
+
+    fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
+        Box::pin(async move {
+            let (_, key, _, _) = decode(&head);
+            let (log, entry) = {
+                let inner = self.0.lock();
+                (inner.log.clone().expect("open"), inner.state.entries.get(&key).cloned())
+            };
+            let Some(mut entry) = entry else { return Ok(()) };
+            for chunk in &mut entry.chunks {
+                if let Some(to) = moves.iter().find(|m| m.from == *chunk) {
+                    *chunk = to.to;
+                }
+            }
+            let head = encode(PUT, key, entry.seed, &entry.chunks);
+            let room = log.reserve(head.len() as u64, Priority::Compaction, Duration::from_secs(10)).await?;
+            let record = Record { head, body: Vec::new(), version: Some(entry.version) };
+            log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
+        })
+    }
+}
+
+/// A log with the model on it.
+pub(super) struct Kv {
+    pub(super) log: Log,
+    pub(super) model: Arc<Model>,
+    pub(super) report: RecoveryReport,
+}
+
+pub(super) fn options() -> LogOptions {
+    LogOptions {
+        compaction: CompactionOptions {
+            bytes_s: 0,
+            interval: Duration::from_millis(1),
+            ..CompactionOptions::default()
+        },
+        ..super::harness::options()
+    }
+}
+
+impl Kv {
+    /// Opens from a saved state; the default one is nothing.
+    pub(super) async fn open(disk: &MemDisk, saved: State, options: LogOptions) -> Self {
+        let base = saved.lsn;
+        let inner = Inner {
+            state: saved.clone(),
+            saved,
+            replay: Some((BTreeMap::new(), base)),
+            log: None,
+            deletes_dropped: BTreeSet::new(),
+        };
+        let model = Arc::new(Model(Mutex::new(inner)));
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let (log, report) = Log::open(shared, Env::tokio(), options, model.clone()).await.expect("opens");
+        {
+            let mut inner = model.0.lock();
+            inner.replay = None;
+            inner.log = Some(log.clone());
+            for (&(extent, epoch), &live) in &inner.state.usage {
+                let told = inner.saved.usage.get(&(extent, epoch)).copied().unwrap_or(0);
+                log.credit(extent, epoch, live);
+                log.retire(extent, epoch, told);
+            }
+        }
+        Self { log, model, report }
+    }
+
+    /// Stops as a crash would: nothing is sealed, what was committed is there.
+    pub(super) async fn crash(self) -> State {
+        self.log.shared.background.stop().await;
+        self.log.flush().await.expect("flushes");
+        let mut inner = self.model.0.lock();
+        inner.log = None;
+        inner.saved.clone()
+    }
+
+    pub(super) async fn put(&self, key: u64, seed: u64, len: usize) -> Result<(), LogError> {
+        let record = Record { head: encode(PUT, key, seed, &[]), body: vec![body(seed, len)], version: None };
+        let room = self.log.reserve(len as u64 + 17, Priority::Write, Duration::from_secs(10)).await?;
+        self.log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
+    }
+
+    pub(super) async fn put_chunks(&self, key: u64, seed: u64, lens: &[usize]) -> Result<(), LogError> {
+        let mut chunks = Vec::new();
+        let mut pins = Vec::new();
+        for (i, len) in lens.iter().enumerate() {
+            let room = self.log.reserve(*len as u64, Priority::Write, Duration::from_secs(10)).await?;
+            let mut chunk = self.log.chunk(*len).await?;
+            chunk.put(&body(seed + i as u64, *len));
+            let at = self.log.write_chunk(&room, encode(CHUNK, key, seed, &[]), chunk).await?;
+            pins.push(self.log.pin(at.extent, at.epoch).ok_or(LogError::Moved)?);
+            chunks.push(at);
+        }
+        let head = encode(PUT, key, seed, &chunks);
+        let room = self.log.reserve(head.len() as u64, Priority::Write, Duration::from_secs(10)).await?;
+        let record = Record { head, body: Vec::new(), version: None };
+        self.log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
+    }
+
+    pub(super) async fn delete(&self, key: u64) -> Result<(), LogError> {
+        let room = self.log.reserve(17, Priority::Delete, Duration::from_secs(10)).await?;
+        let record = Record { head: encode(DELETE, key, 0, &[]), body: Vec::new(), version: None };
+        self.log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
+    }
+
+    /// Saves the state, as a store persists its index.
+    pub(super) async fn save(&self) {
+        let state = self.model.0.lock().state.clone();
+        self.log.flush().await.expect("flushes");
+        self.model.0.lock().saved = state;
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.model.0.lock().state.clone()
+    }
+
+    /// Keys with versions and values, without where they lie.
+    pub(super) fn content(&self) -> BTreeMap<u64, (Lsn, u64)> {
+        self.state().entries.into_iter().map(|(key, e)| (key, (e.version, e.seed))).collect()
+    }
+
+    pub(super) fn deletes_dropped(&self) -> usize {
+        self.model.0.lock().deletes_dropped.len()
+    }
+
+    /// Every value reads back as it was written.
+    pub(super) async fn check_all(&self) {
+        for key in self.state().entries.into_keys() {
+            let mut tries = 0;
+            'again: loop {
+                tries += 1;
+                assert!(tries < 1000, "key {key} moves all the time");
+                let Some(entry) = self.state().entries.get(&key).cloned() else { break };
+                let parts: Vec<_> = if entry.chunks.is_empty() { vec![entry.at] } else { entry.chunks.clone() };
+                for (i, at) in parts.iter().enumerate() {
+                    match self.log.read(*at, 0..at.body_len).await {
+                        Ok(got) => assert_eq!(got, body(entry.seed + i as u64, at.body_len as usize), "key {key}"),
+                        Err(LogError::Moved) => continue 'again,
+                        Err(error) => panic!("key {key}: {error}"),
+                    }
+                }
+                break;
+            }
+        }
+    }
+}
