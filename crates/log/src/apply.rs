@@ -1,6 +1,7 @@
 //! Hands committed records to the layer above, in LSN order, off the committer's path, and then answers those who wait.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,6 +20,10 @@ pub(crate) struct ToApply {
 /// Runs until the committer is gone.
 pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>) {
     while let Some(frame) = queue.recv().await {
+        // Told before, so that whoever sees an effect of this frame and then asks for a flush gets one that covers it.
+        if let Some(last) = frame.applied.last() {
+            shared.applying.store(last.lsn, SeqCst);
+        }
         shared.applier.apply(&frame.applied);
         if let Some(last) = frame.applied.last() {
             shared.applied.send_replace(last.lsn);

@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) scrub: Scrub,
     pub(crate) background: Background,
     pub(crate) applied: watch::Sender<Lsn>,
+    /// The last LSN that has been given to the applier, which may not be done with it.
+    pub(crate) applying: AtomicU64,
     pub(crate) durable: watch::Sender<Lsn>,
     /// Counts chunks that have been written.
     pub(crate) chunks_written: AtomicU64,
@@ -234,12 +236,12 @@ impl Log {
         self.shared.extents.usage()
     }
 
-    /// Makes everything that has been applied durable and returns the LSN up to which that is.
+    /// Makes everything that has been applied, or is being applied, durable and returns the LSN up to which that is.
     ///
     /// # Errors
     /// [`LogError::Failed`] when the log cannot.
     pub async fn flush(&self) -> Result<Lsn, LogError> {
-        let target = *self.shared.applied.borrow();
+        let target = self.shared.applying.load(SeqCst);
         let mut durable = self.shared.durable.subscribe();
         let mut latch = self.shared.latch.watch();
         loop {

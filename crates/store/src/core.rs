@@ -120,6 +120,12 @@ pub(crate) struct Core {
     pub(crate) sealing: AtomicBool,
     pub(crate) sealed: Mutex<Option<Persisted>>,
     pub(crate) checkpoint_due: Notify,
+    /// Space waits for a checkpoint.
+    pub(crate) checkpoint_wanted: AtomicBool,
+    /// Held while records are applied, and while the state so far is set apart.
+    pub(crate) applying: Mutex<()>,
+    /// A checkpoint is due when this many bytes of records have been committed.
+    pub(crate) checkpoint_log_bytes: u64,
     pub(crate) persisted: Mutex<Persisted>,
     /// Read by those who derive a record from another's manifest until it is submitted; written by the one who moves chunks.
     pub(crate) manifests: tokio::sync::RwLock<()>,

@@ -49,7 +49,8 @@ pub struct StoreOptions {
     pub index_cache_bytes: u64,
     /// The index is persisted when this many bytes of it have changed,
     pub memtable_bytes_max: u64,
-    /// or when this many bytes of records have been committed since: bounds what a start replays.
+    /// or when this many bytes of records have been committed since (in a small pool, an eighth of it): bounds what a start replays,
+    /// and how much space waits for a checkpoint.
     pub checkpoint_log_bytes: u64,
     /// Bytes that every part of an upload but the last must have.
     pub part_min_bytes: u64,
@@ -75,6 +76,13 @@ impl Default for StoreOptions {
             part_min_bytes: 5 << 20,
             upload_expiry: None,
         }
+    }
+}
+
+impl StoreOptions {
+    /// The bound on what is committed between checkpoints, in a pool that may grow to `capacity_bytes`.
+    pub(crate) fn checkpoint_log_bytes_in(&self, capacity_bytes: u64) -> u64 {
+        self.checkpoint_log_bytes.min((capacity_bytes / 8).max(1 << 20))
     }
 }
 

@@ -26,6 +26,9 @@ use steadfast_log::Log;
 /// How long to wait before trying again to persist the index.
 const PERSIST_AGAIN: Duration = Duration::from_secs(5);
 
+/// From one checkpoint that was asked for to the next: each costs a few flushes of the index's files.
+const WANTED_EVERY: Duration = Duration::from_millis(500);
+
 /// How often old uploads are looked for.
 const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
 
@@ -153,6 +156,9 @@ impl Store {
             sealing: AtomicBool::new(false),
             sealed: Mutex::new(None),
             checkpoint_due: Notify::new(),
+            checkpoint_wanted: AtomicBool::new(false),
+            applying: Mutex::new(()),
+            checkpoint_log_bytes: options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes),
             persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
             manifests: tokio::sync::RwLock::new(()),
             last_manifest: Default::default(),
@@ -173,6 +179,7 @@ impl Store {
         let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
         env.spawn("store-maintenance", maintain(core.clone(), log.clone(), shared.closing.subscribe()));
         if replayed_records > 0 {
+            let _one = core.applying.lock();
             core.seal();
         }
         let store = Self { core, log, shared };
@@ -244,13 +251,25 @@ async fn persist(core: &Arc<Core>) -> bool {
     true
 }
 
-/// Persists checkpoints as they are sealed, and tidies up the index.
+/// Persists checkpoints as they are sealed, seals one when space waits for it, and tidies up the index.
 async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
+    let mut wanted_last: Option<Duration> = None;
     loop {
+        let since = wanted_last.map_or(WANTED_EVERY, |last| core.env.now().saturating_sub(last));
+        let wanted = core.checkpoint_wanted.load(Ordering::Acquire);
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return,
             () = core.checkpoint_due.notified() => {}
+            () = core.env.sleep(WANTED_EVERY.saturating_sub(since)), if wanted => {}
+        }
+        if since >= WANTED_EVERY && core.checkpoint_wanted.swap(false, Ordering::AcqRel) {
+            wanted_last = Some(core.env.now());
+            let _one = core.applying.lock();
+            core.seal();
+        }
+        if !core.sealing.load(Ordering::Acquire) {
+            continue;
         }
         // Asynchronous commits are applied before they are durable, and the index must not know more than the log.
         match log.flush().await {

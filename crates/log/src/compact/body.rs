@@ -49,7 +49,10 @@ impl Compactor {
                 count = 0;
             }
         }
-        self.repoint(moves).await
+        self.repoint(moves).await?;
+        // What made the rest dead may be an asynchronous commit: a power cut that takes it back must find the chunks.
+        self.log.flush().await?;
+        Ok(())
     }
 
     async fn is_live(&self, item: &Item) -> Result<bool, Halt> {

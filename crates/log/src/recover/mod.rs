@@ -116,6 +116,7 @@ pub(crate) async fn open(
         scrub: Scrub::default(),
         background: Background::new(),
         applied: watch::Sender::new(durable_lsn),
+        applying: AtomicU64::new(durable_lsn),
         durable: watch::Sender::new(durable_lsn),
         chunks_written: AtomicU64::new(0),
         ended: watch::Sender::new(open.is_none()),

@@ -44,6 +44,7 @@ pub(crate) struct StoreApplier {
 impl Applier for StoreApplier {
     fn apply(&self, records: &[Applied]) {
         let core = &self.core;
+        let _one = core.applying.lock();
         let mut log_bytes = 0;
         for record in records {
             log_bytes += Log::footprint(&record.location);
@@ -61,6 +62,12 @@ impl Applier for StoreApplier {
 
     fn checkpoint(&self) -> Lsn {
         self.core.persisted.lock().lsn
+    }
+
+    fn checkpoint_wanted(&self) {
+        if !self.core.checkpoint_wanted.swap(true, Ordering::AcqRel) {
+            self.core.checkpoint_due.notify_one();
+        }
     }
 
     fn usage(&self) -> Vec<ExtentUsage> {
@@ -286,7 +293,7 @@ impl Core {
             Some(_) => {}
             None => {
                 if changed >= self.options.memtable_bytes_max
-                    || self.log_bytes.load(Ordering::Relaxed) >= self.options.checkpoint_log_bytes
+                    || self.log_bytes.load(Ordering::Relaxed) >= self.checkpoint_log_bytes
                 {
                     self.seal();
                 }
@@ -294,7 +301,7 @@ impl Core {
         }
     }
 
-    /// Sets the state so far apart to be persisted. Only by the applier, or when it no longer runs.
+    /// Sets the state so far apart to be persisted. With `applying` held, or when the applier no longer runs.
     pub(crate) fn seal(&self) -> bool {
         let checkpoint = self.snapshot();
         if checkpoint.lsn == self.persisted.lock().lsn || self.sealing.swap(true, Ordering::AcqRel) {

@@ -1,0 +1,124 @@
+//! Space that is given back: a small pool that was full takes writes again, without a restart.
+#![allow(missing_docs, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::BUCKET;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log, LogError};
+use steadfast_store::{Attributes, BucketSettings, Condition, IndexKind, Store, StoreError, StoreOptions, Written};
+
+const POOL_BYTES: u64 = 32 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+async fn open(index: IndexKind) -> Store {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(POOL_BYTES));
+    let format = FormatOptions { extent_bytes: Some(1 << 20), force: false };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+    let mut options = StoreOptions { inline_max_bytes: 100_000, chunk_bytes: 200_000, ..common::options() };
+    options.log.compaction.interval = Duration::from_millis(50);
+    let (store, _) = Store::open(disk, index, Env::tokio(), options).await.expect("open");
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store
+}
+
+async fn put(store: &Store, key: &str, size: usize) -> Result<Written, StoreError> {
+    let mut writer = store.writer(BUCKET, key, Some(size as u64)).await?;
+    let fill = key.as_bytes().iter().fold(7u8, |a, b| a.wrapping_mul(31).wrapping_add(*b));
+    writer.write(vec![fill; size].into()).await?;
+    writer.commit(Attributes::default(), Condition::None, None).await
+}
+
+/// Puts until it is full; how many were taken.
+async fn fill(store: &Store, size: usize) -> usize {
+    for n in 0..10_000 {
+        match put(store, &format!("k{n}"), size).await {
+            Ok(_) => {}
+            Err(StoreError::Log(LogError::Full)) => return n,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    panic!("never full");
+}
+
+/// Does it again and again until there is room for it.
+async fn in_time<F: Future<Output = Result<Written, StoreError>>>(store: &Store, work: impl Fn() -> F) {
+    let env = Env::tokio();
+    let begun = env.now();
+    loop {
+        match work().await {
+            Ok(_) => return,
+            Err(StoreError::Log(LogError::Full) | StoreError::Busy(_)) => {
+                let status = store.status();
+                assert!(env.now() - begun < LONG, "still full: {:?}, {:?}", status.log.extents, status.log.compaction);
+                env.sleep(Duration::from_millis(20)).await;
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+async fn put_in_time(store: &Store, key: &str, size: usize) {
+    in_time(store, || put(store, key, size)).await;
+}
+
+async fn full_and_back(index: IndexKind, size: usize) {
+    let store = open(index).await;
+    let count = fill(&store, size).await;
+    assert!((count * size) as u64 > POOL_BYTES / 3, "{count} objects of {size} bytes is not full");
+    for n in 0..count {
+        let key = format!("k{n}");
+        in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
+    }
+    // As much as had been there before.
+    for n in 0..count * 3 / 4 {
+        put_in_time(&store, &format!("again{n}"), size).await;
+    }
+    let last = common::get(&store, &format!("again{}", count / 2)).await.expect("there");
+    assert_eq!(last.len(), size);
+    store.close().await.expect("close");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_pool_of_small_objects_recovers() {
+    full_and_back(IndexKind::memory(), 10_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_pool_of_large_objects_recovers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    full_and_back(IndexKind::Lsm(dir.path().join("index")), 700_000).await;
+}
+
+async fn overwrite(size: usize, keys: usize) {
+    let store = open(IndexKind::memory()).await;
+    let mut written = 0;
+    let mut n = 0;
+    while written < 10 * POOL_BYTES {
+        put_in_time(&store, &format!("k{}", n % keys), size).await;
+        written += size as u64;
+        n += 1;
+    }
+    for n in 0..keys {
+        let data = common::get(&store, &format!("k{n}")).await.expect("there");
+        assert_eq!(data.len(), size);
+    }
+    let status = store.status().log;
+    assert!(status.compaction.recycled > 100, "{:?}", status.compaction);
+    assert!(status.compaction.stuck.is_empty(), "{:?}", status.compaction.stuck);
+    store.close().await.expect("close");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwriting_small_objects_goes_on() {
+    overwrite(20_000, 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwriting_large_objects_goes_on() {
+    overwrite(500_000, 20).await;
+}
