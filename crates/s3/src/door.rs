@@ -22,6 +22,7 @@ use crate::context::{BodyFault, Observer, RequestContext};
 use crate::error::{invalid_request, request_timeout, slow_down};
 use crate::handler::Handler;
 use crate::io::StallIo;
+use crate::md5::Md5Pool;
 use crate::options::S3Options;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -38,6 +39,9 @@ pub enum DoorError {
     /// A domain that cannot be a host name.
     #[error("{0:?} is not a domain name")]
     InvalidDomain(String),
+    /// The operating system gives no thread to compute hashes.
+    #[error("cannot start a thread: {0}; raise the limit of processes")]
+    Thread(String),
 }
 
 /// The S3 door over a store: a hyper service. Cloning shares it.
@@ -75,7 +79,8 @@ impl S3Door {
         observer: Option<Arc<dyn Observer>>,
     ) -> Result<Self, DoorError> {
         check(&options)?;
-        let handler = Handler::new(store, env.clone(), compute.unwrap_or_else(|| env.clone()), options.clone());
+        let md5 = Md5Pool::new().map_err(|e| DoorError::Thread(e.to_string()))?;
+        let handler = Handler::new(store, env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
         let mut builder = S3ServiceBuilder::new(handler);
         builder.set_auth(Keys::new(&options.credentials));
         builder.set_access(SignedOnly);

@@ -9,6 +9,7 @@ use steadfast_flow::Env;
 use steadfast_store::Store;
 
 use crate::context::RequestContext;
+use crate::md5::Md5Pool;
 use crate::ops::{buckets, copy, delete, list, read, tags, uploads, write};
 use crate::options::S3Options;
 
@@ -18,12 +19,14 @@ pub(crate) struct Handler {
     pub(crate) env: Env,
     /// Where large bodies are hashed.
     pub(crate) compute: Env,
+    /// What computes the MD5 of large bodies.
+    pub(crate) md5: Arc<Md5Pool>,
     pub(crate) options: S3Options,
 }
 
 impl Handler {
-    pub(crate) fn new(store: Store, env: Env, compute: Env, options: S3Options) -> Self {
-        Self { store, env, compute, options }
+    pub(crate) fn new(store: Store, env: Env, compute: Env, md5: Md5Pool, options: S3Options) -> Self {
+        Self { store, env, compute, md5: Arc::new(md5), options }
     }
 }
 

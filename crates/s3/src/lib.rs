@@ -24,6 +24,7 @@ mod door;
 mod error;
 mod handler;
 mod io;
+mod md5;
 mod ops;
 mod options;
 mod receive;

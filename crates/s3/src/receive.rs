@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ::md5::{Digest as _, Md5};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::HeaderMap;
-use md5::{Digest as _, Md5};
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
 use steadfast_flow::Env;
 use steadfast_store::ObjectWriter;
@@ -15,6 +15,7 @@ use steadfast_store::ObjectWriter;
 use crate::checksum::{Algorithm, Claim, Hasher, bad_digest, header_name};
 use crate::context::RequestContext;
 use crate::error::{body_error, custom, incomplete_body, store_error};
+use crate::md5::{BodyMd5, Md5Pool};
 use crate::options::EtagKind;
 
 /// What is to be computed of a body and what it must match.
@@ -77,7 +78,7 @@ pub(crate) struct Received {
     pub(crate) checksum: Option<(Algorithm, String)>,
 }
 
-/// Moves `body` into `writer`. Everything that `wanted` claims has been checked when this returns.
+/// Moves `body` into `writer`, its MD5 computed by `pool` where one is given. Everything that `wanted` claims has been checked when this returns.
 ///
 /// # Errors
 /// `BadDigest`, `IncompleteBody`, `RequestTimeout`, and the store's.
@@ -88,11 +89,12 @@ pub(crate) async fn receive<S>(
     wanted: Wanted,
     context: Option<&Arc<RequestContext>>,
     env: &Env,
+    pool: Option<&Md5Pool>,
 ) -> S3Result<Received>
 where
     S: Stream<Item = Result<Bytes, StdError>> + Unpin,
 {
-    let mut md5 = (wanted.etag == EtagKind::Md5 || wanted.content_md5.is_some()).then(Md5::new);
+    let mut md5 = (wanted.etag == EtagKind::Md5 || wanted.content_md5.is_some()).then(|| BodyMd5::new(pool));
     let mut hasher = wanted.claim.algorithm.map(Hasher::new);
     let mut bytes = 0;
     while let Some(piece) = body.next().await {
@@ -102,7 +104,7 @@ where
             return Err(if wanted.length.is_some() { incomplete_body() } else { too_large() });
         }
         if let Some(md5) = &mut md5 {
-            md5.update(&piece);
+            md5.update(&piece).await;
         }
         if let Some(hasher) = &mut hasher {
             hasher.update(&piece);
@@ -113,7 +115,10 @@ where
         return Err(incomplete_body());
     }
 
-    let md5: Option<[u8; 16]> = md5.map(|m| m.finalize().into());
+    let md5 = match md5 {
+        Some(md5) => Some(md5.finish().await.ok_or_else(|| s3_error!(ServiceUnavailable, "The server is stopping."))?),
+        None => None,
+    };
     if wanted.content_md5.is_some() && wanted.content_md5 != md5 {
         return Err(S3Error::with_message(
             S3ErrorCode::BadDigest,

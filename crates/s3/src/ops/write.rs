@@ -37,13 +37,14 @@ impl Handler {
         let Intake { body, trailers, wanted, context } = intake;
         let env = self.env.clone();
         if wanted.length().is_some_and(|n| n <= self.options.inline_hash_bytes) {
-            let received = receive(body, trailers, &mut writer, wanted, context.as_ref(), &env).await?;
+            let received = receive(body, trailers, &mut writer, wanted, context.as_ref(), &env, None).await?;
             return Ok((writer, received));
         }
         let (mut tx, rx) = tokio::sync::oneshot::channel();
+        let md5 = self.md5.clone();
         self.compute.spawn("s3_body", async move {
             let work = async {
-                let received = receive(body, trailers, &mut writer, wanted, context.as_ref(), &env).await?;
+                let received = receive(body, trailers, &mut writer, wanted, context.as_ref(), &env, Some(&md5)).await?;
                 Ok((writer, received))
             };
             let result = tokio::select! {
