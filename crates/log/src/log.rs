@@ -294,6 +294,7 @@ impl Log {
             gather_timeouts: metrics.gather_timeouts.load(Relaxed),
             pending_bytes,
             pending_bytes_max,
+            budgets: shared.room.budgets(),
             read_damage: metrics.read_damage.load(Relaxed),
             reads_healed: metrics.reads_healed.load(Relaxed),
             compaction: shared.compaction.status(metrics.frame_bytes.load(Relaxed) + metrics.chunk_bytes.load(Relaxed)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
-use steadfast_flow::{Budget, Env, Permit, Refused};
+use steadfast_flow::{Budget, Env, FlowStatus, Permit, Refused};
 
 use crate::extents::{Extents, TakeError};
 use crate::latch::Latch;
@@ -81,6 +81,11 @@ impl Room {
 
     pub(crate) fn pending(&self) -> (u64, u64) {
         (self.writes.used_bytes() + self.reserve.used_bytes(), self.writes.limit_bytes() + self.reserve.limit_bytes())
+    }
+
+    /// The budgets: of new data, and of deletes and compaction.
+    pub(crate) fn budgets(&self) -> Vec<FlowStatus> {
+        vec![self.writes.status(), self.reserve.status()]
     }
 
     /// What the open commit extent can still take.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
+use steadfast_flow::FlowStatus;
 
 use crate::latch::LogState;
 use crate::{CompactionStatus, ExtentUsage, Lsn, ScrubStatus};
@@ -130,6 +131,8 @@ pub struct LogStatus {
     pub pending_bytes: u64,
     /// The bound on them.
     pub pending_bytes_max: u64,
+    /// The budgets of them, with who waits and who was refused.
+    pub budgets: Vec<FlowStatus>,
     /// Reads that found damage, or could not read.
     pub read_damage: u64,
     /// Reads that succeeded on a second try.

@@ -75,6 +75,30 @@ pub fn table(status: &Value) -> String {
             .collect();
         line("extents", counts.join(", "));
     }
+    if let Some(compaction) = status.pointer("/store/log/compaction") {
+        let n = |key: &str| compaction[key].as_u64().unwrap_or_default();
+        let mut value = format!("{} extents won back, {} moved", n("recycled"), size(n("moved_bytes")));
+        if n("waiting_for_checkpoint") > 0 {
+            let _ = write!(value, ", {} waiting for the index", n("waiting_for_checkpoint"));
+        }
+        if compaction["space_low"] == Value::Bool(true) {
+            value.push_str(", SPACE IS LOW");
+        }
+        if let Some(stuck) = compaction["stuck"].as_array().filter(|stuck| !stuck.is_empty()) {
+            let _ = write!(value, ", {} STUCK", stuck.len());
+        }
+        line("compaction", value);
+    }
+    if let Some(scrub) = status.pointer("/store/log/scrub") {
+        let n = |key: &str| scrub[key].as_u64().unwrap_or_default();
+        let pass = if scrub["running"] == Value::Bool(true) {
+            format!("{} of {} extents of this pass", n("extents_done"), n("extents_total"))
+        } else {
+            format!("{} passes", n("passes"))
+        };
+        let found = if n("damaged") == 0 { "no damage".to_owned() } else { format!("{} DAMAGED", n("damaged")) };
+        line("scrub", format!("{pass}, {} read, {found}", size(n("read_bytes"))));
+    }
     if let (Some(accepted), Some(durable)) = (number("/store/log/accepted_lsn"), number("/store/log/durable_lsn")) {
         line("commits", format!("LSN {durable} durable, {} on their way", accepted.saturating_sub(durable)));
     }

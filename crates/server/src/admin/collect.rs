@@ -21,6 +21,10 @@ pub enum Kind {
     Counter,
     /// As a counter, from microseconds to seconds.
     Seconds,
+    /// How long a list is, as a gauge.
+    Count,
+    /// As a gauge, from milliseconds since the Unix epoch to seconds.
+    Timestamp,
     /// Counts by powers of two.
     Histogram,
     /// The same, from microseconds to seconds.
@@ -85,8 +89,13 @@ impl Collector for StatusCollector {
 
 fn encode(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, value: &Value) -> Result<(), fmt::Error> {
     match metric.kind {
-        Kind::Gauge => {
-            let Some(value) = number(value) else { return Ok(()) };
+        Kind::Gauge | Kind::Count | Kind::Timestamp => {
+            let value = match metric.kind {
+                Kind::Count => value.as_array().map(|list| list.len() as f64),
+                Kind::Timestamp => number(value).map(|ms| ms / 1e3),
+                _ => number(value),
+            };
+            let Some(value) = value else { return Ok(()) };
             ConstGauge::new(value).encode(encoder.encode_descriptor(
                 metric.name,
                 metric.help,
@@ -146,7 +155,7 @@ fn bounds(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt
     Ok(())
 }
 
-use Kind::{Counter, Gauge, Histogram, Seconds, SecondsHistogram};
+use Kind::{Count, Counter, Gauge, Histogram, Seconds, SecondsHistogram, Timestamp};
 
 /// All metrics that come from the status.
 pub const TABLE: &[Metric] = &[
@@ -210,6 +219,64 @@ pub const TABLE: &[Metric] = &[
     metric("/store/log/extents/live_body_bytes", "log_live_body_bytes", Gauge, "Live bytes in body extents"),
     metric("/store/log/read_damage", "log_read_damage", Counter, "Reads that found damage or could not read"),
     metric("/store/log/reads_healed", "log_reads_healed", Counter, "Reads that succeeded on a second try"),
+    metric("/store/log/compaction/recycled", "compaction_recycled_extents", Counter, "Extents won back"),
+    metric(
+        "/store/log/compaction/records_moved",
+        "compaction_moved_records",
+        Counter,
+        "Records moved out of extents that were mostly dead",
+    ),
+    metric("/store/log/compaction/chunks_moved", "compaction_moved_chunks", Counter, "Chunks moved"),
+    metric("/store/log/compaction/moved_bytes", "compaction_moved_bytes", Counter, "Bytes of both"),
+    metric(
+        "/store/log/compaction/write_amplification_percent",
+        "compaction_write_amplification_percent",
+        Gauge,
+        "Bytes written for each 100 bytes that were asked to be written",
+    ),
+    metric(
+        "/store/log/compaction/space_low",
+        "compaction_space_low",
+        Gauge,
+        "1 when space is low and it runs without a bound",
+    ),
+    metric(
+        "/store/log/compaction/waiting_for_checkpoint",
+        "compaction_waiting_extents",
+        Gauge,
+        "Extents that wait for the index to be saved",
+    ),
+    metric(
+        "/store/log/compaction/pinned",
+        "compaction_pinned_extents",
+        Gauge,
+        "Emptied extents that somebody still reads",
+    ),
+    metric(
+        "/store/log/compaction/stuck",
+        "compaction_stuck_extents",
+        Count,
+        "Extents that cannot be emptied: something in them is damaged",
+    ),
+    metric("/store/log/scrub/running", "scrub_running", Gauge, "1 while a pass goes on"),
+    metric(
+        "/store/log/scrub/extents_done",
+        "scrub_extents_done",
+        Gauge,
+        "Extents verified in this pass, or in the last one",
+    ),
+    metric("/store/log/scrub/extents_total", "scrub_extents", Gauge, "Extents that this pass has to verify"),
+    metric("/store/log/scrub/passes", "scrub_passes", Counter, "Passes completed"),
+    metric(
+        "/store/log/scrub/last_pass_ms",
+        "scrub_last_pass_seconds",
+        Timestamp,
+        "When the last pass ended, in seconds since 1970",
+    ),
+    metric("/store/log/scrub/read_bytes", "scrub_read_bytes", Counter, "Bytes read"),
+    metric("/store/log/scrub/records", "scrub_records", Counter, "Records and chunks verified"),
+    metric("/store/log/scrub/healed", "scrub_healed", Counter, "Extents that verified only on a second try"),
+    metric("/store/log/scrub/damaged", "scrub_damaged", Counter, "Damages found, each counted once"),
 ];
 
 #[cfg(test)]
@@ -229,7 +296,9 @@ mod tests {
                 "ready": true,
                 "cpu_us": 1_500_000,
                 "store": {"log": {"group_size": {"buckets": [1, 0, 3], "count": 4, "sum": 20},
-                                  "flush_us": {"buckets": [0, 2], "count": 2, "sum": 5}}},
+                                  "flush_us": {"buckets": [0, 2], "count": 2, "sum": 5},
+                                  "compaction": {"stuck": [{}, {}], "recycled": 3},
+                                  "scrub": {"last_pass_ms": 1500, "running": false}}},
                 "bounds": [{"name": "s3_requests", "limit": 7, "used": 2, "peak": 3, "waiting": 0, "refused": 9, "granted": 4}],
             })
         }
@@ -249,6 +318,10 @@ mod tests {
             "steadfast_log_group_size_bucket{le=\"+Inf\"} 4",
             "steadfast_log_group_size_sum 20.0",
             "steadfast_log_flush_seconds_count 2",
+            "steadfast_compaction_stuck_extents 2.0",
+            "steadfast_compaction_recycled_extents_total 3.0",
+            "steadfast_scrub_last_pass_seconds 1.5",
+            "steadfast_scrub_running 0.0",
             "steadfast_bound_used{bound=\"s3_requests\"} 2.0",
             "steadfast_bound_refused_total{bound=\"s3_requests\"} 9.0",
         ] {

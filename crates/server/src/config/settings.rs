@@ -54,6 +54,32 @@ sections! {
         body_writes: usize = 16, in 1..=1024;
     }
 
+    /// How space of deleted and overwritten data is won back: what is still needed of an extent is moved, the extent is used again.
+    compaction: CompactionSection {
+        /// Whether it runs. Without it, a pool only fills.
+        enabled: bool = true;
+        /// Bytes read and written for it a second, at most, while there is space; "0 B" for no bound. When space is low there is none.
+        rate: Size = Size::mib(64), in 0..=1_099_511_627_776;
+        /// How much of an extent must be dead for the rest of it to be moved, in percent.
+        dead_percent: usize = 50, in 1..=100;
+        /// The same when space is low.
+        dead_percent_low: usize = 10, in 1..=100;
+        /// Space is low when less than this is free, in percent of what the pool may grow to.
+        low_percent: usize = 15, in 0..=90;
+        /// How often to look for work.
+        interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;
+    }
+
+    /// How everything stored is read and compared with its checksums in the background.
+    scrub: ScrubSection {
+        /// Whether it runs.
+        enabled: bool = true;
+        /// Bytes read for it a second, at most; "0 B" for no bound.
+        rate: Size = Size::mib(16), in 0..=1_099_511_627_776;
+        /// From the end of one pass to the beginning of the next, and from the start to the first.
+        interval: Duration = Duration::from_secs(6 * 3600), in 1_000_000..=31_536_000_000_000;
+    }
+
     /// Objects.
     store: StoreSection {
         /// Bodies up to this size are committed within their record, in one write; larger ones stream.

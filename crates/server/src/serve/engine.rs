@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steadfast_disk::{Disk, DiskOptions, FileDisk};
 use steadfast_flow::Env;
-use steadfast_log::{FormatOptions, Log, LogOptions, LogState};
+use steadfast_log::{CompactionOptions, FormatOptions, Log, LogOptions, LogState, ScrubOptions};
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
 use crate::config::{Config, IoMode};
@@ -163,6 +163,10 @@ pub fn format_options(config: &Config, force: bool) -> FormatOptions {
     FormatOptions { extent_bytes: config.data.extent_size.map(|size| size.0), force }
 }
 
+fn percent(value: usize) -> u32 {
+    value.min(100) as u32
+}
+
 fn store_options(config: &Config) -> StoreOptions {
     let log = LogOptions {
         pending_bytes_max: config.log.write_budget.0,
@@ -170,6 +174,19 @@ fn store_options(config: &Config) -> StoreOptions {
         gather: config.log.gather,
         prefill_ahead_bytes: config.log.prefill_ahead.0,
         body_writes_max: config.log.body_writes,
+        compaction: CompactionOptions {
+            enabled: config.compaction.enabled,
+            bytes_s: config.compaction.rate.0,
+            dead_percent_min: percent(config.compaction.dead_percent),
+            dead_percent_min_low: percent(config.compaction.dead_percent_low),
+            low_percent: percent(config.compaction.low_percent),
+            interval: config.compaction.interval,
+        },
+        scrub: ScrubOptions {
+            enabled: config.scrub.enabled,
+            bytes_s: config.scrub.rate.0,
+            interval: config.scrub.interval,
+        },
         ..LogOptions::default()
     };
     StoreOptions {
