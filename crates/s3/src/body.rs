@@ -15,7 +15,7 @@ use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
 
 /// The body of a request: counts what comes, and ends with an error when nothing comes for too long. Time that passes while nobody asks
 /// for more (back-pressure) does not count.
-pub(crate) struct RequestBody<B> {
+pub(crate) struct RequestBody<B: Body> {
     inner: B,
     context: Arc<RequestContext>,
     env: Env,
@@ -24,9 +24,17 @@ pub(crate) struct RequestBody<B> {
     waiting_since: Option<Duration>,
 }
 
-impl<B: Unpin> Unpin for RequestBody<B> {}
+impl<B: Body + Unpin> Unpin for RequestBody<B> {}
 
-impl<B> RequestBody<B> {
+impl<B: Body> Drop for RequestBody<B> {
+    fn drop(&mut self) {
+        if !self.inner.is_end_stream() {
+            self.context.set_unread(self.inner.size_hint().exact().unwrap_or(u64::MAX));
+        }
+    }
+}
+
+impl<B: Body> RequestBody<B> {
     pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, stall: Duration) -> Self {
         Self { inner, context, env, stall, timer: None, waiting_since: None }
     }

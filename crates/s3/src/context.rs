@@ -43,6 +43,7 @@ pub(crate) struct RequestContext {
     operation: OnceLock<&'static str>,
     pub(crate) bytes_in: AtomicU64,
     fault: AtomicU8,
+    unread: AtomicU64,
 }
 
 impl RequestContext {
@@ -52,6 +53,7 @@ impl RequestContext {
             operation: OnceLock::new(),
             bytes_in: AtomicU64::new(0),
             fault: AtomicU8::new(0),
+            unread: AtomicU64::new(0),
         }
     }
 
@@ -65,6 +67,16 @@ impl RequestContext {
 
     pub(crate) fn set_fault(&self, fault: BodyFault) {
         self.fault.store(fault as u8 + 1, Relaxed);
+    }
+
+    /// The body was let go of before its end, which is this many bytes away (`u64::MAX` when nobody said).
+    pub(crate) fn set_unread(&self, bytes: u64) {
+        self.unread.store(bytes, Relaxed);
+    }
+
+    /// How much of the body will not be asked for.
+    pub(crate) fn unread(&self) -> u64 {
+        self.unread.load(Relaxed)
     }
 
     pub(crate) fn fault(&self) -> Option<BodyFault> {

@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,6 +27,9 @@ use crate::md5::Md5Pool;
 use crate::options::S3Options;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
+/// A client that has more than this of a body left to send when it is answered is told that the connection ends with the answer; less
+/// is mostly there already, and is passed over.
+const UNREAD_BYTES_MAX: u64 = 64 << 10;
 
 /// Why the options were refused.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -105,21 +109,22 @@ impl S3Door {
     /// Serves one connection, which is ready (accepted, and past its TLS handshake). The result is a future that ends with
     /// the connection; [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the request that
     /// is being served finish.
-    pub fn connection<I>(&self, io: I) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Self>
+    pub fn connection<I>(&self, io: I) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Visit>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         let options = &self.0.options;
-        let io = StallIo::new(io, self.0.env.clone(), options.response_stall);
+        let linger = Arc::new(AtomicBool::new(false));
+        let io = StallIo::new(io, self.0.env.clone(), options.response_stall, linger.clone());
         hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(options.header_timeout)
             .max_buf_size(options.connection_buffer_bytes.max(8192))
-            .serve_connection(TokioIo::new(io), self.clone())
+            .serve_connection(TokioIo::new(io), Visit { door: self.clone(), linger })
     }
 
-    /// Serves one request.
-    pub async fn handle(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    /// Serves one request; `linger` becomes whether the client may still be sending it when it is answered.
+    async fn handle(&self, request: Request<Incoming>, linger: &AtomicBool) -> Response<ResponseBody> {
         let shared = &self.0;
         let context = Arc::new(RequestContext::new(shared.env.random_u64()));
         let started = shared.env.now();
@@ -129,6 +134,7 @@ impl S3Door {
             response = error_response(request_timeout());
         }
         self.finish(&mut response, &context);
+        linger.store(context.unread() > 0, Relaxed);
         let tail = Tail {
             context,
             observer: shared.observer.clone(),
@@ -148,21 +154,19 @@ impl S3Door {
         context: &Arc<RequestContext>,
     ) -> (Response<Body>, Option<Pass>) {
         let shared = &self.0;
+        let request =
+            request.map(|body| RequestBody::new(body, context.clone(), shared.env.clone(), shared.options.body_stall));
         let Ok(pass) = shared.gate.enter(shared.options.request_wait).await else {
             return (error_response(slow_down("requests served at a time")), None);
         };
         if let Some(error) = refuse_early(&request) {
             return (error_response(error), Some(pass));
         }
-        let (mut parts, body) = request.into_parts();
-        parts.extensions.insert(context.clone());
-        let body = if http_body::Body::is_end_stream(&body) {
-            Body::empty()
-        } else {
-            let body = RequestBody::new(body, context.clone(), shared.env.clone(), shared.options.body_stall);
-            Body::http_body_unsync(body)
-        };
-        let response = match shared.s3.call(Request::from_parts(parts, body)).await {
+        let mut request = request.map(|body| {
+            if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::http_body_unsync(body) }
+        });
+        request.extensions_mut().insert(context.clone());
+        let response = match shared.s3.call(request).await {
             Ok(response) => response,
             Err(error) => {
                 tracing::error!(request = %context.id, ?error, "a response could not be made");
@@ -186,6 +190,9 @@ impl S3Door {
             response.headers_mut().remove(CONTENT_TYPE);
             response.headers_mut().remove(CONTENT_LENGTH);
         }
+        if context.unread() > UNREAD_BYTES_MAX {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Ok(id) = HeaderValue::from_str(&context.id) {
             response.headers_mut().insert(REQUEST_ID, id);
         }
@@ -197,14 +204,20 @@ impl S3Door {
     }
 }
 
-impl hyper::service::Service<Request<Incoming>> for S3Door {
+/// The door as one connection sees it.
+pub struct Visit {
+    door: S3Door,
+    linger: Arc<AtomicBool>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Visit {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let door = self.clone();
-        Box::pin(async move { Ok(door.handle(request).await) })
+        let (door, linger) = (self.door.clone(), self.linger.clone());
+        Box::pin(async move { Ok(door.handle(request, &linger).await) })
     }
 }
 
