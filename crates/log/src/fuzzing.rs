@@ -145,10 +145,13 @@ impl Image {
             .encode(&mut block);
         }
         seal_footer_block(&mut block, &self.id, data_end, 0, self.entries.len() as u32);
+        if self.entries.is_empty() {
+            block.clear();
+        }
         let footer_len = block.len() as u32;
         self.bytes.extend_from_slice(&block);
         self.bytes.resize(self.extent_bytes as usize - BLOCK, 0);
-        let commit = self.kind == ExtentKind::Commit;
+        let commit = self.kind == ExtentKind::Commit && !self.entries.is_empty();
         let trailer = Trailer {
             id: self.id,
             kind: self.kind,

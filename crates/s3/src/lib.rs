@@ -30,6 +30,6 @@ mod options;
 mod receive;
 
 pub use context::{Observer, RequestRecord};
-pub use door::{DoorError, S3Door};
+pub use door::{DoorError, S3Door, Visit};
 pub use io::StallIo;
 pub use options::{EtagKind, S3Options};

@@ -61,7 +61,9 @@ impl Walk<'_> {
             }
         }
         let Some(trailer) = trailer else { return };
-        if chain.is_some_and(|chain| chain.checksum != trailer.last_checksum || last_lsn != trailer.last_lsn) {
+        // An extent that was sealed before anything came into it has no last record.
+        let expected = if trailer.record_count == 0 { trailer.prev_lsn } else { trailer.last_lsn };
+        if chain.is_some_and(|chain| chain.checksum != trailer.last_checksum || last_lsn != expected) {
             let what = "the last frame is not the one that the trailer says".to_owned();
             self.findings.damage(Damage::new(self.id.extent, self.id.epoch, end, what));
         }

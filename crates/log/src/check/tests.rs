@@ -63,6 +63,13 @@ fn a_sound_pool_is_counted() {
 }
 
 #[test]
+fn an_extent_that_was_sealed_empty_is_sound() {
+    let empty = Image::new(1, 5, ExtentKind::Commit, EXTENT, 5);
+    let report = run(&pool(&[records().seal().0, empty.seal().0]));
+    assert_eq!((report.extents.commit_sealed, report.counts.records, report.last_lsn), (2, 5, 5));
+}
+
+#[test]
 fn flips_in_a_sealed_extent_of_records_are_found_and_named() {
     let image = records();
     let ranges = image.record_ranges();
