@@ -304,12 +304,12 @@ impl Extents {
     ///
     /// # Errors
     /// The disk's.
-    pub(crate) async fn recycle(&self, extent: u32, epoch: u64) -> Result<bool, TakeError> {
+    pub(crate) async fn recycle(&self, extent: u32, epoch: u64, pinned_too: bool) -> Result<bool, TakeError> {
         let header = {
             let mut table = self.0.table.lock();
             let recycled_lsn = table.recycled_lsn;
             let Some(slot) = table.slots.get_mut(extent as usize) else { return Ok(false) };
-            if slot.epoch != epoch || slot.state != ExtentState::Sealed || slot.pins > 0 {
+            if slot.epoch != epoch || slot.state != ExtentState::Sealed || slot.pins > 0 && !pinned_too {
                 return Ok(false);
             }
             slot.state = ExtentState::Busy;

@@ -60,6 +60,14 @@ pub enum Sabotage {
     UnverifiedReads,
     /// A record is written without flushing the chunks that it names.
     CommitBeforeChunks,
+    /// Recovery takes frames without looking at their checksums.
+    TornFrames,
+    /// Compaction drops deletes although what they hide may still be there.
+    EarlyTombstones,
+    /// Extents are recycled before the copies are flushed and the index's checkpoint has passed.
+    EarlyRecycle,
+    /// Extents are recycled while somebody reads them.
+    PinsIgnored,
 }
 
 impl Default for LogOptions {

@@ -42,6 +42,8 @@ pub(crate) struct Reader {
     asked: u64,
     ahead: FuturesOrdered<BoxFuture<'static, Piece>>,
     pub(crate) unreadable: Vec<u64>,
+    /// Payloads are not verified: to test the simulator.
+    pub(crate) trusting: bool,
 }
 
 impl Reader {
@@ -56,6 +58,7 @@ impl Reader {
             asked: from,
             ahead: FuturesOrdered::new(),
             unreadable: Vec::new(),
+            trusting: false,
         }
     }
 
@@ -94,8 +97,11 @@ impl Reader {
         if !header.is_at(id, at, extent_bytes) {
             return Err("the frame belongs elsewhere".into());
         }
+        let trusting = self.trusting;
         let frame = self.get(at, header.total_len() as usize).await;
-        header.verify_payload(frame).map_err(|e| e.to_string())?;
+        if !trusting {
+            header.verify_payload(frame).map_err(|e| e.to_string())?;
+        }
         Ok((header, checksum, frame))
     }
 

@@ -38,6 +38,14 @@ pub struct Counts {
     pub busy: u64,
     /// Requests that failed because the disk did.
     pub failed: u64,
+    /// Extents that compaction emptied and gave back.
+    pub recycled: u64,
+    /// Records that compaction appended again.
+    pub records_moved: u64,
+    /// Chunks that compaction copied.
+    pub chunks_moved: u64,
+    /// Passes of the scrub.
+    pub scrubs: u64,
 }
 
 impl Counts {
@@ -50,6 +58,10 @@ impl Counts {
         self.full += other.full;
         self.busy += other.busy;
         self.failed += other.failed;
+        self.recycled += other.recycled;
+        self.records_moved += other.records_moved;
+        self.chunks_moved += other.chunks_moved;
+        self.scrubs += other.scrubs;
     }
 }
 

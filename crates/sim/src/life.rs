@@ -45,6 +45,8 @@ pub(crate) struct Machine {
     /// Only look; no clients.
     pub(crate) idle: bool,
     pub(crate) after: Arc<Mutex<Option<Contents>>>,
+    /// The store once it is open, to ask what it did when the life has ended.
+    pub(crate) opened: Arc<Mutex<Option<Store>>>,
 }
 
 /// All that a store shows, to compare two.
@@ -61,6 +63,13 @@ impl Machine {
             Some(store) => store,
             None => return Ok(Lived::Unopened),
         };
+        if let Some(before) = &mut self.before {
+            // Before anything else can move something.
+            let (was, now) = (before.remove(USAGE), usage(&store));
+            if was.as_ref() != Some(&now) && !self.shared.device.lock().counts.damage() {
+                return Err(format!("an index made anew counts other live bytes: {was:?} became {now}"));
+            }
+        }
         let client = Client { shared: self.shared.clone(), store: store.clone(), env: self.env(), number: 0 };
         if !self.survey(&client).await? {
             return Ok(Lived::Unopened);
@@ -94,7 +103,7 @@ impl Machine {
         if matches!(self.finish, Finish::Clean) || self.last {
             // What was given up midway may still be on its way.
             self.env().sleep(Duration::from_secs(30)).await;
-            let contents = contents(&store, shared)?;
+            let mut contents = contents(&store, shared)?;
             match store.close().await {
                 Ok(()) => {}
                 Err(error) => {
@@ -102,6 +111,7 @@ impl Machine {
                     return Ok(Lived::Cut);
                 }
             }
+            contents.insert(USAGE.into(), usage(&store));
             *self.after.lock() = Some(contents);
             return Ok(Lived::Closed);
         }
@@ -115,6 +125,7 @@ impl Machine {
             match Store::open(self.disk.clone(), self.index.clone(), self.env(), options).await {
                 Ok((store, report)) => {
                     let now = self.env().now().as_nanos() as u64;
+                    *self.opened.lock() = Some(store.clone());
                     self.shared.trace.say(now, "opened", [report.replayed_records, 0, 0], || format!("{report:?}"));
                     return Ok(Some(store));
                 }
@@ -289,6 +300,16 @@ pub(crate) async fn format(disk: Arc<dyn Disk>, env: Env, plan: Arc<Plan>) -> Ou
         Err(LogError::Open(what)) => Err(format!("a blank disk cannot be formatted: {what}")),
         Err(error) => Err(format!("a blank disk cannot be formatted: {error}")),
     }
+}
+
+/// Where the live bytes are among [`Contents`].
+const USAGE: &str = "live bytes";
+
+/// The live bytes of each extent that has any.
+fn usage(store: &Store) -> String {
+    let usage = store.status().log.usage;
+    let live = usage.iter().filter(|u| u.live_bytes > 0);
+    live.map(|u| format!("{}:{}:{} ", u.extent, u.epoch, u.live_bytes)).collect()
 }
 
 /// Lists everything.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steadfast_log::{Durability, FormatOptions, LogOptions};
+use steadfast_log::{CompactionOptions, Durability, FormatOptions, LogOptions, ScrubOptions};
 use steadfast_store::StoreOptions;
 
 use crate::disk::DiskProfile;
@@ -106,8 +106,13 @@ impl Plan {
             })
             .collect::<Vec<_>>();
         let growable = trouble == Trouble::Full || rng.one_in(2);
-        let extent_bytes = MIB;
-        let extents = if heavy { rng.range(20, 28) } else { rng.range(24, 48) };
+        // Small, so that space runs out and extents are used again within a run.
+        let (extent_bytes, extents) = match (heavy, rng.below(3)) {
+            (true, 0) => (MIB, rng.range(12, 28)),
+            (true, _) => (256 * KIB, rng.range(24, 64)),
+            (false, 0) => (MIB, rng.range(8, 24)),
+            (false, _) => (256 * KIB, rng.range(10, 24)),
+        };
         let mut plan = Self {
             trouble,
             lives,
@@ -186,6 +191,17 @@ fn store_options(rng: &mut Rng) -> StoreOptions {
         body_writes_max: rng.range(1, 8) as usize,
         chunk_bytes_max: 64 * KIB as usize,
         apply_queue_max: rng.range(1, 16) as usize,
+        compaction: CompactionOptions {
+            bytes_s: *rng.pick(&[0, MIB, 64 * MIB]),
+            dead_percent_min: rng.range(10, 50) as u32,
+            interval: Duration::from_millis(*rng.pick(&[5, 20, 100])),
+            ..CompactionOptions::default()
+        },
+        scrub: ScrubOptions {
+            bytes_s: *rng.pick(&[0, 16 * MIB]),
+            interval: Duration::from_millis(*rng.pick(&[50, 500, 5_000])),
+            ..ScrubOptions::default()
+        },
         ..LogOptions::default()
     };
     StoreOptions {
@@ -200,7 +216,7 @@ fn store_options(rng: &mut Rng) -> StoreOptions {
         cache_bytes: if rng.one_in(2) { 0 } else { 2 * MIB },
         index_cache_bytes: MIB,
         memtable_bytes_max: *rng.pick(&[4 * KIB, 20 * KIB, MIB]),
-        checkpoint_log_bytes: *rng.pick(&[64 * KIB, MIB, 8 * MIB]),
+        checkpoint_log_bytes: *rng.pick(&[32 * KIB, 128 * KIB, MIB]),
         part_min_bytes: 0,
         ..StoreOptions::default()
     }

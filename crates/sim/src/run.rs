@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_disk::Disk;
-use steadfast_store::IndexKind;
+use steadfast_store::{IndexKind, Store};
 
 use crate::client::{Counts, Shared};
 use crate::disk::{Device, DiskProfile, DiskSabotage, SimDisk};
@@ -289,7 +289,7 @@ impl History {
         self.trace.say(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.device.clone(), executor.clone(), self.plan.disk));
-        let after = Arc::new(Mutex::new(None));
+        let (after, opened) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None::<Store>)));
         let machine = Machine {
             shared: self.shared.clone(),
             plan: self.plan.clone(),
@@ -303,6 +303,7 @@ impl History {
             last,
             idle,
             after: after.clone(),
+            opened: opened.clone(),
         };
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
@@ -316,6 +317,9 @@ impl History {
             let room = platter.capacity_bytes();
             platter.room_bytes = room;
         }
+        if let Some(store) = opened.lock().take() {
+            self.note(&store);
+        }
         self.now = executor.shut_down();
         let lived = match end {
             End::Done(lived) => lived?,
@@ -327,6 +331,16 @@ impl History {
         self.cuts += u64::from(lived == Lived::Cut);
         let contents = after.lock().take();
         Ok((lived, contents))
+    }
+
+    /// What was done in the background.
+    fn note(&self, store: &Store) {
+        let log = store.status().log;
+        let mut counts = self.shared.counts.lock();
+        counts.recycled += log.compaction.recycled;
+        counts.records_moved += log.compaction.records_moved;
+        counts.chunks_moved += log.compaction.chunks_moved;
+        counts.scrubs += log.scrub.passes;
     }
 
     fn delete_index(&mut self) {

@@ -17,11 +17,28 @@ pub enum Variant {
     UnverifiedReads,
     /// A commit record may reach the disk before the chunks that it names.
     CommitBeforeChunks,
+    /// Recovery trusts frames that were torn.
+    TornFrames,
+    /// Compaction drops deletes too early.
+    EarlyTombstones,
+    /// Extents are recycled before the copies are durable and the index's checkpoint has passed.
+    EarlyRecycle,
+    /// Extents are recycled while somebody reads them.
+    PinsIgnored,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::SkipFlush, Self::EarlyAck, Self::UnverifiedReads, Self::CommitBeforeChunks];
+    pub const ALL: [Self; 8] = [
+        Self::SkipFlush,
+        Self::EarlyAck,
+        Self::UnverifiedReads,
+        Self::CommitBeforeChunks,
+        Self::TornFrames,
+        Self::EarlyTombstones,
+        Self::EarlyRecycle,
+        Self::PinsIgnored,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -30,6 +47,10 @@ impl Variant {
             Self::EarlyAck => "early-ack",
             Self::UnverifiedReads => "unverified-reads",
             Self::CommitBeforeChunks => "commit-before-chunks",
+            Self::TornFrames => "torn-frames",
+            Self::EarlyTombstones => "early-tombstones",
+            Self::EarlyRecycle => "early-recycle",
+            Self::PinsIgnored => "pins-ignored",
         }
     }
 
@@ -47,6 +68,10 @@ impl Variant {
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;
             }
             Self::CommitBeforeChunks => plan.store.log.sabotage = Sabotage::CommitBeforeChunks,
+            Self::TornFrames => plan.store.log.sabotage = Sabotage::TornFrames,
+            Self::EarlyTombstones => plan.store.log.sabotage = Sabotage::EarlyTombstones,
+            Self::EarlyRecycle => plan.store.log.sabotage = Sabotage::EarlyRecycle,
+            Self::PinsIgnored => plan.store.log.sabotage = Sabotage::PinsIgnored,
         }
     }
 }

@@ -51,8 +51,7 @@ impl Compactor {
         }
         self.repoint(moves).await?;
         // What made the rest dead may be an asynchronous commit: a power cut that takes it back must find the chunks.
-        self.log.flush().await?;
-        Ok(())
+        self.settled().await
     }
 
     async fn is_live(&self, item: &Item) -> Result<bool, Halt> {

@@ -44,8 +44,7 @@ impl Compactor {
             }
         }
         self.append(batch).await?;
-        self.log.flush().await?;
-        Ok(())
+        self.settled().await
     }
 
     async fn ask(

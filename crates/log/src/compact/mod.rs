@@ -22,7 +22,7 @@ use crate::background::Stop;
 use crate::extents::{ExtentInfo, TakeError};
 use crate::format::ExtentKind;
 use crate::log::{Log, Shared};
-use crate::{LogError, Lsn};
+use crate::{LogError, Lsn, Sabotage};
 
 use victim::Pressure;
 
@@ -215,11 +215,23 @@ impl Compactor {
         done
     }
 
+    fn sabotaged(&self, how: Sabotage) -> bool {
+        self.shared().options.sabotage == how
+    }
+
+    /// All that made an extent empty is durable.
+    async fn settled(&self) -> Result<(), Halt> {
+        if !self.sabotaged(Sabotage::EarlyRecycle) {
+            self.log.flush().await?;
+        }
+        Ok(())
+    }
+
     /// Recycles what is empty and not pinned. Whether any was.
     async fn recycle_emptied(&mut self) -> bool {
         let mut recycled = 0;
         for (extent, epoch) in self.emptied.clone() {
-            match self.shared().extents.recycle(extent, epoch).await {
+            match self.shared().extents.recycle(extent, epoch, self.sabotaged(Sabotage::PinsIgnored)).await {
                 Ok(true) => {
                     self.emptied.remove(&extent);
                     recycled += 1;
@@ -245,6 +257,9 @@ impl Compactor {
 
     /// The lowest version that any other extent may hold: a delete that is older has nothing left to hide.
     fn oldest(&self, victim: &ExtentInfo) -> Lsn {
+        if self.sabotaged(Sabotage::EarlyTombstones) {
+            return Lsn::MAX;
+        }
         self.shared().extents.oldest_but(victim.extent)
     }
 }

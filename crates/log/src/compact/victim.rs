@@ -3,6 +3,7 @@
 use steadfast_disk::BLOCK;
 
 use super::Compactor;
+use crate::Sabotage;
 use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::ExtentKind;
 
@@ -67,7 +68,7 @@ impl Compactor {
         for info in all {
             let known = |epoch: u64| epoch == info.epoch;
             if info.state != ExtentState::Sealed
-                || info.pins > 0
+                || info.pins > 0 && !self.sabotaged(Sabotage::PinsIgnored)
                 || self.emptied.get(&info.extent).copied().is_some_and(known)
                 || self.stuck.get(&info.extent).is_some_and(|stuck| known(stuck.epoch))
             {
@@ -84,7 +85,8 @@ impl Compactor {
             {
                 continue;
             }
-            if info.kind == ExtentKind::Commit && info.last_lsn > checkpoint {
+            if info.kind == ExtentKind::Commit && info.last_lsn > checkpoint && !self.sabotaged(Sabotage::EarlyRecycle)
+            {
                 waiting += 1;
                 continue;
             }

@@ -37,7 +37,7 @@ use crate::scan::{Reader, read_footer};
 use crate::scrub::Scrub;
 use crate::seal::Seal;
 use crate::status::Metrics;
-use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Priority, Record};
+use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Priority, Record, Sabotage};
 
 pub(crate) async fn open(
     disk: Arc<dyn Disk>,
@@ -285,6 +285,7 @@ impl Recovery<'_> {
         }
         let start = self.extents.start(found.extent);
         let mut reader = Reader::new(self.disk.clone(), start, BLOCK as u64, data_end);
+        reader.trusting = self.options.sabotage == Sabotage::TornFrames;
         let mut at = BLOCK as u64;
         let mut prev_checksum = 0;
         let mut chained = true;
@@ -332,7 +333,7 @@ impl Recovery<'_> {
         for extent in replay.empty_extents() {
             replay.unsealed.remove(&extent);
             let epoch = self.extents.with(|t| t.slots.get(extent as usize).map_or(0, |slot| slot.epoch));
-            self.extents.recycle(extent, epoch).await.map_err(take_failed)?;
+            self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
         }
         let open = self.copy_forward(replay, seen, report).await?;
         let mut wrote = false;
@@ -346,7 +347,7 @@ impl Recovery<'_> {
             if unsealed.footer.record_count == 0 {
                 let last_lsn = unsealed.footer.last_lsn;
                 self.extents.with(|t| t.slots[extent as usize].last_lsn = last_lsn);
-                self.extents.recycle(extent, slot.epoch).await.map_err(take_failed)?;
+                self.extents.recycle(extent, slot.epoch, false).await.map_err(take_failed)?;
                 continue;
             }
             let seal = Seal {
@@ -398,6 +399,7 @@ impl Recovery<'_> {
             let start = self.extents.start(frame.extent);
             let at = u64::from(frame.header.offset);
             let mut reader = Reader::new(self.disk.clone(), start, at, at + frame.header.total_len());
+            reader.trusting = self.options.sabotage == Sabotage::TornFrames;
             let (header, _, bytes) = reader
                 .frame(&frame.header.id, at, self.pool.extent_bytes)
                 .await

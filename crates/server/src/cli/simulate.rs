@@ -82,6 +82,17 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             report.events,
             report.virtual_s
         );
+        let counts = &report.requests;
+        println!(
+            "{} requests, {} writes done, {} refused as full; {} extents recycled, {} records and {} chunks moved, {} scrubs",
+            counts.requests,
+            counts.writes,
+            counts.full,
+            counts.recycled,
+            counts.records_moved,
+            counts.chunks_moved,
+            counts.scrubs
+        );
     }
     if report.passed() { Ok(()) } else { Err(Failure::Found) }
 }
