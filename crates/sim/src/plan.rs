@@ -93,6 +93,8 @@ impl Plan {
             (None, _) => Trouble::LyingFlush,
         };
         let heavy = rng.one_in(3);
+        // Small objects that come and go: deletes must be kept as long as what they hide.
+        let churn = !heavy && (variant == Some(Variant::EarlyTombstones) || rng.one_in(4));
         let lives = (0..rng.range(2, 4))
             .map(|_| Life {
                 finish: match rng.below(10) {
@@ -101,7 +103,7 @@ impl Plan {
                     4..=6 => Finish::CutAtWork(rng.range(10, 1_500)),
                     _ => Finish::CutAtWork(rng.range(10, 12_000)),
                 },
-                index: if rng.one_in(4) { IndexFate::Deleted } else { IndexFate::Kept },
+                index: if rng.one_in(if churn { 2 } else { 4 }) { IndexFate::Deleted } else { IndexFate::Kept },
                 flips: 0,
             })
             .collect::<Vec<_>>();
@@ -142,6 +144,13 @@ impl Plan {
             format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
             store: store_options(rng),
         };
+        if churn {
+            plan.keys = 16;
+            plan.requests_each = rng.range(50, 150);
+            plan.small_max = *rng.pick(&[4 * KIB, 12 * KIB]);
+            plan.large_per_mille = 10;
+            plan.store.inline_max_bytes = 14_000;
+        }
         plan.add_trouble(rng);
         if let Some(variant) = variant {
             variant.apply(&mut plan);

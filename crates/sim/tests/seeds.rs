@@ -7,7 +7,11 @@ fn seeds_pass() {
     let report = run(&SimOptions { seed: 1, runs: 150, ..SimOptions::default() }, &|_, _| ());
     let told: Vec<_> = report.failures.iter().map(|f| (f.seed, f.violation.clone())).collect();
     assert!(report.passed(), "{told:?}");
-    assert!(report.cuts > 100 && report.requests.writes > 1000, "{report:?}");
+    let done = &report.requests;
+    assert!(report.cuts > 100 && done.writes > 1000, "{report:?}");
+    // A pool that never ran out of room, nor used an extent again, would prove little.
+    assert!(done.recycled > 1000 && done.records_moved > 500 && done.chunks_moved > 500, "{report:?}");
+    assert!(done.full > 100 && done.scrubs > 100, "{report:?}");
 }
 
 #[test]
