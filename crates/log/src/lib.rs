@@ -48,7 +48,7 @@ pub use recover::{Cut, DamageFound, RecoveryReport};
 pub use reserve::Reservation;
 pub use scrub::{SCRUB_DAMAGE_MAX, ScrubOptions, ScrubStatus};
 pub use status::{ExtentCounts, Histogram, LogStatus};
-pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify};
+pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify, verify_named};
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,16 @@
 //! Offline verification: every frame and every record of every extent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 use steadfast_disk::{BLOCK, Disk};
 
-use crate::check::{CheckedState, Counts, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
-use crate::format::{EXTENTS_START, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
-use crate::{LogError, Lsn};
+use crate::check::{CheckedRecord, CheckedState, Counts, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
+use crate::format::{
+    EXTENTS_START, ExtentHeader, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock,
+};
+use crate::{Location, LogError, Lsn};
 
 /// Findings of one sort that are kept; more are only counted.
 pub const FINDINGS_MAX: usize = 10_000;
@@ -35,10 +37,13 @@ pub struct VerifyReport {
     /// Where the extents end that were open when the log was last used, and what stands there: what was never acknowledged as
     /// durable is cut off there at the next start.
     pub tails: Vec<Tail>,
-    /// Chunks in extents that were open that do not verify: pieces of uploads that were cut off, unless a record names one.
+    /// Chunks in extents that were open that do not verify: pieces of uploads that were cut off. One that a record names is damage too.
     pub doubtful: Vec<DoubtfulChunk>,
     /// How many doubtful chunks there are.
     pub doubtful_total: u64,
+    /// The whole chunks in open extents, by extent and epoch.
+    #[serde(skip)]
+    open_chunks: BTreeMap<(u32, u64), BTreeSet<u32>>,
     /// The LSNs behind which some extent goes on.
     #[serde(skip)]
     continued: BTreeSet<Lsn>,
@@ -97,37 +102,81 @@ impl VerifyReport {
     }
 }
 
-impl Findings for VerifyReport {
+/// Takes what is found into the report, and asks the layer above about records.
+struct Judge<'a, F> {
+    report: &'a mut VerifyReport,
+    names: F,
+}
+
+impl<F: FnMut(&[u8], &[u8]) -> Vec<Location> + Send> Findings for Judge<'_, F> {
     fn damage(&mut self, damage: Damage) {
-        self.push_damage(damage);
+        self.report.push_damage(damage);
     }
 
     fn tail(&mut self, tail: Tail) {
-        self.tails.push(tail);
+        self.report.tails.push(tail);
     }
 
     fn doubtful(&mut self, chunk: DoubtfulChunk) {
-        self.doubtful_total += 1;
-        if self.doubtful.len() < FINDINGS_MAX {
-            self.doubtful.push(chunk);
+        self.report.doubtful_total += 1;
+        if self.report.doubtful.len() < FINDINGS_MAX {
+            self.report.doubtful.push(chunk);
         }
     }
 
     fn frame(&mut self, header: &FrameHeader) {
-        self.durable_lsn = self.durable_lsn.max(header.durable_lsn);
-        self.last_lsn = self.last_lsn.max(header.last_lsn);
+        let report = &mut *self.report;
+        report.durable_lsn = report.durable_lsn.max(header.durable_lsn);
+        report.last_lsn = report.last_lsn.max(header.last_lsn);
         if header.kind == FrameKind::Commit && header.offset as usize == BLOCK {
-            self.continued.insert(header.prev_lsn);
+            report.continued.insert(header.prev_lsn);
         }
+    }
+
+    /// Chunks are durable before the record that names them is written.
+    fn record(&mut self, record: CheckedRecord<'_>) {
+        for chunk in (self.names)(record.head, record.body) {
+            let whole = self.report.open_chunks.get(&(chunk.extent, chunk.epoch));
+            if whole.is_some_and(|whole| !whole.contains(&chunk.offset)) {
+                let what = format!("the record with LSN {} names a chunk here that does not verify", record.lsn);
+                self.report.push_damage(Damage {
+                    len: u64::from(chunk.body_len),
+                    heads: vec![record.head.to_vec()],
+                    records: 1,
+                    ..Damage::new(chunk.extent, chunk.epoch, u64::from(chunk.offset), what)
+                });
+            }
+        }
+    }
+
+    fn open_body(&mut self, extent: u32, epoch: u64) {
+        self.report.open_chunks.entry((extent, epoch)).or_default();
+    }
+
+    fn open_chunk(&mut self, extent: u32, epoch: u64, offset: u32) {
+        self.report.open_chunks.entry((extent, epoch)).or_default().insert(offset);
     }
 }
 
+/// [`verify_named`] without a layer above: whether a chunk in an open extent is needed is not known.
+///
+/// # Errors
+/// As there.
+pub async fn verify(disk: &Arc<dyn Disk>, progress: impl FnMut(u64, u64)) -> Result<VerifyReport, LogError> {
+    verify_named(disk, |_, _| Vec::new(), progress).await
+}
+
 /// Reads the whole pool on `disk`, which must not be in use, and compares everything with its checksums and with everything else that
-/// says the same. `progress` gets bytes done and bytes in all.
+/// says the same. `names` gets head and body of every record and returns the chunks that it names: in an open extent, those must be
+/// whole, and others need not be. `progress` gets bytes done and bytes in all.
 ///
 /// # Errors
 /// [`LogError::Open`] when the disk holds no pool of this format. Damage is no error: it is in the report.
-pub async fn verify(disk: &Arc<dyn Disk>, mut progress: impl FnMut(u64, u64)) -> Result<VerifyReport, LogError> {
+pub async fn verify_named(
+    disk: &Arc<dyn Disk>,
+    names: impl FnMut(&[u8], &[u8]) -> Vec<Location> + Send,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<VerifyReport, LogError> {
     let mut report = VerifyReport::default();
     let superblock = superblocks(disk, &mut report).await?;
     report.pool = superblock.pool.iter().map(|b| format!("{b:02x}")).collect();
@@ -135,9 +184,12 @@ pub async fn verify(disk: &Arc<dyn Disk>, mut progress: impl FnMut(u64, u64)) ->
     let total = disk.len();
     let extents = total.saturating_sub(EXTENTS_START).div_ceil(superblock.extent_bytes);
     let check = ExtentCheck::new(disk.clone(), superblock, None);
-    for extent in 0..u32::try_from(extents).unwrap_or(u32::MAX) {
-        progress(superblock.extent_start(extent).min(total), total);
-        let (state, counts) = check.run(extent, &mut report).await;
+    let mut judge = Judge { report: &mut report, names };
+    let order = chunks_first(disk, &superblock, u32::try_from(extents).unwrap_or(u32::MAX)).await;
+    for (done, extent) in order.into_iter().enumerate() {
+        progress((EXTENTS_START + done as u64 * superblock.extent_bytes).min(total), total);
+        let (state, counts) = check.run(extent, &mut judge).await;
+        let report = &mut *judge.report;
         report.counts.frames += counts.frames;
         report.counts.records += counts.records;
         report.counts.read_bytes += counts.read_bytes;
@@ -151,8 +203,24 @@ pub async fn verify(disk: &Arc<dyn Disk>, mut progress: impl FnMut(u64, u64)) ->
         } += 1;
     }
     report.judge_tails();
+    // The superblocks, which have no extent, first.
+    report.damage.sort_by_key(|damage| (damage.extent.wrapping_add(1), damage.offset));
     progress(total, total);
     Ok(report)
+}
+
+/// The extents, those of records last: what they name is known then.
+async fn chunks_first(disk: &Arc<dyn Disk>, superblock: &Superblock, extents: u32) -> Vec<u32> {
+    let mut order = Vec::new();
+    let mut records = Vec::new();
+    for extent in 0..extents {
+        let block = disk.read(superblock.extent_start(extent), BLOCK).await;
+        let header = block.ok().and_then(|block| ExtentHeader::decode(&block).ok());
+        let last = header.is_some_and(|header| header.kind == ExtentKind::Commit);
+        if last { records.push(extent) } else { order.push(extent) }
+    }
+    order.extend(records);
+    order
 }
 
 /// Reads both copies; a bad one beside a good one is damage.

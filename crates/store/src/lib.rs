@@ -12,6 +12,7 @@ mod complete;
 mod core;
 mod index;
 mod list;
+mod names;
 mod objects;
 mod options;
 mod owners;
@@ -29,6 +30,7 @@ pub use api::{
 };
 pub use cache::CacheStatus;
 pub use index::{IndexStatus, MemCheckpoint};
+pub use names::{Names, named_chunks};
 pub use options::{IndexKind, OpenReport, StoreOptions};
 pub use reader::ObjectReader;
 pub use status::StoreStatus;

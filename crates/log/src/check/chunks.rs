@@ -48,7 +48,7 @@ impl Walk<'_> {
         // The record begins at most a block behind its frame, never at it.
         let at = (u64::from(entry.offset).max(1) - 1) / BLOCK_BYTES * BLOCK_BYTES;
         let header = self.chunk_header(at).await?;
-        self.chunk(at, &header, Some(entry)).await
+        self.chunk(at, &header, Some(entry)).await.map(drop)
     }
 
     async fn chunk_header(&mut self, at: u64) -> Result<FrameHeader, Fault> {
@@ -61,7 +61,7 @@ impl Walk<'_> {
         }
     }
 
-    async fn chunk(&mut self, at: u64, header: &FrameHeader, entry: Option<&Entry>) -> Result<(), Fault> {
+    async fn chunk(&mut self, at: u64, header: &FrameHeader, entry: Option<&Entry>) -> Result<u32, Fault> {
         let len = header.total_len();
         let fault = |what: String| Fault { at, len, what };
         let frame = self.window.get(at, len).await.map_err(|cause| fault(format!("cannot be read: {cause}")))?;
@@ -86,20 +86,31 @@ impl Walk<'_> {
         }
         self.counts.frames += 1;
         self.counts.records += 1;
-        Ok(())
+        Ok(view.offset)
     }
 
     /// Looks for chunks. What does not verify is damage in a sealed extent; in an open one it may be a write that was cut off.
     async fn scan(&mut self, sealed: bool) {
         let end = self.window.end();
         let mut at = BLOCK_BYTES;
+        let (extent, epoch) = (self.id.extent, self.id.epoch);
+        if !sealed {
+            self.findings.open_body(extent, epoch);
+        }
         while let Some((found, header)) = self.next_frame(at, end).await {
             at = found + header.total_len();
             if header.kind != FrameKind::Chunk {
                 continue;
             }
-            let Err(fault) = self.chunk(found, &header, None).await else { continue };
-            let (extent, epoch) = (self.id.extent, self.id.epoch);
+            let fault = match self.chunk(found, &header, None).await {
+                Ok(offset) => {
+                    if !sealed {
+                        self.findings.open_chunk(extent, epoch, offset);
+                    }
+                    continue;
+                }
+                Err(fault) => fault,
+            };
             if sealed {
                 self.findings.damage(Damage { len: fault.len, ..Damage::new(extent, epoch, fault.at, fault.what) });
             } else {

@@ -5,7 +5,7 @@ use steadfast_disk::BLOCK;
 
 use super::extent::Walk;
 use super::footer::Entry;
-use super::{DAMAGE_HEADS_MAX, Damage, Tail};
+use super::{CheckedRecord, DAMAGE_HEADS_MAX, Damage, Tail};
 use crate::Lsn;
 use crate::format::{FRAME_HEADER, FrameHeader, FrameKind, RecordView, Trailer};
 
@@ -167,6 +167,8 @@ impl Walk<'_> {
             if let Err(why) = view.verify_body(self.id.seed()) {
                 self.damage_record(&view, why.to_string());
                 named = true;
+            } else {
+                self.findings.record(CheckedRecord { lsn: view.header.lsn, head: view.head, body: view.body });
             }
             self.compare_with_footer(&frame, &view).await;
         }

@@ -86,6 +86,17 @@ pub struct Counts {
     pub read_bytes: u64,
 }
 
+/// A committed record that is as it was written.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckedRecord<'a> {
+    /// Its LSN.
+    pub lsn: Lsn,
+    /// Its head.
+    pub head: &'a [u8],
+    /// Its body.
+    pub body: &'a [u8],
+}
+
 /// Takes what is found.
 pub trait Findings: Send {
     /// Something is damaged.
@@ -96,4 +107,16 @@ pub trait Findings: Send {
     fn doubtful(&mut self, chunk: DoubtfulChunk);
     /// The header of a frame is valid.
     fn frame(&mut self, header: &FrameHeader);
+    /// A committed record is valid.
+    fn record(&mut self, record: CheckedRecord<'_>) {
+        let _ = record;
+    }
+    /// An extent of chunks is open: what follows are its whole ones.
+    fn open_body(&mut self, extent: u32, epoch: u64) {
+        let _ = (extent, epoch);
+    }
+    /// A chunk in an open extent is valid; `offset` is that of its record.
+    fn open_chunk(&mut self, extent: u32, epoch: u64, offset: u32) {
+        let _ = (extent, epoch, offset);
+    }
 }

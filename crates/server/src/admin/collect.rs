@@ -92,7 +92,8 @@ fn encode(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, value: &Value) -
         Kind::Gauge | Kind::Count | Kind::Timestamp => {
             let value = match metric.kind {
                 Kind::Count => value.as_array().map(|list| list.len() as f64),
-                Kind::Timestamp => number(value).map(|ms| ms / 1e3),
+                // Of what has not been yet: 0.
+                Kind::Timestamp => Some(number(value).unwrap_or_default() / 1e3),
                 _ => number(value),
             };
             let Some(value) = value else { return Ok(()) };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steadfast_disk::{Disk, DiskOptions, FileDisk};
 use steadfast_flow::Env;
+use steadfast_log::check::Damage;
 use steadfast_log::{CompactionOptions, FormatOptions, Log, LogOptions, LogState, ScrubOptions};
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
@@ -64,6 +65,24 @@ impl Engine {
             LogState::ReadOnly { why } => Some(format!("the pool is read-only: {why}")),
             LogState::Closed => Some("the log is closed".to_owned()),
         }
+    }
+
+    /// Damages that the scrub has found beyond the first `known`, each with what it concerns; and how many there are now.
+    pub fn damage_since(&self, known: u64) -> (Vec<(Damage, Vec<String>)>, u64) {
+        let scrub = self.store.status().log.scrub;
+        let new = scrub.damaged.saturating_sub(known) as usize;
+        if new == 0 {
+            return (Vec::new(), scrub.damaged);
+        }
+        let names = self.store.names();
+        let old = scrub.damage.len().saturating_sub(new);
+        let found = scrub.damage.into_iter().skip(old).map(|damage| {
+            let mut subjects: Vec<String> = damage.heads.iter().map(|head| names.describe(head)).collect();
+            subjects.sort();
+            subjects.dedup();
+            (damage, subjects)
+        });
+        (found.collect(), scrub.damaged)
     }
 
     /// Puts disk and store into `status`.

@@ -160,6 +160,7 @@ async fn serve_engine(
             .map_err(|e| e.to_string())?;
     state.serving(Serving { engine: engine.clone(), door: door.clone() });
     env.spawn("latch watch", watch_latch(env.clone(), engine.clone(), state.clone()));
+    env.spawn("damage watch", watch_damage(env.clone(), engine.clone(), state.clone()));
     let (stop, stopped) = watch::channel(false);
     let mut ended = start(env, port, S3(door), stopped, config.server.stop_deadline);
     ready();
@@ -230,6 +231,26 @@ async fn watch_latch(env: Env, engine: Engine, state: Arc<State>) {
                  answered \"outcome unknown\" may or may not be there after the restart. /health/ready answers 503 until then"
             );
             return;
+        }
+        env.sleep(EVERY).await;
+    }
+}
+
+/// Says of each damage that the scrub finds what it concerns and what to do about it, once.
+async fn watch_damage(env: Env, engine: Engine, state: Arc<State>) {
+    const EVERY: Duration = Duration::from_secs(1);
+    let mut known = 0;
+    while !state.is_stopping() {
+        let (found, total) = engine.damage_since(known);
+        known = total;
+        for (damage, subjects) in found {
+            let concerns =
+                if subjects.is_empty() { "cannot be told from what is left".to_owned() } else { subjects.join(", ") };
+            tracing::error!(
+                extent = damage.extent, offset = damage.offset, what = %damage.what, %concerns,
+                "STORED DATA IS DAMAGED. Reads of it answer with an error, never with wrong bytes. What to do: look at the disk \
+                 (smartctl -a, dmesg), copy what is concerned again from its source, and replace the disk if more follows"
+            );
         }
         env.sleep(EVERY).await;
     }

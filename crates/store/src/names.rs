@@ -1,0 +1,88 @@
+//! What a record is about, in words, for those who find it damaged; and which chunks it names, for those who check them.
+
+use std::collections::BTreeMap;
+
+use steadfast_log::Location;
+
+use crate::Store;
+use crate::record::keys::BucketId;
+use crate::record::manifest::Manifest;
+use crate::record::object::{Body, ObjectMeta};
+use crate::record::{BucketMeta, Head};
+
+/// The names of buckets, as far as they are known.
+#[derive(Debug, Clone, Default)]
+pub struct Names(BTreeMap<BucketId, String>);
+
+impl Names {
+    /// Takes in what the record with this head says of a bucket, if it does.
+    pub fn learn(&mut self, head: &[u8]) {
+        if let Ok(Head::BucketPut { id, payload }) = Head::decode(head)
+            && let Ok(meta) = BucketMeta::decode(payload)
+        {
+            self.0.insert(id, meta.name);
+        }
+    }
+
+    /// What the record or chunk with this head is about, such as `object photos/2026/a.jpg`.
+    pub fn describe(&self, head: &[u8]) -> String {
+        let bucket = |id: BucketId| self.0.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id:016x})"));
+        let path = |id: BucketId, key: &[u8]| format!("{}/{}", bucket(id), String::from_utf8_lossy(key).escape_debug());
+        match Head::decode(head) {
+            Ok(Head::BucketPut { id, payload }) => {
+                let name = BucketMeta::decode(payload).map_or_else(|_| bucket(id), |meta| meta.name);
+                format!("bucket {name}")
+            }
+            Ok(Head::BucketDelete { id }) => format!("deletion of bucket {}", bucket(id)),
+            Ok(Head::ObjectPut { bucket, key, .. } | Head::Chunk { bucket, key, .. }) => {
+                format!("object {}", path(bucket, key))
+            }
+            Ok(Head::ObjectDelete { bucket, key }) => format!("deletion of object {}", path(bucket, key)),
+            Ok(Head::UploadCreate { bucket, key, .. }) => format!("upload of {}", path(bucket, key)),
+            Ok(Head::UploadEnd { bucket, key, .. }) => format!("end of an upload of {}", path(bucket, key)),
+            Ok(Head::PartPut { bucket, number, key, .. } | Head::PartChunk { bucket, number, key, .. }) => {
+                format!("part {number} of {}", path(bucket, key))
+            }
+            Err(_) => "a record that is not understood".to_owned(),
+        }
+    }
+}
+
+impl Store {
+    /// The names of the buckets that there are.
+    pub fn names(&self) -> Names {
+        Names(self.core.registry.read().by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
+    }
+}
+
+/// The chunks that the committed record with this head and body names. None of one that is not understood.
+pub fn named_chunks(head: &[u8], body: &[u8]) -> Vec<Location> {
+    let Ok(Head::ObjectPut { payload, .. } | Head::PartPut { payload, .. }) = Head::decode(head) else {
+        return Vec::new();
+    };
+    let manifest = match ObjectMeta::decode(payload).map(|meta| meta.body) {
+        Ok(Body::Chunks { manifest, .. }) => Manifest::decode(&manifest),
+        Ok(Body::ChunksAside { .. }) => Manifest::decode(body),
+        _ => return Vec::new(),
+    };
+    manifest.map(|manifest| manifest.chunks).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BucketSettings;
+
+    #[test]
+    fn records_are_told_by_bucket_and_key() {
+        let mut names = Names::default();
+        let object = Head::ObjectPut { bucket: 7, key: b"a/b\n", payload: &[] }.encode();
+        assert_eq!(names.describe(&object), "object (bucket 0000000000000007)/a/b\\n");
+        let meta = BucketMeta { name: "photos".into(), created_ms: 1, settings: BucketSettings::default() };
+        names.learn(&Head::BucketPut { id: 7, payload: &meta.encode() }.encode());
+        assert_eq!(names.describe(&object), "object photos/a/b\\n");
+        let part = Head::PartChunk { bucket: 7, writer: [0; 16], upload: [0; 16], number: 3, key: b"k" }.encode();
+        assert_eq!(names.describe(&part), "part 3 of photos/k");
+        assert_eq!(names.describe(b"?"), "a record that is not understood");
+    }
+}
