@@ -99,6 +99,17 @@ def test_payload_hash_is_verified(shared, bucket):
     assert b"XAmzContentSHA256Mismatch" in text
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_copy_gets_the_checksum_that_is_asked_for(s3, bucket, algorithm):
+    other = "CRC32" if algorithm != "CRC32" else "SHA256"
+    s3.put_object(Bucket=bucket, Key="k", Body=DATA, ChecksumAlgorithm=other)
+    for key in ("copy", "k"):
+        s3.copy_object(Bucket=bucket, Key=key, CopySource=f"{bucket}/k", ChecksumAlgorithm=algorithm)
+        got = s3.get_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        assert body(got) == DATA
+        assert got[f"Checksum{algorithm}"] == digest(algorithm, DATA) and f"Checksum{other}" not in got
+
+
 def test_a_copy_keeps_the_checksum_of_its_source(s3, bucket):
     s3.put_object(Bucket=bucket, Key="k", Body=DATA, ChecksumAlgorithm="SHA256")
     s3.copy_object(Bucket=bucket, Key="c", CopySource=f"{bucket}/k")

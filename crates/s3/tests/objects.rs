@@ -251,6 +251,13 @@ async fn copies() {
     assert_eq!((got.bytes(), got.header("etag")), (&b"data"[..], tag.as_str()));
 
     copy("/bucket/a b").send().await.refused(400, "InvalidRequest");
+    for to in ["/other/summed", "/bucket/a b"] {
+        let summed = copy(to).header("x-amz-checksum-algorithm", "SHA1").send().await.expect(200);
+        let sum = summed.xml("ChecksumSHA1").to_owned();
+        let kept = c.call("HEAD", to).header("x-amz-checksum-mode", "ENABLED").send().await.expect(200);
+        assert_eq!((kept.header("x-amz-checksum-sha1"), kept.header("x-amz-checksum-type")), (&*sum, "FULL_OBJECT"));
+    }
+    copy("/other/k").header("x-amz-checksum-algorithm", "MD4").send().await.refused(400, "InvalidRequest");
     copy("/bucket/a b").header("x-amz-metadata-directive", "REPLACE").send().await.expect(200);
     copy("/other/k").header("x-amz-copy-source-if-match", "\"x\"").send().await.refused(412, "PreconditionFailed");
     copy("/other/k").header("x-amz-copy-source-if-none-match", &tag).send().await.refused(412, "PreconditionFailed");

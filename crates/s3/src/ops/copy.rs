@@ -1,18 +1,22 @@
 //! Copies within the server.
 
+use std::sync::Arc;
+
 use futures::StreamExt;
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, StdError, s3_error};
 use steadfast_log::Durability;
-use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, StoreError, Written};
+use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, StoreError, Written};
 
 use crate::attributes::{described, refuse_unsupported};
-use crate::checksum::{algorithm_of, set_checksums};
+use crate::checksum::{Algorithm, FULL_OBJECT, algorithm_of, set_checksums};
 use crate::conditions::{ReadConditions, durability, etag, only_null_version, timestamp, write_condition};
+use crate::context::RequestContext;
 use crate::error::{invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, context, durable_header};
 use crate::ops::write::{Intake, conditional_error, part_attributes, part_number};
-use crate::receive::Wanted;
+use crate::options::EtagKind;
+use crate::receive::{Received, Wanted};
 
 /// S3's limit on what one copy may move, in bytes.
 const COPY_BYTES_MAX: u64 = 5 << 30;
@@ -51,6 +55,7 @@ fn too_large(info: &ObjectInfo) -> S3Result<()> {
 }
 
 pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+    let context = context(&req);
     let durability = durability(&req.headers)?;
     let condition = header_condition(&req.headers)?;
     let matching = matches!(condition, Condition::Matches(_));
@@ -60,7 +65,8 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     let to = (input.bucket.as_str(), input.key.as_str());
     let replace = directive(input.metadata_directive.as_ref().map(MetadataDirective::as_str), "metadata")?;
     let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str), "tagging")?;
-    if from == to && !replace && !replace_tags {
+    let asked = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
+    if from == to && !replace && !replace_tags && asked.is_none() {
         return Err(invalid_request(
             "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata, storage class, website redirect location or encryption attributes.",
         ));
@@ -83,14 +89,23 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         }
         let mut result = CopyObjectResult { e_tag: Some(etag(&attributes.etag)), ..CopyObjectResult::default() };
         set_checksums!(result, &attributes.checksums);
-        let done = if from == to {
-            let unchanged = match &condition {
-                Condition::None => Condition::Matches(attributes.etag.clone()),
-                asked => asked.clone(),
-            };
+        let unchanged = match &condition {
+            Condition::None if from == to => Condition::Matches(attributes.etag.clone()),
+            asked => asked.clone(),
+        };
+        let done = if let Some(algorithm) = asked.filter(|a| !has(&attributes, *a)) {
+            let writer = handler.store.writer(to.0, to.1, Some(info.size)).await.map_err(store_error)?;
+            let mut wanted = Wanted::of_copy(info.size, EtagKind::Opaque);
+            wanted.or_algorithm(Some(algorithm));
+            let (writer, received) = read_in(handler, reader, 0..info.size, writer, wanted, context.clone()).await?;
+            attributes.checksums = received.checksum.into_iter().map(|(a, v)| (a.name().to_owned(), v)).collect();
+            attributes.checksum_type = FULL_OBJECT.to_owned();
+            set_checksums!(result, &attributes.checksums);
+            writer.commit(attributes, unchanged, durability).await
+        } else if from == to {
             handler.store.copy(from, to, Some(attributes), unchanged, durability).await
         } else {
-            move_bytes(handler, reader, &info, to, attributes, condition.clone(), durability).await
+            move_bytes(handler, reader, &info, to, attributes, unchanged, durability).await
         };
         match done {
             Err(StoreError::ConditionFailed) if from == to && condition == Condition::None => {}
@@ -187,8 +202,27 @@ pub(crate) async fn copy_part(
     let writer = handler.store.part_writer(bucket, key, upload_id, number, Some(size)).await.map_err(store_error)?;
     let mut wanted = Wanted::of_copy(size, handler.options.etag);
     wanted.or_algorithm(algorithm_of(&upload.attributes.checksums));
+    let (writer, received) = read_in(handler, reader, range, writer, wanted, context).await?;
+    let attributes = part_attributes(received);
+    let mut result = CopyPartResult { e_tag: Some(etag(&attributes.etag)), ..CopyPartResult::default() };
+    set_checksums!(result, &attributes.checksums);
+    let written = writer.commit(attributes, Condition::None, durability).await.map_err(store_error)?;
+    result.last_modified = Some(timestamp(written.modified_ms));
+    let output = UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() };
+    Ok(S3Response::with_headers(output, durable_header(written.durable)))
+}
+
+/// Moves a range of an object into a writer, through the hashes that are wanted.
+async fn read_in(
+    handler: &Handler,
+    reader: ObjectReader,
+    range: std::ops::Range<u64>,
+    writer: ObjectWriter,
+    wanted: Wanted,
+    context: Option<Arc<RequestContext>>,
+) -> S3Result<(ObjectWriter, Received)> {
     // An error of the source must keep its name on the way through.
-    let failure = std::sync::Arc::new(parking_lot::Mutex::new(None));
+    let failure = Arc::new(parking_lot::Mutex::new(None));
     let seen = failure.clone();
     let pieces = reader.stream(range).map(move |piece| {
         piece.map_err(|error| {
@@ -201,14 +235,12 @@ pub(crate) async fn copy_part(
     let body = s3s::Body::http_body_unsync(http_body_util::StreamBody::new(Box::pin(frames)));
     let intake = Intake { body: StreamingBlob::from(body), trailers: None, wanted, context };
     let taken = handler.take_in(intake, writer).await;
-    let (writer, received) = taken.map_err(|error| source_failed(error, failure.lock().take()))?;
-    let attributes = part_attributes(received);
-    let mut result = CopyPartResult { e_tag: Some(etag(&attributes.etag)), ..CopyPartResult::default() };
-    set_checksums!(result, &attributes.checksums);
-    let written = writer.commit(attributes, Condition::None, durability).await.map_err(store_error)?;
-    result.last_modified = Some(timestamp(written.modified_ms));
-    let output = UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() };
-    Ok(S3Response::with_headers(output, durable_header(written.durable)))
+    taken.map_err(|error| source_failed(error, failure.lock().take()))
+}
+
+/// Whether there is this checksum, of the whole.
+fn has(attributes: &Attributes, algorithm: Algorithm) -> bool {
+    attributes.checksums.contains_key(algorithm.name()) && attributes.checksum_type == FULL_OBJECT
 }
 
 fn source_failed(error: S3Error, source: Option<StoreError>) -> S3Error {
