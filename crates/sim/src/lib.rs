@@ -5,6 +5,7 @@
 
 mod client;
 pub mod disk;
+mod drain;
 pub mod executor;
 pub mod fuzz;
 mod life;

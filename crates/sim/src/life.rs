@@ -92,6 +92,9 @@ impl Machine {
             self.shared.device.lock().rates = Default::default();
         }
         worked?;
+        if self.last && !self.idle && self.plan.drain {
+            client.drain().await?;
+        }
         let shared = &self.shared;
         if self.plan.trouble == Trouble::None {
             // All has been answered: now everything can be told.

@@ -65,6 +65,8 @@ pub(crate) struct Plan {
     pub(crate) lives: Vec<Life>,
     pub(crate) clients: u64,
     pub(crate) requests_each: u64,
+    /// At the end all objects are deleted, which must make room.
+    pub(crate) drain: bool,
     pub(crate) keys: u64,
     pub(crate) buckets: Vec<Durability>,
     pub(crate) small_max: u64,
@@ -120,6 +122,7 @@ impl Plan {
             lives,
             clients: rng.range(1, 8),
             requests_each: rng.range(10, if heavy { 90 } else { 50 }),
+            drain: variant.is_none() && trouble == Trouble::None && rng.one_in(3),
             keys: rng.range(3, 16),
             buckets: (0..rng.range(1, 2))
                 .map(|_| if rng.one_in(4) { Durability::Async } else { Durability::Sync })

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use steadfast_log::Sabotage;
 
-use crate::plan::Plan;
+use crate::plan::{Finish, Plan};
 
 /// A way to be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -68,7 +68,14 @@ impl Variant {
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;
             }
             Self::CommitBeforeChunks => plan.store.log.sabotage = Sabotage::CommitBeforeChunks,
-            Self::TornFrames => plan.store.log.sabotage = Sabotage::TornFrames,
+            Self::TornFrames => {
+                plan.store.log.sabotage = Sabotage::TornFrames;
+                // Frames tear where the power goes while many write.
+                plan.clients = 8;
+                for life in plan.lives.iter_mut().filter(|life| life.finish == Finish::Clean) {
+                    life.finish = Finish::CutAtWork(700);
+                }
+            }
             Self::EarlyTombstones => plan.store.log.sabotage = Sabotage::EarlyTombstones,
             Self::EarlyRecycle => plan.store.log.sabotage = Sabotage::EarlyRecycle,
             Self::PinsIgnored => plan.store.log.sabotage = Sabotage::PinsIgnored,
