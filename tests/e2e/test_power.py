@@ -13,7 +13,13 @@ def rounds_of_power_cuts(server, disk, rounds):
         before = sum(writer.count for writer in writers)
         threads = load.start(writers, server)
         wait.until(lambda: sum(writer.count for writer in writers) >= before + 30 + 10 * number % 70, 120, "acknowledged writes")
+        # At any moment, or while a flush is under way: then there is something to lose.
+        hold = disk.fault("fsync", "hold") if number % 3 else None
+        if hold:
+            wait.until(lambda: disk.counts()["held"] > 0, what="a flush that is held")
         lost += disk.command(cut=1000 + number)["lost"]
+        if hold:
+            disk.remove(hold)
         server.kill()
         load.stop(writers, threads)
         disk.command(power_on=None)
