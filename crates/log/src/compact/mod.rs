@@ -145,6 +145,8 @@ struct Compactor {
     /// Emptied; to be recycled as soon as nobody has them pinned.
     emptied: BTreeMap<u32, u64>,
     not_worth: BTreeMap<u32, Look>,
+    /// Not emptied in this round, for want of room. Until something has been recycled, only what needs no room is tried.
+    postponed: BTreeMap<u32, u64>,
     stuck: BTreeMap<u32, StuckExtent>,
 }
 
@@ -154,6 +156,7 @@ pub(crate) async fn run(log: Log, mut stop: Stop) {
     let options = log.shared.options.compaction;
     let mut compactor = Compactor::new(log, stop.clone());
     while stop.sleep(&env, options.interval).await {
+        compactor.postponed.clear();
         while compactor.step().await && !stop.is_set() {}
     }
 }
@@ -162,7 +165,15 @@ impl Compactor {
     fn new(log: Log, stop: Stop) -> Self {
         let bytes_s = log.shared.options.compaction.bytes_s;
         let pace = Pace::new(bytes_s, Duration::from_millis(100), log.shared.env.clone());
-        Self { log, stop, pace, emptied: BTreeMap::new(), not_worth: BTreeMap::new(), stuck: BTreeMap::new() }
+        Self {
+            log,
+            stop,
+            pace,
+            emptied: BTreeMap::new(),
+            not_worth: BTreeMap::new(),
+            postponed: BTreeMap::new(),
+            stuck: BTreeMap::new(),
+        }
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -197,7 +208,11 @@ impl Compactor {
                 self.recycle_emptied().await;
                 done = true;
             }
-            Err(Halt::Later) => return false,
+            Err(Halt::Later) => {
+                // A full pool is won back from what is dead altogether, whatever scores higher but needs room to be copied.
+                self.postponed.insert(info.extent, info.epoch);
+                done = true;
+            }
             Err(Halt::NotWorth) => {
                 let look = Look { epoch: info.epoch, live_bytes: info.live_bytes, oldest };
                 self.not_worth.insert(info.extent, look);
@@ -234,6 +249,7 @@ impl Compactor {
             match self.shared().extents.recycle(extent, epoch, self.sabotaged(Sabotage::PinsIgnored)).await {
                 Ok(true) => {
                     self.emptied.remove(&extent);
+                    self.postponed.clear();
                     recycled += 1;
                 }
                 Ok(false) if self.shared().extents.get(extent, epoch).is_none() => {

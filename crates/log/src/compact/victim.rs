@@ -75,6 +75,10 @@ impl Compactor {
                 continue;
             }
             let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
+            if !self.postponed.is_empty() && (live > 0 || self.postponed.get(&info.extent).copied().is_some_and(known))
+            {
+                continue;
+            }
             if !self.worth(live.min(used), used, pressure) {
                 continue;
             }
