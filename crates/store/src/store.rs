@@ -218,6 +218,8 @@ impl Store {
     pub async fn close(&self) -> Result<(), StoreError> {
         self.shared.closing.send_replace(true);
         self.log.close().await?;
+        // The tasks hold the receivers: nothing of theirs writes to the index once this returns.
+        self.shared.closing.closed().await;
         let core = &self.core;
         // What the task had begun, then what came after.
         for _ in 0..2 {

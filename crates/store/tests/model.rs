@@ -143,6 +143,8 @@ async fn run(lsm: bool, ops: Vec<Op>) {
                 }
             }
             Op::Restart { close, delete_index } => {
+                // A crash ends whoever writes to the index directory; here it would go on beside the next life. The simulator crashes that.
+                let close = close || lsm;
                 if close {
                     store.close().await.expect("close");
                 }
