@@ -213,7 +213,18 @@ impl ObjectWriter {
                     let left = self.size_hint.and_then(|hint| hint.checked_sub(written)).unwrap_or(u64::MAX);
                     let most = options.chunk_bytes.clamp(1, self.log.limits().chunk_bytes_max);
                     let capacity = (most as u64).min(left.max(data.len() as u64)) as usize;
-                    let room = self.core.reserve(&self.log, capacity as u64, Priority::Write).await?;
+                    // Chunks that are written give their room back only when they are taken in: whoever waits for room must
+                    // go on taking in its own, or all wait for one another.
+                    let reserve = self.core.reserve(&self.log, capacity as u64, Priority::Write);
+                    tokio::pin!(reserve);
+                    let room = loop {
+                        tokio::select! {
+                            biased;
+                            room = &mut reserve => break room?,
+                            Some(location) = chunking.in_flight.get_mut().next(),
+                                if !chunking.in_flight.get_mut().is_empty() => chunking.done.push(location?),
+                        }
+                    };
                     (self.log.chunk(capacity).await.map_err(busy)?, room)
                 }
             };
