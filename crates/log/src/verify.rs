@@ -9,6 +9,7 @@ use steadfast_disk::{BLOCK, Disk};
 use crate::check::{CheckedRecord, CheckedState, Counts, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
 use crate::format::{
     EXTENTS_START, ExtentHeader, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock,
+    Trailer,
 };
 use crate::{Location, LogError, Lsn};
 
@@ -44,9 +45,19 @@ pub struct VerifyReport {
     /// The whole chunks in open extents, by extent and epoch.
     #[serde(skip)]
     open_chunks: BTreeMap<(u32, u64), BTreeSet<u32>>,
-    /// The LSNs behind which some extent goes on.
+    /// What each extent of records holds.
     #[serde(skip)]
-    continued: BTreeSet<Lsn>,
+    spans: BTreeMap<u32, Span>,
+    /// The highest LSN in any commit extent that has been recycled.
+    #[serde(skip)]
+    recycled_lsn: Lsn,
+}
+
+/// The LSNs in one extent: all after `after`, up to `last`.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    after: Lsn,
+    last: Lsn,
 }
 
 /// Extents by state.
@@ -79,11 +90,29 @@ impl VerifyReport {
         }
     }
 
-    /// What follows a tail had been flushed if a frame anywhere says that more was durable than the log holds up to there, unless
-    /// another extent goes on where this one ends.
+    fn span(&mut self, extent: u32, after: Lsn, last: Lsn) {
+        let span = self.spans.entry(extent).or_insert(Span { after, last });
+        span.after = span.after.min(after);
+        span.last = span.last.max(last);
+    }
+
+    /// Whether nothing is missing of what was flushed, wherever the log may go on from `tail`.
+    fn is_torn(&self, tail: &Tail) -> bool {
+        if tail.last_lsn > 0 {
+            // It holds up to there all that a frame anywhere says is durable, or another extent goes on where this one ends.
+            return self.durable_lsn <= tail.last_lsn || self.spans.values().any(|span| span.after == tail.last_lsn);
+        }
+        // An extent is made ready before it is written to, so it may hold nothing at all: then the others hold everything.
+        let others = || self.spans.iter().filter(|(extent, _)| **extent != tail.extent).map(|(_, span)| span);
+        let reached = |lsn| lsn <= self.recycled_lsn || others().any(|other| other.after < lsn && lsn <= other.last);
+        self.durable_lsn <= others().map(|span| span.last).max().unwrap_or(0)
+            && others().all(|span| reached(span.after))
+    }
+
+    /// Sorts what is damage from the tails.
     fn judge_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
-            if self.durable_lsn <= tail.last_lsn || self.continued.contains(&tail.last_lsn) {
+            if self.is_torn(&tail) {
                 self.tails.push(tail);
                 continue;
             }
@@ -128,9 +157,17 @@ impl<F: FnMut(&[u8], &[u8]) -> Vec<Location> + Send> Findings for Judge<'_, F> {
         let report = &mut *self.report;
         report.durable_lsn = report.durable_lsn.max(header.durable_lsn);
         report.last_lsn = report.last_lsn.max(header.last_lsn);
-        if header.kind == FrameKind::Commit && header.offset as usize == BLOCK {
-            report.continued.insert(header.prev_lsn);
+        if header.kind == FrameKind::Commit {
+            report.span(header.id.extent, header.prev_lsn, header.last_lsn);
         }
+    }
+
+    fn extent(&mut self, header: &ExtentHeader) {
+        self.report.recycled_lsn = self.report.recycled_lsn.max(header.recycled_lsn);
+    }
+
+    fn sealed(&mut self, trailer: &Trailer) {
+        self.report.span(trailer.id.extent, trailer.prev_lsn, trailer.last_lsn.max(trailer.prev_lsn));
     }
 
     /// Chunks are durable before the record that names them is written.

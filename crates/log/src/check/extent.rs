@@ -124,28 +124,31 @@ impl ExtentCheck {
         trailer: Option<&Trailer>,
         findings: &mut dyn Findings,
     ) -> Result<Identity, CheckedState> {
-        let mut damage = |what: String| {
-            let epoch = trailer.map_or(0, |t| t.id.epoch);
+        let epoch = trailer.map_or(0, |t| t.id.epoch);
+        let damage = |findings: &mut dyn Findings, what: String| {
             findings.damage(Damage { len: BLOCK as u64, ..Damage::new(extent, epoch, 0, what) });
         };
         let block = match window.get(0, BLOCK as u64).await {
             Ok(block) => block,
             Err(cause) => {
-                damage(format!("the extent header cannot be read: {cause}"));
+                damage(findings, format!("the extent header cannot be read: {cause}"));
                 return self.substitute(extent, window, trailer).await.ok_or(CheckedState::Lost);
             }
         };
         match ExtentHeader::decode(&block) {
             Ok(header) if header.id.pool != self.superblock.pool => Err(CheckedState::Unused),
-            Ok(header) if header.id.extent == extent => Ok(Identity { id: header.id, kind: header.kind }),
+            Ok(header) if header.id.extent == extent => {
+                findings.extent(&header);
+                Ok(Identity { id: header.id, kind: header.kind })
+            }
             Ok(header) => {
-                damage(format!("the header of extent {} is here", header.id.extent));
+                damage(findings, format!("the header of extent {} is here", header.id.extent));
                 self.substitute(extent, window, trailer).await.ok_or(CheckedState::Lost)
             }
             Err(why) => {
                 let substitute = self.substitute(extent, window, trailer).await;
                 if substitute.is_some() || !matches!(why, FormatError::Magic(_)) {
-                    damage(why.to_string());
+                    damage(findings, why.to_string());
                     return substitute.ok_or(CheckedState::Lost);
                 }
                 // Nothing of this pool here: what the device held before.

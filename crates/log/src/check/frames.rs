@@ -61,6 +61,7 @@ impl Walk<'_> {
             }
         }
         let Some(trailer) = trailer else { return };
+        self.findings.sealed(trailer);
         // An extent that was sealed before anything came into it has no last record.
         let expected = if trailer.record_count == 0 { trailer.prev_lsn } else { trailer.last_lsn };
         if chain.is_some_and(|chain| chain.checksum != trailer.last_checksum || last_lsn != expected) {

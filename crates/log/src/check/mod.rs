@@ -17,7 +17,7 @@ pub use extent::{CheckedState, ExtentCheck};
 pub use window::Window;
 
 use crate::Lsn;
-use crate::format::FrameHeader;
+use crate::format::{ExtentHeader, FrameHeader, Trailer};
 
 /// Record heads kept of one damage, so that the layer above can say what it concerns.
 pub const DAMAGE_HEADS_MAX: usize = 64;
@@ -105,6 +105,14 @@ pub trait Findings: Send {
     fn tail(&mut self, tail: Tail);
     /// A chunk in an open extent does not verify.
     fn doubtful(&mut self, chunk: DoubtfulChunk);
+    /// The header of an extent is valid.
+    fn extent(&mut self, header: &ExtentHeader) {
+        let _ = header;
+    }
+    /// An extent of records is sealed.
+    fn sealed(&mut self, trailer: &Trailer) {
+        let _ = trailer;
+    }
     /// The header of a frame is valid.
     fn frame(&mut self, header: &FrameHeader);
     /// A committed record is valid.

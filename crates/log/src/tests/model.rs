@@ -50,6 +50,8 @@ struct Inner {
     replay: Option<(BTreeMap<u64, Lsn>, Lsn)>,
     log: Option<Log>,
     deletes_dropped: BTreeSet<u64>,
+    /// Key and seed of what is being written: its chunks are live although no record names them yet.
+    writing: BTreeSet<(u64, u64)>,
 }
 
 /// The applier.
@@ -163,16 +165,22 @@ impl Applier for Model {
     }
 
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
-        let (_, key, _, _) = decode(head);
-        let live = self.0.lock().state.entries.get(&key).is_some_and(|e| e.chunks.contains(location));
+        let (_, key, seed, _) = decode(head);
+        let inner = self.0.lock();
+        let live = inner.writing.contains(&(key, seed))
+            || inner.state.entries.get(&key).is_some_and(|e| e.chunks.contains(location));
         Box::pin(async move { live })
     }
 
     fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async move {
-            let (_, key, _, _) = decode(&head);
+            let (_, key, seed, _) = decode(&head);
             let (log, entry) = {
                 let inner = self.0.lock();
+                // What is being written stays where it is until its record is there.
+                if inner.writing.contains(&(key, seed)) {
+                    return Err(LogError::Moved);
+                }
                 (inner.log.clone().expect("open"), inner.state.entries.get(&key).cloned())
             };
             let Some(mut entry) = entry else { return Ok(()) };
@@ -217,6 +225,7 @@ impl Kv {
             replay: Some((BTreeMap::new(), base)),
             log: None,
             deletes_dropped: BTreeSet::new(),
+            writing: BTreeSet::new(),
         };
         let model = Arc::new(Model(Mutex::new(inner)));
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -250,15 +259,19 @@ impl Kv {
     }
 
     pub(super) async fn put_chunks(&self, key: u64, seed: u64, lens: &[usize]) -> Result<(), LogError> {
+        self.model.0.lock().writing.insert((key, seed));
+        let put = self.put_with_chunks(key, seed, lens).await;
+        self.model.0.lock().writing.remove(&(key, seed));
+        put
+    }
+
+    async fn put_with_chunks(&self, key: u64, seed: u64, lens: &[usize]) -> Result<(), LogError> {
         let mut chunks = Vec::new();
-        let mut pins = Vec::new();
         for (i, len) in lens.iter().enumerate() {
             let room = self.log.reserve(*len as u64, Priority::Write, Duration::from_secs(10)).await?;
             let mut chunk = self.log.chunk(*len).await?;
             chunk.put(&body(seed + i as u64, *len));
-            let at = self.log.write_chunk(&room, encode(CHUNK, key, seed, &[]), chunk).await?;
-            pins.push(self.log.pin(at.extent, at.epoch).ok_or(LogError::Moved)?);
-            chunks.push(at);
+            chunks.push(self.log.write_chunk(&room, encode(CHUNK, key, seed, &[]), chunk).await?);
         }
         let head = encode(PUT, key, seed, &chunks);
         let room = self.log.reserve(head.len() as u64, Priority::Write, Duration::from_secs(10)).await?;
