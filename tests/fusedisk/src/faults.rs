@@ -27,7 +27,7 @@ pub enum Fault {
     Eio,
     /// It fails with `ENOSPC`.
     Enospc,
-    /// It waits for `delay_ms` first.
+    /// It waits for `delay_ms` and `delay_us` first.
     Delay,
     /// It waits until the rule is removed.
     Hold,
@@ -61,6 +61,12 @@ pub struct Rule {
     /// For [`Fault::Delay`].
     #[serde(default)]
     pub delay_ms: u64,
+    /// For [`Fault::Delay`], added to `delay_ms`.
+    #[serde(default)]
+    pub delay_us: u64,
+    /// The rule is gone once its whole range (it needs a `length`) has been written: a bad sector that the device replaces.
+    #[serde(default)]
+    pub until_written: bool,
     /// For [`Fault::Flip`].
     #[serde(default = "one_bit")]
     pub mask: u8,
@@ -88,6 +94,8 @@ pub struct Counts {
     fsyncs: u64,
     /// Requests that wait in a hold now.
     held: u64,
+    /// Rules that are armed.
+    rules: u64,
     /// How often each rule struck, by its id.
     hits: Vec<(u64, u64)>,
 }
@@ -129,6 +137,13 @@ impl Request<'_> {
         // A flush has no range: it matches rules with any.
         let touches = self.op == Op::Fsync || (self.offset < end && self.offset + self.length > rule.offset);
         self.op == rule.op && self.path.contains(&rule.path) && touches
+    }
+
+    /// Whether this write ends a rule that only lasts until its range is written.
+    fn repairs(&self, rule: &Rule) -> bool {
+        let Some(length) = rule.length.filter(|_| rule.until_written) else { return false };
+        let covers = self.offset <= rule.offset && rule.offset + length <= self.offset + self.length;
+        self.path.contains(&rule.path) && covers
     }
 }
 
@@ -175,6 +190,7 @@ impl Faults {
     pub fn counts(&self) -> Counts {
         let state = self.state.lock();
         let mut counts = state.counts.clone();
+        counts.rules = state.rules.len() as u64;
         counts.hits = state.rules.iter().map(|armed| (armed.id, armed.hits)).collect();
         counts
     }
@@ -214,7 +230,9 @@ impl Faults {
             match armed.rule.fault {
                 Fault::Eio => outcome = Err(libc::EIO),
                 Fault::Enospc => outcome = Err(libc::ENOSPC),
-                Fault::Delay => delay += Duration::from_millis(armed.rule.delay_ms),
+                Fault::Delay => {
+                    delay += Duration::from_millis(armed.rule.delay_ms) + Duration::from_micros(armed.rule.delay_us);
+                }
                 Fault::Hold => holds.push(armed.id),
                 Fault::Flip => {
                     if let Ok(flips) = &mut outcome {
@@ -222,6 +240,9 @@ impl Faults {
                     }
                 }
             }
+        }
+        if request.op == Op::Write && outcome.is_ok() {
+            state.rules.retain(|armed| !request.repairs(&armed.rule));
         }
         if !holds.is_empty() {
             state.counts.held += 1;
@@ -275,6 +296,18 @@ mod tests {
         assert!(faults.pass(read(110, 1)).is_ok());
         assert!(faults.pass(Request { path: "/other", ..read(100, 1) }).is_ok());
         assert!(faults.pass(Request { op: Op::Write, ..read(100, 1) }).is_ok());
+    }
+
+    #[test]
+    fn a_bad_sector_is_good_once_it_is_written() {
+        let faults = Faults::default();
+        faults.add(rule(r#"{"op":"read","fault":"eio","offset":512,"length":512,"until_written":true}"#));
+        let write = |offset, length| Request { op: Op::Write, path: "/pool", offset, length };
+        assert!(faults.pass(write(0, 512)).is_ok());
+        assert!(faults.pass(read(0, 4096)).is_err(), "it was not this one");
+        assert!(faults.pass(write(0, 4096)).is_ok());
+        assert!(faults.pass(read(0, 4096)).is_ok());
+        assert_eq!(faults.counts().rules, 0);
     }
 
     #[test]
