@@ -182,6 +182,11 @@ pub trait Disk: Send + Sync + 'static {
     /// Counters since the disk was opened.
     fn stats(&self) -> DiskStats;
 
+    /// How the legs of a super-disk are; `None` for any other disk. Wrappers need not pass it on.
+    fn superdisk(&self) -> Option<crate::SuperdiskStatus> {
+        None
+    }
+
     /// What the disk is, for people: its path and how it is driven.
     fn describe(&self) -> String;
 }

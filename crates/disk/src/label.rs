@@ -1,0 +1,126 @@
+//! Labels: blocks that say what a disk is part of.
+//!
+//! A label keeps to the first 128 bytes of its block: within one sector, so that a torn write leaves the old or the
+//! new one. Mark, version and checksum keep their places in every version.
+
+use crate::BLOCK;
+
+/// Bytes with content. The last four are the CRC32C of those before them.
+pub(crate) const LABEL_LEN: usize = 128;
+const VERSION: u32 = 1;
+
+/// The text of a UUID.
+pub(crate) fn uuid_text(id: &[u8; 16]) -> String {
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// A random UUID (version 4).
+pub(crate) fn new_uuid(env: &steadfast_flow::Env) -> [u8; 16] {
+    let mut id = [0u8; 16];
+    id[..8].copy_from_slice(&env.random_u64().to_le_bytes());
+    id[8..].copy_from_slice(&env.random_u64().to_le_bytes());
+    id[6] = id[6] & 0x0f | 0x40;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
+}
+
+/// What stands where a label may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found<T> {
+    /// Zeros.
+    Blank,
+    /// The label.
+    Label(T),
+    /// Our mark, but not whole, or of another version.
+    Damaged(String),
+    /// Something else.
+    Other,
+}
+
+/// A block that is being made into a label, or read as one.
+pub(crate) struct Label(pub(crate) [u8; BLOCK]);
+
+impl Label {
+    /// A label without content yet.
+    pub(crate) fn new(magic: [u8; 8]) -> Self {
+        let mut label = Self([0; BLOCK]);
+        label.put(0, &magic);
+        label.put(8, &VERSION.to_le_bytes());
+        label
+    }
+
+    /// Sets a field.
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The block, with its checksum.
+    pub(crate) fn seal(mut self) -> [u8; BLOCK] {
+        let crc = crc32c(&self.0[..LABEL_LEN - 4]);
+        self.put(LABEL_LEN - 4, &crc.to_le_bytes());
+        self.0
+    }
+}
+
+/// Looks at a block: `read` gets the fields of a label whose mark, version and checksum are right.
+pub(crate) fn look<T>(block: &[u8], magic: [u8; 8], read: impl FnOnce(&[u8]) -> T) -> Found<T> {
+    if block.len() < LABEL_LEN || block[..8] != magic {
+        return if block.iter().all(|b| *b == 0) { Found::Blank } else { Found::Other };
+    }
+    if crc32c(&block[..LABEL_LEN - 4]) != u32_at(block, LABEL_LEN - 4) {
+        return Found::Damaged("its checksum is wrong".into());
+    }
+    match u32_at(block, 8) {
+        VERSION => Found::Label(read(block)),
+        other => Found::Damaged(format!("it is of format version {other}, this program knows {VERSION}")),
+    }
+}
+
+pub(crate) fn crc32c(data: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(data)
+}
+
+/// A little-endian field of a block that is long enough.
+pub(crate) fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&block[at..at + N]);
+    out
+}
+
+pub(crate) fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(field(block, at))
+}
+
+pub(crate) fn u64_at(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(field(block, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_known_by_mark_version_and_checksum() {
+        let make = || Label::new(*b"STEADXYZ");
+        let read = |b: &[u8]| u64_at(b, 16);
+        let mut label = make();
+        label.put(16, &7u64.to_le_bytes());
+        let block = label.seal();
+        assert_eq!(look(&block, *b"STEADXYZ", read), Found::Label(7));
+        assert_eq!(look(&block, *b"STEADABC", read), Found::Other);
+        assert_eq!(look(&[0; BLOCK], *b"STEADXYZ", read), Found::Blank);
+        let mut bad = block;
+        bad[20] ^= 1;
+        assert!(matches!(look(&bad, *b"STEADXYZ", read), Found::Damaged(_)));
+        let mut newer = make();
+        newer.put(8, &2u32.to_le_bytes());
+        assert!(matches!(look(&newer.seal(), *b"STEADXYZ", read), Found::Damaged(why) if why.contains("version 2")));
+        assert_eq!(look(&[1; 16], *b"STEADXYZ", read), Found::Other);
+    }
+
+    #[test]
+    fn uuids_read_as_usual() {
+        assert_eq!(uuid_text(&std::array::from_fn(|i| i as u8)), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

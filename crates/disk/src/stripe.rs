@@ -1,0 +1,495 @@
+//! A stripe (RAID 0): one disk over several equal ones, chunk by chunk in turn.
+//!
+//! ```text
+//! member    0          512 KiB    1 MiB
+//!           +----------+----------+---------+---------+---
+//!           | label    | label,   | chunk   | chunk   | ...      chunk c of the stripe is chunk c / n
+//!           |          | copy     | i       | i + n   |          of member c % n (n members, member i drawn)
+//!           +----------+----------+---------+---------+---
+//! ```
+//!
+//! A stripe is as safe as its weakest member: losing one loses the pool. It is made for the fast leg of a super-disk.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use steadfast_flow::{BoxFuture, Env};
+
+use crate::label::{Found, Label, field, look, new_uuid, u32_at, u64_at, uuid_text};
+use crate::{AlignedBuf, BLOCK, BufPool, CacheClaim, Disk, DiskStats, Geometry, IoFuture};
+
+const MAGIC: [u8; 8] = *b"STEADSTR";
+const LABELS: [u64; 2] = [0, 512 << 10];
+/// Where the chunks begin on a member.
+const DATA_START: u64 = 1 << 20;
+/// More members than anyone has in one machine.
+const MEMBERS_MAX: usize = 1024;
+/// Memory to put reads together that touch several members. Less than what each member has for its own reads
+/// ([`crate::DiskOptions::read_pool_bytes`]): a read takes it first, so reads never wait for one another in a circle.
+const GATHER_BYTES: usize = 32 << 20;
+
+/// How a stripe is made.
+#[derive(Debug, Clone)]
+pub struct StripeOptions {
+    /// Bytes on one member before the next one's turn. A power of two from 4 KiB to 512 MiB.
+    ///
+    /// 512 KiB by default, as md's: small objects and commits stay on one member, so many of them use all members without
+    /// any two waiting for each other, and a 1 MiB piece of a large body keeps two members busy.
+    pub chunk_bytes: u64,
+}
+
+impl Default for StripeOptions {
+    fn default() -> Self {
+        Self { chunk_bytes: 512 << 10 }
+    }
+}
+
+/// What each member knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Member {
+    stripe: [u8; 16],
+    index: u32,
+    count: u32,
+    chunk_bytes: u64,
+}
+
+impl Member {
+    fn encode(&self) -> [u8; BLOCK] {
+        let mut label = Label::new(MAGIC);
+        label.put(16, &self.stripe);
+        label.put(32, &self.index.to_le_bytes());
+        label.put(36, &self.count.to_le_bytes());
+        label.put(40, &self.chunk_bytes.to_le_bytes());
+        label.seal()
+    }
+
+    fn look(block: &[u8]) -> Found<Self> {
+        look(block, MAGIC, |b| Self {
+            stripe: field(b, 16),
+            index: u32_at(b, 32),
+            count: u32_at(b, 36),
+            chunk_bytes: u64_at(b, 40),
+        })
+    }
+}
+
+/// One disk over several. See the module's documentation for the layout.
+#[derive(Clone)]
+pub struct Stripe(Arc<Inner>);
+
+struct Inner {
+    members: Vec<Part>,
+    chunk_bytes: u64,
+    gather: BufPool,
+}
+
+struct Part {
+    disk: Arc<dyn Disk>,
+    /// Writes that completed.
+    written: AtomicU64,
+    /// How many of them a flush has covered.
+    flushed: AtomicU64,
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+fn valid_chunk(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (BLOCK as u64..=512 << 20).contains(&bytes)
+}
+
+fn check_members(members: &[Arc<dyn Disk>]) -> io::Result<()> {
+    if members.is_empty() || members.len() > MEMBERS_MAX {
+        return Err(invalid(format!("a stripe of {} disks: give 1 to {MEMBERS_MAX}", members.len())));
+    }
+    for (i, disk) in members.iter().enumerate() {
+        if members[..i].iter().any(|other| Arc::ptr_eq(other, disk)) {
+            return Err(invalid(format!("{} is given twice as a member of one stripe", disk.describe())));
+        }
+        if disk.geometry().zones.is_some() {
+            return Err(invalid(format!("{} is zoned: zoned disks cannot be striped", disk.describe())));
+        }
+    }
+    Ok(())
+}
+
+/// The first words of an error about a member.
+fn member_error(disk: &Arc<dyn Disk>, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("stripe member {}: {error}", disk.describe()))
+}
+
+impl Stripe {
+    /// Makes `members` into a stripe, in this order. What they hold is lost.
+    ///
+    /// # Errors
+    /// `InvalidInput` for disks that cannot be striped, `AlreadyExists` when one holds something and `force` is not given.
+    pub async fn format(members: &[Arc<dyn Disk>], env: &Env, options: &StripeOptions, force: bool) -> io::Result<()> {
+        check_members(members)?;
+        if !valid_chunk(options.chunk_bytes) {
+            return Err(invalid(format!(
+                "a chunk of {} bytes: must be a power of two from {BLOCK} to {}",
+                options.chunk_bytes,
+                512 << 20
+            )));
+        }
+        for disk in members {
+            if disk.geometry().capacity_bytes < DATA_START + options.chunk_bytes {
+                return Err(invalid(format!("{} is too small for a stripe", disk.describe())));
+            }
+            if !force && let Some(what) = contents(disk).await? {
+                let text = format!("{} holds {what}: not made into a stripe", disk.describe());
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+        }
+        let stripe = new_uuid(env);
+        for (index, disk) in members.iter().enumerate() {
+            let member =
+                Member { stripe, index: index as u32, count: members.len() as u32, chunk_bytes: options.chunk_bytes };
+            disk.reserve(DATA_START).await.map_err(|e| member_error(disk, &e))?;
+            for offset in LABELS {
+                let block = Bytes::copy_from_slice(&member.encode());
+                disk.write_flush(offset, block).await.map_err(|e| member_error(disk, &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a stripe: all its members, in the order in which it was made.
+    ///
+    /// # Errors
+    /// `InvalidData` when a member is missing, foreign or at the wrong place; the message says which and what to do.
+    pub async fn open(members: Vec<Arc<dyn Disk>>) -> io::Result<Arc<dyn Disk>> {
+        check_members(&members)?;
+        let mut labels = Vec::new();
+        for disk in &members {
+            labels.push(read_label(disk).await?);
+        }
+        let first = labels[0];
+        let wrong = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        for (disk, label) in members.iter().zip(&labels) {
+            if (label.stripe, label.count, label.chunk_bytes) != (first.stripe, first.count, first.chunk_bytes) {
+                return wrong(format!(
+                    "{} belongs to stripe {}, but {} to stripe {}: give the members of one stripe",
+                    disk.describe(),
+                    uuid_text(&label.stripe),
+                    members[0].describe(),
+                    uuid_text(&first.stripe)
+                ));
+            }
+        }
+        if first.count as usize != members.len() {
+            let missing: Vec<_> = (0..first.count).filter(|i| labels.iter().all(|l| l.index != *i)).collect();
+            let of = format!("stripe {} has {} members", uuid_text(&first.stripe), first.count);
+            return wrong(format!("{of}, {} are given; missing: {missing:?} (counted from 0)", members.len()));
+        }
+        for (place, (disk, label)) in members.iter().zip(&labels).enumerate() {
+            if label.index as usize != place {
+                return wrong(format!(
+                    "{} is member {} of stripe {}, but given at place {place}: list the members in their order",
+                    disk.describe(),
+                    label.index,
+                    uuid_text(&first.stripe)
+                ));
+            }
+        }
+        if !valid_chunk(first.chunk_bytes) {
+            return wrong(format!("stripe {}: chunks of {} bytes", uuid_text(&first.stripe), first.chunk_bytes));
+        }
+        let part = |disk| Part { disk, written: AtomicU64::new(0), flushed: AtomicU64::new(0) };
+        let members = members.into_iter().map(part).collect();
+        Ok(Arc::new(Self(Arc::new(Inner {
+            members,
+            chunk_bytes: first.chunk_bytes,
+            gather: BufPool::new(GATHER_BYTES),
+        }))))
+    }
+
+    /// Whether `disk` is labelled as a member of a stripe.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub async fn is_member(disk: &Arc<dyn Disk>) -> io::Result<bool> {
+        for offset in LABELS {
+            if offset + BLOCK as u64 <= disk.len()
+                && matches!(Member::look(&disk.read(offset, BLOCK).await?), Found::Label(_) | Found::Damaged(_))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What a disk holds before it is made a member: `None` where its beginning is blank.
+async fn contents(disk: &Arc<dyn Disk>) -> io::Result<Option<&'static str>> {
+    let end = disk.len().min(DATA_START) / BLOCK as u64 * BLOCK as u64;
+    let mut at = 0;
+    while at < end {
+        let len = (end - at).min(256 << 10);
+        let bytes = disk.read(at, len as usize).await.map_err(|e| member_error(disk, &e))?;
+        if LABELS.contains(&at) && !matches!(Member::look(&bytes[..BLOCK]), Found::Blank | Found::Other) {
+            return Ok(Some("a member of a stripe"));
+        }
+        if bytes.iter().any(|b| *b != 0) {
+            return Ok(Some("something"));
+        }
+        at += len;
+    }
+    Ok(None)
+}
+
+/// Reads a member's label; either copy is enough.
+async fn read_label(disk: &Arc<dyn Disk>) -> io::Result<Member> {
+    let mut why = "it holds no label of a stripe: it is missing, blank or of something else".to_owned();
+    for offset in LABELS {
+        if offset + BLOCK as u64 > disk.len() {
+            continue;
+        }
+        match disk.read(offset, BLOCK).await {
+            Ok(block) => match Member::look(&block) {
+                Found::Label(member) => return Ok(member),
+                Found::Damaged(how) => why = format!("its label is damaged: {how}"),
+                Found::Blank | Found::Other => {}
+            },
+            Err(error) => why = format!("its label cannot be read: {error}"),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("stripe member {}: {why}", disk.describe())))
+}
+
+/// A part of a request that is one range of one member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    member: usize,
+    /// Where on the member, its label included.
+    offset: u64,
+    /// Where in the request's bytes.
+    at: usize,
+    len: usize,
+}
+
+impl Inner {
+    /// Cuts a range at the borders of chunks.
+    fn pieces(&self, offset: u64, len: usize) -> Vec<Piece> {
+        let mut pieces = Vec::with_capacity(len / self.chunk_bytes as usize + 2);
+        let mut at = 0;
+        while at < len {
+            let (chunk, within) = ((offset + at as u64) / self.chunk_bytes, (offset + at as u64) % self.chunk_bytes);
+            let n = ((self.chunk_bytes - within) as usize).min(len - at);
+            let members = self.members.len() as u64;
+            let offset = DATA_START + chunk / members * self.chunk_bytes + within;
+            pieces.push(Piece { member: (chunk % members) as usize, offset, at, len: n });
+            at += n;
+        }
+        pieces
+    }
+
+    /// What the stripe holds when each member holds `bytes`.
+    fn usable(&self, bytes: impl Fn(&Part) -> u64) -> u64 {
+        let rows = self.members.iter().map(|part| bytes(part).saturating_sub(DATA_START) / self.chunk_bytes).min();
+        rows.unwrap_or(0) * self.chunk_bytes * self.members.len() as u64
+    }
+
+    fn len(&self) -> u64 {
+        self.usable(|part| part.disk.len())
+    }
+
+    fn check(&self, offset: u64, len: u64, past_the_end: io::ErrorKind) -> io::Result<()> {
+        if !(offset | len).is_multiple_of(BLOCK as u64) {
+            return Err(invalid(format!("{len} bytes at offset {offset}: not multiples of {BLOCK}")));
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
+            let text = format!("{len} bytes at offset {offset}: past the end of the stripe at {}", self.len());
+            return Err(io::Error::new(past_the_end, text));
+        }
+        Ok(())
+    }
+
+    async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.check(offset, len as u64, io::ErrorKind::UnexpectedEof)?;
+        let pieces = self.pieces(offset, len);
+        match pieces[..] {
+            [] => return Ok(Bytes::new()),
+            [piece] => return self.members[piece.member].disk.read(piece.offset, piece.len).await,
+            _ => {}
+        }
+        if !self.gather.fits(len) {
+            let text = format!("a read of {len} bytes is over the stripe's pool of {}", self.gather.limit_bytes());
+            return Err(invalid(text));
+        }
+        let mut whole = self.gather.get(len).await;
+        whole.set_len(len);
+        let reads = pieces.iter().map(|piece| self.members[piece.member].disk.read(piece.offset, piece.len));
+        for (piece, part) in pieces.iter().zip(join_all(reads).await) {
+            whole[piece.at..piece.at + piece.len].copy_from_slice(&part?);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn write(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        self.check(offset, data.len() as u64, io::ErrorKind::InvalidInput)?;
+        let writes = self.pieces(offset, data.len()).into_iter().map(|piece| {
+            let data = data.slice(piece.at..piece.at + piece.len);
+            async move {
+                let part = &self.members[piece.member];
+                let result = part.disk.write(piece.offset, data).await;
+                // After an error too: part of it may be there.
+                part.written.fetch_add(1, Ordering::AcqRel);
+                result
+            }
+        });
+        join_all(writes).await.into_iter().collect()
+    }
+
+    /// Flushes the members that were written since their last flush. One that failed stays in need of it, so it goes on failing.
+    async fn flush(&self) -> io::Result<()> {
+        let flushes = self.members.iter().filter_map(|part| {
+            let written = part.written.load(Ordering::Acquire);
+            (part.flushed.load(Ordering::Acquire) < written).then_some(async move {
+                part.disk.flush().await?;
+                part.flushed.fetch_max(written, Ordering::AcqRel);
+                Ok(())
+            })
+        });
+        join_all(flushes).await.into_iter().collect()
+    }
+
+    async fn write_flush(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        self.check(offset, data.len() as u64, io::ErrorKind::InvalidInput)?;
+        let dirty = |part: &Part| part.flushed.load(Ordering::Acquire) < part.written.load(Ordering::Acquire);
+        if let [piece] = self.pieces(offset, data.len())[..]
+            && !self.members.iter().enumerate().any(|(i, part)| i != piece.member && dirty(part))
+        {
+            // The usual commit: one trip to one member.
+            let part = &self.members[piece.member];
+            let written = part.written.load(Ordering::Acquire);
+            let result = part.disk.write_flush(piece.offset, data).await;
+            match &result {
+                Ok(()) => drop(part.flushed.fetch_max(written, Ordering::AcqRel)),
+                Err(_) => drop(part.written.fetch_add(1, Ordering::AcqRel)),
+            }
+            return result;
+        }
+        self.write(offset, data).await?;
+        self.flush().await
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check(offset, len, io::ErrorKind::InvalidInput)?;
+        // Chunks that follow one another on the stripe do so on each member: one range a member.
+        let mut ranges: Vec<Option<(u64, u64)>> = vec![None; self.members.len()];
+        let mut at = 0;
+        while at < len {
+            let left = usize::try_from(len - at).unwrap_or(usize::MAX).min(1 << 30);
+            for piece in self.pieces(offset + at, left) {
+                let end = piece.offset + piece.len as u64;
+                let range = &mut ranges[piece.member];
+                *range = Some(range.map_or((piece.offset, end), |(start, _)| (start, end)));
+            }
+            at += left as u64;
+        }
+        let discards = self.members.iter().zip(ranges).filter_map(|(part, range)| {
+            let (start, end) = range?;
+            Some(part.disk.discard(start, end - start))
+        });
+        join_all(discards).await.into_iter().collect()
+    }
+
+    async fn reserve(&self, end: u64) -> io::Result<()> {
+        let row = self.chunk_bytes * self.members.len() as u64;
+        let Some(each) = end.div_ceil(row).checked_mul(self.chunk_bytes).and_then(|n| n.checked_add(DATA_START)) else {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        };
+        let growing = self.members.iter().map(|part| part.disk.reserve(each));
+        join_all(growing).await.into_iter().collect()
+    }
+}
+
+impl Disk for Stripe {
+    fn geometry(&self) -> Geometry {
+        let all = || self.0.members.iter().map(|part| part.disk.geometry());
+        let claims = |claim| all().any(|g| g.cache == claim);
+        Geometry {
+            capacity_bytes: self.0.usable(|part| part.disk.geometry().capacity_bytes),
+            growable: all().any(|g| g.growable),
+            prefill_pays: all().any(|g| g.prefill_pays),
+            align_bytes: all().map(|g| g.align_bytes).max().unwrap_or(BLOCK),
+            max_io_bytes: all().map(|g| g.max_io_bytes).min().unwrap_or(BLOCK).min(self.0.chunk_bytes as usize),
+            zones: None,
+            cache: match () {
+                () if claims(CacheClaim::WriteBack) => CacheClaim::WriteBack,
+                () if claims(CacheClaim::Unknown) => CacheClaim::Unknown,
+                () => CacheClaim::WriteThrough,
+            },
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.read(offset, len).await })
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.write(offset, data).await })
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.flush().await })
+    }
+
+    fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.write_flush(offset, data).await })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.discard(offset, len).await })
+    }
+
+    fn reserve(&self, end: u64) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { if end <= inner.len() { Ok(()) } else { inner.reserve(end).await } })
+    }
+
+    fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
+        self.0.members[0].disk.buffer(capacity)
+    }
+
+    fn stats(&self) -> DiskStats {
+        let mut sum = DiskStats::default();
+        for part in &self.0.members {
+            let one = part.disk.stats();
+            sum.reads += one.reads;
+            sum.read_bytes += one.read_bytes;
+            sum.writes += one.writes;
+            sum.write_bytes += one.write_bytes;
+            sum.flushes += one.flushes;
+            sum.flush_us += one.flush_us;
+            sum.errors += one.errors;
+            sum.in_flight += one.in_flight;
+            sum.queue_depth += one.queue_depth;
+            sum.pool_used_bytes += one.pool_used_bytes;
+            sum.pool_limit_bytes += one.pool_limit_bytes;
+            sum.copied_bytes += one.copied_bytes;
+        }
+        sum.pool_used_bytes += self.0.gather.used_bytes() as u64;
+        sum.pool_limit_bytes += self.0.gather.limit_bytes() as u64;
+        sum
+    }
+
+    fn describe(&self) -> String {
+        let members: Vec<_> = self.0.members.iter().map(|part| part.disk.describe()).collect();
+        format!("stripe of {}: {}", members.len(), members.join(", "))
+    }
+}

@@ -1,0 +1,141 @@
+//! Who belongs together: the pair's identity on both legs.
+//!
+//! ```text
+//! durable   0         256 KiB  512 KiB  768 KiB  1 MiB
+//!           +---------+--------+--------+--------+---          the pair's label, in two copies, in the space that the pool's
+//!           | pool's  | pair   | pool's | pair,  | pool        first MiB leaves free; through the super-disk it reads as zeros
+//!           | own     |        | own    | copy   |
+//!           +---------+--------+--------+--------+---
+//! fast      0         512 KiB  1 MiB    2.5 MiB  4 MiB
+//!           +---------+--------+--------+--------+---
+//!           | label   | label, | map    | map    | byte 0 of the durable leg, ...
+//!           |         | copy   | slot 0 | slot 1 |
+//!           +---------+--------+--------+--------+---
+//! ```
+//!
+//! A label: mark (8), version (4), zeros (4), pair UUID (16), fast leg's UUID (16), generation (8), zeros, CRC32C (4) at 124.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::label::{Found, Label, field, look, u64_at};
+use crate::{BLOCK, Disk};
+
+const DURABLE_MAGIC: [u8; 8] = *b"STEADPAI";
+const FAST_MAGIC: [u8; 8] = *b"STEADFLG";
+
+/// Where the durable leg's labels are.
+pub(crate) const DURABLE_LABELS: [u64; 2] = [256 << 10, 768 << 10];
+/// The part of the durable leg that they are in.
+pub(crate) const DURABLE_RESERVED: u64 = 1 << 20;
+/// Where the fast leg's labels are.
+pub(crate) const FAST_LABELS: [u64; 2] = [0, 512 << 10];
+/// Where the fast leg keeps its map, alternately.
+pub(crate) const MAP_SLOTS: [u64; 2] = [1 << 20, 5 << 19];
+/// Where the fast leg keeps byte 0 of the durable leg.
+pub(crate) const FAST_START: u64 = 4 << 20;
+
+/// What a label says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// UUID of the pair.
+    pub(crate) pair: [u8; 16],
+    /// UUID of the fast leg; zeros while there has been none.
+    pub(crate) fast: [u8; 16],
+    /// How often the pair had been opened when this was written.
+    pub(crate) generation: u64,
+}
+
+impl Identity {
+    fn encode(&self, magic: [u8; 8]) -> Bytes {
+        let mut label = Label::new(magic);
+        label.put(16, &self.pair);
+        label.put(32, &self.fast);
+        label.put(48, &self.generation.to_le_bytes());
+        Bytes::copy_from_slice(&label.seal())
+    }
+
+    fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
+        look(block, magic, |b| Self { pair: field(b, 16), fast: field(b, 32), generation: u64_at(b, 48) })
+    }
+
+    /// Writes both copies, one after the other, so that never both are in doubt.
+    async fn write(&self, disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<()> {
+        for offset in places {
+            disk.write_flush(offset, self.encode(magic)).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the durable leg's labels.
+    pub(crate) async fn write_durable(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        self.write(disk, DURABLE_MAGIC, DURABLE_LABELS).await
+    }
+
+    /// Writes the fast leg's labels.
+    pub(crate) async fn write_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        self.write(disk, FAST_MAGIC, FAST_LABELS).await
+    }
+}
+
+/// Looks for labels: the newest one that is whole, else what else is there.
+async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<Found<Identity>> {
+    let mut best: Option<Identity> = None;
+    let mut rest = Found::Blank;
+    let mut failed = None;
+    for offset in places {
+        if offset + BLOCK as u64 > disk.len() {
+            continue;
+        }
+        match disk.read(offset, BLOCK).await {
+            Ok(block) => match Identity::look(&block, magic) {
+                Found::Label(label) if best.is_none_or(|b| b.generation < label.generation) => best = Some(label),
+                Found::Label(_) | Found::Blank => {}
+                damaged @ Found::Damaged(_) => rest = damaged,
+                Found::Other if rest == Found::Blank => rest = Found::Other,
+                Found::Other => {}
+            },
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (best, failed) {
+        (Some(label), _) => Ok(Found::Label(label)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Ok(rest),
+    }
+}
+
+/// The durable leg's label.
+pub(crate) async fn find_durable(disk: &Arc<dyn Disk>) -> io::Result<Found<Identity>> {
+    find(disk, DURABLE_MAGIC, DURABLE_LABELS).await
+}
+
+/// The fast leg's label.
+pub(crate) async fn find_fast(disk: &Arc<dyn Disk>) -> io::Result<Found<Identity>> {
+    find(disk, FAST_MAGIC, FAST_LABELS).await
+}
+
+/// The durable leg's labels that a range touches.
+fn labels_in(offset: u64, len: usize) -> impl Iterator<Item = u64> {
+    DURABLE_LABELS.into_iter().filter(move |at| offset < at + BLOCK as u64 && *at < offset + len as u64)
+}
+
+/// Whether a range touches a label.
+pub(crate) fn touches_label(offset: u64, len: usize) -> bool {
+    labels_in(offset, len).next().is_some()
+}
+
+/// What the layers above see of a range: labels are zeros to them, so that a pair without a pool is blank.
+pub(crate) fn masked(offset: u64, bytes: Bytes) -> Bytes {
+    if !touches_label(offset, bytes.len()) {
+        return bytes;
+    }
+    let mut masked = bytes.to_vec();
+    for label in labels_in(offset, bytes.len()) {
+        let at = (label - offset) as usize;
+        masked[at..at + BLOCK].fill(0);
+    }
+    masked.into()
+}
