@@ -49,11 +49,11 @@ impl Default for StripeOptions {
 
 /// What each member knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Member {
-    pub(crate) stripe: [u8; 16],
-    pub(crate) index: u32,
-    pub(crate) count: u32,
-    pub(crate) chunk_bytes: u64,
+struct Member {
+    stripe: [u8; 16],
+    index: u32,
+    count: u32,
+    chunk_bytes: u64,
 }
 
 impl Member {
@@ -66,7 +66,7 @@ impl Member {
         label.seal()
     }
 
-    pub(crate) fn look(block: &[u8]) -> Found<Self> {
+    fn look(block: &[u8]) -> Found<Self> {
         look(block, MAGIC, |b| Self {
             stripe: field(b, 16),
             index: u32_at(b, 32),

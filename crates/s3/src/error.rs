@@ -58,6 +58,10 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
         StoreError::TooLarge(what) => S3Error::with_message(S3ErrorCode::EntityTooLarge, what),
         StoreError::Busy(what) => slow_down(what),
         StoreError::Log(error) => log_error(error),
+        StoreError::Unavailable(why) => S3Error::with_message(
+            S3ErrorCode::ServiceUnavailable,
+            format!("This cannot be served until a disk is back: {why}."),
+        ),
         error => S3Error::with_message(S3ErrorCode::InternalError, error.to_string()),
     }
 }
@@ -144,6 +148,7 @@ mod tests {
         assert_eq!(status(StoreError::Busy("writes")), 503);
         assert_eq!(status(StoreError::Log(LogError::Busy { waited: Duration::ZERO })), 503);
         assert_eq!(status(StoreError::Log(LogError::Full)), 507);
+        assert_eq!(status(StoreError::Unavailable("the disk x is missing".into())), 503);
         assert_eq!(status(StoreError::ConditionFailed), 412);
         let unknown = store_error(StoreError::Log(LogError::Unknown { what: "flush", cause: "EIO".into() }));
         assert_eq!(unknown.status_code().unwrap().as_u16(), 500);

@@ -206,6 +206,9 @@ pub enum StoreError {
     /// The log refused or failed.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The disk that this is on does not take part now, or takes no writes; which, and why.
+    #[error("{0}")]
+    Unavailable(String),
     /// The index cannot be read or written.
     #[error("index: {0}")]
     Index(String),

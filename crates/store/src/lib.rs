@@ -1,28 +1,18 @@
 //! What the data means: buckets and objects as records of the log; index, cache, cleanup.
 //!
-//! Everything is a record of the log; the index is derived from it and may be deleted. A [`Store`] is the whole of it.
+//! Everything is a record of a log; the index is derived from it and may be deleted. A *shard* is one disk's log with its index
+//! and what is in them; a [`Store`] is all of them, each home to its share of the keys.
 
-mod accounts;
 mod api;
-mod apply;
-mod buckets;
 mod cache;
-mod checkpoint;
-mod complete;
-mod core;
 mod index;
-mod list;
+mod layout;
 mod names;
-mod objects;
 mod options;
-mod owners;
-mod pending;
-mod reader;
 mod record;
+mod shard;
 mod status;
 mod store;
-mod uploads;
-mod writer;
 
 pub use api::{
     Attributes, BucketInfo, BucketSettings, Condition, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice,
@@ -31,8 +21,8 @@ pub use api::{
 pub use cache::CacheStatus;
 pub use index::{IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
-pub use options::{IndexKind, OpenReport, StoreOptions};
-pub use reader::ObjectReader;
-pub use status::StoreStatus;
+pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions};
+pub use shard::reader::ObjectReader;
+pub use shard::writer::ObjectWriter;
+pub use status::{DiskState, DiskStatus, StoreStatus};
 pub use store::Store;
-pub use writer::ObjectWriter;

@@ -43,6 +43,7 @@ impl Names {
             Ok(Head::PartPut { bucket, number, key, .. } | Head::PartChunk { bucket, number, key, .. }) => {
                 format!("part {number} of {}", path(bucket, key))
             }
+            Ok(Head::PoolLayout { .. }) => "the layout of the pool".to_owned(),
             Err(_) => "a record that is not understood".to_owned(),
         }
     }
@@ -51,7 +52,8 @@ impl Names {
 impl Store {
     /// The names of the buckets that there are.
     pub fn names(&self) -> Names {
-        Names(self.core.registry.read().by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
+        let Ok(lead) = self.lead() else { return Names::default() };
+        Names(lead.core.registry.read().by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
     }
 }
 

@@ -1,8 +1,10 @@
 //! Settings of the store, each a bound.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_disk::Disk;
 use steadfast_log::{LogOptions, RecoveryReport};
 
 use crate::MemCheckpoint;
@@ -11,6 +13,7 @@ use crate::MemCheckpoint;
 #[derive(Debug, Clone)]
 pub enum IndexKind {
     /// In a directory, made when it is not there. It may be deleted while the store is closed: it is rebuilt from the log.
+    /// In a pool of several disks, each has one of its own beside this: with a dot and the disk's identity behind the name.
     Lsm(PathBuf),
     /// In memory. What the checkpoint holds survives the store, so that a test can open it again.
     Memory(MemCheckpoint),
@@ -20,6 +23,27 @@ impl IndexKind {
     /// In memory, empty.
     pub fn memory() -> Self {
         Self::Memory(MemCheckpoint::default())
+    }
+
+    /// That of one disk of a pool of several: beside the place given, with the disk's identity.
+    pub(crate) fn of_disk(&self, disk: &[u8; 16]) -> Self {
+        match self {
+            Self::Lsm(dir) => {
+                let mut name = dir.file_name().unwrap_or_default().to_owned();
+                name.push(format!(".{}", uuid::Uuid::from_bytes(*disk)));
+                Self::Lsm(dir.with_file_name(name))
+            }
+            Self::Memory(checkpoint) => Self::Memory(checkpoint.of_disk(disk)),
+        }
+    }
+
+    /// That of the only disk that was given, which may be one of a pool of several all the same.
+    pub(crate) fn of_only_disk(&self, disk: &[u8; 16]) -> Self {
+        let of_disk = match self {
+            Self::Lsm(_) => matches!(self.of_disk(disk), Self::Lsm(dir) if dir.exists()),
+            Self::Memory(checkpoint) => checkpoint.has_disk(disk),
+        };
+        if of_disk { self.of_disk(disk) } else { self.clone() }
     }
 }
 
@@ -84,15 +108,43 @@ impl StoreOptions {
     pub(crate) fn checkpoint_log_bytes_in(&self, capacity_bytes: u64) -> u64 {
         self.checkpoint_log_bytes.min((capacity_bytes / 8).max(1 << 20))
     }
+
+    /// What one of several disks gets: memory is shared out, with enough for each to work.
+    pub(crate) fn of_one_disk(&self, disks: usize) -> Self {
+        let mut options = self.clone();
+        if disks > 1 {
+            let share = |whole: u64, least: u64| (whole / disks as u64).max(least.min(whole));
+            options.cache_bytes = share(self.cache_bytes, 1 << 20);
+            options.index_cache_bytes = share(self.index_cache_bytes, 4 << 20);
+            options.memtable_bytes_max = share(self.memtable_bytes_max, 8 << 20);
+            options.log.pending_bytes_max = share(self.log.pending_bytes_max, 16 << 20);
+            options.log.pending_reserve_bytes_max = share(self.log.pending_reserve_bytes_max, 8 << 20);
+        }
+        options
+    }
+}
+
+/// A disk to open a store on.
+pub struct PoolDisk {
+    /// What people call it: its path.
+    pub name: String,
+    /// The disk; or why it could not be opened.
+    pub disk: Result<Arc<dyn Disk>, String>,
 }
 
 /// What opening a store found.
 #[derive(Debug, Clone)]
 pub struct OpenReport {
-    /// What the log found.
+    /// What the log found; of several, that of the first disk.
     pub recovery: RecoveryReport,
-    /// Whether the index was built anew from the log.
+    /// Whether an index was built anew from its log.
     pub index_rebuilt: bool,
     /// Records replayed into the index.
     pub replayed_records: u64,
+    /// What the log of each disk found, by the disk's name.
+    pub disks: Vec<(String, RecoveryReport)>,
+    /// Disks of the pool that are not there, each with its name and why.
+    pub missing: Vec<(String, String)>,
+    /// Buckets about which the disks did not agree, as after a crash, and now do.
+    pub buckets_repaired: u64,
 }

@@ -1,12 +1,14 @@
 //! What the store says about itself.
 
 use serde::Serialize;
-use steadfast_log::{LogStatus, Lsn};
+use steadfast_flow::FlowStatus;
+use steadfast_log::{ExtentCounts, Histogram, LogState, LogStatus, Lsn};
 
 use crate::cache::CacheStatus;
 use crate::index::IndexStatus;
 
-/// Gauges and counters of a store.
+/// Gauges and counters of a store. Over several disks they are sums, but for what has no sum: a state is the worst there is, an
+/// LSN that of the first disk, for each disk has its own.
 #[derive(Debug, Clone, Serialize)]
 pub struct StoreStatus {
     /// Buckets.
@@ -29,4 +31,170 @@ pub struct StoreStatus {
     pub cache: CacheStatus,
     /// The log.
     pub log: LogStatus,
+    /// Each disk by itself.
+    pub disks: Vec<DiskStatus>,
+}
+
+/// Whether a disk of the pool does its part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskState {
+    /// It does.
+    Ok,
+    /// It takes no more writes: keys whose home it is can be read.
+    ReadOnly,
+    /// It is not there: keys whose home it is can be neither read nor written.
+    Missing,
+    /// It has been closed.
+    Closed,
+}
+
+/// One disk of a pool.
+#[derive(Debug, Clone, Serialize)]
+pub struct DiskStatus {
+    /// Its identity: the UUID of its log.
+    pub id: String,
+    /// What people call it: its path.
+    pub name: String,
+    /// Whether it does its part.
+    pub state: DiskState,
+    /// What is wrong with it; `None` when nothing is.
+    pub trouble: Option<String>,
+    /// How many of the pool's slots it is home to.
+    pub slots: u64,
+    /// How many slots there are in all.
+    pub slots_total: u64,
+    /// Objects whose home it is: those that its trouble affects. Of a missing disk as many as were last known; `None` when
+    /// nothing is.
+    pub objects: Option<u64>,
+    /// Bytes of them; unknown of a missing disk.
+    pub object_bytes: Option<u64>,
+    /// Its extents; none of a missing disk.
+    pub extents: Option<ExtentCounts>,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Batches that it has committed.
+    pub commits: u64,
+    /// Bytes of frames that it has written.
+    pub frame_bytes: u64,
+    /// Bytes of chunks that it has written.
+    pub chunk_bytes: u64,
+    /// Damages that its scrub has found.
+    pub damaged: u64,
+}
+
+/// Whether a log takes writes, in a disk's terms; and what is wrong if not.
+pub(crate) fn disk_state(log: &LogState) -> (DiskState, Option<String>) {
+    match log {
+        LogState::Ok => (DiskState::Ok, None),
+        LogState::Failed { what, cause } => (DiskState::ReadOnly, Some(format!("a {what} failed: {cause}"))),
+        LogState::ReadOnly { why } => (DiskState::ReadOnly, Some(why.clone())),
+        LogState::Closed => (DiskState::Closed, Some("it is closed".to_owned())),
+    }
+}
+
+impl StoreStatus {
+    /// Adds another disk's.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.object_bytes += other.object_bytes;
+        self.uploads += other.uploads;
+        self.pending_keys += other.pending_keys;
+        self.index.disk_bytes += other.index.disk_bytes;
+        self.index.memtable_bytes += other.index.memtable_bytes;
+        self.index.tables += other.index.tables;
+        self.cache.hits += other.cache.hits;
+        self.cache.misses += other.cache.misses;
+        self.cache.bytes += other.cache.bytes;
+        self.cache.bytes_max += other.cache.bytes_max;
+        self.cache.pieces += other.cache.pieces;
+        add_log(&mut self.log, other.log);
+        self.disks.extend(other.disks);
+    }
+}
+
+fn add_log(sum: &mut LogStatus, other: LogStatus) {
+    if sum.log == LogState::Ok {
+        sum.log = other.log;
+    }
+    add_extents(&mut sum.extents, &other.extents);
+    add_histogram(&mut sum.group_size, &other.group_size);
+    add_histogram(&mut sum.flush_us, &other.flush_us);
+    sum.commits += other.commits;
+    sum.records += other.records;
+    sum.frames += other.frames;
+    sum.frame_bytes += other.frame_bytes;
+    sum.chunks += other.chunks;
+    sum.chunk_bytes += other.chunk_bytes;
+    sum.async_lag_us_max = sum.async_lag_us_max.max(other.async_lag_us_max);
+    sum.gather_waits += other.gather_waits;
+    sum.gather_timeouts += other.gather_timeouts;
+    sum.pending_bytes += other.pending_bytes;
+    sum.pending_bytes_max += other.pending_bytes_max;
+    for budget in other.budgets {
+        add_budget(&mut sum.budgets, budget);
+    }
+    sum.read_damage += other.read_damage;
+    sum.reads_healed += other.reads_healed;
+    sum.usage.extend(other.usage);
+
+    let (mine, theirs) = (&mut sum.compaction, other.compaction);
+    mine.space_low |= theirs.space_low;
+    mine.recycled += theirs.recycled;
+    mine.records_moved += theirs.records_moved;
+    mine.chunks_moved += theirs.chunks_moved;
+    mine.moved_bytes += theirs.moved_bytes;
+    mine.waiting_for_checkpoint += theirs.waiting_for_checkpoint;
+    mine.pinned += theirs.pinned;
+    mine.stuck.extend(theirs.stuck);
+    let written = sum.frame_bytes + sum.chunk_bytes;
+    let asked = written.saturating_sub(mine.moved_bytes).max(1);
+    mine.write_amplification_percent = if written == 0 { 100 } else { written.saturating_mul(100) / asked };
+
+    let (mine, theirs) = (&mut sum.scrub, other.scrub);
+    mine.running |= theirs.running;
+    mine.extents_done += theirs.extents_done;
+    mine.extents_total += theirs.extents_total;
+    // All of them have been through so many.
+    mine.passes = mine.passes.min(theirs.passes);
+    mine.last_pass_ms = mine.last_pass_ms.zip(theirs.last_pass_ms).map(|(a, b)| a.min(b));
+    mine.read_bytes += theirs.read_bytes;
+    mine.records += theirs.records;
+    mine.healed += theirs.healed;
+    mine.damaged += theirs.damaged;
+    mine.damage.extend(theirs.damage);
+}
+
+fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
+    sum.free += other.free;
+    sum.growable = sum.growable.saturating_add(other.growable);
+    sum.open_commit += other.open_commit;
+    sum.open_body += other.open_body;
+    sum.sealed_commit += other.sealed_commit;
+    sum.sealed_body += other.sealed_body;
+    sum.live_commit_bytes += other.live_commit_bytes;
+    sum.live_body_bytes += other.live_body_bytes;
+}
+
+fn add_histogram(sum: &mut Histogram, other: &Histogram) {
+    if sum.buckets.len() < other.buckets.len() {
+        sum.buckets.resize(other.buckets.len(), 0);
+    }
+    for (mine, theirs) in sum.buckets.iter_mut().zip(&other.buckets) {
+        *mine += theirs;
+    }
+    sum.count += other.count;
+    sum.sum += other.sum;
+}
+
+/// Of one bound that each disk has, the sum.
+fn add_budget(sums: &mut Vec<FlowStatus>, other: FlowStatus) {
+    let Some(sum) = sums.iter_mut().find(|sum| sum.name == other.name) else { return sums.push(other) };
+    sum.limit = sum.limit.saturating_add(other.limit);
+    sum.used += other.used;
+    sum.peak += other.peak;
+    sum.waiting += other.waiting;
+    sum.granted += other.granted;
+    sum.refused += other.refused;
+    sum.waited_us += other.waited_us;
 }

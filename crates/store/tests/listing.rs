@@ -52,6 +52,7 @@ proptest! {
     #[test]
     fn pages_are_the_naive_list_cut(
         lsm: bool,
+        disks in 1..6usize,
         keys in proptest::collection::btree_set("[ab/é]{1,5}", 0..60),
         queries in proptest::collection::vec(
             ("[ab/]{0,2}", prop_oneof![Just(""), Just("/"), Just("b"), Just("a/")], "[ab/]{0,4}", 1..9usize),
@@ -60,7 +61,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let (_pool, store) = Pool::start(lsm).await;
+            let (_pool, store) = Pool::start_on(disks, lsm).await;
             for key in &keys {
                 put(&store, key, b"").await;
             }
@@ -86,7 +87,7 @@ proptest! {
 
 #[tokio::test]
 async fn many_keys_under_a_prefix_are_stepped_over() {
-    let (_pool, store) = Pool::start(true).await;
+    let (_pool, store) = Pool::start_on(3, true).await;
     for i in 0..300 {
         put(&store, &format!("deep/{i:04}"), b"").await;
     }
@@ -100,9 +101,9 @@ async fn many_keys_under_a_prefix_are_stepped_over() {
     assert_eq!(store.list(BUCKET, &nothing).expect("list").next, None);
 }
 
-#[tokio::test]
-async fn uploads_are_listed_in_order_and_rolled_up() {
-    let (_pool, store) = Pool::start(false).await;
+on_disks! {
+async fn uploads_are_listed_in_order_and_rolled_up(disks) {
+    let (_pool, store) = Pool::start_on(disks, false).await;
     let mut want = Vec::new();
     for key in ["a", "a", "b/1", "b/2", "c"] {
         want.push((key.to_owned(), store.create_upload(BUCKET, key, etag("")).await.expect("upload").upload_id));
@@ -123,4 +124,5 @@ async fn uploads_are_listed_in_order_and_rolled_up() {
     let page = store.uploads(BUCKET, "", "/", (&key, &id), 9).expect("page");
     assert_eq!(page.uploads.into_iter().map(|u| u.key).collect::<Vec<_>>(), ["c"]);
     assert_eq!(page.next, None);
+}
 }

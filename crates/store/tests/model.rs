@@ -71,8 +71,8 @@ async fn check(store: &Store, model: &BTreeMap<String, Object>) {
     assert_eq!(status.object_bytes, model.values().map(|o| o.data.len() as u64).sum::<u64>());
 }
 
-async fn run(lsm: bool, ops: Vec<Op>) {
-    let (mut pool, mut store) = Pool::start(lsm).await;
+async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
+    let (mut pool, mut store) = Pool::start_on(disks, lsm).await;
     // Checkpoints happen in the middle of it.
     pool.options.checkpoint_log_bytes = 20_000;
     let mut model = BTreeMap::<String, Object>::new();
@@ -184,11 +184,20 @@ proptest! {
 
     #[test]
     fn in_memory(ops in proptest::collection::vec(op(), 1..40)) {
-        block_on(run(false, ops));
+        block_on(run(1, false, ops));
     }
 
     #[test]
     fn on_lsm(ops in proptest::collection::vec(op(), 1..40)) {
-        block_on(run(true, ops));
+        block_on(run(1, true, ops));
+    }
+    #[test]
+    fn on_three_disks_in_memory(ops in proptest::collection::vec(op(), 1..40)) {
+        block_on(run(3, false, ops));
+    }
+
+    #[test]
+    fn on_two_disks_on_lsm(ops in proptest::collection::vec(op(), 1..40)) {
+        block_on(run(2, true, ops));
     }
 }

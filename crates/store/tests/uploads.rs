@@ -27,108 +27,112 @@ async fn complete(store: &Store, id: &str, of: &[(u16, &str)]) -> Result<Written
     store.complete_upload(BUCKET, "k", id, choices(of), etag("whole-2"), Condition::None, None).await
 }
 
-#[tokio::test]
-async fn parts_become_one_object() {
-    let (pool, store) = Pool::start(true).await;
-    let id = begin(&store).await;
-    let (one, two, three) = (bytes_of(1, 25_000), bytes_of(2, 1_500), bytes_of(3, 7));
-    part(&store, &id, 7, &three, "c").await;
-    part(&store, &id, 1, b"to be replaced", "x").await;
-    part(&store, &id, 1, &one, "a").await;
-    part(&store, &id, 3, &two, "b").await;
-    part(&store, &id, 9, b"not chosen", "d").await;
-    assert!(matches!(get(&store, "k").await, Err(StoreError::NoSuchKey)));
-    let (listed, more) = store.parts(BUCKET, "k", &id, 1, 2).expect("parts");
-    assert_eq!(listed.iter().map(|p| (p.number, p.size)).collect::<Vec<_>>(), [(3, 1_500), (7, 7)]);
-    assert!(more);
-
-    assert!(matches!(complete(&store, &id, &[]).await, Err(StoreError::InvalidPart(0))));
-    assert!(matches!(complete(&store, &id, &[(3, "b"), (1, "a")]).await, Err(StoreError::InvalidPartOrder)));
-    assert!(matches!(complete(&store, &id, &[(1, "x")]).await, Err(StoreError::InvalidPart(1))));
-    assert!(matches!(complete(&store, &id, &[(1, "a"), (2, "b")]).await, Err(StoreError::InvalidPart(2))));
-    assert!(matches!(complete(&store, &id, &[(1, "a"), (7, "c"), (9, "d")]).await, Err(StoreError::PartTooSmall(7))));
-    let chosen = [(1, "a"), (3, "b"), (7, "c")];
-    let done = complete(&store, &id, &chosen).await.expect("complete");
-    assert_eq!(complete(&store, &id, &chosen).await.expect("again"), done);
-
-    let whole = [one.clone(), two.clone(), three].concat();
-    store.close().await.expect("close");
-    drop(store);
-    pool.delete_index();
-    let store = pool.open().await;
-    assert!(matches!(store.upload(BUCKET, "k", &id), Err(StoreError::NoSuchUpload)));
-    assert!(get(&store, "k").await.expect("there") == whole);
-    assert!(read(&store, "k", 24_000..26_000).await.expect("there") == whole[24_000..26_000]);
-    let reader = store.reader(BUCKET, "k").await.expect("reader");
-    assert_eq!(reader.info().part_count, 3);
-    assert_eq!(reader.info().attributes.etag, "whole-2");
-    assert_eq!(reader.info().attributes.user["who"], "me");
-    let parts: Vec<_> = reader.parts().iter().map(|p| (p.number, p.size, p.attributes.etag.clone())).collect();
-    assert_eq!(parts, [(1, 25_000, "a".into()), (3, 1_500, "b".into()), (7, 7, "c".into())]);
-    assert_eq!(store.status().uploads, 0);
-}
-
-#[tokio::test]
-async fn an_aborted_upload_is_gone_with_its_parts() {
-    let (_pool, store) = Pool::start(false).await;
-    let live = || store.status().log.usage.iter().map(|u| u.live_bytes).sum::<u64>();
-    let before = live();
-    let id = begin(&store).await;
-    part(&store, &id, 1, &bytes_of(1, 40_000), "a").await;
-    assert!(live() > before + 40_000);
-    let mut late = store.part_writer(BUCKET, "k", &id, 2, None).await.expect("writer");
-    late.write(vec![1; 5000].into()).await.expect("write");
-    store.abort_upload(BUCKET, "k", &id).await.expect("abort");
-    assert_eq!(live(), before);
-    let late = late.commit(etag("b"), Condition::None, None).await;
-    assert!(matches!(late, Err(StoreError::NoSuchUpload)));
-    assert!(matches!(store.abort_upload(BUCKET, "k", &id).await, Err(StoreError::NoSuchUpload)));
-    assert!(matches!(complete(&store, &id, &[(1, "a")]).await, Err(StoreError::NoSuchUpload)));
-    assert!(matches!(store.parts(BUCKET, "k", &id, 0, 9), Err(StoreError::NoSuchUpload)));
-    assert!(matches!(store.upload(BUCKET, "k", "nonsense"), Err(StoreError::NoSuchUpload)));
-}
-
-#[tokio::test]
-async fn completions_and_aborts_that_race_agree() {
-    let (_pool, store) = Pool::start(false).await;
-    for _ in 0..10 {
+on_disks! {
+    async fn parts_become_one_object(disks) {
+        let (pool, store) = Pool::start_on(disks, true).await;
         let id = begin(&store).await;
-        part(&store, &id, 1, &bytes_of(1, 12_000), "a").await;
-        let (one, two, abort) = futures::future::join3(
-            complete(&store, &id, &[(1, "a")]),
-            complete(&store, &id, &[(1, "a")]),
-            store.abort_upload(BUCKET, "k", &id),
-        )
-        .await;
-        match (one, two, abort) {
-            (Ok(one), Ok(two), Err(StoreError::NoSuchUpload)) => {
-                assert_eq!(one.version, two.version);
-                assert!(get(&store, "k").await.expect("there") == bytes_of(1, 12_000));
-            }
-            (Err(StoreError::NoSuchUpload), Err(StoreError::NoSuchUpload), Ok(())) => {}
-            other => panic!("{other:?}"),
-        }
-        store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
+        let (one, two, three) = (bytes_of(1, 25_000), bytes_of(2, 1_500), bytes_of(3, 7));
+        part(&store, &id, 7, &three, "c").await;
+        part(&store, &id, 1, b"to be replaced", "x").await;
+        part(&store, &id, 1, &one, "a").await;
+        part(&store, &id, 3, &two, "b").await;
+        part(&store, &id, 9, b"not chosen", "d").await;
+        assert!(matches!(get(&store, "k").await, Err(StoreError::NoSuchKey)));
+        let (listed, more) = store.parts(BUCKET, "k", &id, 1, 2).expect("parts");
+        assert_eq!(listed.iter().map(|p| (p.number, p.size)).collect::<Vec<_>>(), [(3, 1_500), (7, 7)]);
+        assert!(more);
+
+        assert!(matches!(complete(&store, &id, &[]).await, Err(StoreError::InvalidPart(0))));
+        assert!(matches!(complete(&store, &id, &[(3, "b"), (1, "a")]).await, Err(StoreError::InvalidPartOrder)));
+        assert!(matches!(complete(&store, &id, &[(1, "x")]).await, Err(StoreError::InvalidPart(1))));
+        assert!(matches!(complete(&store, &id, &[(1, "a"), (2, "b")]).await, Err(StoreError::InvalidPart(2))));
+        assert!(matches!(complete(&store, &id, &[(1, "a"), (7, "c"), (9, "d")]).await, Err(StoreError::PartTooSmall(7))));
+        let chosen = [(1, "a"), (3, "b"), (7, "c")];
+        let done = complete(&store, &id, &chosen).await.expect("complete");
+        assert_eq!(complete(&store, &id, &chosen).await.expect("again"), done);
+
+        let whole = [one.clone(), two.clone(), three].concat();
+        store.close().await.expect("close");
+        drop(store);
+        pool.delete_index();
+        let store = pool.open().await;
+        assert!(matches!(store.upload(BUCKET, "k", &id), Err(StoreError::NoSuchUpload)));
+        assert!(get(&store, "k").await.expect("there") == whole);
+        assert!(read(&store, "k", 24_000..26_000).await.expect("there") == whole[24_000..26_000]);
+        let reader = store.reader(BUCKET, "k").await.expect("reader");
+        assert_eq!(reader.info().part_count, 3);
+        assert_eq!(reader.info().attributes.etag, "whole-2");
+        assert_eq!(reader.info().attributes.user["who"], "me");
+        let parts: Vec<_> = reader.parts().iter().map(|p| (p.number, p.size, p.attributes.etag.clone())).collect();
+        assert_eq!(parts, [(1, 25_000, "a".into()), (3, 1_500, "b".into()), (7, 7, "c".into())]);
+        assert_eq!(store.status().uploads, 0);
     }
 }
 
-#[tokio::test]
-async fn a_manifest_too_large_for_the_head_lies_in_the_body() {
-    let (pool, store) = Pool::start(true).await;
-    let id = begin(&store).await;
-    let mut all = Vec::new();
-    let mut chosen = Vec::new();
-    for number in 1..=400u16 {
-        let data = bytes_of(u64::from(number), 1000);
-        let tag = format!("{number:032x}");
-        part(&store, &id, number, &data, &tag).await;
-        all.extend(data);
-        chosen.push(PartChoice { number, etag: tag });
+on_disks! {
+    async fn an_aborted_upload_is_gone_with_its_parts(disks) {
+        let (_pool, store) = Pool::start_on(disks, false).await;
+        let live = || store.status().log.usage.iter().map(|u| u.live_bytes).sum::<u64>();
+        let before = live();
+        let id = begin(&store).await;
+        part(&store, &id, 1, &bytes_of(1, 40_000), "a").await;
+        assert!(live() > before + 40_000);
+        let mut late = store.part_writer(BUCKET, "k", &id, 2, None).await.expect("writer");
+        late.write(vec![1; 5000].into()).await.expect("write");
+        store.abort_upload(BUCKET, "k", &id).await.expect("abort");
+        assert_eq!(live(), before);
+        let late = late.commit(etag("b"), Condition::None, None).await;
+        assert!(matches!(late, Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.abort_upload(BUCKET, "k", &id).await, Err(StoreError::NoSuchUpload)));
+        assert!(matches!(complete(&store, &id, &[(1, "a")]).await, Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.parts(BUCKET, "k", &id, 0, 9), Err(StoreError::NoSuchUpload)));
+        assert!(matches!(store.upload(BUCKET, "k", "nonsense"), Err(StoreError::NoSuchUpload)));
     }
-    store.complete_upload(BUCKET, "k", &id, chosen, etag("e"), Condition::None, None).await.expect("complete");
-    store.set_tags(BUCKET, "k", [("a".to_owned(), "b".to_owned())].into()).await.expect("tags");
-    store.close().await.expect("close");
-    let store = pool.open().await;
-    assert!(get(&store, "k").await.expect("there") == all);
-    assert_eq!(store.reader(BUCKET, "k").await.expect("reader").parts().len(), 400);
+}
+
+on_disks! {
+    async fn completions_and_aborts_that_race_agree(disks) {
+        let (_pool, store) = Pool::start_on(disks, false).await;
+        for _ in 0..10 {
+            let id = begin(&store).await;
+            part(&store, &id, 1, &bytes_of(1, 12_000), "a").await;
+            let (one, two, abort) = futures::future::join3(
+                complete(&store, &id, &[(1, "a")]),
+                complete(&store, &id, &[(1, "a")]),
+                store.abort_upload(BUCKET, "k", &id),
+            )
+            .await;
+            match (one, two, abort) {
+                (Ok(one), Ok(two), Err(StoreError::NoSuchUpload)) => {
+                    assert_eq!(one.version, two.version);
+                    assert!(get(&store, "k").await.expect("there") == bytes_of(1, 12_000));
+                }
+                (Err(StoreError::NoSuchUpload), Err(StoreError::NoSuchUpload), Ok(())) => {}
+                other => panic!("{other:?}"),
+            }
+            store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
+        }
+    }
+}
+
+on_disks! {
+    async fn a_manifest_too_large_for_the_head_lies_in_the_body(disks) {
+        let (pool, store) = Pool::start_on(disks, true).await;
+        let id = begin(&store).await;
+        let mut all = Vec::new();
+        let mut chosen = Vec::new();
+        for number in 1..=400u16 {
+            let data = bytes_of(u64::from(number), 1000);
+            let tag = format!("{number:032x}");
+            part(&store, &id, number, &data, &tag).await;
+            all.extend(data);
+            chosen.push(PartChoice { number, etag: tag });
+        }
+        store.complete_upload(BUCKET, "k", &id, chosen, etag("e"), Condition::None, None).await.expect("complete");
+        store.set_tags(BUCKET, "k", [("a".to_owned(), "b".to_owned())].into()).await.expect("tags");
+        store.close().await.expect("close");
+        let store = pool.open().await;
+        assert!(get(&store, "k").await.expect("there") == all);
+        assert_eq!(store.reader(BUCKET, "k").await.expect("reader").parts().len(), 400);
+    }
 }

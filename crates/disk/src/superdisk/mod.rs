@@ -6,7 +6,7 @@
 
 mod options;
 #[allow(dead_code, reason = "the fast leg is not used yet")]
-pub(crate) mod pair;
+mod pair;
 mod status;
 
 use std::io;

@@ -23,8 +23,8 @@ use bytes::Bytes;
 use crate::label::{Found, Label, field, look, u64_at};
 use crate::{BLOCK, Disk};
 
-pub(crate) const DURABLE_MAGIC: [u8; 8] = *b"STEADPAI";
-pub(crate) const FAST_MAGIC: [u8; 8] = *b"STEADFLG";
+const DURABLE_MAGIC: [u8; 8] = *b"STEADPAI";
+const FAST_MAGIC: [u8; 8] = *b"STEADFLG";
 
 /// Where the durable leg's labels are.
 pub(crate) const DURABLE_LABELS: [u64; 2] = [256 << 10, 768 << 10];
@@ -57,7 +57,7 @@ impl Identity {
         Bytes::copy_from_slice(&label.seal())
     }
 
-    pub(crate) fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
+    fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
         look(block, magic, |b| Self { pair: field(b, 16), fast: field(b, 32), generation: u64_at(b, 48) })
     }
 

@@ -62,6 +62,14 @@ impl LsmIndex {
         Ok(index)
     }
 
+    /// Opens the index in `dir` to look into it; `None` when there is none that is whole. Blocks.
+    pub(crate) fn open_existing(dir: &Path) -> Option<Self> {
+        if !fs::read(dir.join(MARK)).is_ok_and(|text| text == MARK_TEXT) {
+            return None;
+        }
+        catch_unwind(AssertUnwindSafe(|| Self::open_tree(dir, 1 << 20))).ok()?.ok()
+    }
+
     /// Deletes the index in `dir`: only what an index consists of, in case the path was given by mistake.
     pub(crate) fn delete(dir: &Path) -> Result<(), IndexError> {
         let mark = dir.join(MARK);

@@ -14,12 +14,23 @@ type Map = BTreeMap<Bytes, Bytes>;
 
 /// What a [`MemIndex`] has persisted: outlives it, as a directory outlives a process.
 #[derive(Debug, Clone, Default)]
-pub struct MemCheckpoint(Arc<Mutex<Map>>);
+pub struct MemCheckpoint(Arc<Mutex<Map>>, Arc<Mutex<BTreeMap<[u8; 16], MemCheckpoint>>>);
 
 impl MemCheckpoint {
     /// Forgets all, as if the directory had been deleted.
     pub fn clear(&self) {
         self.0.lock().clear();
+        self.1.lock().values().for_each(Self::clear);
+    }
+
+    /// That of one disk of several.
+    pub(crate) fn of_disk(&self, disk: &[u8; 16]) -> Self {
+        self.1.lock().entry(*disk).or_default().clone()
+    }
+
+    /// Whether it was ever that of this disk.
+    pub(crate) fn has_disk(&self, disk: &[u8; 16]) -> bool {
+        self.1.lock().contains_key(disk)
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! 00 'c'                                   the checkpoint
+//! 00 'p'                                   the layout of the pool of disks
 //! 01 bucket:8                              a bucket
 //! 02 bucket:8 key                          an object
 //! 03 bucket:8 escaped-key 00 01 upload:16  an upload that is going on
@@ -20,6 +21,9 @@ pub(crate) type Id = [u8; 16];
 
 /// Where the checkpoint is kept.
 pub(crate) const CHECKPOINT: &[u8] = b"\x00c";
+
+/// Where the layout of the pool is kept, where there are several disks.
+pub(crate) const LAYOUT: &[u8] = b"\x00p";
 
 pub(crate) const BUCKETS: u8 = 1;
 const OBJECTS: u8 = 2;

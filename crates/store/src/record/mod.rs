@@ -30,6 +30,7 @@ const UPLOAD_END: u8 = 6;
 const PART_PUT: u8 = 7;
 const CHUNK: u8 = 8;
 const PART_CHUNK: u8 = 9;
+const POOL_LAYOUT: u8 = 10;
 
 /// A decoded head. Borrows from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub(crate) enum Head<'a> {
     PartPut { bucket: BucketId, upload: Id, number: u16, key: &'a [u8], payload: &'a [u8] },
     /// A piece of an object's body.
     Chunk { bucket: BucketId, writer: Id, key: &'a [u8] },
+    /// The disk is one of a pool with this layout. It belongs to no bucket: zeros in its place.
+    PoolLayout { payload: &'a [u8] },
     /// A piece of a part's body.
     PartChunk { bucket: BucketId, writer: Id, upload: Id, number: u16, key: &'a [u8] },
 }
@@ -81,6 +84,7 @@ impl<'a> Head<'a> {
                 number: dec.u16()?,
                 key: dec.bytes()?,
             },
+            POOL_LAYOUT => Self::PoolLayout { payload: dec.0 },
             _ => return Err(Malformed("record: unknown kind")),
         })
     }
@@ -97,12 +101,13 @@ impl<'a> Head<'a> {
             Self::PartPut { bucket, key, payload, .. } => (PART_PUT, *bucket, key, payload),
             Self::Chunk { bucket, key, .. } => (CHUNK, *bucket, key, &[]),
             Self::PartChunk { bucket, key, .. } => (PART_CHUNK, *bucket, key, &[]),
+            Self::PoolLayout { payload } => (POOL_LAYOUT, 0, &[], payload),
         };
         let mut out = Vec::with_capacity(52 + key.len() + payload.len());
         out.extend_from_slice(&[FORMAT, kind]);
         out.extend_from_slice(&bucket.to_be_bytes());
         match self {
-            Self::BucketPut { .. } | Self::BucketDelete { .. } => {
+            Self::BucketPut { .. } | Self::BucketDelete { .. } | Self::PoolLayout { .. } => {
                 out.extend_from_slice(payload);
                 return out;
             }
@@ -209,6 +214,7 @@ mod tests {
                 Head::PartPut { bucket, upload, number, key, payload },
                 Head::Chunk { bucket, writer, key },
                 Head::PartChunk { bucket, writer, upload, number, key },
+                Head::PoolLayout { payload },
             ] {
                 let bytes = head.encode();
                 prop_assert_eq!(Head::decode(&bytes), Ok(head));

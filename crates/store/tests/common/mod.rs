@@ -12,13 +12,13 @@ use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 use steadfast_log::{FormatOptions, Log};
 use steadfast_store::{
-    Attributes, BucketSettings, Condition, IndexKind, OpenReport, Store, StoreError, StoreOptions, Written,
+    Attributes, BucketSettings, Condition, IndexKind, OpenReport, PoolDisk, Store, StoreError, StoreOptions, Written,
 };
 
 pub const BUCKET: &str = "b";
 
 pub struct Pool {
-    pub disk: Arc<dyn Disk>,
+    pub disks: Vec<Arc<dyn Disk>>,
     pub index: IndexKind,
     pub options: StoreOptions,
     pub dir: tempfile::TempDir,
@@ -37,19 +37,71 @@ pub fn options() -> StoreOptions {
     }
 }
 
+/// How many disks a test has a pool of.
+#[macro_export]
+macro_rules! on_disks {
+    ($(#[$meta:meta])* async fn $name:ident($disks:ident) $body:block) => {
+        mod $name {
+            use super::*;
+
+            $(#[$meta])*
+            async fn run($disks: usize) $body
+
+            #[tokio::test]
+            async fn on_one() {
+                run(1).await;
+            }
+
+            #[tokio::test]
+            async fn on_two() {
+                run(2).await;
+            }
+
+            #[tokio::test]
+            async fn on_five() {
+                run(5).await;
+            }
+        }
+    };
+}
+
+/// An empty disk, formatted.
+pub async fn formatted() -> Arc<dyn Disk> {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(256 << 20));
+    let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+    disk
+}
+
 impl Pool {
     pub async fn new(lsm: bool) -> Self {
-        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(256 << 20));
+        Self::of(1, lsm).await
+    }
+
+    /// A pool of so many disks.
+    pub async fn of(count: usize, lsm: bool) -> Self {
+        let mut disks = Vec::new();
+        for _ in 0..count {
+            disks.push(formatted().await);
+        }
         let dir = tempfile::tempdir().expect("a directory");
         let index = if lsm { IndexKind::Lsm(dir.path().join("index")) } else { IndexKind::memory() };
-        let pool = Self { disk, index, options: options(), dir };
-        let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
-        Log::format(&pool.disk, &Env::tokio(), &format).await.expect("format");
-        pool
+        Self { disks, index, options: options(), dir }
+    }
+
+    /// The disks as they are given to the store, named `d0` and so on.
+    pub fn given(&self) -> Vec<PoolDisk> {
+        let named = |(i, disk): (usize, &Arc<dyn Disk>)| PoolDisk { name: format!("d{i}"), disk: Ok(disk.clone()) };
+        self.disks.iter().enumerate().map(named).collect()
+    }
+
+    /// Opens on these of the disks.
+    pub async fn open_on(&self, disks: Vec<PoolDisk>) -> Result<(Store, OpenReport), StoreError> {
+        Store::open_pool(disks, self.index.clone(), Env::tokio(), self.options.clone()).await
     }
 
     pub async fn open_with_report(&self) -> (Store, OpenReport) {
-        Store::open(self.disk.clone(), self.index.clone(), Env::tokio(), self.options.clone()).await.expect("open")
+        self.open_on(self.given()).await.expect("open")
     }
 
     pub async fn open(&self) -> Store {
@@ -59,14 +111,23 @@ impl Pool {
     /// Deletes the index of a closed store.
     pub fn delete_index(&self) {
         match &self.index {
-            IndexKind::Lsm(dir) => std::fs::remove_dir_all(dir).expect("removable"),
+            IndexKind::Lsm(_) => {
+                for entry in std::fs::read_dir(self.dir.path()).expect("readable") {
+                    std::fs::remove_dir_all(entry.expect("readable").path()).expect("removable");
+                }
+            }
             IndexKind::Memory(checkpoint) => checkpoint.clear(),
         }
     }
 
     /// A fresh store with a bucket.
     pub async fn start(lsm: bool) -> (Self, Store) {
-        let pool = Self::new(lsm).await;
+        Self::start_on(1, lsm).await
+    }
+
+    /// The same on several disks.
+    pub async fn start_on(count: usize, lsm: bool) -> (Self, Store) {
+        let pool = Self::of(count, lsm).await;
         let store = pool.open().await;
         store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
         (pool, store)

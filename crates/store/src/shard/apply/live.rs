@@ -6,10 +6,10 @@ use std::sync::Arc;
 use steadfast_log::{Location, LogError, Lsn};
 
 use crate::StoreError;
-use crate::core::Core;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Account, Body, ObjectMeta};
 use crate::record::{Head, Value, keys};
+use crate::shard::core::Core;
 use steadfast_log::Log;
 
 /// See [`steadfast_log::Applier::record_is_live`].
@@ -26,6 +26,7 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         Head::UploadCreate { bucket, upload, key, .. } => (keys::upload(bucket, key, &upload), false),
         Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
         Head::PartPut { upload, number, .. } => (keys::part(&upload, number), false),
+        Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
         Head::Chunk { .. } | Head::PartChunk { .. } => return true,
     };
     let value = match core.lookup(&key) {

@@ -5,17 +5,18 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use steadfast_log::{Durability, LogError, Priority, Record};
 
-use crate::apply::repoint::place;
-use crate::buckets::Bucket;
-use crate::core::{Expect, Refusal, Touch};
-use crate::pending::{Fate, shard_of};
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta, id_from_text};
 use crate::record::{Head, Value};
-use crate::uploads::part_info;
-use crate::writer::{batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, PartChoice, Store, StoreError, Written};
+use crate::shard::Shard;
+use crate::shard::apply::repoint::place;
+use crate::shard::buckets::Bucket;
+use crate::shard::core::{Expect, Refusal, Touch};
+use crate::shard::pending::{Fate, bin_of};
+use crate::shard::uploads::part_info;
+use crate::shard::writer::{batch_bytes, check_head, expect};
+use crate::{Attributes, Condition, PartChoice, StoreError, Written};
 
 /// An upload that is being completed.
 struct Completion<'a> {
@@ -28,7 +29,7 @@ struct Completion<'a> {
     attributes: &'a Attributes,
 }
 
-impl Store {
+impl Shard {
     /// Makes an object of the chosen parts, in one commit with the end of the upload. `attributes` bring the entity tag and the
     /// checksums; system headers, user metadata and tags are those given when the upload began, unless there are any here.
     ///
@@ -38,7 +39,7 @@ impl Store {
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0 when none was chosen),
     /// [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`], [`StoreError::ConditionFailed`], those of the log.
     #[allow(clippy::too_many_arguments, reason = "each is a part of the request")]
-    pub async fn complete_upload(
+    pub(crate) async fn complete_upload(
         &self,
         bucket: &str,
         key: &str,
@@ -77,7 +78,7 @@ impl Store {
     ) -> Result<Option<Written>, StoreError> {
         let core = &self.core;
         // Parts that are on their way count: an answer for one may have been given on another connection.
-        let pending = core.pending.lock(shard_of(&c.upload_key)).get(&c.upload_key).map(|entry| entry.lsn);
+        let pending = core.pending.lock(bin_of(&c.upload_key)).get(&c.upload_key).map(|entry| entry.lsn);
         if let Some(lsn) = pending {
             core.wait_applied(lsn).await?;
         }

@@ -9,12 +9,18 @@ use steadfast_flow::Env;
 use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority};
 
 use super::{LogSlot, StoreApplier};
-use crate::apply::live::manifest;
 use crate::record::{Head, keys};
+use crate::shard::Shard;
+use crate::shard::apply::live::manifest;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, PartChoice, Store, StoreOptions};
 
 const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
+fn lead(store: &Store) -> &Shard {
+    store.lead().expect("open")
+}
+
+/// A store of one disk, and its shard as the applier sees it.
 async fn start() -> (Store, StoreApplier, u64) {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
     let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
@@ -24,24 +30,24 @@ async fn start() -> (Store, StoreApplier, u64) {
     let (store, _) = Store::open(disk, IndexKind::memory(), Env::tokio(), options).await.expect("open");
     store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
     let slot = LogSlot::default();
-    *slot.write() = Some(store.log().clone());
-    let applier = StoreApplier { core: store.core.clone(), log: slot };
-    let bucket = store.find("b").expect("there").id;
+    *slot.write() = Some(lead(&store).log().clone());
+    let applier = StoreApplier { core: lead(&store).core.clone(), log: slot };
+    let bucket = lead(&store).find("b").expect("there").id;
     (store, applier, bucket)
 }
 
 async fn chunks(store: &Store, key: &[u8]) -> Vec<Location> {
-    let found = store.core.find_object(key).expect("readable").expect("there");
-    manifest(store.log(), &found.location, &found.meta).await.expect("manifest").chunks
+    let found = lead(store).core.find_object(key).expect("readable").expect("there");
+    manifest(lead(store).log(), &found.location, &found.meta).await.expect("manifest").chunks
 }
 
 /// Copies a chunk as compaction does.
 async fn copy(store: &Store, head: &Bytes, from: Location) -> ChunkMove {
-    let data = store.log().read(from, 0..from.body_len).await.expect("read");
-    let room = store.log().reserve(data.len() as u64, Priority::Compaction, WAIT).await.expect("room");
-    let mut buf = store.log().chunk(data.len()).await.expect("memory");
+    let data = lead(store).log().read(from, 0..from.body_len).await.expect("read");
+    let room = lead(store).log().reserve(data.len() as u64, Priority::Compaction, WAIT).await.expect("room");
+    let mut buf = lead(store).log().chunk(data.len()).await.expect("memory");
     buf.put(&data);
-    ChunkMove { from, to: store.log().write_chunk(&room, head.clone(), buf).await.expect("write") }
+    ChunkMove { from, to: lead(store).log().write_chunk(&room, head.clone(), buf).await.expect("write") }
 }
 
 async fn get(store: &Store, key: &str) -> Vec<u8> {
@@ -62,7 +68,7 @@ async fn moved_chunks_of_an_object_are_followed() {
     assert_eq!(before.len(), 3);
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"k" }.encode().into();
     assert!(applier.chunk_is_live(&head, &before[1]).await);
-    let found = store.core.find_object(&key).expect("readable").expect("there");
+    let found = lead(&store).core.find_object(&key).expect("readable").expect("there");
     let record = Head::ObjectPut { bucket, key: b"k", payload: &found.meta.encode() }.encode();
     assert!(applier.record_is_live(&record, found.version, &found.location, 1));
 
@@ -93,7 +99,7 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     let data: Vec<u8> = (0..20_000u32).map(|i| (i / 3) as u8).collect();
     let mut writer = store.writer("b", "k", None).await.expect("writer");
     writer.write(data.clone().into()).await.expect("write");
-    let id = store.core.owners.only();
+    let id = lead(&store).core.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"k" }.encode().into();
     let first = writer.settled_chunks().await[0];
     assert!(applier.chunk_is_live(&head, &first).await);
@@ -106,7 +112,7 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
 
     let mut dropped = store.writer("b", "other", None).await.expect("writer");
     dropped.write(data.into()).await.expect("write");
-    let id = store.core.owners.only();
+    let id = lead(&store).core.owners.only();
     let head: Bytes = Head::Chunk { bucket, writer: id, key: b"other" }.encode().into();
     let first = dropped.settled_chunks().await[0];
     assert!(applier.chunk_is_live(&head, &first).await);
@@ -154,7 +160,7 @@ async fn deletes_live_while_something_older_may_exist() {
 
     // A moved record of a key that has been deleted stays away.
     store.delete("b", "k", Condition::None, None).await.expect("delete");
-    let payload = crate::uploads::upload_meta(1, Attributes::default()).encode();
+    let payload = crate::shard::uploads::upload_meta(1, Attributes::default()).encode();
     let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
     applier.apply(&[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
     assert!(store.object("b", "k").is_err());
@@ -165,7 +171,7 @@ async fn old_uploads_expire() {
     let (store, _, _) = start().await;
     let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
     let began = store.upload("b", "k", &id).expect("there").created_ms;
-    assert_eq!(store.core.expire_uploads(store.log(), began).await.expect("runs"), 0);
-    assert_eq!(store.core.expire_uploads(store.log(), began + 1).await.expect("runs"), 1);
+    assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began).await.expect("runs"), 0);
+    assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began + 1).await.expect("runs"), 1);
     assert!(store.upload("b", "k", &id).is_err());
 }

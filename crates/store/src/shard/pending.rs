@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use steadfast_log::Lsn;
 
 /// Enough that two writers seldom meet.
-const SHARDS: usize = 64;
+const BINS: usize = 64;
 
 /// What a key will be once its record is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     pub(crate) fate: Fate,
 }
 
-/// FNV-1a: the keys are not an attacker's choice of more than a slow shard, and the same everywhere, for the simulator's sake.
+/// FNV-1a: the keys are not an attacker's choice of more than a slow bin, and the same everywhere, for the simulator's sake.
 #[derive(Default)]
 struct Fnv(u64);
 
@@ -43,42 +43,42 @@ impl Hasher for Fnv {
 }
 
 /// One lock's part of the keys. Never iterated.
-pub(crate) type Shard = HashMap<Bytes, Entry>;
+pub(crate) type Bin = HashMap<Bytes, Entry>;
 
 /// All pending changes.
 pub(crate) struct Pending {
-    shards: Vec<Mutex<Shard>>,
+    bins: Vec<Mutex<Bin>>,
 }
 
 impl Default for Pending {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { bins: (0..BINS).map(|_| Mutex::default()).collect() }
     }
 }
 
-/// The shard of a key.
-pub(crate) fn shard_of(key: &[u8]) -> usize {
+/// The bin of a key.
+pub(crate) fn bin_of(key: &[u8]) -> usize {
     let hash = BuildHasherDefault::<Fnv>::default().hash_one(key);
-    ((hash >> 32 ^ hash) % SHARDS as u64) as usize
+    ((hash >> 32 ^ hash) % BINS as u64) as usize
 }
 
 impl Pending {
-    /// Locks the shard; hold it over deciding and submitting.
-    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard].lock()
+    /// Locks a bin; hold it over deciding and submitting.
+    pub(crate) fn lock(&self, bin: usize) -> MutexGuard<'_, Bin> {
+        self.bins[bin].lock()
     }
 
     /// The record `lsn` of `key` has been applied.
     pub(crate) fn settle(&self, key: &[u8], lsn: Lsn) {
-        let mut shard = self.lock(shard_of(key));
-        if shard.get(key).is_some_and(|entry| entry.lsn <= lsn) {
-            shard.remove(key);
+        let mut bin = self.lock(bin_of(key));
+        if bin.get(key).is_some_and(|entry| entry.lsn <= lsn) {
+            bin.remove(key);
         }
     }
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().len()).sum()
+        self.bins.iter().map(|s| s.lock().len()).sum()
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     fn an_older_record_does_not_settle_a_newer_one() {
         let pending = Pending::default();
         let key = Bytes::from_static(b"k");
-        pending.lock(shard_of(&key)).insert(key.clone(), Entry { lsn: 5, fate: Fate::Gone });
+        pending.lock(bin_of(&key)).insert(key.clone(), Entry { lsn: 5, fate: Fate::Gone });
         pending.settle(&key, 4);
         assert_eq!(pending.len(), 1);
         pending.settle(&key, 5);

@@ -1,4 +1,4 @@
-//! What the store and its applier share.
+//! What a shard and its applier share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,17 +10,18 @@ use steadfast_flow::Env;
 use steadfast_log::{Batch, Committed, Durability, ExtentUsage, LogError, Lsn, Priority};
 use tokio::sync::{Notify, watch};
 
-use crate::accounts::Accounts;
-use crate::buckets::Bucket;
 use crate::cache::ReadCache;
-use crate::checkpoint::Checkpoint;
 use crate::index::Index;
-use crate::owners::Owners;
-use crate::pending::{Entry, Fate, Pending, Shard, shard_of};
+use crate::layout::Layout;
 use crate::record::keys::{BucketId, Id};
 use crate::record::object::First;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Value};
+use crate::shard::accounts::Accounts;
+use crate::shard::buckets::Bucket;
+use crate::shard::checkpoint::Checkpoint;
+use crate::shard::owners::Owners;
+use crate::shard::pending::{Bin, Entry, Fate, Pending, bin_of};
 use crate::{StoreError, StoreOptions};
 use steadfast_log::{Log, Reservation, Ticket};
 
@@ -66,6 +67,10 @@ impl Registry {
         bucket.deleted.store(true, Ordering::Release);
         if self.by_name.get(&bucket.name).is_some_and(|b| b.id == id) {
             self.by_name.remove(&bucket.name);
+            // A deletion that a crash interrupted leaves two of a name until the shards have been made to agree.
+            if let Some(other) = self.by_id.values().find(|b| b.name == bucket.name) {
+                self.by_name.insert(other.name.clone(), other.clone());
+            }
         }
     }
 }
@@ -100,12 +105,14 @@ pub(crate) struct Core {
     pub(crate) options: StoreOptions,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) registry: RwLock<Registry>,
+    /// Of which pool of disks this one is a part; `None` for a pool of one disk that never had another.
+    pub(crate) layout: RwLock<Option<Arc<Layout>>>,
     pub(crate) pending: Pending,
     pub(crate) accounts: Mutex<Accounts>,
     pub(crate) owners: Owners,
     pub(crate) cache: ReadCache,
     pub(crate) progress: watch::Sender<Progress>,
-    /// The highest LSN that the store has submitted.
+    /// The highest LSN that the shard has submitted.
     pub(crate) submitted: AtomicU64,
     pub(crate) replay: Mutex<Option<Replay>>,
     pub(crate) pool: [u8; 16],
@@ -129,11 +136,9 @@ pub(crate) struct Core {
     pub(crate) persisted: Mutex<Persisted>,
     /// Read by those who derive a record from another's manifest until it is submitted; written by the one who moves chunks.
     pub(crate) manifests: tokio::sync::RwLock<()>,
-    pub(crate) last_manifest: crate::apply::live::LastManifest,
+    pub(crate) last_manifest: crate::shard::apply::live::LastManifest,
     /// Bytes that streams may have read ahead, in KiB.
     pub(crate) read_ahead: Arc<tokio::sync::Semaphore>,
-    /// Held while buckets are created, changed and deleted.
-    pub(crate) bucket_ops: tokio::sync::Mutex<()>,
     /// LSN of the last record of a bucket that was submitted.
     pub(crate) bucket_lsn: AtomicU64,
 }
@@ -172,12 +177,12 @@ impl Core {
         Ok(self.index.get(key)?)
     }
 
-    fn holds(&self, shard: &Shard, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
+    fn holds(&self, bin: &Bin, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
         if let Expect::Nothing = touch.expect {
             return Ok(Ok(()));
         }
         // One whose LSN has passed was refused by the log after all (it was full): the index is right.
-        let entry = shard.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
+        let entry = bin.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
         if let Some(entry) = entry {
             let holds = match (touch.expect, &entry.fate) {
                 (Expect::Nothing, _) | (Expect::Absent, Fate::Gone) | (Expect::Present, Fate::Present(_)) => true,
@@ -207,14 +212,14 @@ impl Core {
         durability: Durability,
     ) -> Result<Ticket, Refusal> {
         // Locked in ascending order, each once: two batches never wait for each other.
-        let mut numbers: Vec<usize> = touches.iter().map(|t| shard_of(&t.key)).collect();
+        let mut numbers: Vec<usize> = touches.iter().map(|t| bin_of(&t.key)).collect();
         let of_touch = numbers.clone();
         numbers.sort_unstable();
         numbers.dedup();
-        let mut shards: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
+        let mut bins: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
         let at = |n: usize| numbers.binary_search(&n).unwrap_or_default();
         for (i, touch) in touches.iter().enumerate() {
-            match self.holds(&shards[at(of_touch[i])], touch) {
+            match self.holds(&bins[at(of_touch[i])], touch) {
                 Ok(Ok(())) => {}
                 Ok(Err(rests_on)) => return Err(Refusal::Unmet(i, rests_on)),
                 Err(e) => return Err(Refusal::Error(e)),
@@ -230,7 +235,7 @@ impl Core {
         for (i, touch) in touches.iter().enumerate() {
             if let Some((fate, record)) = &touch.fate {
                 let entry = Entry { lsn: first + record, fate: fate.clone() };
-                shards[at(of_touch[i])].insert(touch.key.clone(), entry);
+                bins[at(of_touch[i])].insert(touch.key.clone(), entry);
             }
         }
         Ok(ticket)

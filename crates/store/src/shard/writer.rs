@@ -10,15 +10,16 @@ use parking_lot::Mutex;
 use steadfast_flow::BoxFuture;
 use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
 
-use crate::apply::repoint::place;
-use crate::buckets::Bucket;
-use crate::core::{Core, Expect, Refusal, Touch, busy};
-use crate::pending::Fate;
 use crate::record::Head;
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
-use crate::{Attributes, Condition, Store, StoreError, Written};
+use crate::shard::Shard;
+use crate::shard::apply::repoint::place;
+use crate::shard::buckets::Bucket;
+use crate::shard::core::{Core, Expect, Refusal, Touch, busy};
+use crate::shard::pending::Fate;
+use crate::{Attributes, Condition, StoreError, Written};
 use steadfast_log::{ChunkBuf, Log, Reservation};
 
 /// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
@@ -91,13 +92,13 @@ pub struct ObjectWriter {
     chunking: Option<Chunking>,
 }
 
-impl Store {
+impl Shard {
     /// Begins an object. `size` is what the client says that it will send, if it does; with it small objects take no more than
     /// they need of the budget.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when there is no room in the budget for too long; those of the log.
-    pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
+    pub(crate) async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         self.begin(self.find(bucket)?, key, Target::Object, size).await
     }
 

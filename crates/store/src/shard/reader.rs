@@ -7,11 +7,12 @@ use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 use steadfast_log::{Location, LogError};
 
-use crate::apply::live::manifest;
-use crate::core::Core;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Value, keys};
-use crate::{ObjectInfo, PartInfo, Store, StoreError};
+use crate::shard::Shard;
+use crate::shard::apply::live::manifest;
+use crate::shard::core::Core;
+use crate::{ObjectInfo, PartInfo, StoreError};
 use steadfast_log::{ExtentPin, Log};
 
 /// How often a look-up is repeated because the record moved meanwhile: each time the index has news, so one is the rule.
@@ -76,12 +77,12 @@ impl Core {
     }
 }
 
-impl Store {
+impl Shard {
     /// An object without its bytes.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`].
-    pub fn object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
+    pub(crate) fn object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
         let id = self.find(bucket)?.id;
         let found = self.core.find_object(&keys::object(id, key.as_bytes()))?.ok_or(StoreError::NoSuchKey)?;
         Ok(found.meta.into_info(key.to_owned(), found.version))
@@ -91,7 +92,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
-    pub async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
+    pub(crate) async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
         let core = &self.core;
         let index_key = keys::object(self.find(bucket)?.id, key.as_bytes());
         for _ in 0..MOVES_MAX {

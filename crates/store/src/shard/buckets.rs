@@ -8,8 +8,9 @@ use steadfast_log::{Durability, Priority, Record};
 
 use crate::record::keys::{self, BucketId};
 use crate::record::{BucketMeta, Head};
-use crate::writer::batch_bytes;
-use crate::{BucketInfo, BucketSettings, Store, StoreError};
+use crate::shard::Shard;
+use crate::shard::writer::batch_bytes;
+use crate::{BucketInfo, BucketSettings, StoreError};
 
 /// A bucket in memory.
 pub(crate) struct Bucket {
@@ -37,7 +38,7 @@ impl Bucket {
         }
     }
 
-    fn info(&self) -> BucketInfo {
+    pub(crate) fn info(&self) -> BucketInfo {
         BucketInfo { name: self.name.clone(), created_ms: self.created_ms, settings: self.settings.read().clone() }
     }
 
@@ -56,29 +57,13 @@ impl Bucket {
 /// How many uploads a bucket may have for its deletion to give them up; more must be aborted first.
 const UPLOADS_GIVEN_UP_MAX: usize = 1000;
 
-impl Store {
+impl Shard {
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {
         self.core.registry.read().by_name.get(name).cloned().ok_or(StoreError::NoSuchBucket)
     }
 
-    /// A bucket.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`].
-    pub fn bucket(&self, name: &str) -> Result<BucketInfo, StoreError> {
-        Ok(self.find(name)?.info())
-    }
-
-    /// All buckets, by name.
-    ///
-    /// # Errors
-    /// None today.
-    pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
-        Ok(self.core.registry.read().by_name.values().map(|b| b.info()).collect())
-    }
-
-    /// Submits a batch of buckets' records and waits for it. The caller holds `bucket_ops`.
-    async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
+    /// Submits a batch of buckets' records, or one of the pool's, and waits for it.
+    pub(crate) async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
         let core = &self.core;
         let room = core.reserve(self.log(), batch_bytes(&batch), priority).await?;
         let count = batch.len() as u64;
@@ -90,60 +75,20 @@ impl Store {
     }
 
     /// Waits until what earlier calls submitted is in the registry, also when they were cancelled meanwhile.
-    async fn settle_buckets(&self) -> Result<(), StoreError> {
+    pub(crate) async fn settle_buckets(&self) -> Result<(), StoreError> {
         self.core.wait_applied(self.core.bucket_lsn.load(Ordering::Acquire)).await
     }
 
-    /// Makes a bucket. Its name is not looked into: what names are allowed is the protocol's matter.
-    ///
-    /// # Errors
-    /// [`StoreError::BucketExists`], and those of a commit.
-    pub async fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<BucketInfo, StoreError> {
-        let core = &self.core;
-        let _one = core.bucket_ops.lock().await;
-        self.settle_buckets().await?;
-        let id = {
-            let registry = core.registry.read();
-            if registry.by_name.contains_key(name) {
-                return Err(StoreError::BucketExists);
-            }
-            loop {
-                let id = core.env.random_u64();
-                if !registry.by_id.contains_key(&id) {
-                    break id;
-                }
-            }
-        };
-        let meta = BucketMeta { name: name.to_owned(), created_ms: core.env.wall_ms(), settings };
+    /// Makes a bucket, or changes its settings.
+    pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
         let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
-        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await?;
-        Ok(BucketInfo { name: meta.name, created_ms: meta.created_ms, settings: meta.settings })
-    }
-
-    /// Changes the settings of a bucket.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], and those of a commit.
-    pub async fn update_bucket(&self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
-        let _one = self.core.bucket_ops.lock().await;
-        self.settle_buckets().await?;
-        let bucket = self.find(name)?;
-        let meta = BucketMeta { name: name.to_owned(), created_ms: bucket.created_ms, settings };
-        let head = Head::BucketPut { id: bucket.id, payload: &meta.encode() }.encode();
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
     }
 
-    /// Deletes an empty bucket. Uploads in parts that were not completed are given up with it.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], and those of a commit.
-    pub async fn delete_bucket(&self, name: &str) -> Result<(), StoreError> {
+    /// The records that delete a bucket, if it is empty: uploads in parts are given up with it. The caller holds its gate for
+    /// writing until they are committed, so nothing of the bucket comes between.
+    pub(crate) async fn deletion(&self, bucket: &Bucket) -> Result<Vec<Record>, StoreError> {
         let core = &self.core;
-        let _one = core.bucket_ops.lock().await;
-        self.settle_buckets().await?;
-        let bucket = self.find(name)?;
-        // Nothing more of the bucket is submitted from here on, and what was is applied: then empty means empty.
-        let _alone = bucket.gate.write().await;
         core.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;
         let objects = keys::object(bucket.id, b"");
         if core.index.range(&objects, keys::past(&objects).as_deref()).next().transpose()?.is_some() {
@@ -161,6 +106,6 @@ impl Store {
         }
         let head = Head::BucketDelete { id: bucket.id }.encode();
         batch.push(Record { head: head.into(), ..Record::default() });
-        self.commit_buckets(batch, Priority::Delete).await
+        Ok(batch)
     }
 }

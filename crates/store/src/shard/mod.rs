@@ -1,4 +1,18 @@
-//! The store: opening, closing, and what runs beside the requests.
+//! A shard: one disk's log, its index, and what is in them. Here: opening, closing, and what runs beside the requests.
+
+pub(crate) mod accounts;
+pub(crate) mod apply;
+pub(crate) mod buckets;
+pub(crate) mod checkpoint;
+mod complete;
+pub(crate) mod core;
+pub(crate) mod list;
+mod objects;
+pub(crate) mod owners;
+pub(crate) mod pending;
+pub(crate) mod reader;
+pub(crate) mod uploads;
+pub(crate) mod writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,20 +22,22 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
-use steadfast_log::LogError;
 use steadfast_log::format::{SUPERBLOCK_OFFSETS, Superblock};
-use tokio::sync::{Notify, watch};
+use steadfast_log::{LogError, Priority, Record};
+use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::accounts::Accounts;
-use crate::apply::{LogSlot, StoreApplier};
 use crate::cache::ReadCache;
-use crate::checkpoint::Checkpoint;
-use crate::core::{Core, Persisted, Progress, Registry, Replay};
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};
-use crate::record::{BucketMeta, Value, keys};
+use crate::layout::Layout;
+use crate::record::keys::Id;
+use crate::record::{BucketMeta, Head, Value, keys};
+use crate::shard::accounts::Accounts;
+use crate::shard::apply::{LogSlot, StoreApplier};
+use crate::shard::checkpoint::Checkpoint;
+use crate::shard::core::{Core, Persisted, Progress, Registry, Replay};
 use crate::status::StoreStatus;
-use crate::{IndexKind, OpenReport, StoreError, StoreOptions};
-use steadfast_log::Log;
+use crate::{IndexKind, StoreError, StoreOptions};
+use steadfast_log::{Log, RecoveryReport};
 
 /// How long to wait before trying again to persist the index.
 const PERSIST_AGAIN: Duration = Duration::from_secs(5);
@@ -47,16 +63,16 @@ impl Drop for Shared {
     }
 }
 
-/// Buckets, objects and uploads over one log. Cloning shares it.
+/// Buckets, objects and uploads over one log: all that a disk holds of them. Cloning shares it.
 #[derive(Clone)]
-pub struct Store {
+pub(crate) struct Shard {
     pub(crate) core: Arc<Core>,
     log: Log,
     shared: Arc<Shared>,
 }
 
 /// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
-async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
+pub(crate) async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
     for offset in SUPERBLOCK_OFFSETS {
         if offset + BLOCK as u64 <= disk.len()
             && let Ok(bytes) = disk.read(offset, BLOCK).await
@@ -112,6 +128,23 @@ fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, IndexError> 
     Checkpoint::decode(&value).map(Some).map_err(|e| IndexError(e.to_string()))
 }
 
+/// How many objects a disk's index knew of when it was last saved; `None` when there is none that can be read. Nothing is changed.
+pub(crate) async fn saved_objects(kind: &IndexKind, env: &Env, disk: Id) -> Option<u64> {
+    let checkpoint = match kind {
+        IndexKind::Memory(checkpoint) => read_checkpoint(&MemIndex::open(checkpoint.clone())).ok()?,
+        IndexKind::Lsm(dir) => {
+            let dir = dir.clone();
+            env.blocking(move || read_checkpoint(&LsmIndex::open_existing(&dir)?).ok()?).await?
+        }
+    };
+    checkpoint.filter(|checkpoint| checkpoint.pool == disk).map(|checkpoint| checkpoint.objects)
+}
+
+fn load_layout(index: &dyn Index) -> Result<Option<Arc<Layout>>, StoreError> {
+    let Some(value) = index.get(keys::LAYOUT)? else { return Ok(None) };
+    Ok(Some(Arc::new(Layout::decode(Value::decode(&value)?.payload)?)))
+}
+
 fn load_registry(index: &dyn Index) -> Result<Registry, StoreError> {
     let mut registry = Registry::default();
     for pair in index.range(&[keys::BUCKETS], Some(&[keys::BUCKETS + 1])) {
@@ -122,24 +155,31 @@ fn load_registry(index: &dyn Index) -> Result<Registry, StoreError> {
     Ok(registry)
 }
 
-impl Store {
-    /// Opens the store on a formatted disk: recovers the log and brings the index up to its end.
-    ///
-    /// # Errors
-    /// Those of [`Log::open`]; [`StoreError::Index`] when the index can neither be read nor rebuilt.
-    pub async fn open(
+/// What opening a shard found.
+pub(crate) struct ShardReport {
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) index_rebuilt: bool,
+    pub(crate) replayed_records: u64,
+}
+
+impl Shard {
+    /// Opens a formatted disk: recovers the log and brings the index up to its end.
+    pub(crate) async fn open(
         disk: Arc<dyn Disk>,
         index: IndexKind,
         env: Env,
         options: StoreOptions,
-    ) -> Result<(Self, OpenReport), StoreError> {
+        read_ahead: Arc<Semaphore>,
+    ) -> Result<(Self, ShardReport), StoreError> {
         let pool = pool_of(&disk).await;
         let (index, checkpoint) = open_index(&index, &env, &options, pool).await?;
         let index_rebuilt = checkpoint.lsn == 0;
         let registry = load_registry(&*index)?;
+        let layout = load_layout(&*index)?;
         let core = Arc::new(Core {
             env: env.clone(),
             registry: RwLock::new(registry),
+            layout: RwLock::new(layout),
             pending: Default::default(),
             accounts: Mutex::new(Accounts::load(&checkpoint.usage)),
             owners: Default::default(),
@@ -162,10 +202,7 @@ impl Store {
             persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
             manifests: tokio::sync::RwLock::new(()),
             last_manifest: Default::default(),
-            read_ahead: Arc::new(tokio::sync::Semaphore::new(
-                usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28),
-            )),
-            bucket_ops: tokio::sync::Mutex::new(()),
+            read_ahead,
             bucket_lsn: AtomicU64::new(0),
             index,
             options: options.clone(),
@@ -187,7 +224,7 @@ impl Store {
             let closing = store.shared.closing.subscribe();
             env.spawn("store-expiry", expire(store.core.clone(), store.log.clone(), age, closing));
         }
-        Ok((store, OpenReport { recovery, index_rebuilt, replayed_records }))
+        Ok((store, ShardReport { recovery, index_rebuilt, replayed_records }))
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -195,7 +232,7 @@ impl Store {
     }
 
     /// Gauges and counters.
-    pub fn status(&self) -> StoreStatus {
+    pub(crate) fn status(&self) -> StoreStatus {
         let core = &self.core;
         StoreStatus {
             buckets: core.registry.read().by_id.len() as u64,
@@ -208,14 +245,26 @@ impl Store {
             checkpoint_lsn: core.persisted.lock().lsn,
             cache: core.cache.status(),
             log: self.log.status(),
+            disks: Vec::new(),
         }
     }
 
+    /// Of which pool of disks this one is a part.
+    pub(crate) fn layout(&self) -> Option<Arc<Layout>> {
+        self.core.layout.read().clone()
+    }
+
+    /// Commits of which pool of disks this one is a part.
+    pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
+        let head = Head::PoolLayout { payload: &layout.encode() }.encode();
+        writer::check_head(&head)?;
+        let batch = vec![Record { head: head.into(), ..Record::default() }];
+        self.commit_buckets(batch, Priority::Write).await
+    }
+
     /// Finishes what was accepted and persists the index, so that the next start replays nothing.
-    ///
-    /// # Errors
-    /// Those of the log. An index that cannot be persisted is only logged: it is rebuilt.
-    pub async fn close(&self) -> Result<(), StoreError> {
+    /// An index that cannot be persisted is only logged: it is rebuilt.
+    pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.shared.closing.send_replace(true);
         self.log.close().await?;
         // The tasks hold the receivers: nothing of theirs writes to the index once this returns.
@@ -310,11 +359,5 @@ async fn expire(core: Arc<Core>, log: Log, age: Duration, mut closing: watch::Re
             _ = closing.wait_for(|closing| *closing) => return,
             () = core.env.sleep(EXPIRY_EVERY.min(age)) => {}
         }
-    }
-}
-
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Store")
     }
 }

@@ -4,16 +4,18 @@ use std::sync::atomic::Ordering;
 
 use steadfast_log::{Durability, Log, Priority, Record};
 
-use crate::apply::live::manifest;
-use crate::buckets::Bucket;
-use crate::core::{Core, Expect, Refusal, Touch};
-use crate::list::{Roll, Scan};
-use crate::pending::Fate;
-use crate::record::keys::{self, Id};
+use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::{Body, First, ObjectMeta, id_from_text, id_to_text};
 use crate::record::{Head, Value};
-use crate::writer::{Target, batch_bytes, check_head};
-use crate::{Attributes, ObjectWriter, PartInfo, Store, StoreError, UploadInfo, UploadPage};
+use crate::shard::Shard;
+use crate::shard::apply::live::manifest;
+use crate::shard::buckets::Bucket;
+use crate::shard::core::{Core, Expect, Refusal, Touch};
+use crate::shard::list::{Roll, Scan};
+use crate::shard::pending::Fate;
+use crate::shard::writer::{Target, batch_bytes, check_head};
+use crate::store::merge::{Listed, Source};
+use crate::{Attributes, ObjectWriter, PartInfo, StoreError, UploadInfo};
 
 /// What an upload's record holds: when it began and what the object will get.
 pub(crate) fn upload_meta(created_ms: u64, attributes: Attributes) -> ObjectMeta {
@@ -30,12 +32,64 @@ fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreEr
     })
 }
 
-impl Store {
+/// An item of a listing of uploads.
+#[derive(Debug)]
+pub(crate) enum UploadItem {
+    Upload(UploadInfo),
+    /// A rolled-up prefix.
+    Prefix(String),
+}
+
+impl Listed for UploadItem {
+    fn place(&self) -> (&str, &str) {
+        match self {
+            Self::Upload(upload) => (&upload.key, &upload.upload_id),
+            Self::Prefix(prefix) => (prefix, ""),
+        }
+    }
+}
+
+/// What a shard has of a listing of uploads, in order.
+pub(crate) struct UploadItems<'a> {
+    scan: Scan<'a>,
+    roll: Roll<'a>,
+    bucket: BucketId,
+    /// Step over what starts with this.
+    skip: Option<Vec<u8>>,
+    ended: bool,
+}
+
+impl Source for UploadItems<'_> {
+    type Item = UploadItem;
+
+    fn next(&mut self) -> Result<Option<UploadItem>, StoreError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let pair = match self.skip.take() {
+            Some(prefix) => self.scan.past(&prefix)?,
+            None => self.scan.next()?,
+        };
+        let Some((index_key, value)) = pair else {
+            self.ended = true;
+            return Ok(None);
+        };
+        let parsed = keys::parse_upload(&index_key).and_then(|(key, id)| Some((String::from_utf8(key).ok()?, id)));
+        let Some((key, id)) = parsed else { return Err(StoreError::Index("an upload's key".into())) };
+        if let Some(rolled) = self.roll.up(&key) {
+            self.skip = Some(keys::uploads(self.bucket, rolled.as_bytes()));
+            return Ok(Some(UploadItem::Prefix(rolled.to_owned())));
+        }
+        Ok(Some(UploadItem::Upload(upload_info(&key, &id, Value::decode(&value)?.payload)?)))
+    }
+}
+
+impl Shard {
     /// Begins an upload in parts.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::TooLarge`], those of the log.
-    pub async fn create_upload(
+    pub(crate) async fn create_upload(
         &self,
         bucket: &str,
         key: &str,
@@ -66,7 +120,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
-    pub fn upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<UploadInfo, StoreError> {
+    pub(crate) fn upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<UploadInfo, StoreError> {
         let bucket = self.find(bucket)?;
         let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
         let value = self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &id))?.ok_or(StoreError::NoSuchUpload)?;
@@ -77,7 +131,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
-    pub async fn part_writer(
+    pub(crate) async fn part_writer(
         &self,
         bucket: &str,
         key: &str,
@@ -97,7 +151,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
-    pub fn parts(
+    pub(crate) fn parts(
         &self,
         bucket: &str,
         key: &str,
@@ -121,67 +175,39 @@ impl Store {
         Ok((parts, false))
     }
 
-    /// A page of the uploads that are going on, by key and then by identity. `after`: only those after this key and, when it is
-    /// not empty, this upload of that key.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::Index`].
-    pub fn uploads(
-        &self,
-        bucket: &str,
-        prefix: &str,
-        delimiter: &str,
-        after: (&str, &str),
-        limit: usize,
-    ) -> Result<UploadPage, StoreError> {
-        let bucket = self.find(bucket)?.id;
+    /// What there is of the uploads that are going on, by key and then by identity, from after this key and, when it is not empty,
+    /// this upload of that key.
+    pub(crate) fn upload_items<'a>(
+        &'a self,
+        bucket: BucketId,
+        prefix: &'a str,
+        delimiter: &'a str,
+        (after_key, after_id): (&str, &str),
+    ) -> UploadItems<'a> {
         let roll = Roll { prefix, delimiter };
         let first = keys::uploads(bucket, prefix.as_bytes());
-        let mut page = UploadPage::default();
-        let mut scan = Scan::new(&self.core, &first, keys::past(&first));
-        let (after_key, after_id) = after;
+        let mut ended = false;
+        let mut from = first.clone();
         if !after_key.is_empty() {
-            let from = match id_from_text(after_id) {
+            let after = match id_from_text(after_id) {
                 Some(id) => [&keys::upload(bucket, after_key.as_bytes(), &id)[..], &[0]].concat(),
                 None if after_key.starts_with(prefix) && roll.up(after_key) == Some(after_key) => {
-                    match keys::past(&keys::uploads(bucket, after_key.as_bytes())) {
-                        Some(past) => past,
-                        None => return Ok(page),
-                    }
+                    let past = keys::past(&keys::uploads(bucket, after_key.as_bytes()));
+                    ended = past.is_none();
+                    past.unwrap_or_default()
                 }
                 None => keys::after_uploads_of(bucket, after_key.as_bytes()),
             };
-            if from > first {
-                scan.seek(&from);
-            }
+            from = from.max(after);
         }
-        let mut last = None;
-        let mut pair = scan.next()?;
-        while let Some((index_key, value)) = pair {
-            let parsed = keys::parse_upload(&index_key).and_then(|(key, id)| Some((String::from_utf8(key).ok()?, id)));
-            let Some((key, id)) = parsed else { return Err(StoreError::Index("an upload's key".into())) };
-            if page.uploads.len() + page.prefixes.len() >= limit {
-                page.next = last;
-                break;
-            }
-            if let Some(rolled) = roll.up(&key) {
-                page.prefixes.push(rolled.to_owned());
-                last = Some((rolled.to_owned(), String::new()));
-                pair = scan.past(&keys::uploads(bucket, rolled.as_bytes()))?;
-            } else {
-                page.uploads.push(upload_info(&key, &id, Value::decode(&value)?.payload)?);
-                last = Some((key, id_to_text(&id)));
-                pair = scan.next()?;
-            }
-        }
-        Ok(page)
+        UploadItems { scan: Scan::new(&self.core, &from, keys::past(&first)), roll, bucket, skip: None, ended }
     }
 
     /// Gives an upload up; its parts are freed.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
-    pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
+    pub(crate) async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
         let core = &self.core;
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use futures::StreamExt;
 use steadfast_log::{Durability, LogError, Priority, Record};
 
-use crate::apply::live::manifest;
-use crate::apply::repoint::place;
-use crate::buckets::Bucket;
-use crate::core::{Expect, Refusal, Touch};
-use crate::pending::Fate;
-use crate::reader::Found;
 use crate::record::object::Body;
 use crate::record::{Head, keys};
-use crate::writer::{batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, Store, StoreError, Written};
+use crate::shard::Shard;
+use crate::shard::apply::live::manifest;
+use crate::shard::apply::repoint::place;
+use crate::shard::buckets::Bucket;
+use crate::shard::core::{Expect, Refusal, Touch};
+use crate::shard::pending::Fate;
+use crate::shard::reader::Found;
+use crate::shard::writer::{batch_bytes, check_head, expect};
+use crate::{Attributes, Condition, StoreError, Written};
 
-impl Store {
+impl Shard {
     /// Deletes an object; succeeds when there is none, unless the condition asks for one.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], those of the log.
-    pub async fn delete(
+    pub(crate) async fn delete(
         &self,
         bucket: &str,
         key: &str,
@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Deletes objects, as many in one commit as it can take; the answers are in the order of `keys`.
-    pub async fn delete_many(
+    pub(crate) async fn delete_many(
         &self,
         bucket: &str,
         keys: Vec<String>,
@@ -112,45 +112,28 @@ impl Store {
         core.committed(ticket).await.map(drop)
     }
 
-    /// Copies an object. `attributes` of `None` keeps those of the source, entity tag included. Onto itself, only the attributes
-    /// change and no data is copied. The condition is on the destination.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::ConditionFailed`], those of the log.
-    pub async fn copy(
+    /// Copies an object onto itself: its attributes change, unless they are `None`, and its time; no data is copied.
+    pub(crate) async fn copy_onto_itself(
         &self,
-        from: (&str, &str),
-        to: (&str, &str),
+        at: (&str, &str),
         attributes: Option<Attributes>,
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        if from == to {
-            return self
-                .rewrite(to, condition, durability, |found, now| {
-                    found.meta.modified_ms = now;
-                    if let Some(attributes) = &attributes {
-                        found.meta.attributes = attributes.clone();
-                    }
-                })
-                .await;
-        }
-        let reader = self.reader(from.0, from.1).await?;
-        let size = reader.info().size;
-        let attributes = attributes.unwrap_or_else(|| reader.info().attributes.clone());
-        let mut writer = self.writer(to.0, to.1, Some(size)).await?;
-        let mut pieces = std::pin::pin!(reader.stream(0..size));
-        while let Some(piece) = pieces.next().await {
-            writer.write(piece?).await?;
-        }
-        writer.commit(attributes, condition, durability).await
+        self.rewrite(at, condition, durability, |found, now| {
+            found.meta.modified_ms = now;
+            if let Some(attributes) = &attributes {
+                found.meta.attributes = attributes.clone();
+            }
+        })
+        .await
     }
 
     /// Replaces the tags of an object; nothing else of it changes, but its version.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
-    pub async fn set_tags(
+    pub(crate) async fn set_tags(
         &self,
         bucket: &str,
         key: &str,

@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 
-use crate::core::Core;
 use crate::index::Entry;
+use crate::record::keys::BucketId;
 use crate::record::object::First;
 use crate::record::{Value, keys};
-use crate::{ListPage, ListQuery, Store, StoreError};
+use crate::shard::Shard;
+use crate::shard::core::Core;
+use crate::store::merge::{Listed, Source};
+use crate::{ListEntry, ListQuery, StoreError};
 
 /// How many keys of a rolled-up prefix are read through before seeking past it: a seek costs about as much.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -71,53 +74,76 @@ fn text(index_key: &[u8]) -> Result<&str, StoreError> {
         .ok_or_else(|| StoreError::Index("a key that is not text".into()))
 }
 
-impl Store {
-    /// A page of the objects of a bucket.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::Index`].
-    pub fn list(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
-        let id = self.find(bucket)?.id;
-        let mut page = ListPage::default();
-        if query.limit == 0 {
-            return Ok(page);
+/// An item of a listing.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Object(ListEntry),
+    /// A rolled-up prefix.
+    Prefix(String),
+}
+
+impl Listed for Item {
+    fn place(&self) -> (&str, &str) {
+        match self {
+            Self::Object(entry) => (&entry.key, ""),
+            Self::Prefix(prefix) => (prefix, ""),
         }
+    }
+}
+
+/// What a shard has of a listing, in order.
+pub(crate) struct Items<'a> {
+    scan: Scan<'a>,
+    roll: Roll<'a>,
+    bucket: BucketId,
+    /// Step over what starts with this.
+    skip: Option<Vec<u8>>,
+    ended: bool,
+}
+
+impl Source for Items<'_> {
+    type Item = Item;
+
+    fn next(&mut self) -> Result<Option<Item>, StoreError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let pair = match self.skip.take() {
+            Some(prefix) => self.scan.past(&prefix)?,
+            None => self.scan.next()?,
+        };
+        let Some((index_key, value)) = pair else {
+            self.ended = true;
+            return Ok(None);
+        };
+        let key = text(&index_key)?;
+        if let Some(prefix) = self.roll.up(key) {
+            self.skip = Some(keys::object(self.bucket, prefix.as_bytes()));
+            return Ok(Some(Item::Prefix(prefix.to_owned())));
+        }
+        Ok(Some(Item::Object(First::decode(Value::decode(&value)?.payload)?.into_entry(key.to_owned()))))
+    }
+}
+
+impl Shard {
+    /// What there is of the objects of a bucket for this query, without its limit.
+    pub(crate) fn items<'a>(&'a self, bucket: BucketId, query: &'a ListQuery) -> Items<'a> {
         let roll = Roll { prefix: &query.prefix, delimiter: &query.delimiter };
-        let first = keys::object(id, query.prefix.as_bytes());
-        let after = keys::object(id, query.start_after.as_bytes());
-        let mut scan = Scan::new(&self.core, &first, keys::past(&first));
-        let mut pair = if after < first {
-            scan.next()?
+        let first = keys::object(bucket, query.prefix.as_bytes());
+        let after = keys::object(bucket, query.start_after.as_bytes());
+        let mut ended = false;
+        let from = if after < first {
+            first.clone()
         } else if query.start_after.starts_with(&query.prefix)
             && roll.up(&query.start_after) == Some(&query.start_after)
         {
             // The last page ended with this rolled-up prefix.
-            let Some(past) = keys::past(&after) else { return Ok(page) };
-            scan.seek(&past);
-            scan.next()?
+            let past = keys::past(&after);
+            ended = past.is_none();
+            past.unwrap_or_default()
         } else {
-            scan.seek(&[&after[..], &[0]].concat());
-            scan.next()?
+            [&after[..], &[0]].concat()
         };
-        let mut last = String::new();
-        while let Some((index_key, value)) = pair {
-            let key = text(&index_key)?;
-            if page.objects.len() + page.prefixes.len() == query.limit {
-                page.next = Some(last);
-                break;
-            }
-            if let Some(prefix) = roll.up(key) {
-                last = prefix.to_owned();
-                page.prefixes.push(last.clone());
-                pair = scan.past(&keys::object(id, last.as_bytes()))?;
-            } else {
-                let entry = First::decode(Value::decode(&value)?.payload)?.into_entry(key.to_owned());
-                last.clear();
-                last.push_str(&entry.key);
-                page.objects.push(entry);
-                pair = scan.next()?;
-            }
-        }
-        Ok(page)
+        Items { scan: Scan::new(&self.core, &from, keys::past(&first)), roll, bucket, skip: None, ended }
     }
 }

@@ -17,10 +17,11 @@ use bytes::Bytes;
 use steadfast_flow::BoxFuture;
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Location, LogError, Lsn};
 
-use crate::core::{Core, Persisted};
+use crate::layout::Layout;
 use crate::record::object::Account;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};
+use crate::shard::core::{Core, Persisted};
 use steadfast_log::Log;
 
 /// What kind of thing a key stands for: what is counted.
@@ -30,6 +31,7 @@ enum Class {
     Object,
     Upload,
     Part,
+    Layout,
 }
 
 /// The log, once it is open.
@@ -158,6 +160,12 @@ impl StoreApplier {
                 }
                 core.pending.settle(&upload_key, r.lsn);
             }
+            Head::PoolLayout { payload } => {
+                let layout = Layout::decode(payload)?;
+                if self.put(r, Bytes::from_static(keys::LAYOUT), payload, Class::Layout)? {
+                    *core.layout.write() = Some(Arc::new(layout));
+                }
+            }
             Head::Chunk { .. } | Head::PartChunk { .. } => return Err(Malformed("record: a chunk was committed")),
         }
         Ok(())
@@ -209,7 +217,7 @@ impl Account {
     fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
         match class {
             Class::Object | Class::Part => Self::decode(payload),
-            Class::Bucket | Class::Upload => Ok(Self { size: 0, revision: 0, shares: Vec::new() }),
+            Class::Bucket | Class::Upload | Class::Layout => Ok(Self { size: 0, revision: 0, shares: Vec::new() }),
         }
     }
 }
@@ -231,7 +239,7 @@ impl Core {
             Class::Upload => {
                 add(&self.uploads, 1);
             }
-            Class::Bucket | Class::Part => {}
+            Class::Bucket | Class::Part | Class::Layout => {}
         }
     }
 

@@ -8,10 +8,10 @@ use steadfast_log::{ChunkMove, Durability, Location, LogError, Priority, Record}
 
 use super::live;
 use crate::StoreError;
-use crate::core::Core;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Head, Value, keys};
+use crate::shard::core::Core;
 use steadfast_log::Log;
 
 fn into_log_error(e: StoreError) -> LogError {
@@ -55,7 +55,7 @@ pub(super) async fn repoint(core: &Core, log: &Log, head: &Bytes, moves: &[Chunk
     if batch.is_empty() {
         return Ok(());
     }
-    let bytes = crate::writer::batch_bytes(&batch);
+    let bytes = crate::shard::writer::batch_bytes(&batch);
     let reservation = log.reserve(bytes, Priority::Compaction, core.options.write_wait).await?;
     let count = batch.len() as u64;
     let ticket = log.submit(reservation, batch, Durability::Sync)?;

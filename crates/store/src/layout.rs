@@ -1,0 +1,193 @@
+//! How a pool of several disks is laid out: which disks there are, and which of them is home to which slot.
+//!
+//! A key's slot is a hash of its bucket and itself; everything of the key (its object, its uploads, their parts, its chunks) is
+//! at the slot's home. The layout is a record in the log of every disk; of several, the one with the highest generation counts.
+//!
+//! ```text
+//! payload = generation:v family:16 count:v (disk:16 name:s)* runs:v (slots:v disk:v)*
+//! ```
+
+use crate::record::keys::{BucketId, Id};
+use crate::record::wire::{Dec, Malformed, put_bytes, put_varint};
+
+/// How many slots there are, for ever: the hash of every stored key depends on it.
+pub(crate) const SLOTS: usize = 1024;
+
+/// Disks that a pool can have: each has a slot at least, and a generation's record stays small.
+pub(crate) const DISKS_MAX: usize = 128;
+
+/// The slot of a key. Part of the format: it never changes. The words of the key are folded in by multiplication, which mixes
+/// upwards; the slot is the highest bits.
+pub(crate) fn slot_of(bucket: BucketId, key: &[u8]) -> usize {
+    fn fold(hash: u64, word: u64) -> u64 {
+        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ hash >> 32
+    }
+    let (words, rest) = key.as_chunks::<8>();
+    let mut hash = fold(key.len() as u64, bucket);
+    for word in words {
+        hash = fold(hash, u64::from_le_bytes(*word));
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    (fold(hash, u64::from_le_bytes(last)) >> 54) as usize
+}
+
+/// A disk of the pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seat {
+    /// The identity of its log.
+    pub(crate) disk: Id,
+    /// What it was called when it came into the pool: for people who look for it.
+    pub(crate) name: String,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The identity of the pool.
+    pub(crate) family: Id,
+    /// Higher in every later layout of the pool.
+    pub(crate) generation: u64,
+    /// The disks. The first is the one that is believed about buckets.
+    pub(crate) seats: Vec<Seat>,
+    /// By slot: the number of its home among the seats.
+    pub(crate) homes: Vec<u16>,
+}
+
+impl Layout {
+    /// The first layout of a pool: every disk gets a share of the slots by its capacity.
+    pub(crate) fn found(family: Id, seats: Vec<Seat>, capacities: &[u64]) -> Self {
+        let total: u128 = capacities.iter().map(|c| u128::from(*c).max(1)).sum();
+        let spare = (SLOTS - seats.len()) as u128;
+        let mut homes = Vec::with_capacity(SLOTS);
+        let mut sum = 0u128;
+        for (seat, capacity) in (0u16..).zip(capacities) {
+            sum += u128::from(*capacity).max(1);
+            // One for each disk, and the rest by size; the last one ends at the last slot.
+            let end = seat as usize + 1 + (spare * sum / total.max(1)) as usize;
+            homes.resize(end.min(SLOTS), seat);
+        }
+        Self { family, generation: 1, seats, homes }
+    }
+
+    /// The number of a disk among the seats.
+    pub(crate) fn seat_of(&self, disk: &Id) -> Option<usize> {
+        self.seats.iter().position(|seat| seat.disk == *disk)
+    }
+
+    /// How many slots a seat is home to.
+    pub(crate) fn slots_of(&self, seat: usize) -> usize {
+        self.homes.iter().filter(|home| usize::from(**home) == seat).count()
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(32 + 32 * self.seats.len());
+        put_varint(&mut out, self.generation);
+        out.extend_from_slice(&self.family);
+        put_varint(&mut out, self.seats.len() as u64);
+        for seat in &self.seats {
+            out.extend_from_slice(&seat.disk);
+            put_bytes(&mut out, seat.name.as_bytes());
+        }
+        let runs: Vec<&[u16]> = self.homes.chunk_by(|a, b| a == b).collect();
+        put_varint(&mut out, runs.len() as u64);
+        for run in runs {
+            put_varint(&mut out, run.len() as u64);
+            put_varint(&mut out, u64::from(run[0]));
+        }
+        out
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut dec = Dec(payload);
+        let generation = dec.varint()?;
+        let family = dec.array()?;
+        let mut seats: Vec<Seat> = Vec::new();
+        for _ in 0..dec.varint()? {
+            let disk = dec.array()?;
+            if seats.len() == DISKS_MAX || seats.iter().any(|seat| seat.disk == disk) {
+                return Err(Malformed("layout: disks"));
+            }
+            seats.push(Seat { disk, name: dec.str()?.to_owned() });
+        }
+        let mut homes = Vec::with_capacity(SLOTS);
+        for _ in 0..dec.varint()? {
+            let (count, home) = (dec.varint()?, dec.u16()?);
+            let end = homes.len() as u64 + count.min(SLOTS as u64 + 1);
+            if count == 0 || end > SLOTS as u64 || usize::from(home) >= seats.len() {
+                return Err(Malformed("layout: slots"));
+            }
+            homes.resize(end as usize, home);
+        }
+        if homes.len() != SLOTS {
+            return Err(Malformed("layout: slots"));
+        }
+        Ok(Self { family, generation, seats, homes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn founded(capacities: &[u64]) -> Layout {
+        let seats = (0..capacities.len())
+            .map(|i| {
+                let mut disk = [7; 16];
+                disk[..8].copy_from_slice(&(i as u64).to_le_bytes());
+                Seat { disk, name: format!("/dev/disk{i}") }
+            })
+            .collect();
+        Layout::found([3; 16], seats, capacities)
+    }
+
+    proptest! {
+        #[test]
+        fn comes_back(capacities in proptest::collection::vec(any::<u64>(), 1..40), generation: u64, junk: Vec<u8>) {
+            let layout = Layout { generation, ..founded(&capacities) };
+            prop_assert_eq!(Layout::decode(&layout.encode()), Ok(layout));
+            let _ = Layout::decode(&junk);
+        }
+
+        #[test]
+        fn every_disk_has_its_share(capacities in proptest::collection::vec(1u64..1 << 50, 1..=DISKS_MAX)) {
+            let layout = founded(&capacities);
+            prop_assert_eq!(layout.homes.len(), SLOTS);
+            let total: f64 = capacities.iter().map(|c| *c as f64).sum();
+            for (seat, capacity) in capacities.iter().enumerate() {
+                let slots = layout.slots_of(seat);
+                let due = (SLOTS - capacities.len()) as f64 * *capacity as f64 / total;
+                prop_assert!(slots >= 1 && (slots as f64 - 1.0 - due).abs() <= 1.0, "{slots} slots, {due} due");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_disks_have_equal_shares() {
+        let layout = founded(&[1 << 40; 8]);
+        assert!((0..8).all(|seat| layout.slots_of(seat) == 128));
+    }
+
+    #[test]
+    fn the_hash_is_part_of_the_format() {
+        let slots =
+            [slot_of(2, b""), slot_of(1, b"a"), slot_of(u64::MAX, b"photos/2026/a.jpg"), slot_of(1, b"12345678")];
+        assert_eq!(slots, [859, 972, 784, 1014]);
+    }
+
+    #[test]
+    fn keys_that_are_counted_up_spread_evenly() {
+        for shape in ["k{}", "photos/2026/{}.jpg", "{}/same/tail/of/the/key"] {
+            let mut counts = [0u32; SLOTS];
+            for i in 0..SLOTS * 100 {
+                counts[slot_of(0x1234_5678_9abc_def0, shape.replace("{}", &i.to_string()).as_bytes())] += 1;
+            }
+            // 100 each, with a deviation of 10: six of them either way.
+            let (least, most) = (counts.iter().min().expect("some"), counts.iter().max().expect("some"));
+            assert!(*least > 40 && *most < 160, "{shape}: {least} to {most}");
+        }
+    }
+}

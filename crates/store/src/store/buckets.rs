@@ -1,0 +1,178 @@
+//! Buckets: in every shard, so that each knows those of its records.
+//!
+//! **Which shard is believed.** The first. A bucket is made there last and deleted there first, so what the first shard has, all
+//! have, unless a crash or an error came between. What others have beyond that was never confirmed to be there, or was being
+//! deleted: it goes, if it is empty, as it must be; what others lack is made there. Before every change, and at every start with
+//! all disks, the shards are made to agree.
+//!
+//! While a disk is missing or takes no writes, buckets cannot be changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use steadfast_log::Priority;
+
+use super::Store;
+use crate::record::BucketMeta;
+use crate::record::keys::BucketId;
+use crate::shard::Shard;
+use crate::shard::buckets::Bucket;
+use crate::{BucketInfo, BucketSettings, StoreError};
+
+type Registry = BTreeMap<BucketId, Arc<Bucket>>;
+
+fn registry(shard: &Shard) -> Registry {
+    shard.core.registry.read().by_id.clone()
+}
+
+fn meta(bucket: &Bucket) -> BucketMeta {
+    let info = bucket.info();
+    BucketMeta { name: info.name, created_ms: info.created_ms, settings: info.settings }
+}
+
+impl Store {
+    /// A bucket.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`].
+    pub fn bucket(&self, name: &str) -> Result<BucketInfo, StoreError> {
+        Ok(self.lead()?.find(name)?.info())
+    }
+
+    /// All buckets, by name.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
+        Ok(self.lead()?.core.registry.read().by_name.values().map(|b| b.info()).collect())
+    }
+
+    /// All shards, with what earlier changes of buckets submitted in their registries, and agreeing. The caller holds `bucket_ops`.
+    async fn agreeing(&self) -> Result<Vec<&Shard>, StoreError> {
+        let shards = self.0.topology.all()?;
+        if let [only] = shards[..] {
+            only.settle_buckets().await?;
+            return Ok(shards);
+        }
+        if let Some(trouble) = self.0.topology.members().iter().find_map(|member| member.trouble()) {
+            return Err(trouble);
+        }
+        // Also when those calls were cancelled meanwhile.
+        join_all(shards.iter().map(|shard| shard.settle_buckets())).await.into_iter().collect::<Result<(), _>>()?;
+        agree(&shards).await?;
+        Ok(shards)
+    }
+
+    /// Makes the shards agree about buckets, when all are there; how many buckets they did not agree about.
+    pub(super) async fn repair_buckets(&self) -> u64 {
+        let _one = self.0.bucket_ops.lock().await;
+        let members = self.0.topology.members();
+        let Ok(shards) = self.0.topology.all() else { return 0 };
+        if shards.len() < 2 || members.iter().any(|member| member.trouble().is_some()) {
+            return 0;
+        }
+        match agree(&shards).await {
+            Ok(count) => count,
+            Err(e) => {
+                tracing::error!(error = %e, "the disks do not agree about buckets, and that could not be repaired");
+                0
+            }
+        }
+    }
+
+    /// Makes a bucket. Its name is not looked into: what names are allowed is the protocol's matter.
+    ///
+    /// # Errors
+    /// [`StoreError::BucketExists`], [`StoreError::Unavailable`], and those of a commit.
+    pub async fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<BucketInfo, StoreError> {
+        let _one = self.0.bucket_ops.lock().await;
+        let shards = self.agreeing().await?;
+        let Some(first) = shards.first() else { return Err(StoreError::NoSuchBucket) };
+        let id = {
+            let registry = first.core.registry.read();
+            if registry.by_name.contains_key(name) {
+                return Err(StoreError::BucketExists);
+            }
+            loop {
+                let id = self.0.env.random_u64();
+                if !registry.by_id.contains_key(&id) {
+                    break id;
+                }
+            }
+        };
+        let meta = BucketMeta { name: name.to_owned(), created_ms: self.0.env.wall_ms(), settings };
+        put_everywhere(&shards, id, &meta).await?;
+        Ok(BucketInfo { name: meta.name, created_ms: meta.created_ms, settings: meta.settings })
+    }
+
+    /// Changes the settings of a bucket.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`], and those of a commit.
+    pub async fn update_bucket(&self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
+        let _one = self.0.bucket_ops.lock().await;
+        let shards = self.agreeing().await?;
+        let bucket = self.lead()?.find(name)?;
+        put_everywhere(&shards, bucket.id, &BucketMeta { settings, ..meta(&bucket) }).await
+    }
+
+    /// Deletes an empty bucket. Uploads in parts that were not completed are given up with it.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], [`StoreError::Unavailable`], and those of a commit.
+    pub async fn delete_bucket(&self, name: &str) -> Result<(), StoreError> {
+        let _one = self.0.bucket_ops.lock().await;
+        let shards = self.agreeing().await?;
+        let buckets = shards.iter().map(|shard| shard.find(name)).collect::<Result<Vec<_>, _>>()?;
+        // Nothing more of the bucket is submitted from here on, and what was is applied: then empty means empty.
+        let mut alone = Vec::with_capacity(buckets.len());
+        let mut batches = Vec::with_capacity(buckets.len());
+        for (shard, bucket) in shards.iter().zip(&buckets) {
+            alone.push(bucket.gate.write().await);
+            batches.push(shard.deletion(bucket).await?);
+        }
+        for (shard, batch) in shards.iter().zip(batches) {
+            shard.commit_buckets(batch, Priority::Delete).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a bucket, or changes it: in the first shard last.
+async fn put_everywhere(shards: &[&Shard], id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
+    let Some((first, others)) = shards.split_first() else { return Ok(()) };
+    let others = join_all(others.iter().map(|shard| shard.put_bucket(id, meta))).await;
+    others.into_iter().collect::<Result<(), _>>()?;
+    first.put_bucket(id, meta).await
+}
+
+/// See the module. How many buckets there was something to do about.
+async fn agree(shards: &[&Shard]) -> Result<u64, StoreError> {
+    let Some((first, others)) = shards.split_first() else { return Ok(0) };
+    let mut count = 0;
+    for shard in others {
+        let (truth, theirs) = (registry(first), registry(shard));
+        for (id, bucket) in theirs.iter().filter(|(id, _)| !truth.contains_key(id)) {
+            count += 1;
+            let _alone = bucket.gate.write().await;
+            match shard.deletion(bucket).await {
+                Ok(batch) => shard.commit_buckets(batch, Priority::Delete).await?,
+                // Cannot be, but what is there is never thrown away: it is the first shard that must have missed it.
+                Err(StoreError::BucketNotEmpty) => {
+                    tracing::warn!(bucket = bucket.name, "not every disk knew of this bucket: it is made again");
+                    first.put_bucket(*id, &meta(bucket)).await?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        for (id, bucket) in &truth {
+            let wanted = meta(bucket);
+            if theirs.get(id).is_none_or(|theirs| meta(theirs) != wanted) {
+                count += 1;
+                shard.put_bucket(*id, &wanted).await?;
+            }
+        }
+    }
+    Ok(count)
+}

@@ -1,0 +1,72 @@
+//! Listings: what the shards have, merged. When a disk is missing there is none: an incomplete one, taken for the whole, would
+//! make a client believe that objects are gone.
+
+use super::Store;
+use super::merge::{Listed, Merge, Source};
+use crate::shard::list::Item;
+use crate::shard::uploads::UploadItem;
+use crate::{ListPage, ListQuery, StoreError, UploadPage};
+
+impl Store {
+    /// A page of the objects of a bucket.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing, [`StoreError::Index`].
+    pub fn list(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
+        let id = self.lead()?.find(bucket)?.id;
+        let shards = self.0.topology.all()?;
+        let mut page = ListPage::default();
+        if query.limit == 0 {
+            return Ok(page);
+        }
+        let mut items = Merge::new(shards.into_iter().map(|shard| shard.items(id, query)).collect());
+        let mut last = String::new();
+        while let Some(item) = items.next()? {
+            if page.objects.len() + page.prefixes.len() == query.limit {
+                page.next = Some(last);
+                break;
+            }
+            last.clear();
+            last.push_str(item.place().0);
+            match item {
+                Item::Object(entry) => page.objects.push(entry),
+                Item::Prefix(prefix) => page.prefixes.push(prefix),
+            }
+        }
+        Ok(page)
+    }
+
+    /// A page of the uploads that are going on, by key and then by identity. `after`: only those after this key and, when it is
+    /// not empty, this upload of that key.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing, [`StoreError::Index`].
+    pub fn uploads(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+        after: (&str, &str),
+        limit: usize,
+    ) -> Result<UploadPage, StoreError> {
+        let id = self.lead()?.find(bucket)?.id;
+        let shards = self.0.topology.all()?;
+        let mut page = UploadPage::default();
+        let sources = shards.into_iter().map(|shard| shard.upload_items(id, prefix, delimiter, after)).collect();
+        let mut items = Merge::new(sources);
+        let mut last = None;
+        while let Some(item) = items.next()? {
+            if page.uploads.len() + page.prefixes.len() >= limit {
+                page.next = last;
+                break;
+            }
+            let (key, upload) = item.place();
+            last = Some((key.to_owned(), upload.to_owned()));
+            match item {
+                UploadItem::Upload(upload) => page.uploads.push(upload),
+                UploadItem::Prefix(prefix) => page.prefixes.push(prefix),
+            }
+        }
+        Ok(page)
+    }
+}

@@ -1,0 +1,263 @@
+//! The store: all shards as one. A look-up of the key's slot, and the call goes to the shard that is its home.
+//!
+//! With one disk there is nothing to look up. With several, everything of a key is at its home; buckets are in every shard, and
+//! the first shard is the one that is believed about them (`buckets.rs`).
+
+mod buckets;
+mod list;
+pub(crate) mod merge;
+mod open;
+mod topology;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::join_all;
+use steadfast_log::Durability;
+
+use crate::status::StoreStatus;
+use crate::{
+    Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, PartChoice, PartInfo, StoreError, UploadInfo,
+    Written,
+};
+use topology::Topology;
+
+pub(crate) struct Pool {
+    topology: Topology,
+    /// Held while buckets are created, changed and deleted.
+    bucket_ops: tokio::sync::Mutex<()>,
+    env: steadfast_flow::Env,
+}
+
+/// Buckets, objects and uploads over the logs of one or more disks. Cloning shares it.
+#[derive(Clone)]
+pub struct Store(Arc<Pool>);
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Store")
+    }
+}
+
+impl Store {
+    /// Gauges and counters.
+    pub fn status(&self) -> StoreStatus {
+        self.0.topology.status()
+    }
+
+    /// Finishes what was accepted and persists the index, so that the next start replays nothing.
+    ///
+    /// # Errors
+    /// Those of the log. An index that cannot be persisted is only logged: it is rebuilt.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let closed = join_all(self.0.topology.open().map(|(_, shard)| shard.close())).await;
+        closed.into_iter().collect()
+    }
+
+    /// An object without its bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`].
+    pub fn object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
+        self.home(bucket, key)?.object(bucket, key)
+    }
+
+    /// Begins to read an object as it is now: changes that come later do not show.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those of the log.
+    pub async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
+        self.home(bucket, key)?.reader(bucket, key).await
+    }
+
+    /// Begins an object. `size` is what the client says that it will send, if it does; with it small objects take no more than
+    /// they need of the budget.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when there is no room in the budget for too long;
+    /// [`StoreError::Unavailable`]; those of the log.
+    pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.writer(bucket, key, size).await)
+    }
+
+    /// Deletes an object; succeeds when there is none, unless the condition asks for one.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::Unavailable`], those of the log.
+    pub async fn delete(
+        &self,
+        bucket: &str,
+        key: &str,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.delete(bucket, key, condition, durability).await)
+    }
+
+    /// Deletes objects, as many in one commit as it can take, the disks beside each other; the answers are in the order of `keys`.
+    pub async fn delete_many(
+        &self,
+        bucket: &str,
+        keys: Vec<String>,
+        durability: Option<Durability>,
+    ) -> Vec<Result<(), StoreError>> {
+        if let Some(only) = self.0.topology.only() {
+            return match only {
+                Ok(shard) => shard.delete_many(bucket, keys, durability).await,
+                Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
+            };
+        }
+        let mut results: Vec<Result<(), StoreError>> = keys.iter().map(|_| Ok(())).collect();
+        let mut by_home = BTreeMap::new();
+        for (i, key) in keys.into_iter().enumerate() {
+            match self.home(bucket, &key) {
+                Ok(home) => {
+                    let (_, places, keys) = by_home.entry(home.seat).or_insert_with(|| (home, Vec::new(), Vec::new()));
+                    places.push(i);
+                    keys.push(key);
+                }
+                Err(e) => results[i] = Err(e),
+            }
+        }
+        let deletes = by_home.into_values().map(|(home, places, keys)| async move {
+            let answers = home.delete_many(bucket, keys, durability).await;
+            places.into_iter().zip(answers.into_iter().map(move |answer| home.said(answer))).collect::<Vec<_>>()
+        });
+        for (i, answer) in join_all(deletes).await.into_iter().flatten() {
+            results[i] = answer;
+        }
+        results
+    }
+
+    /// Copies an object. `attributes` of `None` keeps those of the source, entity tag included. Onto itself, only the attributes
+    /// change and no data is copied. The condition is on the destination.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::ConditionFailed`], [`StoreError::Unavailable`],
+    /// those of the log.
+    pub async fn copy(
+        &self,
+        from: (&str, &str),
+        to: (&str, &str),
+        attributes: Option<Attributes>,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        if from == to {
+            let home = self.home(to.0, to.1)?;
+            return home.said(home.copy_onto_itself(to, attributes, condition, durability).await);
+        }
+        let reader = self.reader(from.0, from.1).await?;
+        let size = reader.info().size;
+        let attributes = attributes.unwrap_or_else(|| reader.info().attributes.clone());
+        let mut writer = self.writer(to.0, to.1, Some(size)).await?;
+        let mut pieces = std::pin::pin!(reader.stream(0..size));
+        while let Some(piece) = pieces.next().await {
+            writer.write(piece?).await?;
+        }
+        writer.commit(attributes, condition, durability).await
+    }
+
+    /// Replaces the tags of an object; nothing else of it changes, but its version.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those of the log.
+    pub async fn set_tags(
+        &self,
+        bucket: &str,
+        key: &str,
+        tags: BTreeMap<String, String>,
+    ) -> Result<Written, StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.set_tags(bucket, key, tags).await)
+    }
+
+    /// Begins an upload in parts.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::TooLarge`], [`StoreError::Unavailable`], those of the log.
+    pub async fn create_upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        attributes: Attributes,
+    ) -> Result<UploadInfo, StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.create_upload(bucket, key, attributes).await)
+    }
+
+    /// An upload that is going on.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`].
+    pub fn upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<UploadInfo, StoreError> {
+        self.home(bucket, key)?.upload(bucket, key, upload_id)
+    }
+
+    /// Begins a part; one with the same number is replaced when this is committed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`], those of the log.
+    pub async fn part_writer(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        number: u16,
+        size: Option<u64>,
+    ) -> Result<ObjectWriter, StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.part_writer(bucket, key, upload_id, number, size).await)
+    }
+
+    /// The parts of an upload with numbers above `after`, at most `limit`; and whether there are more.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`].
+    pub fn parts(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        after: u16,
+        limit: usize,
+    ) -> Result<(Vec<PartInfo>, bool), StoreError> {
+        self.home(bucket, key)?.parts(bucket, key, upload_id, after, limit)
+    }
+
+    /// Gives an upload up; its parts are freed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`], those of the log.
+    pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.abort_upload(bucket, key, upload_id).await)
+    }
+
+    /// Makes an object of the chosen parts, in one commit with the end of the upload. `attributes` bring the entity tag and the
+    /// checksums; system headers, user metadata and tags are those given when the upload began, unless there are any here.
+    ///
+    /// Completing again what has been completed gives the same answer, as long as the object is that one.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0 when none was chosen),
+    /// [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`], [`StoreError::ConditionFailed`],
+    /// [`StoreError::Unavailable`], those of the log.
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the request")]
+    pub async fn complete_upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        choices: Vec<PartChoice>,
+        attributes: Attributes,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        let home = self.home(bucket, key)?;
+        home.said(home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await)
+    }
+}

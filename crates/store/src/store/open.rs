@@ -1,0 +1,244 @@
+//! Opening: which disks belong together, which is missing, which does not belong here.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use steadfast_disk::Disk;
+use steadfast_flow::Env;
+use steadfast_log::{LogError, RecoveryReport};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::topology::{Member, Missing, Topology};
+use super::{Pool, Store};
+use crate::layout::{DISKS_MAX, Layout, Seat};
+use crate::record::keys::Id;
+use crate::shard::{Shard, ShardReport, pool_of, saved_objects};
+use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions};
+
+/// What the names of disks may take in the layout's record.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A disk that was given.
+struct Given {
+    name: String,
+    /// Zeros when it cannot be read.
+    id: Id,
+    capacity_bytes: u64,
+    shard: Result<(Shard, ShardReport), StoreError>,
+}
+
+fn refuse(why: String) -> StoreError {
+    LogError::Open(why).into()
+}
+
+impl Store {
+    /// Opens the store on one formatted disk: recovers the log and brings the index up to its end.
+    ///
+    /// # Errors
+    /// Those of [`steadfast_log::Log::open`]; [`StoreError::Index`] when the index can neither be read nor rebuilt.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        index: IndexKind,
+        env: Env,
+        options: StoreOptions,
+    ) -> Result<(Self, OpenReport), StoreError> {
+        let name = disk.describe();
+        Self::open_pool(vec![PoolDisk { name, disk: Ok(disk) }], index, env, options).await
+    }
+
+    /// Opens the store on the disks of a pool, in any order. Formatted disks without anything on them become a pool. A disk that
+    /// is missing or cannot be opened takes only its own keys with it; the report names it.
+    ///
+    /// # Errors
+    /// When a disk is given twice, belongs to another pool or to none while the others do; when none can be opened.
+    pub async fn open_pool(
+        disks: Vec<PoolDisk>,
+        index: IndexKind,
+        env: Env,
+        options: StoreOptions,
+    ) -> Result<(Self, OpenReport), StoreError> {
+        if disks.is_empty() || disks.len() > DISKS_MAX {
+            return Err(refuse(format!("a pool of {} disks: 1 to {DISKS_MAX} are possible", disks.len())));
+        }
+        let given = open_all(disks, &index, &env, &options).await?;
+        let members = match seat(&given, &index, &env).await {
+            Ok(members) => members,
+            Err(e) => {
+                join_all(given.iter().filter_map(|g| g.shard.as_ref().ok()).map(|(shard, _)| shard.close())).await;
+                return Err(e);
+            }
+        };
+        let (members, layout) = members;
+        let missing: Vec<(String, String)> = members
+            .iter()
+            .filter_map(|member| Some((member.name.clone(), member.shard.as_ref().err()?.why.clone())))
+            .collect();
+        for (name, why) in &missing {
+            tracing::error!(disk = %name, %why, "a disk of the pool is missing: what is on it can be neither read nor written");
+        }
+        let reports: Vec<(String, ShardReport)> =
+            given.into_iter().filter_map(|g| Some((g.name, g.shard.ok()?.1))).collect();
+        let logs: Vec<(String, RecoveryReport)> =
+            reports.iter().map(|(name, report)| (name.clone(), report.recovery.clone())).collect();
+        let Some((_, recovery)) = logs.first().cloned() else { return Err(refuse("no disk could be opened".into())) };
+        let store = Self(Arc::new(Pool { topology: Topology::new(members, layout), bucket_ops: Mutex::new(()), env }));
+        let buckets_repaired = store.repair_buckets().await;
+        let report = OpenReport {
+            recovery,
+            index_rebuilt: reports.iter().any(|(_, report)| report.index_rebuilt),
+            replayed_records: reports.iter().map(|(_, report)| report.replayed_records).sum(),
+            disks: logs,
+            missing,
+            buckets_repaired,
+        };
+        Ok((store, report))
+    }
+}
+
+/// Opens every disk by itself. One that fails is kept with its error, unless it is the only one.
+async fn open_all(
+    disks: Vec<PoolDisk>,
+    index: &IndexKind,
+    env: &Env,
+    options: &StoreOptions,
+) -> Result<Vec<Given>, StoreError> {
+    let count = disks.len();
+    let mut ids = Vec::with_capacity(count);
+    for disk in &disks {
+        ids.push(match &disk.disk {
+            Ok(disk) => pool_of(disk).await,
+            Err(_) => Id::default(),
+        });
+    }
+    for (i, id) in ids.iter().enumerate() {
+        if let Some(first) = ids[..i].iter().position(|other| other == id && *id != Id::default()) {
+            let (first, second) = (&disks[first].name, &disks[i].name);
+            return Err(refuse(format!(
+                "{first} and {second} are the same disk of a pool, or one is a copy of the other: give one of them"
+            )));
+        }
+    }
+    let permits = usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28);
+    let read_ahead = Arc::new(Semaphore::new(permits));
+    let options = options.of_one_disk(count);
+    let given = join_all(disks.into_iter().zip(ids).map(|(PoolDisk { name, disk }, id)| {
+        let (env, options, read_ahead) = (env.clone(), options.clone(), read_ahead.clone());
+        let index = if count == 1 { index.of_only_disk(&id) } else { index.of_disk(&id) };
+        async move {
+            let (capacity_bytes, shard) = match disk {
+                Ok(disk) => {
+                    let capacity_bytes = disk.geometry().capacity_bytes;
+                    (capacity_bytes, Shard::open(disk, index, env, options, read_ahead).await)
+                }
+                Err(why) => (0, Err(refuse(why))),
+            };
+            Given { name, id, capacity_bytes, shard }
+        }
+    }))
+    .await;
+    match <[Given; 1]>::try_from(given) {
+        Ok([only]) => match only.shard {
+            Ok(_) => Ok(vec![only]),
+            Err(e) => Err(e),
+        },
+        Err(given) => Ok(given),
+    }
+}
+
+/// Finds out how the disks belong together.
+async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<(Vec<Member>, Option<Arc<Layout>>), StoreError> {
+    let open = || given.iter().filter_map(|g| Some((g, &g.shard.as_ref().ok()?.0)));
+    let mut newest: Option<(&Given, Arc<Layout>)> = None;
+    for (g, shard) in open() {
+        let Some(layout) = shard.layout() else { continue };
+        match &newest {
+            Some((other, known)) if known.family != layout.family => {
+                return Err(refuse(format!("{} and {} are disks of different pools", other.name, g.name)));
+            }
+            Some((_, known)) if known.generation >= layout.generation => {}
+            _ => newest = Some((g, layout)),
+        }
+    }
+    let layout = match (newest, given) {
+        (Some((_, layout)), _) => layout,
+        (None, [only]) => {
+            let shard = only.shard.as_ref().map(|(shard, _)| shard.clone());
+            let shard = shard.map_err(|e| Missing { why: e.to_string(), objects: None });
+            return Ok((vec![Member { id: only.id, name: only.name.clone(), shard }], None));
+        }
+        (None, _) => found(given, env)?,
+    };
+    for (g, shard) in open() {
+        if layout.seat_of(&g.id).is_some() {
+            continue;
+        }
+        return Err(refuse(match (shard.layout(), is_blank(g)) {
+            (Some(_), _) => format!("{} was taken out of the pool: it does not belong to it any more", g.name),
+            (None, true) => format!("{} has nothing on it and is not a disk of this pool", g.name),
+            (None, false) => format!("{} holds a pool of its own, and is not a disk of this one", g.name),
+        }));
+    }
+    // In this order, and again by the next start if this one does not come to its end.
+    for seat in &layout.seats {
+        let Some((g, shard)) = open().find(|(g, _)| g.id == seat.disk) else { continue };
+        if shard.layout().as_deref() != Some(&*layout)
+            && let Err(e) = shard.put_layout(&layout).await
+        {
+            // The others have it.
+            tracing::warn!(disk = %g.name, error = %e, "the pool's layout could not be written");
+        }
+    }
+    let mut members = Vec::with_capacity(layout.seats.len());
+    for seat in &layout.seats {
+        let there = given.iter().find(|g| g.id == seat.disk);
+        members.push(match there.map(|g| (g, &g.shard)) {
+            Some((g, Ok((shard, _)))) => Member { id: g.id, name: g.name.clone(), shard: Ok(shard.clone()) },
+            Some((g, Err(e))) => absent(seat, g.name.clone(), e.to_string(), index, env).await,
+            None => {
+                // One that cannot be read does not say which it is; its name may.
+                let unknown = given.iter().find(|g| g.id == Id::default() && g.name == seat.name);
+                let why = unknown.and_then(|g| Some(g.shard.as_ref().err()?.to_string()));
+                let why = why.unwrap_or_else(|| "it is not among the disks that were given".to_owned());
+                absent(seat, seat.name.clone(), why, index, env).await
+            }
+        });
+    }
+    Ok((members, Some(layout)))
+}
+
+async fn absent(seat: &Seat, name: String, why: String, index: &IndexKind, env: &Env) -> Member {
+    let objects = saved_objects(&index.of_disk(&seat.disk), env, seat.disk).await;
+    Member { id: seat.disk, name, shard: Err(Missing { why, objects }) }
+}
+
+/// Whether nothing was ever committed on it.
+fn is_blank(g: &Given) -> bool {
+    g.shard.as_ref().is_ok_and(|(_, report)| report.recovery.last_lsn == 0 && report.recovery.damage.is_empty())
+}
+
+/// The first layout of disks that have none.
+fn found(given: &[Given], env: &Env) -> Result<Arc<Layout>, StoreError> {
+    for g in given {
+        if let Err(e) = &g.shard {
+            return Err(refuse(format!("{}: {e}; a new pool is made only with all of its disks", g.name)));
+        }
+        if !is_blank(g) {
+            return Err(refuse(format!(
+                "{} holds a pool of its own; a pool of several disks is made of disks that are all new",
+                g.name
+            )));
+        }
+    }
+    let mut family = Id::default();
+    family[..8].copy_from_slice(&env.random_u64().to_le_bytes());
+    family[8..].copy_from_slice(&env.random_u64().to_le_bytes());
+    let family = *uuid::Builder::from_random_bytes(family).as_uuid().as_bytes();
+    let seats = given.iter().map(|g| Seat { disk: g.id, name: shortened(&g.name) }).collect();
+    let capacities: Vec<u64> = given.iter().map(|g| g.capacity_bytes).collect();
+    Ok(Arc::new(Layout::found(family, seats, &capacities)))
+}
+
+fn shortened(name: &str) -> String {
+    let end = (0..=name.len().min(NAME_BYTES_MAX)).rev().find(|end| name.is_char_boundary(*end));
+    name[..end.unwrap_or_default()].to_owned()
+}
