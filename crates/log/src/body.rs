@@ -14,7 +14,7 @@ use crate::format::{
     check_count, fill_record_front, footer_bytes_max, footer_entry_bytes,
 };
 use crate::log::Shared;
-use crate::reserve::Held;
+use crate::reserve::{FREED_WAIT, Held};
 use crate::seal::{FooterBuilder, Seal};
 use crate::{Location, LogError, Priority, Reservation};
 
@@ -225,10 +225,22 @@ pub(crate) async fn write_chunk(
 }
 
 async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held: Held) -> Result<Location, LogError> {
-    let Ok(_slot) = shared.bodies.writes.acquire().await else { return Err(LogError::Closed) };
     let len = (BLOCK + chunk.len().next_multiple_of(BLOCK)) as u64;
     let entry_bytes = footer_entry_bytes(head.len()) as u64;
-    let (open, at) = shared.bodies.place(shared, len, entry_bytes, held.priority()).await?;
+    let (_slot, open, at) = loop {
+        let freed = std::pin::pin!(shared.extents.freed());
+        let Ok(slot) = shared.bodies.writes.acquire().await else { return Err(LogError::Closed) };
+        match shared.bodies.place(shared, len, entry_bytes, held.priority()).await {
+            Ok((open, at)) => break (slot, open, at),
+            Err(LogError::Full) if shared.room.may_free(held.priority()) => {}
+            Err(error) => return Err(error),
+        }
+        // Compaction may need the slot to free an extent.
+        drop(slot);
+        if shared.env.timeout(FREED_WAIT, freed).await.is_none() {
+            return Err(LogError::Full);
+        }
+    };
     let outcome = write_placed(shared, &open, at, head, chunk, held).await;
     let seal = {
         open.progress.lock().in_flight -= 1;

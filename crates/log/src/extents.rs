@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_disk::{BLOCK, Disk};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::format::{EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Superblock};
 use crate::io::Io;
@@ -79,6 +81,8 @@ struct Shared {
     /// One extent is taken into use at a time.
     taking: tokio::sync::Mutex<()>,
     reserve_extents: u32,
+    /// Woken when an extent has become free.
+    freed: Notify,
 }
 
 /// The table of extents. Cloning shares it.
@@ -102,6 +106,7 @@ impl Extents {
             table: Mutex::new(table),
             taking: tokio::sync::Mutex::new(()),
             reserve_extents,
+            freed: Notify::new(),
         }))
     }
 
@@ -208,6 +213,18 @@ impl Extents {
     /// Free extents that are ready for use.
     pub(crate) fn free(&self) -> u32 {
         self.0.table.lock().slots.iter().filter(|slot| slot.state == ExtentState::Free).count() as u32
+    }
+
+    /// Resolves when an extent becomes free after this call.
+    pub(crate) fn freed(&self) -> Notified<'_> {
+        self.0.freed.notified()
+    }
+
+    /// Bytes in sealed extents that nothing needs: what compaction can give back.
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        let table = self.0.table.lock();
+        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed);
+        sealed.map(|slot| slot.data_end.saturating_sub(slot.live_bytes.max(0) as u64)).sum()
     }
 
     /// How many free extents are kept from a request of this priority.
@@ -320,6 +337,7 @@ impl Extents {
         };
         self.write_header(&header).await?;
         self.0.table.lock().slots[extent as usize] = ExtentInfo { epoch, ..ExtentInfo::new(extent) };
+        self.0.freed.notify_waiters();
         Ok(true)
     }
 }

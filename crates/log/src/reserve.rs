@@ -12,6 +12,9 @@ use crate::latch::Latch;
 use crate::options::LogOptions;
 use crate::{LogError, Priority};
 
+/// A pool in which compaction frees nothing for so long is full.
+pub(crate) const FREED_WAIT: Duration = Duration::from_secs(3);
+
 /// Room for one batch or one chunk, on disk and in the budget. Given back when dropped (by a chunk: when it is on disk).
 #[derive(Debug, Clone)]
 pub(crate) struct Held(Arc<HeldInner>);
@@ -66,6 +69,8 @@ pub(crate) struct Room {
     writes: Budget,
     reserve: Budget,
     counts: Arc<Mutex<Count>>,
+    compacts: bool,
+    env: Env,
 }
 
 impl Room {
@@ -76,6 +81,8 @@ impl Room {
             writes: Budget::new("log_pending", options.pending_bytes_max, env.clone()),
             reserve: Budget::new("log_pending_reserve", options.pending_reserve_bytes_max, env.clone()),
             counts: Arc::default(),
+            compacts: options.compaction.enabled,
+            env: env.clone(),
         }
     }
 
@@ -98,7 +105,7 @@ impl Room {
         self.counts.lock().prepared = if yes { self.usable() } else { 0 };
     }
 
-    /// Room for `bytes` of data. Space first, so that a full pool says so at once instead of after `wait`.
+    /// Room for `bytes` of data, within `wait`. Space first, so that a pool that is full for good says so at once.
     pub(crate) async fn acquire(
         &self,
         latch: &Latch,
@@ -109,19 +116,58 @@ impl Room {
         latch.check()?;
         // Headers, the footer's copy of the head, and the rest of a block that a frame alone does not fill.
         let need = bytes + bytes.min(128 << 10) + 2 * BLOCK as u64;
-        self.make_space(need, priority, 0).await?;
+        let until = self.env.now() + wait;
         let budget = if priority == Priority::Write { &self.writes } else { &self.reserve };
-        let permit = match budget.acquire(bytes.max(1), wait).await {
-            Ok(permit) => permit,
-            Err(Refused::TooLarge { wanted, limit, .. }) => {
-                return Err(LogError::TooLarge(format!("{wanted} bytes are beyond the write budget of {limit}")));
+        loop {
+            self.wait_for_space(latch, need, priority, until).await?;
+            let left = until.saturating_sub(self.env.now());
+            let permit = match budget.acquire(bytes.max(1), left).await {
+                Ok(permit) => permit,
+                Err(Refused::TooLarge { wanted, limit, .. }) => {
+                    return Err(LogError::TooLarge(format!("{wanted} bytes are beyond the write budget of {limit}")));
+                }
+                Err(refused) => return Err(LogError::Busy { waited: refused.waited() }),
+            };
+            latch.check()?;
+            match self.make_space(need, priority, need).await {
+                // Not waited for with the permit in hand: compaction may need it to make the space.
+                Err(LogError::Full) if self.may_free(priority) && self.env.now() < until => {}
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    let counts = self.counts.clone();
+                    return Ok(Reservation {
+                        held: Held(Arc::new(HeldInner { _permit: permit, need, priority, counts })),
+                    });
+                }
             }
-            Err(refused) => return Err(LogError::Busy { waited: refused.waited() }),
-        };
-        latch.check()?;
-        self.make_space(need, priority, need).await?;
-        let counts = self.counts.clone();
-        Ok(Reservation { held: Held(Arc::new(HeldInner { _permit: permit, need, priority, counts })) })
+        }
+    }
+
+    /// Whether a full pool is one for a moment only: compaction runs and has something to give back.
+    pub(crate) fn may_free(&self, priority: Priority) -> bool {
+        self.compacts && priority != Priority::Compaction && self.extents.dead_bytes() >= self.extent_bytes
+    }
+
+    /// Returns when there is space. Waits for compaction where that can make some, as long as extents go on being freed.
+    async fn wait_for_space(
+        &self,
+        latch: &Latch,
+        need: u64,
+        priority: Priority,
+        until: Duration,
+    ) -> Result<(), LogError> {
+        loop {
+            let freed = std::pin::pin!(self.extents.freed());
+            match self.make_space(need, priority, 0).await {
+                Err(LogError::Full) if self.may_free(priority) => {}
+                other => return other,
+            }
+            let left = until.saturating_sub(self.env.now()).min(FREED_WAIT);
+            if left.is_zero() || self.env.timeout(left, freed).await.is_none() {
+                return Err(LogError::Full);
+            }
+            latch.check()?;
+        }
     }
 
     /// Counts on `take` more bytes if there is space for `need`, growing the pool if it can.

