@@ -107,7 +107,11 @@ impl Plan {
                     4..=6 => Finish::CutAtWork(rng.range(10, 1_500)),
                     _ => Finish::CutAtWork(rng.range(10, 12_000)),
                 },
-                index: if tombstones || rng.one_in(if churn { 2 } else { 4 }) { IndexFate::Deleted } else { IndexFate::Kept },
+                index: if tombstones || rng.one_in(if churn { 2 } else { 4 }) {
+                    IndexFate::Deleted
+                } else {
+                    IndexFate::Kept
+                },
                 flips: 0,
             })
             .collect::<Vec<_>>();
