@@ -48,6 +48,12 @@ impl Stop {
         *self.0.borrow()
     }
 
+    /// Completes when it is time to end.
+    pub(crate) async fn wait(&mut self) {
+        // The sender is in the log: it has not gone while anything runs.
+        let _ = self.0.wait_for(|stop| *stop).await;
+    }
+
     /// Sleeps, unless it is time to end. Whether to go on.
     pub(crate) async fn sleep(&mut self, env: &Env, duration: Duration) -> bool {
         tokio::select! {

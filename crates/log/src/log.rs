@@ -16,11 +16,13 @@ use crate::background::Background;
 use crate::body::{Bodies, ChunkBuf, chunk_head_bytes_max, write_chunk};
 use crate::commit::{Pending, Queue, Ticket};
 use crate::compact::Compaction;
+use crate::copies::{Copies, Healed};
 use crate::extents::{ExtentPin, Extents};
 use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
 use crate::frame::batch_bytes;
 use crate::io::Io;
 use crate::latch::{Latch, LogState};
+use crate::mend::Mends;
 use crate::options::{FormatOptions, LogOptions};
 use crate::pool::PoolInfo;
 use crate::recover::RecoveryReport;
@@ -46,6 +48,10 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) compaction: Compaction,
     pub(crate) scrub: Scrub,
+    /// For healing what is bad on one copy of the disk, while the log runs.
+    pub(crate) copies: Copies,
+    pub(crate) healed: Arc<Healed>,
+    pub(crate) mends: Mends,
     pub(crate) background: Background,
     pub(crate) applied: watch::Sender<Lsn>,
     /// The last LSN that has been given to the applier, which may not be done with it.
@@ -297,6 +303,7 @@ impl Log {
             budgets: shared.room.budgets(),
             read_damage: metrics.read_damage.load(Relaxed),
             reads_healed: metrics.reads_healed.load(Relaxed),
+            heal: shared.mends.status(shared.healed.status()),
             compaction: shared.compaction.status(metrics.frame_bytes.load(Relaxed) + metrics.chunk_bytes.load(Relaxed)),
             scrub: shared.scrub.status(),
             usage: shared.extents.usage(),

@@ -88,7 +88,7 @@ async fn refuse_contents(disk: &Arc<dyn Disk>) -> Result<(), LogError> {
         if n == 0 {
             break;
         }
-        let bytes = disk.read(at, n as usize).await.map_err(|e| cannot("read", disk, &e))?;
+        let bytes = disk.read_copy(0, at, n as usize).await.map_err(|e| cannot("read", disk, &e))?;
         if bytes.iter().any(|b| *b != 0) {
             let what = if bytes.chunks(BLOCK).any(|b| Superblock::decode(b) != Err(FormatError::Magic("superblock"))) {
                 "a pool"
@@ -102,8 +102,20 @@ async fn refuse_contents(disk: &Arc<dyn Disk>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Reads the superblock; the second value names the copies that were damaged.
+/// Reads the superblock; the second value names the places where it was damaged. Where no place on copy 0 of the disk has it, another copy of
+/// the disk may.
 pub(crate) async fn read_superblock(disk: &Arc<dyn Disk>) -> Result<(Superblock, Vec<u64>), LogError> {
+    let first = superblock_of_copy(disk, 0).await;
+    let Err(error) = first else { return first };
+    for copy in 1..disk.copies() {
+        if let Ok((sb, _)) = superblock_of_copy(disk, copy).await {
+            return Ok((sb, SUPERBLOCK_OFFSETS.to_vec()));
+        }
+    }
+    Err(error)
+}
+
+async fn superblock_of_copy(disk: &Arc<dyn Disk>, copy: u32) -> Result<(Superblock, Vec<u64>), LogError> {
     let mut found: Option<Superblock> = None;
     let mut bad: Vec<(u64, String)> = Vec::new();
     let mut version = None;
@@ -112,7 +124,7 @@ pub(crate) async fn read_superblock(disk: &Arc<dyn Disk>) -> Result<(Superblock,
             bad.push((offset, "beyond the end".into()));
             continue;
         }
-        match disk.read(offset, BLOCK).await {
+        match disk.read_copy(copy, offset, BLOCK).await {
             Ok(bytes) => match Superblock::decode(&bytes) {
                 Ok(sb) if found.is_none() => found = Some(sb),
                 Ok(sb) if found == Some(sb) => {}

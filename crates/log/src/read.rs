@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use steadfast_disk::BLOCK;
 
 use crate::extents::ExtentInfo;
@@ -40,13 +40,41 @@ pub(crate) async fn read(shared: &Shared, location: Location, range: Range<u32>)
     if range.is_empty() {
         return Ok(Bytes::new());
     }
-    with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), copy)).await
+    let attempt = async |range: Range<u32>| {
+        with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), copy)).await
+    };
+    let whole = attempt(range.clone()).await;
+    let pieces = range.end.div_ceil(CHECK_BYTES as u32) - range.start / CHECK_BYTES as u32;
+    if !matches!(whole, Err(LogError::Damaged { .. } | LogError::Read { .. }))
+        || shared.disk.copies() == 1
+        || pieces == 1
+    {
+        return whole.inspect_err(|error| report(shared, error));
+    }
+    // Each copy may be bad in another place.
+    let mut assembled = BytesMut::with_capacity((range.end - range.start) as usize);
+    let mut at = range.start;
+    while at < range.end {
+        let end = (at / CHECK_BYTES as u32 + 1).saturating_mul(CHECK_BYTES as u32).min(range.end);
+        assembled.extend_from_slice(&attempt(at..end).await.inspect_err(|error| report(shared, error))?);
+        at = end;
+    }
+    Ok(assembled.freeze())
+}
+
+/// Counts a read that no copy could answer.
+fn report(shared: &Shared, error: &LogError) {
+    if matches!(error, LogError::Damaged { .. } | LogError::Read { .. }) {
+        shared.metrics.read_damage.fetch_add(1, Relaxed);
+        tracing::error!(%error, "a read failed");
+    }
 }
 
 /// The whole record at `location`.
 pub(crate) async fn read_record(shared: &Shared, location: Location) -> Result<OwnedRecord, LogError> {
     resolve(shared, &location)?;
-    with_second_try(shared, &location, |copy| read_whole(shared, &location, copy)).await
+    let record = with_second_try(shared, &location, |copy| read_whole(shared, &location, copy)).await;
+    record.inspect_err(|error| report(shared, error))
 }
 
 fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError> {
@@ -62,8 +90,8 @@ fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError>
     Ok(info)
 }
 
-/// What a checksum refuses is read again from each copy that the disk has. With one copy that is a second try, since a wrong bit may
-/// have come from the way instead of the medium.
+/// What a checksum refuses is read again from each copy that the disk has, and the copies that are bad are healed in the background. With one
+/// copy that is a second try, since a wrong bit may have come from the way instead of the medium.
 async fn with_second_try<T, F>(
     shared: &Shared,
     location: &Location,
@@ -80,6 +108,9 @@ where
         match attempt(Some(copy)).await {
             Ok(value) => {
                 shared.metrics.reads_healed.fetch_add(1, Relaxed);
+                if shared.disk.copies() > 1 {
+                    shared.mends.ask(location);
+                }
                 return Ok(value);
             }
             Err(Failure::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
@@ -89,14 +120,11 @@ where
     if shared.extents.get(location.extent, location.epoch).is_none() {
         return Err(LogError::Moved);
     }
-    shared.metrics.read_damage.fetch_add(1, Relaxed);
     let (extent, offset) = (location.extent, u64::from(location.offset));
-    let error = match failure {
+    Err(match failure {
         Failure::Damaged(what) => LogError::Damaged { extent, offset, what },
         Failure::Read(error) => LogError::Read { extent, offset, cause: error.to_string() },
-    };
-    tracing::error!(%error, "a read failed");
-    Err(error)
+    })
 }
 
 /// Reads bytes of an extent: the blocks around them, cut to them.

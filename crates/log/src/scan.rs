@@ -7,23 +7,25 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::BoxFuture;
 
+use crate::copies::{Copies, FooterAt};
 use crate::format::{ExtentId, FooterBlock, FooterEntry, FrameHeader, Trailer};
 
 const STEP: u64 = 1 << 20;
 const AHEAD: usize = 4;
 
 /// Bytes read, and where in them (from the start of the disk) blocks could not be read: those are zeros.
-type Piece = (Bytes, Vec<u64>);
+pub(crate) type Piece = (Bytes, Vec<u64>);
 
-async fn read_piece(disk: Arc<dyn Disk>, offset: u64, len: usize) -> Piece {
-    if let Ok(bytes) = disk.read(offset, len).await {
+/// Reads a piece of one copy.
+pub(crate) async fn read_piece(disk: Arc<dyn Disk>, copy: u32, offset: u64, len: usize) -> Piece {
+    if let Ok(bytes) = disk.read_copy(copy, offset, len).await {
         return (bytes, Vec::new());
     }
     let mut bytes = vec![0u8; len];
     let mut unreadable = Vec::new();
     for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {
         let at = offset + (i * BLOCK) as u64;
-        match disk.read(at, block.len()).await {
+        match disk.read_copy(copy, at, block.len()).await {
             Ok(read) => block.copy_from_slice(&read),
             Err(_) => unreadable.push(at),
         }
@@ -35,6 +37,7 @@ async fn read_piece(disk: Arc<dyn Disk>, offset: u64, len: usize) -> Piece {
 /// does not validate.
 pub(crate) struct Reader {
     disk: Arc<dyn Disk>,
+    copy: u32,
     start: u64,
     end: u64,
     base: u64,
@@ -47,10 +50,16 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Reads from `from` to `end`, in bytes from the start of the extent that begins at `start` on the disk.
+    /// Reads copy 0 from `from` to `end`, in bytes from the start of the extent that begins at `start` on the disk.
     pub(crate) fn new(disk: Arc<dyn Disk>, start: u64, from: u64, end: u64) -> Self {
+        Self::of_copy(0, disk, start, from, end)
+    }
+
+    /// As [`Reader::new`], from another copy.
+    pub(crate) fn of_copy(copy: u32, disk: Arc<dyn Disk>, start: u64, from: u64, end: u64) -> Self {
         Self {
             disk,
+            copy,
             start,
             end,
             base: from,
@@ -69,7 +78,7 @@ impl Reader {
         while self.base + (self.window.len() as u64) < want {
             while self.asked < self.end && self.ahead.len() < AHEAD {
                 let n = STEP.min(self.end - self.asked);
-                let read = read_piece(self.disk.clone(), self.start + self.asked, n as usize);
+                let read = read_piece(self.disk.clone(), self.copy, self.start + self.asked, n as usize);
                 self.ahead.push_back(Box::pin(read));
                 self.asked += n;
             }
@@ -133,21 +142,31 @@ impl Reader {
     }
 }
 
-/// Reads a footer and gives `each` its entries in order.
+/// Reads a footer and gives `each` its entries in order. Blocks of it that copy 0 does not have whole are taken from another copy, and
+/// `healed` is told where they lie and what was wrong.
 pub(crate) async fn read_footer(
-    disk: &Arc<dyn Disk>,
+    copies: &Copies,
     start: u64,
     trailer: &Trailer,
     mut each: impl FnMut(&FooterEntry<'_>),
+    mut healed: impl FnMut(u64, String),
 ) -> Result<(), String> {
     let (mut at, end) =
         (u64::from(trailer.footer_offset), u64::from(trailer.footer_offset) + u64::from(trailer.footer_len));
-    let mut reader = Reader::new(disk.clone(), start, at, end);
+    let mut reader = Reader::new(copies.disk().clone(), start, at, end);
     let (mut index, mut count) = (0u32, 0u64);
     while at < end {
-        let len = FooterBlock::peek_len(reader.get(at, BLOCK).await).map_err(|e| e.to_string())?;
-        let bytes = reader.get(at, len).await;
-        let block = FooterBlock::decode(bytes, &trailer.id, at as u32, index).map_err(|e| e.to_string())?;
+        let other;
+        let (block, len) = match footer_block(&mut reader, &trailer.id, at, index).await {
+            Ok(found) => found,
+            Err(what) => {
+                let place = FooterAt { id: trailer.id, at, index, end };
+                other = copies.rescue(start + at, &place, |_| true).await.ok_or_else(|| what.clone())?;
+                healed(at, format!("footer: {what}"));
+                let block = FooterBlock::decode(&other.bytes, &trailer.id, at as u32, index);
+                (block.map_err(|e| e.to_string())?, other.bytes.len())
+            }
+        };
         for entry in block.entries() {
             each(&entry.map_err(|e| e.to_string())?);
             count += 1;
@@ -159,4 +178,15 @@ pub(crate) async fn read_footer(
         return Err(format!("the footer has {count} entries, the trailer says {}", trailer.record_count));
     }
     Ok(())
+}
+
+async fn footer_block<'a>(
+    reader: &'a mut Reader,
+    id: &ExtentId,
+    at: u64,
+    index: u32,
+) -> Result<(FooterBlock<'a>, usize), String> {
+    let len = FooterBlock::peek_len(reader.get(at, BLOCK).await).map_err(|e| e.to_string())?;
+    let bytes = reader.get(at, len).await;
+    Ok((FooterBlock::decode(bytes, id, at as u32, index).map_err(|e| e.to_string())?, len))
 }

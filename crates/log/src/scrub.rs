@@ -10,9 +10,10 @@ use steadfast_flow::Pace;
 
 use crate::background::Stop;
 use crate::check::{Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
-use crate::extents::ExtentState;
+use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::FrameHeader;
 use crate::log::Shared;
+use crate::mend;
 
 /// Damages kept for status; more are only counted.
 pub const SCRUB_DAMAGE_MAX: usize = 256;
@@ -51,8 +52,11 @@ pub struct ScrubStatus {
     pub read_bytes: u64,
     /// Records and chunks verified.
     pub records: u64,
-    /// Extents that did not verify at first, and did when read again.
+    /// Extents that did not verify at first, and did when read again or healed from another copy.
     pub healed: u64,
+    /// Structures (headers, frames, footers) that the scrub healed, by the copy that was bad: on a super-disk 0 is the durable leg and 1 the
+    /// fast one.
+    pub healed_copies: [u64; 2],
     /// Damages found, each counted once.
     pub damaged: u64,
     /// The latest of them, at most [`SCRUB_DAMAGE_MAX`]; their heads name the records.
@@ -117,7 +121,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut stop: Stop) {
 /// Verifies every extent that is sealed now.
 pub(crate) async fn pass(shared: &Shared, stop: &Stop) {
     let pace = Pace::new(shared.options.scrub.bytes_s, Duration::from_secs(1), shared.env.clone());
-    let check = ExtentCheck::new(shared.disk.clone(), shared.pool, Some(pace));
+    let check = ExtentCheck::new(shared.disk.clone(), shared.pool, Some(pace.clone()));
     let sealed: Vec<_> = shared.extents.all().into_iter().filter(|e| e.state == ExtentState::Sealed).collect();
     {
         let mut status = shared.scrub.0.lock();
@@ -127,7 +131,7 @@ pub(crate) async fn pass(shared: &Shared, stop: &Stop) {
         if stop.is_set() {
             break;
         }
-        extent(shared, &check, info.extent, info.epoch).await;
+        extent(shared, &check, &info, &pace).await;
         shared.scrub.0.lock().extents_done += 1;
     }
     let now = shared.env.wall_ms();
@@ -139,10 +143,28 @@ pub(crate) async fn pass(shared: &Shared, stop: &Stop) {
     }
 }
 
-async fn extent(shared: &Shared, check: &ExtentCheck, extent: u32, epoch: u64) {
+async fn extent(shared: &Shared, check: &ExtentCheck, info: &ExtentInfo, pace: &Pace) {
+    let (extent, epoch) = (info.extent, info.epoch);
     let in_use = || shared.extents.get(extent, epoch).is_some();
     if !in_use() {
         return;
+    }
+    let mut stuck = Vec::new();
+    if shared.copies.count() > 1 {
+        let mended = mend::extent(&shared.copies, &shared.pool, info, Some(pace.clone())).await;
+        let healed = mended.healed.iter().sum::<u64>();
+        {
+            let mut status = shared.scrub.0.lock();
+            status.read_bytes += mended.counts.read_bytes;
+            status.healed += u64::from(healed > 0 && mended.lost == 0);
+            status.healed_copies.iter_mut().zip(mended.healed).for_each(|(all, more)| *all += more);
+            if mended.lost == 0 && mended.stuck.is_empty() {
+                // Every structure is whole on every copy.
+                status.records += mended.counts.records;
+                return;
+            }
+        }
+        stuck = mended.stuck;
     }
     let mut found = Found::default();
     let (_, mut counts) = check.run(extent, &mut found).await;
@@ -163,6 +185,12 @@ async fn extent(shared: &Shared, check: &ExtentCheck, extent: u32, epoch: u64) {
     }
     // Recycled meanwhile: then what was read may be of its next use.
     if in_use() {
-        found.0.into_iter().for_each(|damage| shared.scrub.report(damage));
+        for mut damage in found.0 {
+            let end = damage.offset + damage.len.max(1);
+            if stuck.iter().any(|(at, len)| *at < end && damage.offset < at + len) {
+                damage.what = format!("{}; good on another copy, but it cannot be rewritten here", damage.what);
+            }
+            shared.scrub.report(damage);
+        }
     }
 }

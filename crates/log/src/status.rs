@@ -7,7 +7,7 @@ use serde::Serialize;
 use steadfast_flow::FlowStatus;
 
 use crate::latch::LogState;
-use crate::{CompactionStatus, ExtentUsage, Lsn, ScrubStatus};
+use crate::{CompactionStatus, ExtentUsage, HealStatus, Lsn, ScrubStatus};
 
 /// Counts of values by size: bucket `i` counts values of at least `2^i` and below `2^(i+1)` (bucket 0 also 0).
 #[derive(Debug, Clone, Serialize)]
@@ -137,6 +137,8 @@ pub struct LogStatus {
     pub read_damage: u64,
     /// Reads that succeeded on a second try.
     pub reads_healed: u64,
+    /// What was healed, from one copy of the disk to another.
+    pub heal: HealStatus,
     /// What compaction did.
     pub compaction: CompactionStatus,
     /// What the scrub did.

@@ -251,7 +251,7 @@ async fn chunks_first(disk: &Arc<dyn Disk>, superblock: &Superblock, extents: u3
     let mut order = Vec::new();
     let mut records = Vec::new();
     for extent in 0..extents {
-        let block = disk.read(superblock.extent_start(extent), BLOCK).await;
+        let block = disk.read_copy(0, superblock.extent_start(extent), BLOCK).await;
         let header = block.ok().and_then(|block| ExtentHeader::decode(&block).ok());
         let last = header.is_some_and(|header| header.kind == ExtentKind::Commit);
         if last { records.push(extent) } else { order.push(extent) }
@@ -265,7 +265,7 @@ async fn superblocks(disk: &Arc<dyn Disk>, report: &mut VerifyReport) -> Result<
     let mut found: Option<Superblock> = None;
     let mut faults = Vec::new();
     for offset in SUPERBLOCK_OFFSETS {
-        let result = match disk.read(offset, BLOCK).await {
+        let result = match disk.read_copy(0, offset, BLOCK).await {
             Ok(block) => Superblock::decode(&block),
             Err(cause) => {
                 faults.push((offset, format!("cannot be read: {cause}")));

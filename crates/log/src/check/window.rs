@@ -13,6 +13,8 @@ const PIECE: u64 = 1 << 20;
 /// A view of part of a disk (an extent), that reads ahead. Memory: one piece, or the largest range asked for.
 pub struct Window {
     disk: Arc<dyn Disk>,
+    copy: u32,
+    ahead: u64,
     start: u64,
     len: u64,
     pace: Option<Pace>,
@@ -22,10 +24,25 @@ pub struct Window {
 }
 
 impl Window {
-    /// A view of `len` bytes from `start`, as far as the disk goes. Both are multiples of [`BLOCK`].
+    /// A view of `len` bytes from `start` of the disk's first copy, as far as the disk goes. Both are multiples of [`BLOCK`].
     pub fn new(disk: Arc<dyn Disk>, start: u64, len: u64, pace: Option<Pace>) -> Self {
+        Self::of_copy(0, disk, start, len, pace)
+    }
+
+    /// As [`Window::new`], of another copy.
+    pub fn of_copy(copy: u32, disk: Arc<dyn Disk>, start: u64, len: u64, pace: Option<Pace>) -> Self {
         let len = len.min(disk.len().saturating_sub(start)) / BLOCK as u64 * BLOCK as u64;
-        Self { disk, start, len, pace, piece: Bytes::new(), piece_at: 0, read_bytes: 0 }
+        Self { disk, copy, ahead: PIECE, start, len, pace, piece: Bytes::new(), piece_at: 0, read_bytes: 0 }
+    }
+
+    /// Reads only what it is asked for.
+    pub fn without_ahead(self) -> Self {
+        Self { ahead: 0, ..self }
+    }
+
+    /// Where on the disk the view begins.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Where the view ends.
@@ -59,7 +76,7 @@ impl Window {
         let from = at / block * block;
         let needed = end.next_multiple_of(block).min(self.len);
         // When reading ahead meets a bad place, only what is needed is read.
-        let ahead = (from + PIECE).min(self.len).max(needed);
+        let ahead = (from + self.ahead).min(self.len).max(needed);
         self.piece = match self.read(from, ahead).await {
             Err(_) if ahead > needed => self.read(from, needed).await?,
             result => result?,
@@ -78,7 +95,7 @@ impl Window {
             if let Some(pace) = &self.pace {
                 pace.spend(len).await;
             }
-            let bytes = self.disk.read(self.start + at, len as usize).await?;
+            let bytes = self.disk.read_copy(self.copy, self.start + at, len as usize).await?;
             self.read_bytes += len;
             at += len;
             if from + len == to {

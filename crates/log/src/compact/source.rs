@@ -5,9 +5,10 @@ use steadfast_disk::BLOCK;
 
 use super::{Compactor, Halt};
 use crate::check::{Entries, Window};
+use crate::copies::{Copies, FrameAt};
 use crate::extents::ExtentInfo;
-use crate::format::{FrameHeader, FrameKind};
-use crate::{Location, Lsn};
+use crate::format::{ExtentId, ExtentKind, FrameHeader, FrameKind};
+use crate::{Location, Lsn, mend};
 
 /// A record or chunk of a sealed extent.
 #[derive(Debug, Clone)]
@@ -21,7 +22,7 @@ pub(super) struct Item {
 /// Goes through an extent's items.
 pub(super) enum Items {
     Footer(Entries),
-    Frames { window: Window, at: u64, ready: std::collections::VecDeque<Item> },
+    Frames { copies: Copies, window: Window, at: u64, ready: std::collections::VecDeque<Item> },
 }
 
 impl Compactor {
@@ -36,8 +37,18 @@ impl Compactor {
         {
             return Items::Footer(entries);
         }
+        if shared.copies.count() > 1 {
+            // What the footer lost may be on another copy.
+            mend::extent(&shared.copies, &shared.pool, info, Some(self.pace.clone())).await;
+            if let Some(mut entries) = Entries::open(shared.disk.clone(), start, bytes, id).await
+                && entries.verify().await
+            {
+                return Items::Footer(entries);
+            }
+        }
         let window = Window::new(shared.disk.clone(), start, bytes, Some(self.pace.clone()));
-        Items::Frames { window, at: BLOCK as u64, ready: std::collections::VecDeque::new() }
+        let copies = shared.copies.clone();
+        Items::Frames { copies, window, at: BLOCK as u64, ready: std::collections::VecDeque::new() }
     }
 }
 
@@ -61,26 +72,24 @@ impl Items {
                     head: entry.head,
                 }))
             }
-            Items::Frames { window, at, ready } => loop {
+            Items::Frames { copies, window, at, ready } => loop {
                 if let Some(item) = ready.pop_front() {
                     return Ok(Some(item));
                 }
                 if *at >= info.data_end {
                     return Ok(None);
                 }
-                let unreadable = |cause: std::io::Error| Halt::Stuck(format!("cannot be read: {cause}"));
-                let block = window.get(*at, BLOCK as u64).await.map_err(unreadable)?;
-                let id = crate::format::ExtentId { pool, extent: info.extent, epoch: info.epoch };
-                let header = match FrameHeader::decode(&block) {
-                    Ok((header, _)) if header.is_at(&id, *at, info.data_end) => header,
+                let id = ExtentId { pool, extent: info.extent, epoch: info.epoch };
+                let (header, frame) = match frame_at(copies, window, id, *at, info).await {
+                    Ok(found) => found,
                     // Between chunks there may be places that were never written.
-                    _ if info.kind == crate::format::ExtentKind::Body => {
+                    Err(Fault::NoFrame) if info.kind == ExtentKind::Body => {
                         *at += BLOCK as u64;
                         continue;
                     }
-                    _ => return Err(Halt::Stuck(format!("no valid frame at {at}, and no footer"))),
+                    Err(Fault::NoFrame) => return Err(Halt::Stuck(format!("no valid frame at {at}, and no footer"))),
+                    Err(Fault::Unreadable(cause)) => return Err(Halt::Stuck(format!("cannot be read: {cause}"))),
                 };
-                let frame = window.get(*at, header.total_len()).await.map_err(unreadable)?;
                 for view in header.records(&frame) {
                     let view = match view {
                         Ok(view) => view,
@@ -98,4 +107,39 @@ impl Items {
             },
         }
     }
+}
+
+enum Fault {
+    NoFrame,
+    Unreadable(std::io::Error),
+}
+
+/// The frame at `at`; from another copy of the disk where the first does not have it whole.
+async fn frame_at(
+    copies: &Copies,
+    window: &mut Window,
+    id: ExtentId,
+    at: u64,
+    info: &ExtentInfo,
+) -> Result<(FrameHeader, Bytes), Fault> {
+    let found = first_copy(window, &id, at, info.data_end).await;
+    let whole = found.as_ref().is_ok_and(|(header, frame)| header.verify_payload(frame).is_ok());
+    if whole || copies.count() == 1 {
+        return found;
+    }
+    let kind = if info.kind == ExtentKind::Body { FrameKind::Chunk } else { FrameKind::Commit };
+    let offset = window.start() + at;
+    match copies.rescue(offset, &FrameAt { id, at, end: info.data_end, kind }, |_| true).await {
+        Some(other) => Ok((other.value.0, other.bytes)),
+        None => found,
+    }
+}
+
+async fn first_copy(window: &mut Window, id: &ExtentId, at: u64, end: u64) -> Result<(FrameHeader, Bytes), Fault> {
+    let block = window.get(at, BLOCK as u64).await.map_err(Fault::Unreadable)?;
+    let header = match FrameHeader::decode(&block) {
+        Ok((header, _)) if header.is_at(id, at, end) => header,
+        _ => return Err(Fault::NoFrame),
+    };
+    Ok((header, window.get(at, header.total_len()).await.map_err(Fault::Unreadable)?))
 }

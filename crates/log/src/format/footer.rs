@@ -141,6 +141,11 @@ impl<'a> FooterBlock<'a> {
         Ok(Self { entries: &block[FOOTER_BLOCK_HEADER..], count: u32_at(block, 40) })
     }
 
+    /// Bytes that its checksum covers; the rest of its last block is zero.
+    pub fn covered_bytes(&self) -> usize {
+        FOOTER_BLOCK_HEADER + self.entries.len()
+    }
+
     /// How many entries it says it has.
     pub fn count(&self) -> u32 {
         self.count

@@ -16,7 +16,7 @@ use steadfast_flow::Env;
 use tokio::sync::{mpsc, watch};
 
 use replay::{Accepted, Replay, records_of};
-pub use report::{Cut, DamageFound, RecoveryReport};
+pub use report::{Cut, DamageFound, HEALED_MAX, RecoveryReport};
 use survey::Found;
 
 use crate::apply;
@@ -25,12 +25,14 @@ use crate::body::Bodies;
 use crate::commit::Queue;
 use crate::committer::Committer;
 use crate::compact::Compaction;
+use crate::copies::{Copies, FrameAt, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Sealed, Table, TakeError};
-use crate::format::{ExtentKind, SUPERBLOCK_OFFSETS, Superblock};
+use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::{FrameBuilder, OpenCommit};
 use crate::io::Io;
 use crate::latch::Latch;
 use crate::log::{Log, Shared};
+use crate::mend::Mends;
 use crate::options::LogOptions;
 use crate::reserve::Room;
 use crate::scan::{Reader, read_footer};
@@ -56,7 +58,9 @@ pub(crate) async fn open(
         debug_assert!(SUPERBLOCK_OFFSETS.contains(&offset));
         crate::pool::write_superblock(&disk, &pool, offset).await?;
     }
-    let found = survey::survey(&disk, &pool).await;
+    let healed = Arc::new(Healed::default());
+    let copies = Copies::new(disk.clone(), healed.clone());
+    let found = survey::survey(&copies, &pool).await;
     report.extents = found.len() as u64;
     let checkpoint = applier.checkpoint();
     report.checkpoint = checkpoint;
@@ -69,7 +73,7 @@ pub(crate) async fn open(
     let frame_bytes_max =
         (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
     let recovery = Recovery {
-        disk: disk.clone(),
+        copies: copies.clone(),
         io: io.clone(),
         pool,
         extents: extents.clone(),
@@ -91,6 +95,13 @@ pub(crate) async fn open(
         );
         report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });
         read_only = Some(why);
+    }
+    if healed.total() > 0 {
+        // What was taken from another copy is on the first one, durably, before anything depends on it.
+        let flushed = io.flush().await;
+        if read_only.is_none() {
+            flushed.map_err(failed)?;
+        }
     }
     let open = match &read_only {
         Some(_) => {
@@ -114,6 +125,9 @@ pub(crate) async fn open(
         metrics: Metrics::default(),
         compaction: Compaction::default(),
         scrub: Scrub::default(),
+        copies: copies.pinning(extents.clone()),
+        healed,
+        mends: Mends::default(),
         background: Background::new(),
         applied: watch::Sender::new(durable_lsn),
         applying: AtomicU64::new(durable_lsn),
@@ -139,6 +153,7 @@ pub(crate) async fn open(
         last_lsn = report.last_lsn,
         took_ms = report.took_ms,
         read_only = report.read_only,
+        healed = report.healed_total,
         "pool opened"
     );
     Ok((log, report))
@@ -149,6 +164,10 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
     if shared.options.scrub.enabled {
         let scrubbed = shared.clone();
         shared.background.spawn(&shared.env, "log-scrub", |stop| crate::scrub::run(scrubbed, stop));
+    }
+    if shared.copies.count() > 1 {
+        let mended = shared.clone();
+        shared.background.spawn(&shared.env, "log-heal", |stop| crate::mend::run(mended, stop));
     }
     if let Some(why) = read_only {
         shared.latch.set_read_only(why);
@@ -185,6 +204,9 @@ fn table(
     for f in found {
         if let Some(what) = &f.damage {
             report.damage(f.extent, 0, what.clone());
+        }
+        for (offset, what) in &f.healed {
+            report.healed(f.extent, *offset, what.clone());
         }
         let mut slot = ExtentInfo { epoch: f.epoch, kind: f.kind, ..ExtentInfo::new(f.extent) };
         let empty = f.trailer.is_some_and(|t| t.record_count == 0);
@@ -224,7 +246,7 @@ fn table(
 }
 
 struct Recovery<'a> {
-    disk: Arc<dyn Disk>,
+    copies: Copies,
     io: Arc<Io>,
     pool: Superblock,
     extents: Extents,
@@ -243,7 +265,8 @@ impl Recovery<'_> {
             }
             let mut records = Vec::new();
             let start = self.extents.start(found.extent);
-            let read = read_footer(&self.disk, start, trailer, |entry| {
+            let mut healed = Vec::new();
+            let mut each = |entry: &FooterEntry<'_>| {
                 records.push(Applied {
                     lsn: entry.lsn,
                     version: entry.version,
@@ -257,8 +280,12 @@ impl Recovery<'_> {
                         body_len: entry.body_len,
                     },
                 });
-            });
-            match read.await {
+            };
+            let read = read_footer(&self.copies, start, trailer, &mut each, |at, what| healed.push((at, what))).await;
+            for (at, what) in healed {
+                report.healed(found.extent, at, what);
+            }
+            match read {
                 Ok(()) => {
                     report.footers_read += 1;
                     return replay.sealed(found.extent, found.epoch, trailer.prev_lsn, records);
@@ -284,18 +311,25 @@ impl Recovery<'_> {
             unsealed.scan_end = BLOCK as u64;
         }
         let start = self.extents.start(found.extent);
-        let mut reader = Reader::new(self.disk.clone(), start, BLOCK as u64, data_end);
-        reader.trusting = self.options.sabotage == Sabotage::TornFrames;
+        let trusting = self.options.sabotage == Sabotage::TornFrames;
+        let mut reader = Reader::new(self.copies.disk().clone(), start, BLOCK as u64, data_end);
+        reader.trusting = trusting;
         let mut at = BLOCK as u64;
         let mut prev_checksum = 0;
         let mut chained = true;
         while at < data_end {
-            let frame = reader.frame(&id, at, extent_bytes).await.and_then(|(header, checksum, bytes)| {
+            let mut frame = reader.frame(&id, at, extent_bytes).await.and_then(|(header, checksum, bytes)| {
                 if chained && header.prev_checksum != prev_checksum {
                     return Err("the frame does not follow the one before it".into());
                 }
                 Ok(Accepted { extent: found.extent, header, checksum, records: records_of(&header, bytes)? })
             });
+            if let Err(what) = &frame
+                && let Some(rescued) = self.rescue(&id, at, chained.then_some(prev_checksum)).await
+            {
+                report.healed(found.extent, at, what.clone());
+                frame = Ok(rescued);
+            }
             match frame {
                 Ok(frame) => {
                     report.frames_scanned += 1;
@@ -308,7 +342,19 @@ impl Recovery<'_> {
                         Some(_) => data_end,
                         None => at.saturating_add(self.options.recovery_search_bytes),
                     };
-                    let next = reader.find_frame(&id, at + BLOCK as u64, until, extent_bytes).await;
+                    let from = at + BLOCK as u64;
+                    let mut next = reader.find_frame(&id, from, until, extent_bytes).await;
+                    for copy in 1..self.copies.count() {
+                        // A frame that is whole on any copy was written, and may vouch for what is missing here.
+                        let disk = self.copies.disk().clone();
+                        let mut other = Reader::of_copy(copy, disk, start, from, next.unwrap_or(data_end));
+                        if let Some(found) = other.find_frame(&id, from, until, extent_bytes).await {
+                            next = Some(found);
+                            // The first reader has gone on beyond.
+                            reader = Reader::new(self.copies.disk().clone(), start, found, data_end);
+                            reader.trusting = trusting;
+                        }
+                    }
                     // Inside a sealed extent all was durable.
                     let durable = found.trailer.map(|t| t.last_lsn);
                     if next.is_some() || durable.is_some() {
@@ -320,6 +366,17 @@ impl Recovery<'_> {
                 }
             }
         }
+    }
+
+    /// The frame at `at` from another copy, when copy 0 does not have it whole; copy 0 has been healed with it then. `follows` is the checksum of
+    /// the frame that it must follow. A frame that was never acknowledged may come to be kept that way; none that was is ever cut.
+    async fn rescue(&self, id: &ExtentId, at: u64, follows: Option<u32>) -> Option<Accepted> {
+        let place = FrameAt { id: *id, at, end: self.pool.extent_bytes, kind: FrameKind::Commit };
+        let accept = |(header, _): &(FrameHeader, u32)| follows.is_none_or(|prev| header.prev_checksum == prev);
+        let whole = self.copies.rescue(self.extents.start(id.extent) + at, &place, accept).await?;
+        let (header, checksum) = whole.value;
+        let records = records_of(&header, &whole.bytes).ok()?;
+        Some(Accepted { extent: id.extent, header, checksum, records })
     }
 
     /// Makes the pool ready for writing: see the top of this file.
@@ -398,12 +455,21 @@ impl Recovery<'_> {
         for frame in waiting {
             let start = self.extents.start(frame.extent);
             let at = u64::from(frame.header.offset);
-            let mut reader = Reader::new(self.disk.clone(), start, at, at + frame.header.total_len());
+            let mut reader = Reader::new(self.copies.disk().clone(), start, at, at + frame.header.total_len());
             reader.trusting = self.options.sabotage == Sabotage::TornFrames;
-            let (header, _, bytes) = reader
-                .frame(&frame.header.id, at, self.pool.extent_bytes)
-                .await
-                .map_err(|what| LogError::Open(format!("extent {} at {at}: {what}, read twice", frame.extent)))?;
+            let id = &frame.header.id;
+            let other;
+            let (header, bytes) = match reader.frame(id, at, self.pool.extent_bytes).await {
+                Ok((header, _, bytes)) => (header, bytes),
+                // One that another copy had and that could not be written here.
+                Err(what) => {
+                    let place = FrameAt { id: *id, at, end: self.pool.extent_bytes, kind: FrameKind::Commit };
+                    other = self.copies.rescue(start + at, &place, |(header, _)| *header == frame.header).await;
+                    let fault = || LogError::Open(format!("extent {} at {at}: {what}, read twice", frame.extent));
+                    let other = other.as_ref().ok_or_else(fault)?;
+                    (other.value.0, &other.bytes[..])
+                }
+            };
             let mut records = Vec::new();
             for view in header.records(bytes) {
                 let view = view.map_err(|e| LogError::Open(e.to_string()))?;

@@ -26,6 +26,9 @@ pub struct DamageFound {
     pub what: String,
 }
 
+/// Healed places kept in a report; more are only counted.
+pub const HEALED_MAX: usize = 1_000;
+
 /// What recovery found and did.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecoveryReport {
@@ -51,6 +54,10 @@ pub struct RecoveryReport {
     pub cut: Vec<Cut>,
     /// What is damaged.
     pub damage: Vec<DamageFound>,
+    /// What was bad or missing on the disk's first copy and was taken from another one, which healed the first; at most [`HEALED_MAX`].
+    pub healed: Vec<DamageFound>,
+    /// How many such places there were.
+    pub healed_total: u64,
     /// Whether the pool is read-only because of it.
     pub read_only: bool,
     /// How long it took, in milliseconds.
@@ -71,8 +78,17 @@ impl RecoveryReport {
             last_lsn: 0,
             cut: Vec::new(),
             damage: Vec::new(),
+            healed: Vec::new(),
+            healed_total: 0,
             read_only: false,
             took_ms: 0,
+        }
+    }
+
+    pub(super) fn healed(&mut self, extent: u32, offset: u64, what: String) {
+        self.healed_total += 1;
+        if self.healed.len() < HEALED_MAX {
+            self.healed.push(DamageFound { extent: Some(extent), offset, what });
         }
     }
 

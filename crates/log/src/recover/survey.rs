@@ -7,6 +7,7 @@ use futures::stream::{self, StreamExt};
 use steadfast_disk::{BLOCK, Disk};
 
 use crate::Lsn;
+use crate::copies::{Copies, HeaderOf, TrailerOf};
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, FormatError, FrameHeader, FrameKind, Superblock, Trailer};
 
 /// An extent as it was found.
@@ -20,24 +21,28 @@ pub(super) struct Found {
     pub(super) recycled_lsn: Lsn,
     /// What is wrong with it.
     pub(super) damage: Option<String>,
+    /// What was taken from another copy of the disk, and where it belongs.
+    pub(super) healed: Vec<(u64, String)>,
     /// The highest epoch seen in it, of whatever use.
     pub(super) epoch_max: u64,
 }
 
 /// Looks at all extents.
-pub(super) async fn survey(disk: &Arc<dyn Disk>, sb: &Superblock) -> Vec<Found> {
-    let count = disk.len().saturating_sub(sb.extent_start(0)) / sb.extent_bytes;
+pub(super) async fn survey(copies: &Copies, sb: &Superblock) -> Vec<Found> {
+    let count = copies.disk().len().saturating_sub(sb.extent_start(0)) / sb.extent_bytes;
     let count = count.min(u64::from(u32::MAX)) as u32;
-    stream::iter(0..count).map(|extent| look(disk.clone(), *sb, extent)).buffered(32).collect().await
+    stream::iter(0..count).map(|extent| look(copies.clone(), *sb, extent)).buffered(32).collect().await
 }
 
 async fn block(disk: &Arc<dyn Disk>, offset: u64) -> Result<Bytes, String> {
-    disk.read(offset, BLOCK).await.map_err(|error| format!("cannot be read: {error}"))
+    disk.read_copy(0, offset, BLOCK).await.map_err(|error| format!("cannot be read: {error}"))
 }
 
-async fn look(disk: Arc<dyn Disk>, sb: Superblock, extent: u32) -> Found {
+async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
+    let disk = copies.disk();
     let start = sb.extent_start(extent);
-    let (first, last) = futures::join!(block(&disk, start), block(&disk, start + sb.extent_bytes - BLOCK as u64));
+    let trailer_at = sb.extent_bytes - BLOCK as u64;
+    let (first, last) = futures::join!(block(disk, start), block(disk, start + trailer_at));
     let mine = |id: &ExtentId| id.pool == sb.pool && id.extent == extent;
     let header = match &first {
         Ok(bytes) => match ExtentHeader::decode(bytes) {
@@ -56,17 +61,14 @@ async fn look(disk: Arc<dyn Disk>, sb: Superblock, extent: u32) -> Found {
         trailer: None,
         recycled_lsn: 0,
         damage: None,
+        healed: Vec::new(),
         epoch_max: trailer.map_or(0, |t| t.id.epoch),
     };
     match header {
-        Ok(header) => {
-            found.epoch = header.id.epoch;
-            found.kind = header.kind;
-            found.recycled_lsn = header.recycled_lsn;
-        }
+        Ok(header) => found.is(&header),
         Err(what) => {
             // Everything else of an epoch is written after its header is durable: so the header was there, and is damaged.
-            let first_frame = block(&disk, start + BLOCK as u64).await.ok().and_then(|b| FrameHeader::decode(&b).ok());
+            let first_frame = block(disk, start + BLOCK as u64).await.ok().and_then(|b| FrameHeader::decode(&b).ok());
             let frame =
                 first_frame.map(|(frame, _)| frame).filter(|f| mine(&f.id) && u64::from(f.offset) == BLOCK as u64);
             let by_frame = frame.map(|f| {
@@ -74,7 +76,16 @@ async fn look(disk: Arc<dyn Disk>, sb: Superblock, extent: u32) -> Found {
                 (f.id.epoch, kind)
             });
             let by_trailer = trailer.map(|t| (t.id.epoch, t.kind));
-            if let Some((epoch, kind)) = by_frame.max(by_trailer) {
+            let known = by_frame.max(by_trailer);
+            // Nothing at all was ever written here, as far as this copy says: then no other one says better.
+            let doubtful = what.is_some() || known.is_some();
+            let id = ExtentId { pool: sb.pool, extent, epoch: known.map_or(0, |(epoch, _)| epoch) };
+            let other = HeaderOf { id, exact: false };
+            let rescued = if doubtful { copies.rescue(start, &other, |_| true).await } else { None };
+            if let Some(header) = rescued {
+                found.is(&header.value);
+                found.healed.push((0, what.unwrap_or_else(|| "no extent header here".into())));
+            } else if let Some((epoch, kind)) = known {
                 found.epoch = epoch;
                 found.kind = kind;
                 found.damage = Some(what.unwrap_or_else(|| "no extent header here".into()));
@@ -86,5 +97,23 @@ async fn look(disk: Arc<dyn Disk>, sb: Superblock, extent: u32) -> Found {
     }
     found.epoch_max = found.epoch_max.max(found.epoch);
     found.trailer = trailer.filter(|t| t.id.epoch == found.epoch && t.kind == found.kind);
+    if found.trailer.is_none() && found.kind != ExtentKind::Free {
+        // Where a trailer is, on whatever copy, all before it was durable.
+        let id = ExtentId { pool: sb.pool, extent, epoch: found.epoch };
+        let other = TrailerOf { id, extent_bytes: sb.extent_bytes };
+        let kind = found.kind;
+        if let Some(trailer) = copies.rescue(start + trailer_at, &other, |t| t.kind == kind).await {
+            found.trailer = Some(trailer.value);
+            found.healed.push((trailer_at, "no trailer of this use here".into()));
+        }
+    }
     found
+}
+
+impl Found {
+    fn is(&mut self, header: &ExtentHeader) {
+        self.epoch = header.id.epoch;
+        self.kind = header.kind;
+        self.recycled_lsn = header.recycled_lsn;
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_disk::{Disk, MemDisk};
+use steadfast_disk::Disk;
 use steadfast_flow::{BoxFuture, Env};
 
 use crate::{
@@ -60,19 +60,23 @@ pub(super) fn options() -> LogOptions {
     LogOptions { pending_bytes_max: 8 << 20, ..LogOptions::default() }
 }
 
-pub(super) async fn format(disk: &MemDisk, extent_bytes: u64) {
+pub(super) async fn format<D: Disk + Clone>(disk: &D, extent_bytes: u64) {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let options = FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &options).await.expect("formats");
 }
 
 pub(super) async fn open_at(disk: Arc<dyn Disk>, checkpoint: Lsn) -> Opened {
+    open_with(disk, checkpoint, options()).await
+}
+
+pub(super) async fn open_with(disk: Arc<dyn Disk>, checkpoint: Lsn, options: LogOptions) -> Opened {
     let memory = Arc::new(Memory { checkpoint, ..Memory::default() });
-    let (log, report) = Log::open(disk, Env::tokio(), options(), memory.clone()).await.expect("opens");
+    let (log, report) = Log::open(disk, Env::tokio(), options, memory.clone()).await.expect("opens");
     Opened { log, memory, report }
 }
 
-pub(super) async fn open(disk: &MemDisk) -> Opened {
+pub(super) async fn open<D: Disk + Clone>(disk: &D) -> Opened {
     open_at(Arc::new(disk.clone()), 0).await
 }
 

@@ -2,8 +2,10 @@
 
 mod basics;
 mod compaction;
+mod copies;
 mod crashes;
 mod failures;
 mod harness;
 mod model;
 mod random;
+mod twin;

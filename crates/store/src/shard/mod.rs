@@ -73,12 +73,14 @@ pub(crate) struct Shard {
 
 /// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
 pub(crate) async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
-    for offset in SUPERBLOCK_OFFSETS {
-        if offset + BLOCK as u64 <= disk.len()
-            && let Ok(bytes) = disk.read(offset, BLOCK).await
-            && let Ok(superblock) = Superblock::decode(&bytes)
-        {
-            return superblock.pool;
+    for copy in 0..disk.copies() {
+        for offset in SUPERBLOCK_OFFSETS {
+            if offset + BLOCK as u64 <= disk.len()
+                && let Ok(bytes) = disk.read_copy(copy, offset, BLOCK).await
+                && let Ok(superblock) = Superblock::decode(&bytes)
+            {
+                return superblock.pool;
+            }
         }
     }
     [0; 16]
