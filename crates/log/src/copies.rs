@@ -38,6 +38,18 @@ pub struct HealStatus {
     pub skipped: u64,
 }
 
+impl HealStatus {
+    /// Adds that of another log.
+    pub fn add(&mut self, other: &Self) {
+        self.healed.iter_mut().zip(other.healed).for_each(|(all, more)| *all += more);
+        self.healed_bytes += other.healed_bytes;
+        self.failed += other.failed;
+        self.pending += other.pending;
+        self.pending_max += other.pending_max;
+        self.skipped += other.skipped;
+    }
+}
+
 /// Counts what was healed.
 #[derive(Debug, Default)]
 pub(crate) struct Healed {

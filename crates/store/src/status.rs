@@ -136,6 +136,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     }
     sum.read_damage += other.read_damage;
     sum.reads_healed += other.reads_healed;
+    sum.heal.add(&other.heal);
     sum.usage.extend(other.usage);
 
     let (mine, theirs) = (&mut sum.compaction, other.compaction);
@@ -161,6 +162,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     mine.read_bytes += theirs.read_bytes;
     mine.records += theirs.records;
     mine.healed += theirs.healed;
+    mine.healed_copies.iter_mut().zip(theirs.healed_copies).for_each(|(all, more)| *all += more);
     mine.damaged += theirs.damaged;
     mine.damage.extend(theirs.damage);
 }

@@ -259,6 +259,12 @@ pub const TABLE: &[Metric] = &[
         Count,
         "Extents that cannot be emptied: something in them is damaged",
     ),
+    metric("/store/log/heal/healed/0", "healed_durable", Counter, "Structures healed on the only or the durable copy"),
+    metric("/store/log/heal/healed/1", "healed_fast", Counter, "Structures healed on the fast copy of a super-disk"),
+    metric("/store/log/heal/healed_bytes", "healed_bytes", Counter, "Bytes of structures that were healed"),
+    metric("/store/log/heal/failed", "heal_failures", Counter, "Damage good on another copy that could not be healed"),
+    metric("/store/log/heal/pending", "heal_pending", Gauge, "Damaged places that wait to be healed"),
+    metric("/store/log/heal/skipped", "heal_skipped", Counter, "Damaged places left to the scrub, as too many waited"),
     metric("/store/log/scrub/running", "scrub_running", Gauge, "1 while a pass goes on"),
     metric(
         "/store/log/scrub/extents_done",
