@@ -19,6 +19,8 @@ pub type IoFuture<T> = BoxFuture<'static, io::Result<T>>;
 pub struct ZoneGeometry {
     /// Bytes in a zone.
     pub zone_bytes: u64,
+    /// Bytes at the beginning of the disk that may be written anywhere, before the first zone.
+    pub conventional_bytes: u64,
     /// How many zones may be open at a time; 0 for no limit.
     pub open_zones_max: u32,
 }
@@ -181,6 +183,32 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Counters since the disk was opened.
     fn stats(&self) -> DiskStats;
+
+    /// The zone that an offset is in; `None` where the disk may be written anywhere.
+    fn zone(&self, offset: u64) -> Option<crate::Zone> {
+        let _ = offset;
+        None
+    }
+
+    /// Empties the zone that begins at `offset`: what it held is lost, and it is written from its start again. Durable. Does nothing where the
+    /// disk may be written anywhere.
+    ///
+    /// # Errors
+    /// `InvalidInput` when no zone begins there or writes to it are under way, else what the device says.
+    fn reset_zone(&self, offset: u64) -> IoFuture<()> {
+        let _ = offset;
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Says that nothing more will be written to the zone that begins at `offset`: it is not open any more. What was not written of it
+    /// reads as anything.
+    ///
+    /// # Errors
+    /// Those of [`Disk::reset_zone`].
+    fn finish_zone(&self, offset: u64) -> IoFuture<()> {
+        let _ = offset;
+        Box::pin(async { Ok(()) })
+    }
 
     /// How the legs of a super-disk are; `None` for any other disk. Wrappers need not pass it on.
     fn superdisk(&self) -> Option<crate::SuperdiskStatus> {

@@ -70,12 +70,14 @@ pub struct Fault {
     pub times: Option<u64>,
     /// What happens.
     pub effect: Effect,
+    /// It ends when a write has covered its whole range, as a bad sector does that the disk then replaces.
+    pub until_written: bool,
 }
 
 impl Fault {
     /// All operations of `kind`, from now on.
     pub fn new(kind: OpKind, effect: Effect) -> Self {
-        Self { kind, range: None, after: 0, times: None, effect }
+        Self { kind, range: None, after: 0, times: None, effect, until_written: false }
     }
 
     /// Only those that touch `range`, in bytes.
@@ -89,6 +91,13 @@ impl Fault {
     #[must_use]
     pub fn after(mut self, count: u64) -> Self {
         self.after = count;
+        self
+    }
+
+    /// Until a write has covered the whole range of the fault.
+    #[must_use]
+    pub fn until_written(mut self) -> Self {
+        self.until_written = true;
         self
     }
 
@@ -167,6 +176,13 @@ impl Faults {
             }
         }
         None
+    }
+
+    /// Ends the faults that last until their range is written.
+    fn written(&self, offset: u64, len: u64) {
+        let covered = |range: &Range<u64>| offset <= range.start && range.end <= offset.saturating_add(len);
+        let mut state = self.state.lock();
+        state.rules.retain(|_, rule| !(rule.fault.until_written && rule.fault.range.as_ref().is_some_and(covered)));
     }
 
     /// As [`Faults::strike`], waiting while a fault holds the operation.
@@ -276,8 +292,11 @@ impl Disk for Faulty {
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
         let (disk, faults) = (self.disk.clone(), self.faults.clone());
         Box::pin(async move {
-            let effect = faults.meet(OpKind::Write, offset, data.len() as u64).await;
-            write_so(&disk, effect, offset, data).await
+            let len = data.len() as u64;
+            let effect = faults.meet(OpKind::Write, offset, len).await;
+            write_so(&disk, effect, offset, data).await?;
+            faults.written(offset, len);
+            Ok(())
         })
     }
 
@@ -317,6 +336,18 @@ impl Disk for Faulty {
                 None => disk.reserve(end).await,
             }
         })
+    }
+
+    fn zone(&self, offset: u64) -> Option<crate::Zone> {
+        self.disk.zone(offset)
+    }
+
+    fn reset_zone(&self, offset: u64) -> IoFuture<()> {
+        self.disk.reset_zone(offset)
+    }
+
+    fn finish_zone(&self, offset: u64) -> IoFuture<()> {
+        self.disk.finish_zone(offset)
     }
 
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {

@@ -67,6 +67,12 @@ impl Histogram {
         self.max = self.max.max(took);
     }
 
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        self.buckets.fill(0);
+        (self.count, self.sum, self.max) = (0, Duration::ZERO, Duration::ZERO);
+    }
+
     /// The latency that a part of `quantile` (0 to 1) was not above; zero when nothing was counted.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let rank = ((self.count as f64 * quantile).ceil() as u64).max(1);

@@ -190,6 +190,18 @@ impl Disk for Slow {
         self.disk.reserve(end)
     }
 
+    fn zone(&self, offset: u64) -> Option<crate::Zone> {
+        self.disk.zone(offset)
+    }
+
+    fn reset_zone(&self, offset: u64) -> IoFuture<()> {
+        self.disk.reset_zone(offset)
+    }
+
+    fn finish_zone(&self, offset: u64) -> IoFuture<()> {
+        self.disk.finish_zone(offset)
+    }
+
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
         self.disk.buffer(capacity)
     }

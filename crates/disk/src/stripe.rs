@@ -49,11 +49,11 @@ impl Default for StripeOptions {
 
 /// What each member knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Member {
-    stripe: [u8; 16],
-    index: u32,
-    count: u32,
-    chunk_bytes: u64,
+pub(crate) struct Member {
+    pub(crate) stripe: [u8; 16],
+    pub(crate) index: u32,
+    pub(crate) count: u32,
+    pub(crate) chunk_bytes: u64,
 }
 
 impl Member {
@@ -66,7 +66,7 @@ impl Member {
         label.seal()
     }
 
-    fn look(block: &[u8]) -> Found<Self> {
+    pub(crate) fn look(block: &[u8]) -> Found<Self> {
         look(block, MAGIC, |b| Self {
             stripe: field(b, 16),
             index: u32_at(b, 32),
@@ -215,7 +215,10 @@ impl Stripe {
     pub async fn is_member(disk: &Arc<dyn Disk>) -> io::Result<bool> {
         for offset in LABELS {
             if offset + BLOCK as u64 <= disk.len()
-                && matches!(Member::look(&disk.read(offset, BLOCK).await?), Found::Label(_) | Found::Damaged(_))
+                && matches!(
+                    Member::look(&disk.read(offset, BLOCK).await?),
+                    Found::Label(_) | Found::Damaged | Found::Version(_)
+                )
             {
                 return Ok(true);
             }
@@ -252,7 +255,8 @@ async fn read_label(disk: &Arc<dyn Disk>) -> io::Result<Member> {
         match disk.read(offset, BLOCK).await {
             Ok(block) => match Member::look(&block) {
                 Found::Label(member) => return Ok(member),
-                Found::Damaged(how) => why = format!("its label is damaged: {how}"),
+                Found::Damaged => why = "its label is damaged".into(),
+                Found::Version(version) => why = format!("its label is of format version {version}"),
                 Found::Blank | Found::Other => {}
             },
             Err(error) => why = format!("its label cannot be read: {error}"),

@@ -3,30 +3,41 @@
 //! The durable leg alone is always a complete pool, with the same offsets. A write is complete when the durable leg has it; the
 //! fast leg gets it beside that, within a bound, and is read where it is known to hold the same. Whether bytes are
 //! right only the caller's checksums can tell: see [`Disk::read_copy`] (0: the durable leg, 1: the fast one) and [`Disk::heal`].
+//!
+//! `map` decides what may be read from the fast leg, `write`, `read` and `heal` do what the trait promises, `rebuild` and `saved`
+//! are the two tasks in the background, `attach` and `pair` find out what belongs together.
 
+mod attach;
+mod core;
+mod heal;
+mod map;
 mod options;
-#[allow(dead_code, reason = "the fast leg is not used yet")]
-mod pair;
+pub(crate) mod pair;
+mod read;
+mod rebuild;
+mod saved;
+mod spans;
 mod status;
+#[cfg(test)]
+mod tests;
+mod write;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::Bytes;
 use steadfast_flow::{BoxFuture, Env};
 
-use crate::label::{Found, new_uuid, uuid_text};
-use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
+use self::core::Shared;
+use crate::label::Found;
+use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Zone};
 pub use options::{SuperdiskOptions, SuperdiskSabotage};
-use pair::Identity;
 pub use status::{FastState, SuperdiskStatus};
 
 /// One disk over a durable and a fast one. See the module's documentation.
 pub struct Superdisk {
-    durable: Arc<dyn Disk>,
-    fast: Option<Arc<dyn Disk>>,
-    identity: Identity,
-    options: SuperdiskOptions,
+    shared: Arc<Shared>,
 }
 
 impl Superdisk {
@@ -41,14 +52,9 @@ impl Superdisk {
         env: Env,
         options: SuperdiskOptions,
     ) -> io::Result<Arc<Superdisk>> {
-        durable.reserve(pair::DURABLE_RESERVED).await?;
-        let identity = match pair::find_durable(&durable).await? {
-            Found::Label(identity) => identity,
-            _ => Identity { pair: new_uuid(&env), fast: [0; 16], generation: 0 },
-        };
-        let identity = Identity { generation: identity.generation + 1, ..identity };
-        identity.write_durable(&durable).await?;
-        Ok(Arc::new(Self { durable, fast, identity, options }))
+        let shared = attach::open(durable, fast, env, options).await?;
+        shared.start();
+        Ok(Arc::new(Self { shared }))
     }
 
     /// Whether `durable` is the durable leg of a pair. Such a disk is opened as a super-disk, without its fast leg if need be, so that a
@@ -62,86 +68,155 @@ impl Superdisk {
 
     /// How it is.
     pub fn status(&self) -> SuperdiskStatus {
-        SuperdiskStatus {
-            fast: FastState::Missing,
-            durable_disk: self.durable.describe(),
-            fast_disk: self.fast.as_ref().map(|disk| disk.describe()),
-            pair: uuid_text(&self.identity.pair),
-            generation: self.identity.generation,
-            region_bytes: self.options.region_bytes,
-            regions_clean: 0,
-            regions_total: 0,
-            regions_to_rebuild: 0,
-            regions_quarantined: 0,
-            rebuilt_bytes: 0,
-            rebuild_bytes_s: 0,
-            rebuild_bytes_s_max: self.options.rebuild_bytes_s,
-            reads_fast: 0,
-            reads_durable: 0,
-            reads_hedged: 0,
-            hedges_won: 0,
-            hedge_us: 0,
-            fast_overdue: 0,
-            fast_errors: 0,
-            durable_errors: 0,
-            healed_fast: 0,
-            healed_durable: 0,
-            heal_failures: 0,
-            fast_writes: 0,
-            skipped_fast_writes: 0,
-            pending_bytes: 0,
-            pending_bytes_max: self.options.fast_pending_bytes_max,
-        }
+        self.shared.status()
     }
 
-    /// Ends the tasks in the background and saves the map of the fast leg. Call it after the last flush.
-    pub async fn close(&self) {}
+    /// Ends the tasks in the background and saves the map of the fast leg, for at most some seconds. Call it after the last flush: what
+    /// is not flushed is not saved as clean.
+    pub async fn close(&self) {
+        self.shared.close().await;
+    }
+}
+
+impl Drop for Superdisk {
+    fn drop(&mut self) {
+        self.shared.end_tasks();
+    }
+}
+
+impl Shared {
+    /// Starts the tasks in the background.
+    fn start(self: &Arc<Self>) {
+        if matches!(self.state.lock().leg, self::core::Leg::Missing | self::core::Leg::Foreign(_)) {
+            return;
+        }
+        self.running.store(2, SeqCst);
+        let ended = |shared: &Self| {
+            shared.running.fetch_sub(1, SeqCst);
+            shared.quiet.notify_waiters();
+        };
+        let shared = self.clone();
+        self.env.spawn("superdisk-copier", async move {
+            shared.clone().copy_in_background().await;
+            ended(&shared);
+        });
+        let shared = self.clone();
+        self.env.spawn("superdisk-saver", async move {
+            shared.clone().save_in_background().await;
+            ended(&shared);
+        });
+    }
+
+    fn end_tasks(&self) {
+        self.closing.store(true, SeqCst);
+        self.copier_wake.notify_one();
+        self.saver_wake.notify_one();
+    }
+
+    async fn close(self: &Arc<Self>) {
+        self.end_tasks();
+        let quiet = async {
+            loop {
+                let notified = self.quiet.notified();
+                tokio::pin!(notified);
+                // Registered before the look, so that an end in between is not missed.
+                notified.as_mut().enable();
+                if self.running.load(SeqCst) == 0 && self.pending.load(SeqCst) == 0 {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        let limit = self.options.fast_write_limit + self.options.fast_read_limit;
+        if self.env.timeout(limit, quiet).await.is_none() {
+            tracing::warn!("the fast leg still has something under way");
+        }
+        // Their operations end here, and the map knows.
+        let waiting = std::mem::take(&mut self.state.lock().heals);
+        drop(waiting);
+        self.save_map().await;
+    }
 }
 
 impl Disk for Superdisk {
     fn geometry(&self) -> Geometry {
-        self.durable.geometry()
+        self.shared.durable.geometry()
     }
 
     fn len(&self) -> u64 {
-        self.durable.len()
+        self.shared.durable.len()
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
-        let read = self.durable.read(offset, len);
-        Box::pin(async move { Ok(pair::masked(offset, read.await?)) })
+        let shared = self.shared.clone();
+        Box::pin(shared.read(offset, len))
     }
 
     fn copies(&self) -> u32 {
         2
     }
 
+    fn read_copy(&self, copy: u32, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            match copy {
+                0 => shared.read_durable(offset, len).await,
+                1 => shared.read_copy_fast(offset, len).await,
+                _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("a super-disk has no copy {copy}"))),
+            }
+        })
+    }
+
+    fn heal(&self, offset: u64, good: Bytes) -> IoFuture<u32> {
+        let shared = self.shared.clone();
+        Box::pin(shared.heal(offset, good))
+    }
+
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
-        self.durable.write(offset, data)
+        let shared = self.shared.clone();
+        Box::pin(shared.write(offset, data, false))
     }
 
     fn flush(&self) -> IoFuture<()> {
-        self.durable.flush()
+        let shared = self.shared.clone();
+        Box::pin(shared.flush())
     }
 
     fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
-        self.durable.write_flush(offset, data)
+        let shared = self.shared.clone();
+        Box::pin(shared.write(offset, data, true))
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
-        self.durable.discard(offset, len)
+        let shared = self.shared.clone();
+        Box::pin(shared.discard(offset, len))
     }
 
     fn reserve(&self, end: u64) -> IoFuture<()> {
-        self.durable.reserve(end)
+        let shared = self.shared.clone();
+        Box::pin(shared.reserve(end))
     }
 
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
-        self.durable.buffer(capacity)
+        self.shared.durable.buffer(capacity)
     }
 
+    /// Those of the durable leg.
     fn stats(&self) -> DiskStats {
-        self.durable.stats()
+        self.shared.durable.stats()
+    }
+
+    fn zone(&self, offset: u64) -> Option<Zone> {
+        self.shared.durable.zone(offset)
+    }
+
+    fn reset_zone(&self, offset: u64) -> IoFuture<()> {
+        let shared = self.shared.clone();
+        Box::pin(shared.reset_zone(offset))
+    }
+
+    fn finish_zone(&self, offset: u64) -> IoFuture<()> {
+        self.shared.durable.finish_zone(offset)
     }
 
     fn superdisk(&self) -> Option<SuperdiskStatus> {
@@ -149,6 +224,7 @@ impl Disk for Superdisk {
     }
 
     fn describe(&self) -> String {
-        format!("super-disk of {}", self.durable.describe())
+        let fast = self.shared.fast.as_ref().map_or_else(|| "none".into(), |fast| fast.describe());
+        format!("super-disk (durable: {}; fast: {fast})", self.shared.durable.describe())
     }
 }

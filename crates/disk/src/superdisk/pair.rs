@@ -23,8 +23,8 @@ use bytes::Bytes;
 use crate::label::{Found, Label, field, look, u64_at};
 use crate::{BLOCK, Disk};
 
-const DURABLE_MAGIC: [u8; 8] = *b"STEADPAI";
-const FAST_MAGIC: [u8; 8] = *b"STEADFLG";
+pub(crate) const DURABLE_MAGIC: [u8; 8] = *b"STEADPAI";
+pub(crate) const FAST_MAGIC: [u8; 8] = *b"STEADFLG";
 
 /// Where the durable leg's labels are.
 pub(crate) const DURABLE_LABELS: [u64; 2] = [256 << 10, 768 << 10];
@@ -57,7 +57,7 @@ impl Identity {
         Bytes::copy_from_slice(&label.seal())
     }
 
-    fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
+    pub(crate) fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
         look(block, magic, |b| Self { pair: field(b, 16), fast: field(b, 32), generation: u64_at(b, 48) })
     }
 
@@ -72,6 +72,14 @@ impl Identity {
     /// Writes the durable leg's labels.
     pub(crate) async fn write_durable(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         self.write(disk, DURABLE_MAGIC, DURABLE_LABELS).await
+    }
+
+    /// As [`Identity::write_durable`]; durable with a later flush.
+    pub(crate) async fn write_durable_unflushed(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        for offset in DURABLE_LABELS {
+            disk.write(offset, self.encode(DURABLE_MAGIC)).await?;
+        }
+        Ok(())
     }
 
     /// Writes the fast leg's labels.
@@ -93,7 +101,7 @@ async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Res
             Ok(block) => match Identity::look(&block, magic) {
                 Found::Label(label) if best.is_none_or(|b| b.generation < label.generation) => best = Some(label),
                 Found::Label(_) | Found::Blank => {}
-                damaged @ Found::Damaged(_) => rest = damaged,
+                bad @ (Found::Damaged | Found::Version(_)) => rest = bad,
                 Found::Other if rest == Found::Blank => rest = Found::Other,
                 Found::Other => {}
             },

@@ -1,6 +1,11 @@
 //! What a super-disk tells about itself.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use serde::Serialize;
+
+use super::core::{Leg, Shared};
+use crate::label::uuid_text;
 
 /// How the fast leg is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -85,4 +90,54 @@ pub struct SuperdiskStatus {
     pub pending_bytes: u64,
     /// The bound on it.
     pub pending_bytes_max: u64,
+}
+
+impl Shared {
+    pub(super) fn status(&self) -> SuperdiskStatus {
+        let counters = &self.counters;
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+        let state = self.state.lock();
+        let counts = state.map.counts();
+        let (identity, region_bytes) = (state.identity, state.map.region_bytes());
+        let fast = match &state.leg {
+            Leg::Missing => FastState::Missing,
+            Leg::Foreign(what) => FastState::Foreign { what: what.clone() },
+            Leg::Failed(why) => FastState::Failed { why: why.clone() },
+            Leg::Up if counts.to_rebuild == 0 && state.heals.is_empty() => FastState::Clean,
+            Leg::Up if state.stale => FastState::Stale,
+            Leg::Up => FastState::Rebuilding,
+        };
+        drop(state);
+        let hedge = self.hedge(0).lock().after();
+        SuperdiskStatus {
+            fast,
+            durable_disk: self.durable.describe(),
+            fast_disk: self.fast.as_ref().map(|disk| disk.describe()),
+            pair: uuid_text(&identity.pair),
+            generation: identity.generation,
+            region_bytes,
+            regions_clean: counts.clean,
+            regions_total: counts.total,
+            regions_to_rebuild: counts.to_rebuild,
+            regions_quarantined: counts.quarantined,
+            rebuilt_bytes: get(&counters.rebuilt_bytes),
+            rebuild_bytes_s: get(&counters.rebuild_bytes_s),
+            rebuild_bytes_s_max: self.pace.bytes_s(),
+            reads_fast: get(&counters.reads_fast),
+            reads_durable: get(&counters.reads_durable),
+            reads_hedged: get(&counters.reads_hedged),
+            hedges_won: get(&counters.hedges_won),
+            hedge_us: u64::try_from(hedge.as_micros()).unwrap_or(u64::MAX),
+            fast_overdue: get(&self.overdue),
+            fast_errors: get(&counters.fast_errors),
+            durable_errors: get(&counters.durable_errors),
+            healed_fast: get(&counters.healed_fast),
+            healed_durable: get(&counters.healed_durable),
+            heal_failures: get(&counters.heal_failures),
+            fast_writes: get(&counters.fast_writes),
+            skipped_fast_writes: get(&counters.skipped_fast_writes),
+            pending_bytes: get(&self.pending),
+            pending_bytes_max: self.options.fast_pending_bytes_max,
+        }
+    }
 }

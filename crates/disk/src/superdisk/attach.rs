@@ -1,0 +1,293 @@
+//! Opening a pair: which legs belong together, and what of the fast one may be believed.
+//!
+//! The fast leg's map is believed when its label names the generation and the fast leg that the durable leg's label names. The durable
+//! leg's label names no fast leg while there is none, and while it has failed: so whatever was written without it, what comes back is stale.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use steadfast_flow::Env;
+
+use super::core::{Leg, Shared};
+use super::map::{RegionMap, region_bytes};
+use super::options::{SuperdiskOptions, SuperdiskSabotage};
+use super::pair::{DURABLE_RESERVED, FAST_START, Identity, find_durable, find_fast};
+use super::saved::SavedMap;
+use crate::label::{Found, new_uuid, uuid_text};
+use crate::{BLOCK, Disk};
+
+/// How much of the end of a disk must be blank for it to be taken.
+const TAIL: u64 = 1 << 20;
+const NO_LEG: [u8; 16] = [0; 16];
+
+/// What the fast leg turned out to be.
+enum Probe {
+    Blank,
+    /// Of this pair; with its map where that may be believed.
+    Ours {
+        label: Identity,
+        current: bool,
+        map: Option<SavedMap>,
+    },
+    Foreign(String),
+}
+
+fn data_error(disk: &Arc<dyn Disk>, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", disk.describe()))
+}
+
+async fn is_blank(disk: &Arc<dyn Disk>, from: u64, to: u64) -> io::Result<bool> {
+    let (mut at, to) = (from / BLOCK as u64 * BLOCK as u64, to.min(disk.len()) / BLOCK as u64 * BLOCK as u64);
+    while at < to {
+        let len = (to - at).min(256 << 10);
+        if disk.read(at, len as usize).await?.iter().any(|b| *b != 0) {
+            return Ok(false);
+        }
+        at += len;
+    }
+    Ok(true)
+}
+
+/// Looks at the fast leg. `before`: the durable leg's label from before this opening.
+async fn probe(fast: &Arc<dyn Disk>, before: Option<&Identity>, take_foreign: bool) -> io::Result<Probe> {
+    if fast.geometry().capacity_bytes < FAST_START + 4 * BLOCK as u64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is too small to be a fast leg"));
+    }
+    let foreign = |what: String| if take_foreign { Probe::Blank } else { Probe::Foreign(what) };
+    Ok(match find_fast(fast).await? {
+        Found::Label(label) if before.is_some_and(|before| before.pair == label.pair) => {
+            let current = before.is_some_and(|before| {
+                before.generation == label.generation && before.fast == label.fast && label.fast != NO_LEG
+            });
+            let map = if current { SavedMap::find(fast, &label).await } else { None };
+            Probe::Ours { label, current, map }
+        }
+        Found::Label(label) => foreign(format!("it is the fast leg of another pair, {}", uuid_text(&label.pair))),
+        Found::Damaged => foreign("its label as a fast leg is damaged".into()),
+        Found::Version(version) => foreign(format!("its label is of format version {version}")),
+        Found::Blank
+            if is_blank(fast, 0, FAST_START).await?
+                && is_blank(fast, fast.len().saturating_sub(TAIL), u64::MAX).await? =>
+        {
+            Probe::Blank
+        }
+        Found::Blank | Found::Other => foreign("it holds something that is not Steadfast's".into()),
+    })
+}
+
+/// The pair as the durable leg knows it, and whether that is blank altogether.
+async fn inspect_durable(durable: &Arc<dyn Disk>) -> io::Result<(Option<Identity>, bool)> {
+    if !matches!(find_fast(durable).await, Ok(Found::Blank | Found::Other) | Err(_)) {
+        return Err(data_error(durable, "this is the fast leg of a super-disk, given as its durable leg: swap them"));
+    }
+    match find_durable(durable).await {
+        Ok(Found::Label(label)) => Ok((Some(label), false)),
+        Ok(Found::Blank) => Ok((None, is_blank(durable, 0, DURABLE_RESERVED).await?)),
+        Ok(Found::Damaged) => {
+            tracing::warn!(disk = durable.describe(), "both labels of the pair are damaged: it gets new ones");
+            Ok((None, false))
+        }
+        Ok(Found::Version(version)) => {
+            Err(data_error(durable, &format!("its label as a durable leg is of format version {version}")))
+        }
+        Ok(Found::Other) => Err(data_error(
+            durable,
+            "it holds something that is not Steadfast's where the labels of a pair belong: it cannot be a durable leg",
+        )),
+        Err(error) => {
+            let text = format!("{}: the labels of the pair cannot be read: {error}", durable.describe());
+            Err(io::Error::new(error.kind(), text))
+        }
+    }
+}
+
+/// Opens the legs. No task runs yet.
+pub(super) async fn open(
+    durable: Arc<dyn Disk>,
+    fast: Option<Arc<dyn Disk>>,
+    env: Env,
+    options: SuperdiskOptions,
+) -> io::Result<Arc<Shared>> {
+    if durable.len() < DURABLE_RESERVED {
+        durable.reserve(DURABLE_RESERVED).await?;
+    }
+    let (before, blank) = inspect_durable(&durable).await?;
+    let start = env.now();
+    let left = |env: &Env| options.fast_open_limit.saturating_sub(env.now().saturating_sub(start));
+    let late = || format!("it did not answer within {} ms", options.fast_open_limit.as_millis());
+    let probed = match &fast {
+        None => Err(Leg::Missing),
+        Some(fast) => match env.timeout(left(&env), probe(fast, before.as_ref(), options.take_foreign_fast)).await {
+            Some(Ok(Probe::Foreign(what))) => Err(Leg::Foreign(what)),
+            Some(Ok(probe)) => Ok(probe),
+            Some(Err(error)) => Err(Leg::Failed(error.to_string())),
+            None => Err(Leg::Failed(late())),
+        },
+    };
+    let mut identity = Identity {
+        pair: before.map_or_else(|| new_uuid(&env), |before| before.pair),
+        fast: match &probed {
+            Ok(Probe::Ours { label, .. }) if label.fast != NO_LEG => label.fast,
+            Ok(_) => new_uuid(&env),
+            Err(_) => NO_LEG,
+        },
+        generation: before.map_or(0, |before| before.generation) + 1,
+    };
+    identity.write_durable(&durable).await?;
+
+    // Nothing of a new pair is worth copying before it is written.
+    let wanted = !(blank && matches!(probed, Ok(Probe::Blank)));
+    let fast_capacity = fast.as_ref().map_or(0, |fast| fast.geometry().capacity_bytes.saturating_sub(FAST_START));
+    let region = region_bytes(options.region_bytes, durable.geometry().capacity_bytes.min(fast_capacity));
+    let settle_ms = u64::try_from(options.rebuild_settle.as_millis()).unwrap_or(u64::MAX);
+    let mut map = RegionMap::new(region, settle_ms, wanted);
+    let (mut leg, mut stale, mut number) = (Leg::Up, false, 0);
+    match (probed, &fast) {
+        (Ok(probe), Some(fast)) => {
+            let saved = match probe {
+                Probe::Ours { map, current, .. } => {
+                    stale = !current;
+                    map.filter(|map| map.region_bytes == region)
+                }
+                _ => None,
+            };
+            number = saved.as_ref().map_or(0, |map| map.number) + 1;
+            let saved = saved.map(|map| SavedMap { number, ..map });
+            match env.timeout(left(&env), attach(fast, &identity, saved.as_ref())).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => leg = Leg::Failed(error.to_string()),
+                None => leg = Leg::Failed(late()),
+            }
+            if leg == Leg::Up {
+                map.resize(durable.len(), fast.len().saturating_sub(FAST_START));
+                if let Some(saved) = &saved {
+                    map.load(&saved.entries);
+                }
+                if stale && options.sabotage == SuperdiskSabotage::TrustStale {
+                    map.trust();
+                }
+            } else {
+                // What it got of its new label may yet arrive there.
+                identity.fast = NO_LEG;
+                identity.write_durable(&durable).await?;
+            }
+        }
+        (Err(why), _) => leg = why,
+        (Ok(_), None) => leg = Leg::Missing,
+    }
+    if matches!(leg, Leg::Failed(_)) {
+        // It is followed from the beginning, in case that it comes back.
+        map.resize(durable.len(), 0);
+    }
+    map.new_is_blank();
+    tell(&leg, fast.as_ref(), stale);
+    let attached = (leg == Leg::Up).then_some(identity);
+    let shared = Shared::new(env, options, durable, fast, map, leg, identity);
+    {
+        let mut state = shared.state.lock();
+        (state.attached, state.stale, state.map_number) = (attached, stale, number);
+    }
+    Ok(shared)
+}
+
+fn tell(leg: &Leg, fast: Option<&Arc<dyn Disk>>, stale: bool) {
+    let disk = fast.map(|fast| fast.describe());
+    match leg {
+        Leg::Up if stale => tracing::warn!(disk, "the fast leg is of an earlier time: it is rebuilt"),
+        Leg::Up => tracing::info!(disk, "fast leg in use"),
+        Leg::Missing => tracing::warn!("no fast leg: everything is served by the durable leg"),
+        Leg::Foreign(what) => {
+            tracing::warn!(disk, what, "the fast leg is left alone: allow it to be taken, or give a blank one")
+        }
+        Leg::Failed(why) => {
+            tracing::warn!(disk, why, "the fast leg cannot be used: everything is served by the durable leg")
+        }
+    }
+}
+
+/// Makes the fast leg one of this generation. The label comes last: it says that the map counts.
+async fn attach(fast: &Arc<dyn Disk>, identity: &Identity, map: Option<&SavedMap>) -> io::Result<()> {
+    if fast.len() < FAST_START {
+        fast.reserve(FAST_START).await?;
+    }
+    if let Some(map) = map {
+        map.write(fast, identity).await?;
+        fast.flush().await?;
+    }
+    identity.write_fast(fast).await
+}
+
+impl Shared {
+    /// What is done about a fast leg that has failed: it is disowned, and looked at again after a while.
+    pub(crate) async fn look_again(self: &Arc<Self>) -> Option<Duration> {
+        self.name_fast_leg(NO_LEG).await;
+        let closing = async {
+            while !self.is_closing() {
+                self.copier_wake.notified().await;
+            }
+        };
+        if self.env.timeout(self.options.fast_retry_interval, closing).await.is_none()
+            // What is still on its way there says that it hangs.
+            && self.pending.load(SeqCst) == 0
+            && self.overdue.load(SeqCst) == 0
+        {
+            self.revive().await;
+        }
+        Some(Duration::ZERO)
+    }
+
+    /// Writes which fast leg counts into the durable leg's labels; durable with the next flush of what lies above. When that fails, the next
+    /// attempt comes soon, and the caller of the durable leg learns of its state by himself.
+    async fn name_fast_leg(&self, leg: [u8; 16]) -> bool {
+        let identity = Identity { fast: leg, ..self.state.lock().identity };
+        if self.state.lock().identity == identity {
+            return true;
+        }
+        let written = identity.write_durable_unflushed(&self.durable).await;
+        if written.is_ok() {
+            self.state.lock().identity = identity;
+        }
+        written.is_ok()
+    }
+
+    async fn revive(self: &Arc<Self>) {
+        let Some(fast) = self.fast.clone() else { return };
+        let (identity, attached) = {
+            let state = self.state.lock();
+            (state.identity, state.attached)
+        };
+        let limit = self.options.fast_open_limit;
+        let before = attached.unwrap_or(identity);
+        let probed = self.env.timeout(limit, probe(&fast, Some(&before), self.options.take_foreign_fast)).await;
+        let (legs, stale) = match probed {
+            Some(Ok(Probe::Ours { label, .. })) if attached == Some(label) => (label, false),
+            _ if attached.is_some() => return,
+            Some(Ok(Probe::Blank)) => (Identity { fast: new_uuid(&self.env), ..identity }, false),
+            Some(Ok(Probe::Ours { .. })) => (Identity { fast: new_uuid(&self.env), ..identity }, true),
+            Some(Ok(Probe::Foreign(what))) => {
+                let leg = Leg::Foreign(what);
+                tell(&leg, Some(&fast), false);
+                self.state.lock().leg = leg;
+                return;
+            }
+            Some(Err(_)) | None => return,
+        };
+        if attached.is_none() && !matches!(self.env.timeout(limit, attach(&fast, &legs, None)).await, Some(Ok(()))) {
+            return;
+        }
+        {
+            let mut state = self.state.lock();
+            (state.attached, state.leg) = (Some(legs), Leg::Up);
+            state.stale |= stale;
+        }
+        self.fast_works();
+        self.resize();
+        tell(&Leg::Up, Some(&fast), stale);
+        // The map first: what the durable leg's label names is believed.
+        if self.save_map().await {
+            self.name_fast_leg(legs.fast).await;
+        }
+    }
+}

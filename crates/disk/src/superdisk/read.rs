@@ -1,0 +1,262 @@
+//! Reads: the fast leg where it is known to be right, the durable one where that is not so, or late, or wrong.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::core::{Leg, Shared, tick};
+use super::options::SuperdiskOptions;
+use super::pair::{FAST_START, masked};
+use crate::{Disk, Histogram, IoFuture};
+
+/// Reads up to this many bytes are small: they take about as long as each other.
+const SMALL_BYTES: usize = 64 << 10;
+/// So many reads are measured before the limit is changed; the first time fewer.
+const SAMPLES: u64 = 256;
+const SAMPLES_FIRST: u64 = 32;
+
+/// After how long a read is given to the durable leg too: a multiple of the 99th percentile of the last few hundred
+/// ("The Tail at Scale", Dean and Barroso 2013, hedges after the 95th; the durable leg is dearer here).
+pub(crate) struct Hedge {
+    histogram: Histogram,
+    samples: u64,
+    wanted: u64,
+    after: Duration,
+}
+
+impl Hedge {
+    pub(crate) fn new(options: &SuperdiskOptions) -> Self {
+        Self { histogram: Histogram::default(), samples: 0, wanted: SAMPLES_FIRST, after: options.hedge_max }
+    }
+
+    pub(crate) fn after(&self) -> Duration {
+        self.after
+    }
+
+    fn record(&mut self, took: Duration, options: &SuperdiskOptions) {
+        self.histogram.record(took);
+        self.samples += 1;
+        if self.samples >= self.wanted {
+            let late = self.histogram.quantile(0.99).as_secs_f64() * options.hedge_p99_factor;
+            let late = Duration::try_from_secs_f64(late).unwrap_or(options.hedge_max);
+            self.after = late.max(options.hedge_min).min(options.hedge_max);
+            self.histogram.clear();
+            (self.samples, self.wanted) = (0, SAMPLES);
+        }
+    }
+}
+
+/// Counts a fast read as overdue while it lives.
+struct Overdue(Arc<Shared>);
+
+impl Overdue {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.overdue.fetch_add(1, SeqCst);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Overdue {
+    fn drop(&mut self) {
+        self.0.overdue.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Shared {
+    pub(crate) fn hedge(&self, len: usize) -> &parking_lot::Mutex<Hedge> {
+        &self.hedges[usize::from(len > SMALL_BYTES)]
+    }
+
+    /// Whether the fast leg holds a range. Where it does not, the range is copied soon.
+    fn is_fast(&self, offset: u64, len: usize) -> bool {
+        let mut state = self.state.lock();
+        if state.leg != Leg::Up {
+            return false;
+        }
+        let readable = state.map.readable(offset, len as u64);
+        if !readable {
+            state.map.miss(offset, len as u64);
+            self.wake(&mut state);
+        }
+        readable
+    }
+
+    /// Reads from the best copy.
+    pub(crate) async fn read(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
+        let readable = self.is_fast(offset, len);
+        let Some(fast) = self.fast.clone().filter(|_| readable) else { return self.read_durable(offset, len).await };
+        if self.overdue.load(SeqCst) >= u64::from(self.options.fast_overdue_max) {
+            return match self.read_durable(offset, len).await {
+                Ok(bytes) => Ok(bytes),
+                // Slow is better than not at all.
+                Err(error) => self.read_checked(&fast, offset, len).await.map_err(|_| error),
+            };
+        }
+        let start = self.env.now();
+        let mut request = fast.read(FAST_START + offset, len);
+        let after = self.hedge(len).lock().after();
+        match self.env.timeout(after, &mut request).await {
+            Some(Ok(bytes)) => {
+                self.fast_answered(start, len);
+                Ok(masked(offset, bytes))
+            }
+            Some(Err(error)) => {
+                self.fast_read_failed(offset, len, &error);
+                self.read_durable(offset, len).await
+            }
+            None => self.read_hedged(request, start, offset, len).await,
+        }
+    }
+
+    fn fast_answered(&self, start: Duration, len: usize) {
+        self.fast_works();
+        tick(&self.counters.reads_fast);
+        self.measured(start, len);
+    }
+
+    fn measured(&self, start: Duration, len: usize) {
+        let took = self.env.now().saturating_sub(start);
+        self.hedge(len).lock().record(took, &self.options);
+    }
+
+    /// Asks the durable leg too; the first good answer counts.
+    async fn read_hedged(
+        self: &Arc<Self>,
+        mut fast: IoFuture<Bytes>,
+        start: Duration,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<Bytes> {
+        tick(&self.counters.reads_hedged);
+        let overdue = Overdue::new(self);
+        let mut durable = self.durable.read(offset, len);
+        // The outer answer says which leg it was.
+        let first = tokio::select! {
+            biased;
+            bytes = &mut fast => Ok(bytes),
+            bytes = &mut durable => Err(bytes),
+        };
+        match first {
+            Ok(Ok(bytes)) => {
+                self.fast_answered(start, len);
+                Ok(masked(offset, bytes))
+            }
+            Ok(Err(error)) => {
+                drop(overdue);
+                self.fast_read_failed(offset, len, &error);
+                self.durable_answered(offset, durable.await)
+            }
+            Err(Ok(bytes)) => {
+                tick(&self.counters.hedges_won);
+                self.see_off(fast, overdue, start, offset, len);
+                self.durable_answered(offset, Ok(bytes))
+            }
+            Err(Err(error)) => {
+                tick(&self.counters.durable_errors);
+                let limit = self.options.fast_read_limit;
+                match self.env.timeout(limit, &mut fast).await {
+                    Some(Ok(bytes)) => {
+                        self.fast_answered(start, len);
+                        return Ok(masked(offset, bytes));
+                    }
+                    Some(Err(fast_error)) => self.fast_read_failed(offset, len, &fast_error),
+                    None => self.see_off(fast, overdue, start, offset, len),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits in the background for a fast read that nobody needs any more: it tells how the leg is.
+    fn see_off(
+        self: &Arc<Self>,
+        mut fast: IoFuture<Bytes>,
+        overdue: Overdue,
+        start: Duration,
+        offset: u64,
+        len: usize,
+    ) {
+        let shared = self.clone();
+        self.env.spawn("superdisk-late-read", async move {
+            let limit = shared.options.fast_read_limit;
+            let result = match shared.env.timeout(limit, &mut fast).await {
+                Some(result) => result,
+                None => {
+                    shared.fail_fast(format!("a read has not returned for {} ms", limit.as_millis()));
+                    fast.await
+                }
+            };
+            drop(overdue);
+            match result {
+                Ok(_) => {
+                    shared.fast_works();
+                    shared.measured(start, len);
+                }
+                Err(error) => shared.fast_read_failed(offset, len, &error),
+            }
+        });
+    }
+
+    fn durable_answered(&self, offset: u64, result: io::Result<Bytes>) -> io::Result<Bytes> {
+        tick(if result.is_ok() { &self.counters.reads_durable } else { &self.counters.durable_errors });
+        Ok(masked(offset, result?))
+    }
+
+    /// Copy 0.
+    pub(crate) async fn read_durable(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let result = self.durable.read(offset, len).await;
+        self.durable_answered(offset, result)
+    }
+
+    /// Copy 1.
+    pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
+        let readable = self.is_fast(offset, len);
+        let Some(fast) = self.fast.clone().filter(|_| readable) else {
+            let text = format!("the fast leg does not hold {len} bytes at {offset}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        };
+        self.read_checked(&fast, offset, len).await
+    }
+
+    /// Reads from the fast leg; an error has the range repaired.
+    async fn read_checked(self: &Arc<Self>, fast: &Arc<dyn Disk>, offset: u64, len: usize) -> io::Result<Bytes> {
+        let result = self.read_fast(fast, offset, len).await;
+        match &result {
+            Ok(_) => tick(&self.counters.reads_fast),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            Err(_) => self.heal_later(offset, len),
+        }
+        Ok(masked(offset, result?))
+    }
+
+    fn fast_read_failed(self: &Arc<Self>, offset: u64, len: usize, error: &io::Error) {
+        tracing::debug!(offset, len, %error, "the fast leg cannot give a range");
+        tick(&self.counters.fast_errors);
+        self.heal_later(offset, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hedge_follows_the_measured_latency_within_its_limits() {
+        let options = SuperdiskOptions::default();
+        let mut hedge = Hedge::new(&options);
+        let feed = |hedge: &mut Hedge, us: u64| {
+            for _ in 0..2 * SAMPLES {
+                hedge.record(Duration::from_micros(us), &options);
+            }
+            hedge.after()
+        };
+        assert_eq!(hedge.after(), options.hedge_max);
+        let after = feed(&mut hedge, 5000);
+        assert!(after >= Duration::from_millis(15) && after < Duration::from_millis(17), "{after:?}");
+        assert_eq!(feed(&mut hedge, 100), options.hedge_min);
+        assert_eq!(feed(&mut hedge, 1_000_000), options.hedge_max);
+    }
+}

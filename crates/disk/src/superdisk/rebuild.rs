@@ -1,0 +1,146 @@
+//! Copying to the fast leg in the background: repairs first, then what was used last, then the rest.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::core::{Leg, Op, Shared, tick};
+use super::map::Pick;
+use super::pair::FAST_START;
+use crate::Disk;
+
+/// Bytes copied at a time.
+const PIECE: u64 = 1 << 20;
+/// How long a range is left alone that could not be copied, in milliseconds.
+const PUT_OFF_MS: u64 = 5_000;
+/// The fast leg of a growing pair grows by at least so much.
+const GROW_STEP: u64 = 64 << 20;
+
+/// The recent speed of copying.
+struct Speed {
+    since: Duration,
+    bytes: u64,
+}
+
+impl Shared {
+    /// The task that copies.
+    pub(crate) async fn copy_in_background(self: Arc<Self>) {
+        let mut speed = Speed { since: self.env.now(), bytes: 0 };
+        while !self.is_closing() {
+            let wait = match self.fast_up() {
+                Some(fast) => self.copy_next(&fast, &mut speed).await,
+                None => {
+                    let fresh = !matches!(self.state.lock().leg, Leg::Failed(_));
+                    // Out of use for good, or looked at again after a while.
+                    if fresh { None } else { self.look_again().await }
+                }
+            };
+            match wait {
+                Some(wait) if wait.is_zero() => {}
+                Some(wait) => {
+                    self.env.timeout(wait, self.copier_wake.notified()).await;
+                }
+                None => self.copier_wake.notified().await,
+            }
+        }
+    }
+
+    /// Does one thing, and says how long to wait before the next; `None`: until there is something.
+    async fn copy_next(self: &Arc<Self>, fast: &Arc<dyn Disk>, speed: &mut Speed) -> Option<Duration> {
+        if self.heal_next(fast).await {
+            return Some(Duration::ZERO);
+        }
+        if let Some(wait) = self.grow_fast(fast).await {
+            return Some(wait);
+        }
+        let now = self.now_ms();
+        let pick = {
+            let mut state = self.state.lock();
+            let pick = state.map.pick(now, PIECE);
+            if pick == Pick::Idle {
+                state.copier_idle = state.heals.is_empty();
+                if state.stale {
+                    tracing::info!("the fast leg holds everything again");
+                }
+                state.stale = false;
+            }
+            pick
+        };
+        match pick {
+            Pick::Copy { op, offset, len } => {
+                let op = Op::new(self, op, offset, len);
+                match self.copy(fast, &op, offset, len).await {
+                    Ok(()) => {
+                        self.counters.rebuilt_bytes.fetch_add(len, Relaxed);
+                        self.measure(speed, len);
+                    }
+                    Err(error) => {
+                        tracing::debug!(offset, len, %error, "a range could not be copied to the fast leg");
+                        self.state.lock().map.put_off(offset, len, self.now_ms() + PUT_OFF_MS);
+                    }
+                }
+                // Paid for afterwards: a range that waits for its turn while under way would keep writes from the fast leg.
+                drop(op);
+                self.pace.spend(len).await;
+                Some(Duration::ZERO)
+            }
+            Pick::Later(at) => Some(Duration::from_millis(at.saturating_sub(now).max(1))),
+            Pick::Idle => {
+                self.counters.rebuild_bytes_s.store(0, Relaxed);
+                *speed = Speed { since: self.env.now(), bytes: 0 };
+                let heals = !self.state.lock().heals.is_empty();
+                heals.then_some(Duration::ZERO)
+            }
+        }
+    }
+
+    fn measure(&self, speed: &mut Speed, len: u64) {
+        speed.bytes += len;
+        let took = self.env.now().saturating_sub(speed.since).as_secs_f64();
+        if took >= 1.0 {
+            self.counters.rebuild_bytes_s.store((speed.bytes as f64 / took) as u64, Relaxed);
+            *speed = Speed { since: self.env.now(), bytes: 0 };
+        }
+    }
+
+    async fn copy(self: &Arc<Self>, fast: &Arc<dyn Disk>, op: &Arc<Op>, offset: u64, len: u64) -> io::Result<()> {
+        let bytes = match self.durable.read(offset, len as usize).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tick(&self.counters.durable_errors);
+                return Err(error);
+            }
+        };
+        self.write_fast(fast, offset, bytes, op).await?;
+        op.good();
+        Ok(())
+    }
+
+    /// Makes a growable fast leg as long as the durable one. `Some`: how long to wait, after it grew or failed to.
+    async fn grow_fast(&self, fast: &Arc<dyn Disk>) -> Option<Duration> {
+        let geometry = fast.geometry();
+        let wanted = FAST_START.saturating_add(self.durable.len()).min(geometry.capacity_bytes);
+        if !geometry.growable || fast.len() >= wanted || self.state.lock().fast_full {
+            self.resize();
+            return None;
+        }
+        let end = wanted.min(fast.len().saturating_add(GROW_STEP));
+        match fast.reserve(end).await {
+            Ok(()) => {
+                self.resize();
+                Some(Duration::ZERO)
+            }
+            Err(error) => {
+                tracing::warn!(disk = fast.describe(), %error, "the fast leg cannot grow: it holds what fits");
+                self.state.lock().fast_full = true;
+                Some(Duration::ZERO)
+            }
+        }
+    }
+
+    pub(crate) fn resize(&self) {
+        let (len, limit) = (self.durable.len(), self.fast_limit());
+        self.state.lock().map.resize(len, limit);
+    }
+}

@@ -1,0 +1,155 @@
+//! Legs that fail.
+
+use super::*;
+use crate::{Effect, Fault, OpKind};
+
+const EIO: Effect = Effect::Error(libc::EIO);
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_sector_of_the_fast_leg_is_served_by_the_durable_one_and_healed() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    let bad = pair::FAST_START + DATA + 5 * B;
+    let id = legs.fast_faults.add(Fault::new(OpKind::Read, EIO).within(bad..bad + 512).until_written());
+    assert_is(&disk.read(DATA, 16 * BLOCK).await.expect("read"), DATA, 1);
+    assert_is(&disk.read(DATA, BLOCK).await.expect("meanwhile"), DATA, 1);
+    legs.until(&disk, "healed", |status| status.healed_fast == 1).await;
+    assert_eq!(legs.fast_faults.harmed(id), 0, "the fault ended when it was written");
+    let before = disk.status();
+    assert_is(&disk.read(DATA, 16 * BLOCK).await.expect("read"), DATA, 1);
+    assert_eq!(disk.status().reads_fast, before.reads_fast + 1);
+    assert_eq!((before.fast_errors, before.heal_failures, before.fast), (1, 0, FastState::Clean));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sector_that_stays_bad_puts_its_region_into_quarantine() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    let bad = pair::FAST_START + DATA + 5 * B;
+    legs.fast_faults.add(Fault::new(OpKind::Read, EIO).within(bad..bad + 512));
+    for _ in 0..200 {
+        assert_is(&disk.read(DATA + 5 * B, BLOCK).await.expect("read"), DATA + 5 * B, 1);
+        legs.env.sleep(Duration::from_millis(200)).await;
+    }
+    let status = disk.status();
+    assert_eq!(status.regions_quarantined, 1, "{status:#?}");
+    assert!(status.fast_errors <= 10 && status.heal_failures > 0, "{status:#?}");
+    assert_eq!(disk.read_copy(1, DATA + 4 * B, BLOCK).await.expect_err("out of use").kind(), io::ErrorKind::NotFound);
+    assert!(disk.read_copy(1, DATA, BLOCK).await.is_ok(), "its neighbour is in use");
+    assert_eq!(status.fast, FastState::Clean);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_fast_write_is_copied_later_and_nobody_notices() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    let tear = Effect::Tear { bytes: BLOCK, errno: Some(libc::EIO) };
+    legs.fast_faults.add(Fault::new(OpKind::Write, tear).times(1));
+    disk.write(DATA, pattern(DATA, 16, 2)).await.expect("the durable leg has it");
+    settle(&disk).await;
+    assert_is(&disk.read(DATA, 16 * BLOCK).await.expect("read"), DATA, 2);
+    assert_eq!((disk.status().fast, disk.status().fast_errors), (FastState::Rebuilding, 1));
+    legs.until_clean(&disk).await;
+    assert_eq!(disk.status().rebuilt_bytes, 64 << 10);
+    legs.assert_legs_agree(&disk).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_durable_write_goes_to_the_caller_and_is_not_read_from_the_fast_leg() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.durable_faults.add(Fault::new(OpKind::Write, EIO).times(1));
+    let error = disk.write(DATA, pattern(DATA, 1, 2)).await.expect_err("refused");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    settle(&disk).await;
+    assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, 1);
+    assert_eq!(disk.read_copy(1, DATA, BLOCK).await.expect_err("unknown").kind(), io::ErrorKind::NotFound);
+    legs.durable_faults.add(Fault::new(OpKind::Flush, EIO).times(1));
+    assert_eq!(disk.flush().await.expect_err("refused").raw_os_error(), Some(libc::EIO));
+    assert_eq!(disk.status().durable_errors, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_sector_of_the_durable_leg_is_read_from_the_fast_one_and_healed() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.durable_faults.add(Fault::new(OpKind::Read, EIO).within(DATA..DATA + 512).until_written());
+    legs.durable.flip(DATA + 3 * B, 4);
+    assert!(disk.read_copy(0, DATA, BLOCK).await.is_err());
+    let good = disk.read_copy(1, DATA, 4 * BLOCK).await.expect("the other copy");
+    let flushes = legs.durable.stats().flushes;
+    assert_eq!(disk.heal(DATA, good).await.expect("healed"), 1);
+    assert!(legs.durable.stats().flushes > flushes, "durable again");
+    assert_is(&disk.read_copy(0, DATA, 4 * BLOCK).await.expect("read"), DATA, 1);
+    let status = disk.status();
+    assert_eq!((status.healed_durable, status.healed_fast, status.fast), (1, 0, FastState::Clean));
+    assert!(disk.read_copy(1, DATA, 4 * BLOCK).await.is_ok(), "the fast leg stays in use there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_durable_sector_that_cannot_be_repaired_leaves_the_good_copy_in_use() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.durable_faults.add(Fault::new(OpKind::Read, EIO).within(DATA..DATA + 512));
+    assert_eq!(disk.heal(DATA, pattern(DATA, 1, 1)).await.expect_err("bad for good").raw_os_error(), Some(libc::EIO));
+    assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, 1);
+    assert_eq!(disk.status().heal_failures, 1);
+    // Both bad: an error, and no bytes.
+    let bad = pair::FAST_START + DATA;
+    legs.fast_faults.add(Fault::new(OpKind::Read, EIO).within(bad..bad + 512));
+    assert!(disk.read(DATA, BLOCK).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn healing_rewrites_the_copy_that_differs() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.fast.flip(pair::FAST_START + DATA + 7, 1);
+    assert_ne!(disk.read(DATA, BLOCK).await.expect("read"), pattern(DATA, 1, 1), "a disk cannot tell");
+    let good = disk.read_copy(0, DATA, BLOCK).await.expect("read");
+    assert_eq!(disk.heal(DATA, good.clone()).await.expect("healed"), 1);
+    assert_eq!(disk.read_copy(1, DATA, BLOCK).await.expect("read"), good);
+    assert_eq!(disk.heal(DATA, good).await.expect("nothing to do"), 0);
+    assert_eq!((disk.status().healed_fast, disk.status().healed_durable), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_that_vanishes_is_declared_failed_and_used_again_when_it_is_back() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    for kind in [OpKind::Read, OpKind::Write, OpKind::Flush] {
+        legs.fast_faults.add(Fault::new(kind, EIO));
+    }
+    for _ in 0..4 {
+        assert_filled(&disk, 1).await;
+    }
+    legs.until(&disk, "failed", |status| matches!(status.fast, FastState::Failed { .. })).await;
+    fill(&disk, 2).await;
+    let errors = disk.status().fast_errors;
+    assert_filled(&disk, 2).await;
+    assert_eq!(disk.status().fast_errors, errors, "it is not asked any more");
+    legs.fast_faults.clear();
+    legs.until_clean(&disk).await;
+    assert_filled(&disk, 2).await;
+    legs.assert_legs_agree(&disk).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_a_hung_fast_leg_only_for_a_while() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Hold));
+    legs.fast_faults.add(Fault::new(OpKind::Flush, Effect::Hold));
+    fill(&disk, 1).await;
+    let start = legs.env.now();
+    disk.close().await;
+    assert!(legs.env.now() - start <= Duration::from_secs(20));
+}
