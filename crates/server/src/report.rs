@@ -61,6 +61,17 @@ pub fn table(status: &Value) -> String {
         if status["ready"] == Value::Bool(true) { "yes".to_owned() } else { format!("NO: {}", text("/not_ready")) };
     line("ready", ready);
     line("disk", text("/disk/description"));
+    let disks = status.pointer("/store/disks").and_then(Value::as_array).filter(|disks| disks.len() > 1);
+    for disk in disks.into_iter().flatten() {
+        let text = |key: &str| disk[key].as_str().unwrap_or("?");
+        let objects = disk["objects"].as_u64().map_or_else(|| "an unknown number of".to_owned(), |n| n.to_string());
+        let mut value =
+            format!("{}: {objects} objects, {} of {} slots", text("name"), disk["slots"], disk["slots_total"]);
+        if let Some(trouble) = disk["trouble"].as_str() {
+            let _ = write!(value, ", {}: {trouble}", text("state").to_uppercase().replace('_', "-"));
+        }
+        line("  of it", value);
+    }
     if let (Some(used), Some(limit)) = (number("/disk/len_bytes"), number("/disk/geometry/capacity_bytes")) {
         line("pool", format!("{} of at most {}", size(used), size(limit)));
     }

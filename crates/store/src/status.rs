@@ -33,6 +33,8 @@ pub struct StoreStatus {
     pub log: LogStatus,
     /// Each disk by itself.
     pub disks: Vec<DiskStatus>,
+    /// How many of them are missing or take no writes.
+    pub disks_in_trouble: u64,
 }
 
 /// Whether a disk of the pool does its part.

@@ -184,6 +184,13 @@ pub const TABLE: &[Metric] = &[
     metric("/disk/stats/pool_limit_bytes", "disk_buffers_limit_bytes", Gauge, "The bound on them"),
     metric("/disk/len_bytes", "pool_bytes", Gauge, "Size of the pool now"),
     metric("/disk/geometry/capacity_bytes", "pool_capacity_bytes", Gauge, "What the pool may grow to"),
+    metric("/store/disks", "pool_disks", Count, "Disks of the pool"),
+    metric(
+        "/store/disks_in_trouble",
+        "pool_disks_in_trouble",
+        Gauge,
+        "Disks of the pool that are missing or take no writes",
+    ),
     metric("/store/buckets", "store_buckets", Gauge, "Buckets"),
     metric("/store/objects", "store_objects", Gauge, "Objects"),
     metric("/store/object_bytes", "store_object_bytes", Gauge, "Bytes of objects"),

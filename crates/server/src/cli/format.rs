@@ -7,13 +7,14 @@ use steadfast_log::Log;
 use super::{DataArgs, Failure};
 use crate::config::Config;
 use crate::datadir::DataDir;
-use crate::serve::engine;
+use crate::serve::{engine, many};
 
 /// Arguments of `format`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "A pool in a file is also made by the first `serve`. A block device must be formatted here, once.\n\n\
-Example:\n  steadfast format --data /var/lib/steadfast --set data.pool=/dev/nvme1n1"
+Examples:\n  steadfast format --data /var/lib/steadfast --set data.pool=/dev/nvme1n1\n  \
+steadfast format --data /var/lib/steadfast --set data.disks=/dev/sdb,/dev/sdc"
 )]
 pub struct FormatArgs {
     #[command(flatten)]
@@ -37,10 +38,23 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     let flags = [("--size", "data.pool_size", args.size), ("--extent-size", "data.extent_size", args.extent_size)];
     let config = args.data.load(&flags)?;
     let data = DataDir::create(&config.data.dir)?;
+    if !config.data.disks.0.is_empty() {
+        super::block_on(format_many(&config, &data, args.force))?;
+        println!("a new pool of {} disks", config.data.disks.0.len());
+        return Ok(());
+    }
     let path = config.pool_path();
     super::block_on(format(&config, &data, args.force))?;
     println!("{}: a new pool", path.display());
     Ok(())
+}
+
+async fn format_many(config: &Config, data: &DataDir, force: bool) -> Result<(), String> {
+    // What they said was of the old pools.
+    for index in many::indexes(data)? {
+        std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
+    }
+    many::make(config, &Env::tokio(), &config.disk_paths(), force).await
 }
 
 async fn format(config: &Config, data: &DataDir, force: bool) -> Result<(), String> {

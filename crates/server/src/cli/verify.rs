@@ -2,17 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
+use steadfast_disk::Disk;
 use steadfast_flow::Env;
+use steadfast_log::VerifyReport;
 use steadfast_store::{Names, named_chunks};
 
 use super::progress::Progress;
 use super::{DataArgs, Failure};
+use crate::config::Config;
 use crate::datadir::DataDir;
 use crate::report::size;
-use crate::serve::engine;
+use crate::serve::{self, engine};
 
 /// Arguments of `verify`.
 #[derive(Args, Debug)]
@@ -37,34 +41,78 @@ const SHOWN_MAX: usize = 50;
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     let data = DataDir::open(&config.data.dir)?;
+    if !config.data.disks.0.is_empty() {
+        return many(&config, args.json);
+    }
     let path = config.pool_path();
     let (report, names) = super::block_on(async {
         let env = Env::tokio();
         let disk = engine::open_disk(&path, &config, &env, false).await?;
-        let mut progress = Progress::new(env);
-        let mut names = Names::default();
-        let named = |head: &[u8], body: &[u8]| {
-            names.learn(head);
-            named_chunks(head, body)
-        };
-        let report = steadfast_log::verify_named(&disk, named, |done, total| {
-            progress.show("verifying", done as f64 / total.max(1) as f64);
-        })
-        .await;
-        progress.clear();
-        report.map(|report| (report, names)).map_err(|e| format!("{}: {e}", path.display()))
+        verify(&disk, &path, env).await
     })?;
     drop(data);
     if args.json {
-        let mut shown = serde_json::to_value(&report)?;
-        for (damage, found) in shown["damage"].as_array_mut().into_iter().flatten().zip(&report.damage) {
-            damage["concerns"] = json!(subjects(found, &names));
-        }
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        println!("{}", serde_json::to_string_pretty(&as_value(&report, &names)?)?);
     } else {
         print(&path, &report, &names);
     }
     if report.is_clean() { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// Reads all that is on a disk.
+async fn verify(disk: &Arc<dyn Disk>, path: &Path, env: Env) -> Result<(VerifyReport, Names), String> {
+    let mut progress = Progress::new(env);
+    let mut names = Names::default();
+    let named = |head: &[u8], body: &[u8]| {
+        names.learn(head);
+        named_chunks(head, body)
+    };
+    let report = steadfast_log::verify_named(disk, named, |done, total| {
+        progress.show("verifying", done as f64 / total.max(1) as f64);
+    })
+    .await;
+    progress.clear();
+    report.map(|report| (report, names)).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Verifies each disk of a pool of several.
+fn many(config: &Config, as_json: bool) -> Result<(), Failure> {
+    let reports = super::block_on(async {
+        let env = Env::tokio();
+        let mut reports = Vec::new();
+        for (path, disk) in serve::many::Disks::open(config, &env).await.iter() {
+            let report = match disk {
+                Ok(disk) => verify(disk, path, env.clone()).await,
+                Err(why) => Err(format!("{}: {why}", path.display())),
+            };
+            reports.push((path.clone(), report));
+        }
+        Ok::<_, String>(reports)
+    })?;
+    let mut shown = Vec::new();
+    for (path, report) in &reports {
+        match report {
+            Ok((report, names)) if as_json => {
+                shown.push(json!({"path": path, "report": as_value(report, names)?}));
+            }
+            Err(why) if as_json => shown.push(json!({"path": path, "error": why})),
+            Ok((report, names)) => print(path, report, names),
+            Err(why) => println!("{why}: NOT VERIFIED"),
+        }
+    }
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
+    }
+    let clean = reports.iter().all(|(_, report)| report.as_ref().is_ok_and(|(report, _)| report.is_clean()));
+    if clean { Ok(()) } else { Err(Failure::Found) }
+}
+
+fn as_value(report: &VerifyReport, names: &Names) -> Result<Value, Failure> {
+    let mut shown = serde_json::to_value(report)?;
+    for (damage, found) in shown["damage"].as_array_mut().into_iter().flatten().zip(&report.damage) {
+        damage["concerns"] = json!(subjects(found, names));
+    }
+    Ok(shown)
 }
 
 /// What damage concerns, as far as it is known.

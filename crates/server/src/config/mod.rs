@@ -14,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use error::{ConfigError, nearest};
 pub use schema::{SetError, Shown};
-pub use setting::{EtagKind, Input, IoMode, LogFormat, Setting, Size, parse_duration};
+pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, parse_duration};
 
 pub use settings::{
     AdminSection, Config, DataSection, LimitsSection, LogSection, OutputSection, S3Section, ServerSection,
@@ -135,6 +135,9 @@ impl Config {
                 self.s3.listen
             )));
         }
+        if !self.data.disks.0.is_empty() && self.data.pool.is_some() {
+            return Err(ConfigError::new("data.disks and data.pool both say where the pool is: set one of them"));
+        }
         if let Some(bytes) = self.data.extent_size
             && !bytes.0.is_power_of_two()
         {
@@ -174,6 +177,13 @@ impl Config {
             Some(path) => self.data.dir.join(path),
             None => self.data.dir.join("pool"),
         }
+    }
+}
+
+impl Config {
+    /// The disks of a pool of several, each with its own log; empty for a pool of one.
+    pub fn disk_paths(&self) -> Vec<PathBuf> {
+        self.data.disks.0.iter().map(|path| self.data.dir.join(path)).collect()
     }
 }
 

@@ -119,6 +119,38 @@ impl Setting for PathBuf {
     }
 }
 
+/// Several paths: a list in a file; separated by commas as text. Empty: none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Paths(pub Vec<PathBuf>);
+
+impl Setting for Paths {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        const EXPECTED: &str = "a list of paths such as [\"/dev/sdb\", \"/dev/sdc\"]";
+        let parts: Vec<&str> = match &input {
+            Input::Text(text) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect(),
+            Input::Value(DeValue::Array(items)) => items
+                .iter()
+                .map(|item| item.get_ref().as_str().filter(|path| !path.is_empty()))
+                .collect::<Option<_>>()
+                .ok_or_else(|| format!("expected {EXPECTED}"))?,
+            // One alone may be written without brackets.
+            Input::Value(_) => Some(text(&input, EXPECTED)?).filter(|path| !path.is_empty()).into_iter().collect(),
+        };
+        let paths: Vec<PathBuf> = parts.into_iter().map(PathBuf::from).collect();
+        for (at, path) in paths.iter().enumerate() {
+            if paths[..at].contains(path) {
+                return Err(format!("{} stands there twice", path.display()));
+            }
+        }
+        Ok(Self(paths))
+    }
+
+    fn to_toml(&self) -> String {
+        let all: Vec<String> = self.0.iter().map(Setting::to_toml).collect();
+        format!("[{}]", all.join(", "))
+    }
+}
+
 impl Setting for SocketAddr {
     fn read(input: Input<'_>) -> Result<Self, String> {
         let text = text(&input, "an address such as \"127.0.0.1:9000\"")?;

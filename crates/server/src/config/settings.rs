@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema::sections;
-use super::setting::{EtagKind, IoMode, LogFormat, Size};
+use super::setting::{EtagKind, IoMode, LogFormat, Paths, Size};
 
 const fn local(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
@@ -26,6 +26,9 @@ sections! {
         dir: PathBuf = PathBuf::from("steadfast-data");
         /// The pool: a file or a block device, relative to `dir`. Empty: the file `pool` in `dir`.
         pool: Option<PathBuf> = None;
+        /// Instead of `pool`: several disks, each with a log of its own and its share of the objects, as in ["/dev/sdb", "/dev/sdc"].
+        /// Throughput grows with them; one that is missing takes only its own share with it.
+        disks: Paths = Paths::default();
         /// The largest size that a pool file may grow to, set when it is made. Empty: what the file system has.
         pool_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
         /// Size of an extent, set when the pool is made; a power of two. Empty: chosen from the pool's size.

@@ -7,6 +7,18 @@ fn message(text: &str) -> String {
 }
 
 #[test]
+fn several_disks() {
+    let paths = |paths: &[&str]| paths.iter().map(std::path::PathBuf::from).collect::<Vec<_>>();
+    let config = parse("[data]\ndir = \"d\"\ndisks = [\"/dev/a\", \"b\"]\n").expect("valid");
+    assert_eq!(config.disk_paths(), paths(&["/dev/a", "d/b"]));
+    assert_eq!(parse(&config.to_toml()), Ok(config));
+    let mut config = Config::default();
+    config.set_text("data.disks", "/dev/a, /dev/b").expect("valid");
+    assert_eq!(config.disk_paths(), paths(&["/dev/a", "/dev/b"]));
+    assert!(message("[data]\npool = \"/dev/a\"\ndisks = [\"/dev/b\", \"/dev/c\"]").contains("set one of them"));
+}
+
+#[test]
 fn nothing_configured_gives_the_defaults() {
     let config = parse("").expect("valid");
     assert_eq!(config, Config::default());

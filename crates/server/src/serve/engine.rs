@@ -1,5 +1,6 @@
 //! Disk, log and store of one server, opened from its configuration.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -10,17 +11,26 @@ use serde_json::{Value, json};
 use steadfast_disk::{Disk, DiskOptions, FileDisk};
 use steadfast_flow::Env;
 use steadfast_log::check::Damage;
-use steadfast_log::{CompactionOptions, FormatOptions, Log, LogOptions, LogState, ScrubOptions};
+use steadfast_log::{CompactionOptions, FormatOptions, Log, LogOptions, LogState, ScrubOptions, ScrubStatus};
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
+use super::many;
 use crate::config::{Config, IoMode};
 use crate::datadir::DataDir;
 
 /// Disk and store. Cloning shares them.
 #[derive(Clone)]
 pub struct Engine {
-    disk: Arc<dyn Disk>,
+    disks: Disks,
     store: Store,
+}
+
+/// What the store is on.
+#[derive(Clone)]
+enum Disks {
+    One(Arc<dyn Disk>),
+    /// Several, each with a log of its own.
+    Many(many::Disks),
 }
 
 impl Engine {
@@ -29,6 +39,19 @@ impl Engine {
     /// # Errors
     /// What is wrong and what to do.
     pub async fn open(config: &Config, data: &DataDir, env: &Env) -> Result<Self, String> {
+        if !config.data.disks.0.is_empty() {
+            let begun = env.now();
+            let (disks, store, report) = many::open(config, data, env, store_options(config)).await?;
+            tracing::info!(
+                took_ms = env.now().saturating_sub(begun).as_millis(),
+                disks = report.disks.len(),
+                missing = report.missing.len(),
+                index_rebuilt = report.index_rebuilt,
+                replayed_records = report.replayed_records,
+                "the pool is open"
+            );
+            return Ok(Self { disks: Disks::Many(disks), store });
+        }
         let path = config.pool_path();
         if !is_block_device(&path) && !path.exists() {
             refuse_to_forget(&path, data)?;
@@ -49,7 +72,7 @@ impl Engine {
             replayed_records = report.replayed_records,
             "the pool is open"
         );
-        Ok(Self { disk, store })
+        Ok(Self { disks: Disks::One(disk), store })
     }
 
     /// The store.
@@ -59,6 +82,11 @@ impl Engine {
 
     /// Why no writes are taken; `None` when they are.
     pub fn trouble(&self) -> Option<String> {
+        if let Disks::Many(_) = &self.disks {
+            // One that has failed takes only its own objects to read-only.
+            let all = || self.disks_in_trouble().iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>();
+            return (!self.store.takes_writes()).then(|| format!("no disk takes writes: {}", all().join("; ")));
+        }
         match self.store.status().log.log {
             LogState::Ok => None,
             LogState::Failed { what, cause } => Some(format!("a {what} failed: {cause}")),
@@ -67,9 +95,27 @@ impl Engine {
         }
     }
 
-    /// Damages that the scrub has found beyond the first `known`, each with what it concerns; and how many there are now.
-    pub fn damage_since(&self, known: u64) -> (Vec<(Damage, Vec<String>)>, u64) {
-        let scrub = self.store.status().log.scrub;
+    /// The disks of a pool of several that do not do all of their part, by name, and why.
+    pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
+        if let Disks::One(_) = &self.disks {
+            return Vec::new();
+        }
+        self.store.disks_in_trouble()
+    }
+
+    /// Damages that the scrubs have found beyond those that are `known` of each disk, each with what it concerns.
+    pub fn damage_since(&self, known: &mut BTreeMap<String, u64>) -> Vec<(Damage, Vec<String>)> {
+        let mut found = Vec::new();
+        for (disk, scrub) in self.store.scrubs() {
+            let known = known.entry(disk).or_default();
+            let (new, total) = self.damage_in(scrub, *known);
+            *known = total;
+            found.extend(new);
+        }
+        found
+    }
+
+    fn damage_in(&self, scrub: ScrubStatus, known: u64) -> (Vec<(Damage, Vec<String>)>, u64) {
         let new = scrub.damaged.saturating_sub(known) as usize;
         if new == 0 {
             return (Vec::new(), scrub.damaged);
@@ -87,12 +133,15 @@ impl Engine {
 
     /// Puts disk and store into `status`.
     pub fn describe(&self, status: &mut Value) {
-        status["disk"] = json!({
-            "description": self.disk.describe(),
-            "geometry": self.disk.geometry(),
-            "len_bytes": self.disk.len(),
-            "stats": self.disk.stats(),
-        });
+        status["disk"] = match &self.disks {
+            Disks::One(disk) => json!({
+                "description": disk.describe(),
+                "geometry": disk.geometry(),
+                "len_bytes": disk.len(),
+                "stats": disk.stats(),
+            }),
+            Disks::Many(disks) => disks.describe(),
+        };
         status["store"] = json!(self.store.status());
     }
 

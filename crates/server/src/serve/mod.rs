@@ -1,9 +1,11 @@
 //! `serve`: from the configuration to a running server, and to its end.
 
 pub mod engine;
+pub mod many;
 mod signals;
 mod state;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -223,7 +225,16 @@ fn s3_options(config: &Config, keys: Credentials) -> S3Options {
 /// Says once, and loudly, that the log takes no more writes, and what to do about it.
 async fn watch_latch(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_millis(200);
+    let mut told = BTreeSet::new();
     while !state.is_stopping() {
+        for (disk, why) in engine.disks_in_trouble() {
+            if told.insert(disk.clone()) {
+                tracing::error!(
+                    "THE DISK {disk} DOES NOT TAKE PART: {why}. Only objects on it are concerned; `steadfast status` says how many. \
+                     What to do: look at the disk (dmesg, smartctl -a); repair or replace it; then restart the server"
+                );
+            }
+        }
         if let Some(trouble) = engine.trouble() {
             tracing::error!(
                 "WRITES ARE REFUSED: {trouble}. Everything acknowledged is on the disk and can be read. What to do: look at the \
@@ -239,11 +250,9 @@ async fn watch_latch(env: Env, engine: Engine, state: Arc<State>) {
 /// Says of each damage that the scrub finds what it concerns and what to do about it, once.
 async fn watch_damage(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_secs(1);
-    let mut known = 0;
+    let mut known = BTreeMap::new();
     while !state.is_stopping() {
-        let (found, total) = engine.damage_since(known);
-        known = total;
-        for (damage, subjects) in found {
+        for (damage, subjects) in engine.damage_since(&mut known) {
             let concerns =
                 if subjects.is_empty() { "cannot be told from what is left".to_owned() } else { subjects.join(", ") };
             tracing::error!(

@@ -248,6 +248,7 @@ impl Shard {
             cache: core.cache.status(),
             log: self.log.status(),
             disks: Vec::new(),
+            disks_in_trouble: 0,
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::join_all;
-use steadfast_log::Durability;
+use steadfast_log::{Durability, ScrubStatus};
 
 use crate::status::StoreStatus;
 use crate::{
@@ -44,6 +44,11 @@ impl Store {
     /// Gauges and counters.
     pub fn status(&self) -> StoreStatus {
         self.0.topology.status()
+    }
+
+    /// What the scrub of each disk has found, by the disk's name.
+    pub fn scrubs(&self) -> Vec<(String, ScrubStatus)> {
+        self.0.topology.open().map(|(member, shard)| (member.name.clone(), shard.log().status().scrub)).collect()
     }
 
     /// Finishes what was accepted and persists the index, so that the next start replays nothing.

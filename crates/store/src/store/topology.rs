@@ -192,6 +192,7 @@ impl Topology {
         if let (Some(layout), true) = (&self.layout, self.members.len() > 1) {
             status.log.pool = uuid::Uuid::from_bytes(layout.family).to_string();
         }
+        status.disks_in_trouble = disks.iter().filter(|disk| disk.trouble.is_some()).count() as u64;
         status.disks = disks;
         status
     }
@@ -206,6 +207,16 @@ impl Store {
     /// The shard that is asked about buckets.
     pub(crate) fn lead(&self) -> Result<&Shard, StoreError> {
         self.0.topology.lead()
+    }
+
+    /// The disks that are missing or take no writes, by name, and why.
+    pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
+        let trouble = |member: &Member| match &member.shard {
+            Ok(shard) => disk_state(&shard.log().watch().borrow()).1,
+            Err(missing) => Some(missing.why.clone()),
+        };
+        let members = self.0.topology.members().iter();
+        members.filter_map(|member| Some((member.name.clone(), trouble(member)?))).collect()
     }
 
     /// Whether any disk takes writes.
