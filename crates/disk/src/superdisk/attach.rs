@@ -20,7 +20,7 @@ use crate::{BLOCK, Disk};
 
 /// How much of the end of a disk must be blank for it to be taken.
 const TAIL: u64 = 1 << 20;
-const NO_LEG: [u8; 16] = [0; 16];
+pub(crate) const NO_LEG: [u8; 16] = [0; 16];
 
 /// What the fast leg turned out to be.
 enum Probe {
@@ -222,7 +222,7 @@ async fn attach(fast: &Arc<dyn Disk>, identity: &Identity, map: Option<&SavedMap
 impl Shared {
     /// What is done about a fast leg that has failed: it is disowned, and looked at again after a while.
     pub(crate) async fn look_again(self: &Arc<Self>) -> Option<Duration> {
-        self.name_fast_leg(NO_LEG).await;
+        self.disown().await;
         let closing = async {
             while !self.is_closing() {
                 self.copier_wake.notified().await;
@@ -232,24 +232,34 @@ impl Shared {
             // What is still on its way there says that it hangs.
             && self.pending.load(SeqCst) == 0
             && self.overdue.load(SeqCst) == 0
+            && self.map_writes.load(SeqCst) == 0
         {
             self.revive().await;
         }
         Some(Duration::ZERO)
     }
 
+    /// Has the durable leg's label name no fast leg while that has failed: what it misses now makes it stale.
+    pub(crate) async fn disown(&self) {
+        if matches!(self.state.lock().leg, Leg::Failed(_)) {
+            self.name_fast_leg(NO_LEG).await;
+        }
+    }
+
     /// Writes which fast leg counts into the durable leg's labels; durable with the next flush of what lies above. When that fails, the next
     /// attempt comes soon, and the caller of the durable leg learns of its state by himself.
-    async fn name_fast_leg(&self, leg: [u8; 16]) -> bool {
+    pub(crate) async fn name_fast_leg(&self, leg: [u8; 16]) {
+        let _one = self.naming.lock().await;
+        if leg != NO_LEG && self.state.lock().leg != Leg::Up {
+            return;
+        }
         let identity = Identity { fast: leg, ..self.state.lock().identity };
         if self.state.lock().identity == identity {
-            return true;
+            return;
         }
-        let written = identity.write_durable_unflushed(&self.durable).await;
-        if written.is_ok() {
+        if identity.write_durable_unflushed(&self.durable).await.is_ok() {
             self.state.lock().identity = identity;
         }
-        written.is_ok()
     }
 
     async fn revive(self: &Arc<Self>) {
@@ -285,9 +295,7 @@ impl Shared {
         self.fast_works();
         self.resize();
         tell(&Leg::Up, Some(&fast), stale);
-        // The map first: what the durable leg's label names is believed.
-        if self.save_map().await {
-            self.name_fast_leg(legs.fast).await;
-        }
+        // The durable leg names it again once its map is saved.
+        self.save_map().await;
     }
 }

@@ -95,8 +95,12 @@ pub(crate) struct Shared {
     pub(crate) pace: Pace,
     pub(crate) copier_wake: Notify,
     pub(crate) saver_wake: Notify,
+    /// Writes of the map that have not returned.
+    pub(crate) map_writes: AtomicU64,
     /// One saving of the map at a time.
     pub(crate) saving: tokio::sync::Mutex<()>,
+    /// One writer of the durable leg's labels at a time.
+    pub(crate) naming: tokio::sync::Mutex<()>,
     pub(crate) closing: AtomicBool,
     /// Tasks in the background.
     pub(crate) running: AtomicU32,
@@ -187,7 +191,9 @@ impl Shared {
             pace,
             copier_wake: Notify::new(),
             saver_wake: Notify::new(),
+            map_writes: AtomicU64::new(0),
             saving: tokio::sync::Mutex::new(()),
+            naming: tokio::sync::Mutex::new(()),
             closing: AtomicBool::new(false),
             running: AtomicU32::new(0),
             quiet: Notify::new(),
@@ -241,6 +247,7 @@ impl Shared {
         };
         drop(dropped);
         self.copier_wake.notify_one();
+        self.saver_wake.notify_one();
     }
 
     /// Counts an error of the fast leg that says more than that a sector is bad. Reads that fail have their range repaired, and it is the

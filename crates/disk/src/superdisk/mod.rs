@@ -135,6 +135,7 @@ impl Shared {
         let waiting = std::mem::take(&mut self.state.lock().heals);
         drop(waiting);
         self.save_map().await;
+        self.disown().await;
     }
 }
 

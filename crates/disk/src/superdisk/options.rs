@@ -53,7 +53,7 @@ impl Default for SuperdiskOptions {
             fast_read_limit: Duration::from_secs(5),
             fast_errors_max: 64,
             fast_retry_interval: Duration::from_secs(5),
-            fast_open_limit: Duration::from_millis(500),
+            fast_open_limit: Duration::from_secs(2),
             hedge_p99_factor: 3.0,
             hedge_min: Duration::from_millis(2),
             hedge_max: Duration::from_millis(50),

@@ -17,6 +17,9 @@ const PUT_OFF_MS: u64 = 5_000;
 /// The fast leg of a growing pair grows by at least so much.
 const GROW_STEP: u64 = 64 << 20;
 
+/// How long growing by that may take.
+const GROW_LIMIT: Duration = Duration::from_secs(60);
+
 /// The recent speed of copying.
 struct Speed {
     since: Duration,
@@ -85,6 +88,7 @@ impl Shared {
                 self.pace.spend(len).await;
                 Some(Duration::ZERO)
             }
+            Pick::Again => Some(Duration::ZERO),
             Pick::Later(at) => Some(Duration::from_millis(at.saturating_sub(now).max(1))),
             Pick::Idle => {
                 self.counters.rebuild_bytes_s.store(0, Relaxed);
@@ -126,7 +130,15 @@ impl Shared {
             return None;
         }
         let end = wanted.min(fast.len().saturating_add(GROW_STEP));
-        match fast.reserve(end).await {
+        // The work goes on when the limit ends the wait.
+        let grown = match self.env.timeout(GROW_LIMIT, fast.reserve(end)).await {
+            Some(grown) => grown,
+            None => {
+                self.fail_fast(format!("it has not grown within {} s", GROW_LIMIT.as_secs()));
+                return Some(Duration::ZERO);
+            }
+        };
+        match grown {
             Ok(()) => {
                 self.resize();
                 Some(Duration::ZERO)

@@ -297,3 +297,49 @@ async fn files_grow_together_and_a_small_fast_leg_holds_what_fits() {
     assert_eq!((status.reads_fast, status.reads_durable), (16, 16), "{status:#?}");
     assert_eq!(disk.reserve(65 * MIB).await.expect_err("full").raw_os_error(), Some(libc::ENOSPC));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_map_that_could_not_be_saved_at_closing_does_not_count() {
+    for effect in [Effect::Error(libc::EIO), Effect::Hold] {
+        let legs = Legs::new();
+        let disk = legs.open().await;
+        fill(&disk, 1).await;
+        legs.env.sleep(Duration::from_secs(3)).await;
+        // Valid in the map that was saved, and not any more.
+        legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Error(libc::EIO)).within(pair::FAST_START..u64::MAX));
+        disk.write_flush(DATA, pattern(DATA, 16, 2)).await.expect("write");
+        settle(&disk).await;
+        legs.fast_faults.add(Fault::new(OpKind::Write, effect).within(0..pair::FAST_START));
+        disk.close().await;
+        legs.fast_faults.clear();
+        let legs = Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await);
+        let disk = legs.open().await;
+        assert_eq!(disk.status().fast, FastState::Stale);
+        assert_is(&disk.read(DATA, 16 * BLOCK).await.expect("read"), DATA, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_map_does_not_stand_in_for_one_that_cannot_be_read() {
+    for flips in [false, true] {
+        let legs = Legs::new();
+        let disk = legs.open().await;
+        for version in 1..4 {
+            fill(&disk, version).await;
+            legs.env.sleep(Duration::from_secs(3)).await;
+        }
+        disk.close().await;
+        for slot in pair::MAP_SLOTS {
+            let legs = Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await);
+            match flips {
+                true => legs.fast.flip(slot + B, 1),
+                false => {
+                    legs.fast_faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)).within(slot..slot + B));
+                }
+            }
+            let disk = legs.open().await;
+            assert_eq!(disk.status().fast, FastState::Rebuilding, "{slot}");
+            assert_filled(&disk, 3).await;
+        }
+    }
+}

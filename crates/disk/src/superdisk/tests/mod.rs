@@ -1,5 +1,6 @@
 //! Behaviour of the whole, over disks in memory and in a time that does not pass by itself.
 
+mod chaos;
 mod damage;
 mod identity;
 mod service;

@@ -8,6 +8,9 @@
 
 use std::collections::VecDeque;
 
+mod pick;
+
+pub(crate) use self::pick::Pick;
 use super::spans::{Span, Spans, overlap};
 use crate::BLOCK;
 
@@ -21,8 +24,6 @@ const ENTRY: usize = 4;
 const ONLY: u16 = 1 << 15;
 /// How many regions are remembered as recently used.
 const HOT_MAX: usize = 4096;
-/// How many of them one look for work considers.
-const HOT_LOOK: usize = 64;
 
 #[derive(Debug)]
 struct Busy {
@@ -68,17 +69,6 @@ pub(crate) struct Counts {
     pub(crate) quarantined: u64,
 }
 
-/// What to copy next.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pick {
-    /// This range, which is under way from now on as this operation.
-    Copy { op: u64, offset: u64, len: u64 },
-    /// Nothing yet; look again at this time, in milliseconds.
-    Later(u64),
-    /// Nothing.
-    Idle,
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct RegionMap {
@@ -92,6 +82,9 @@ pub(crate) struct RegionMap {
     next_op: u64,
     hot: VecDeque<u32>,
     cursor: usize,
+    /// Regions looked at in vain since something was found, and when the first of them is due.
+    scanned: usize,
+    due_ms: u64,
     settle_ms: u64,
     /// Whether new space holds anything worth copying before it is written.
     new_is_wanted: bool,
@@ -122,6 +115,8 @@ impl RegionMap {
             next_op: 0,
             hot: VecDeque::new(),
             cursor: 0,
+            scanned: 0,
+            due_ms: u64::MAX,
             settle_ms,
             new_is_wanted: wanted,
             changes: 0,
@@ -400,61 +395,6 @@ impl RegionMap {
         }
     }
 
-    /// What of region `i` is to be copied next, up to `max` blocks.
-    fn work(&self, i: usize, max: u32) -> Option<Span> {
-        let region = &self.regions[i];
-        let gap = region.valid.gap((region.wanted.0, region.wanted.1.min(self.blocks(i))))?;
-        let gap = (gap.0, gap.1.min(gap.0 + max));
-        (!region.quarantined && !self.is_busy(i, gap)).then_some(gap)
-    }
-
-    /// Chooses what to copy next: what was used last, else from the end of the disk to its beginning, as a log fills it.
-    pub(crate) fn pick(&mut self, now_ms: u64, max_bytes: u64) -> Pick {
-        if self.counts.to_rebuild == 0 {
-            return Pick::Idle;
-        }
-        let max = (max_bytes / BLOCK as u64).max(1) as u32;
-        // Something under way ends without a word to the map's user.
-        let mut later = now_ms + 1000;
-        let mut found = None;
-        let mut keep = Vec::new();
-        for _ in 0..HOT_LOOK {
-            let Some(i) = self.hot.pop_back() else { break };
-            let i = i as usize;
-            if self.count_of(i).to_rebuild == 0 {
-                self.regions[i].hot = false;
-                continue;
-            }
-            keep.push(i as u32);
-            if self.regions[i].not_before_ms > now_ms {
-                later = later.min(self.regions[i].not_before_ms);
-            } else if let Some(span) = self.work(i, max) {
-                found = Some((i, span));
-                break;
-            }
-        }
-        self.hot.extend(keep.into_iter().rev());
-        for _ in 0..self.regions.len() {
-            if found.is_some() {
-                break;
-            }
-            self.cursor = if self.cursor == 0 { self.regions.len() - 1 } else { self.cursor - 1 };
-            let i = self.cursor;
-            if self.regions[i].not_before_ms > now_ms {
-                later = later.min(self.regions[i].not_before_ms);
-            } else if let Some(span) = self.work(i, max) {
-                // The rest of it next.
-                self.cursor += 1;
-                found = Some((i, span));
-            }
-        }
-        let Some((i, span)) = found else { return Pick::Later(later) };
-        let op = self.new_op();
-        self.enter(i, op, span);
-        let (block, start) = (BLOCK as u64, i as u64 * self.region_bytes);
-        Pick::Copy { op, offset: start + u64::from(span.0) * block, len: u64::from(span.1 - span.0) * block }
-    }
-
     /// The map as it is saved: what a later opening may take as valid. Only what a flush has covered (writes up to `flushed`).
     pub(crate) fn save(&mut self, flushed: u64) -> Vec<u8> {
         self.urgent = false;
@@ -506,5 +446,4 @@ impl RegionMap {
 }
 
 #[cfg(test)]
-#[path = "map_tests.rs"]
 mod tests;
