@@ -78,6 +78,37 @@ fn what_was_used_last_is_copied_first() {
 }
 
 #[test]
+fn one_look_for_work_is_bounded_and_none_is_missed() {
+    let regions = 20_000u64;
+    let mut map = RegionMap::new(REGION, 10, false);
+    map.resize(regions * REGION, regions * REGION);
+    // More than are remembered as recently used, all valid but the first.
+    for i in 0..regions {
+        write(&mut map, i * 4, 4);
+    }
+    map.forget(0, REGION);
+    map.put_off(0, REGION, 500);
+    for i in 1..regions {
+        map.heat(i as usize);
+    }
+    let looks = |map: &mut RegionMap, now| {
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            match map.pick(now, REGION) {
+                Pick::Again => assert!(looks < 1000, "it never ends"),
+                other => return (looks, other),
+            }
+        }
+    };
+    let (count, found) = looks(&mut map, 100);
+    assert!(count > 2 && found == Pick::Later(500), "{count} {found:?}");
+    assert!(matches!(looks(&mut map, 499).1, Pick::Later(at) if at > 499));
+    let (_, found) = looks(&mut map, 500);
+    assert!(matches!(found, Pick::Copy { offset: 0, len: REGION, .. }), "{found:?}");
+}
+
+#[test]
 fn repeated_failures_at_one_place_quarantine_its_region_only() {
     let mut map = map(false);
     write(&mut map, 0, 8);
