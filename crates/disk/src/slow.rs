@@ -186,8 +186,16 @@ impl Disk for Slow {
         self.disk.discard(offset, len)
     }
 
+    /// Takes a flush more where it grows the disk, as that is made durable.
     fn reserve(&self, end: u64) -> IoFuture<()> {
-        self.disk.reserve(end)
+        if end <= self.disk.len() {
+            return self.disk.reserve(end);
+        }
+        let (wait, disk) = (self.wait(What::Flush), self.disk.clone());
+        Box::pin(async move {
+            wait.await;
+            disk.reserve(end).await
+        })
     }
 
     fn zone(&self, offset: u64) -> Option<crate::Zone> {

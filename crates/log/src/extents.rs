@@ -236,13 +236,13 @@ impl Extents {
         }
     }
 
-    /// Makes one more extent, if the disk has room for it.
+    /// Makes one more extent, if the disk has room for it, and if it is still `needed` when those who grow at the same time have done so.
     ///
     /// # Errors
     /// [`TakeError::Full`] when it has none now: worth asking again later.
-    pub(crate) async fn grow(&self) -> Result<(), TakeError> {
+    pub(crate) async fn grow(&self, needed: impl Fn() -> bool) -> Result<(), TakeError> {
         let _one = self.0.taking.lock().await;
-        self.grow_locked().await
+        if needed() { self.grow_locked().await } else { Ok(()) }
     }
 
     async fn grow_locked(&self) -> Result<(), TakeError> {

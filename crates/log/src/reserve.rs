@@ -173,7 +173,7 @@ impl Room {
     /// Counts on `take` more bytes if there is space for `need`, growing the pool if it can.
     async fn make_space(&self, need: u64, priority: Priority, take: u64) -> Result<(), LogError> {
         while !self.take_space(need, priority, take) {
-            match self.extents.grow().await {
+            match self.extents.grow(|| !self.take_space(need, priority, 0)).await {
                 Ok(()) => {}
                 Err(TakeError::Full) => return Err(LogError::Full),
                 Err(error) => return Err(error.into_log_error()),
@@ -208,15 +208,16 @@ impl Room {
 
     /// Whether a body extent may be taken without pulling the ground from under commits that were promised room.
     pub(crate) async fn body_may_grow(&self, priority: Priority) -> bool {
-        loop {
+        let may = || {
             let promised = self.counts.lock().extents(0, self.usable());
             let kept = u64::from(self.extents.kept_from(priority));
-            if promised + kept < u64::from(self.extents.free()) {
-                return true;
-            }
-            if self.extents.grow().await.is_err() {
+            promised + kept < u64::from(self.extents.free())
+        };
+        while !may() {
+            if self.extents.grow(|| !may()).await.is_err() {
                 return false;
             }
         }
+        true
     }
 }

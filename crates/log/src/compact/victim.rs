@@ -32,7 +32,7 @@ impl Compactor {
         let mut counts = shared.extents.counts();
         if counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {
             // What could grow in principle may not in fact: its file system may be full.
-            if shared.extents.grow().await.is_err() {
+            if shared.extents.grow(|| shared.extents.free() <= shared.options.reserve_extents).await.is_err() {
                 counts.growable = 0;
             }
         }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, MemDisk, OpKind};
+use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, MemDisk, OpKind, Slow, Slowness};
+use steadfast_flow::Env;
 
-use super::harness::{Opened, format, open, open_at, record};
+use super::harness::{Opened, format, open, open_at, open_with, options, record};
 use crate::{Durability, LogError, LogState, Priority};
 
 async fn faulty(extent_bytes: u64) -> (MemDisk, Faults, Opened) {
@@ -64,6 +65,22 @@ async fn a_full_pool_refuses_new_data_first_and_deletes_later() {
     assert_eq!(opened.check_all().await as u64, count);
     let again = open(&disk).await;
     assert_eq!(again.check_all().await as u64, count);
+}
+
+#[tokio::test]
+async fn many_at_once_grow_a_pool_no_further_than_they_need() {
+    let disk = MemDisk::growable(65 << 20);
+    format(&disk, 1 << 20).await;
+    let slowness = Slowness { flush: Duration::from_millis(1), ..Slowness::default() };
+    let slow: Arc<dyn Disk> = Arc::new(Slow::new(Arc::new(disk.clone()), Env::tokio(), slowness));
+    let opened = open_with(slow, 0, options()).await;
+    let wait = Duration::from_secs(10);
+    // The pool has room for 100 of them, not for 100 extents.
+    let rooms = (0..100).map(|_| opened.log.reserve(10_000, Priority::Write, wait));
+    let rooms = futures::future::join_all(rooms).await;
+    assert!(rooms.iter().all(Result::is_ok), "{:?}", rooms.iter().find(|room| room.is_err()));
+    let extents = opened.log.status().extents;
+    assert!(extents.free < 16 && extents.growable > 32, "{extents:?}");
 }
 
 #[tokio::test]
