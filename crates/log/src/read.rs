@@ -114,7 +114,9 @@ where
                 return Ok(value);
             }
             Err(Failure::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(other) => failure = other,
+            // What the first copy says is what there is to be repaired.
+            Err(other) if copy == 0 => failure = other,
+            Err(_) => {}
         }
     }
     if shared.extents.get(location.extent, location.epoch).is_none() {

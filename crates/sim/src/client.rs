@@ -46,6 +46,14 @@ pub struct Counts {
     pub chunks_moved: u64,
     /// Passes of the scrub.
     pub scrubs: u64,
+    /// Structures of a durable leg that were healed from the fast one.
+    pub healed_durable: u64,
+    /// Structures of a fast leg that were healed from the durable one.
+    pub healed_fast: u64,
+    /// Reads that the fast leg answered.
+    pub reads_fast: u64,
+    /// Bytes that were copied to a fast leg in the background.
+    pub rebuilt_bytes: u64,
 }
 
 impl Counts {
@@ -62,6 +70,10 @@ impl Counts {
         self.records_moved += other.records_moved;
         self.chunks_moved += other.chunks_moved;
         self.scrubs += other.scrubs;
+        self.healed_durable += other.healed_durable;
+        self.healed_fast += other.healed_fast;
+        self.reads_fast += other.reads_fast;
+        self.rebuilt_bytes += other.rebuilt_bytes;
     }
 }
 

@@ -87,7 +87,10 @@ impl SimDisk {
                 if platter.life != disk.0.life {
                     return rx;
                 }
-                let delay = latency(&mut platter, typical_us);
+                let delay = match platter.hang_ns() {
+                    Some(ns) => Duration::from_nanos(ns),
+                    None => latency(&mut platter, typical_us),
+                };
                 (start(&disk, &mut platter), delay)
             };
             let (state, delay) = state;

@@ -3,6 +3,7 @@
 //! One seed decides the machine, the settings, what clients ask for, which task goes on when, how long everything takes, what
 //! fails, and when the power goes; [`run_seed`] replays it exactly. A [`model::Model`] says what may then be read.
 
+mod array;
 mod client;
 pub mod disk;
 mod drain;

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
 use parking_lot::Mutex;
-use steadfast_disk::Disk;
+use steadfast_disk::{Disk, Superdisk};
 use steadfast_flow::Env;
 use steadfast_log::{Durability, Log, LogError};
 use steadfast_store::{BucketSettings, IndexKind, ListQuery, Store, StoreError};
 
+use crate::array::{self, Bay};
 use crate::client::{Client, Outcome, Shared, attributes, tag_of};
 use crate::executor::Executor;
 use crate::model::{Key, Seen};
@@ -32,7 +34,7 @@ pub(crate) struct Machine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) executor: Executor,
-    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) bay: Bay,
     pub(crate) index: IndexKind,
     pub(crate) rng: Rng,
     pub(crate) finish: Finish,
@@ -46,8 +48,13 @@ pub(crate) struct Machine {
     pub(crate) idle: bool,
     pub(crate) after: Arc<Mutex<Option<Contents>>>,
     /// The store once it is open, to ask what it did when the life has ended.
-    pub(crate) opened: Arc<Mutex<Option<Store>>>,
+    pub(crate) opened: Arc<Mutex<InUse>>,
+    /// Set when the store was closed and the fast leg holds everything.
+    pub(crate) complete: Arc<AtomicBool>,
 }
+
+/// What a life has opened.
+pub(crate) type InUse = (Option<Store>, Option<Arc<Superdisk>>);
 
 /// All that a store shows, to compare two.
 pub(crate) type Contents = BTreeMap<String, String>;
@@ -59,7 +66,13 @@ impl Machine {
 
     /// Lives. An error is a broken promise.
     pub(crate) async fn live(mut self) -> Outcome<Lived> {
-        let store = match self.open().await? {
+        let disks = match self.bay.open().await {
+            Ok(disks) => disks,
+            Err(_) if self.shared.device.lock().counts.damage() => return Ok(Lived::Unopened),
+            Err(error) => return Err(format!("the super-disk does not open: {error}")),
+        };
+        self.opened.lock().1 = disks.superdisk.clone();
+        let store = match self.open(&disks.disk).await? {
             Some(store) => store,
             None => return Ok(Lived::Unopened),
         };
@@ -87,9 +100,14 @@ impl Machine {
             self.executor.cut_after(steps);
         }
         self.shared.device.lock().rates = self.plan.rates;
+        if let Some(fast) = &self.plan.fast {
+            self.bay.array.lock().rates(fast.rates);
+            self.bay.disturb(self.rng.fork());
+        }
         let worked = if self.idle { Ok(()) } else { self.work(&store).await };
         if self.last {
             self.shared.device.lock().rates = Default::default();
+            self.bay.array.lock().rates(Default::default());
         }
         worked?;
         if self.last && !self.idle && self.plan.drain {
@@ -114,6 +132,11 @@ impl Machine {
                     return Ok(Lived::Cut);
                 }
             }
+            if let Some(superdisk) = &disks.superdisk {
+                let complete = self.plan.is_calm() && array::settle(superdisk, &self.env()).await;
+                superdisk.close().await;
+                self.complete.store(complete, Ordering::Relaxed);
+            }
             contents.insert(USAGE.into(), usage(&store));
             *self.after.lock() = Some(contents);
             return Ok(Lived::Closed);
@@ -121,14 +144,14 @@ impl Machine {
         Ok(Lived::Cut)
     }
 
-    async fn open(&mut self) -> Outcome<Option<Store>> {
+    async fn open(&mut self, disk: &Arc<dyn Disk>) -> Outcome<Option<Store>> {
         let mut tries = 0;
         loop {
             let options = self.plan.store.clone();
-            match Store::open(self.disk.clone(), self.index.clone(), self.env(), options).await {
+            match Store::open(disk.clone(), self.index.clone(), self.env(), options).await {
                 Ok((store, report)) => {
                     let now = self.env().now().as_nanos() as u64;
-                    *self.opened.lock() = Some(store.clone());
+                    self.opened.lock().0 = Some(store.clone());
                     self.shared.trace.say(now, "opened", [report.replayed_records, 0, 0], || format!("{report:?}"));
                     return Ok(Some(store));
                 }
@@ -297,9 +320,15 @@ impl Machine {
 }
 
 /// Formats the disk.
-pub(crate) async fn format(disk: Arc<dyn Disk>, env: Env, plan: Arc<Plan>) -> Outcome {
-    match Log::format(&disk, &env, &plan.format).await {
-        Ok(_) => Ok(()),
+pub(crate) async fn format(bay: Bay, env: Env, plan: Arc<Plan>) -> Outcome {
+    let disks = bay.open().await.map_err(|error| format!("blank disks cannot be put together: {error}"))?;
+    match Log::format(&disks.disk, &env, &plan.format).await {
+        Ok(_) => {
+            if let Some(superdisk) = &disks.superdisk {
+                superdisk.close().await;
+            }
+            Ok(())
+        }
         Err(LogError::Open(what)) => Err(format!("a blank disk cannot be formatted: {what}")),
         Err(error) => Err(format!("a blank disk cannot be formatted: {error}")),
     }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use steadfast_disk::SuperdiskOptions;
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, LogOptions, ScrubOptions};
 use steadfast_store::StoreOptions;
 
+use crate::array::{FastFate, FastPlan};
 use crate::disk::DiskProfile;
 use crate::platter::FaultRates;
 use crate::rng::Rng;
@@ -57,6 +59,10 @@ pub(crate) struct Life {
     pub(crate) index: IndexFate,
     /// Bits that flip before it.
     pub(crate) flips: u64,
+    /// What becomes of the fast leg before it.
+    pub(crate) fast: FastFate,
+    /// Bits of the durable leg that flip before it, if the fast leg is known to hold everything: all of that must heal.
+    pub(crate) covered_flips: u64,
 }
 
 #[derive(Debug)]
@@ -78,6 +84,8 @@ pub(crate) struct Plan {
     pub(crate) rates: FaultRates,
     pub(crate) faults: u64,
     pub(crate) disk: DiskProfile,
+    /// The fast leg, where the disk is a super-disk.
+    pub(crate) fast: Option<FastPlan>,
     pub(crate) format: FormatOptions,
     pub(crate) store: StoreOptions,
 }
@@ -113,6 +121,8 @@ impl Plan {
                     IndexFate::Kept
                 },
                 flips: 0,
+                fast: FastFate::Kept,
+                covered_flips: 0,
             })
             .collect::<Vec<_>>();
         let growable = trouble == Trouble::Full || rng.one_in(2);
@@ -150,6 +160,7 @@ impl Plan {
                 pool_bytes: 24 << 20,
                 sabotage: crate::disk::DiskSabotage::default(),
             },
+            fast: None,
             format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
             store: store_options(rng),
         };
@@ -161,6 +172,10 @@ impl Plan {
             plan.store.inline_max_bytes = 14_000;
         }
         plan.add_trouble(rng);
+        let paired = variant.map_or_else(|| rng.one_in(2), Variant::is_of_pairs);
+        if paired {
+            plan.add_fast_leg(rng);
+        }
         if let Some(variant) = variant {
             variant.apply(&mut plan);
         }
@@ -194,6 +209,85 @@ impl Plan {
                 self.faults = rng.range(1, 40);
             }
         }
+    }
+}
+
+impl Plan {
+    fn add_fast_leg(&mut self, rng: &mut Rng) {
+        let mut rates = FaultRates::default();
+        let (mut rot_every, mut slow) = (None, 1);
+        match rng.below(10) {
+            0 => rates.read_eio = 20_000,
+            1 => {
+                rates.write_eio = 10_000;
+                rates.flush_eio = 10_000;
+            }
+            2 => rates.lost_write = 20_000,
+            3 => rates.misdirected_write = 10_000,
+            4 => rates.lying_flush = 300_000,
+            5 => rates.hang = 5_000,
+            6 => slow = 100,
+            7 => rot_every = Some(Duration::from_micros(rng.range(500, 20_000))),
+            _ => {}
+        }
+        let options = SuperdiskOptions {
+            fast_pending_bytes_max: *rng.pick(&[64 * KIB, MIB, 8 * MIB]),
+            fast_write_limit: Duration::from_millis(*rng.pick(&[50, 1_000, 5_000])),
+            fast_read_limit: Duration::from_millis(*rng.pick(&[50, 1_000, 5_000])),
+            fast_errors_max: rng.range(2, 64) as u32,
+            fast_retry_interval: Duration::from_millis(*rng.pick(&[100, 5_000])),
+            rebuild_bytes_s: *rng.pick(&[0, 4 * MIB, 64 * MIB]),
+            rebuild_settle: Duration::from_millis(*rng.pick(&[0, 10, 1_000])),
+            region_bytes: *rng.pick(&[64 * KIB, 256 * KIB]),
+            map_save_interval: Duration::from_millis(*rng.pick(&[10, 200, 2_000])),
+            ..SuperdiskOptions::default()
+        };
+        let members = if rng.one_in(4) { 2 } else { 1 };
+        self.fast = Some(FastPlan {
+            members,
+            disk: DiskProfile {
+                growable: false,
+                prefill_pays: false,
+                flush_us: slow * *rng.pick(&[20, 500]),
+                io_us: slow * *rng.pick(&[5, 50]),
+                lazy: rng.one_in(2),
+                ..self.disk
+            },
+            chunk_bytes: *rng.pick(&[16 * KIB, 64 * KIB, 512 * KIB]),
+            options,
+            rates,
+            faults: rng.range(1, 60),
+            rot_every,
+            pictures: rng.one_in(2),
+        });
+        let calm = self.is_calm();
+        for life in &mut self.lives {
+            life.fast = match rng.below(20) {
+                0..=9 => FastFate::Kept,
+                10..=12 => FastFate::Gone,
+                13 => FastFate::Blank,
+                14..=16 => FastFate::Older,
+                17 if members > 1 => FastFate::Mixed,
+                _ => FastFate::Rotten(rng.range(1, 60)),
+            };
+            if calm && rng.one_in(2) {
+                life.fast = FastFate::Kept;
+                life.covered_flips = rng.range(1, 20);
+            }
+        }
+        // Closed well and complete, so that what the durable leg loses then can only come from the fast one.
+        if calm && rng.one_in(2) {
+            self.lives.iter_mut().for_each(|life| life.finish = Finish::Clean);
+        }
+    }
+
+    /// Whether nothing strikes the fast leg while it is in use.
+    pub(crate) fn is_calm(&self) -> bool {
+        let rates = |r: &FaultRates| {
+            r.read_eio + r.write_eio + r.flush_eio + r.lost_write + r.misdirected_write + r.lying_flush + r.hang == 0
+        };
+        let calm = |fast: &FastPlan| rates(&fast.rates) && fast.rot_every.is_none() && fast.disk.io_us <= 50;
+        self.trouble == Trouble::None && self.fast.as_ref().is_some_and(calm)
     }
 }
 

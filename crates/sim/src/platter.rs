@@ -26,6 +26,8 @@ pub struct FaultRates {
     pub misdirected_write: u64,
     /// A flush is acknowledged and does nothing.
     pub lying_flush: u64,
+    /// A request of any kind takes ten seconds to a minute.
+    pub hang: u64,
 }
 
 /// How often each fault has struck.
@@ -47,6 +49,10 @@ pub struct FaultCounts {
     pub flipped_bits: u64,
     /// Reservations refused for want of room.
     pub full: u64,
+    /// Requests that hung for a while.
+    pub hangs: u64,
+    /// Bits that were flipped where another copy has the same: no excuse for anything.
+    pub covered_bits: u64,
 }
 
 impl FaultCounts {
@@ -60,6 +66,8 @@ impl FaultCounts {
         self.lying_flushes += other.lying_flushes;
         self.flipped_bits += other.flipped_bits;
         self.full += other.full;
+        self.hangs += other.hangs;
+        self.covered_bits += other.covered_bits;
     }
 
     /// Whether the medium may hold something else than what was acknowledged.
@@ -69,6 +77,9 @@ impl FaultCounts {
 }
 
 type Page = Box<[u8; BLOCK]>;
+
+/// What is on a medium at one time.
+pub struct Image(Vec<Option<Page>>);
 
 struct Write {
     offset: u64,
@@ -161,6 +172,33 @@ impl Platter {
         }
         self.faults_left -= 1;
         true
+    }
+
+    /// How long a request hangs, in nanoseconds, if it does.
+    pub(crate) fn hang_ns(&mut self) -> Option<u64> {
+        let rate = self.rates.hang;
+        if !self.strikes(rate) {
+            return None;
+        }
+        self.counts.hangs += 1;
+        Some(self.rng.range(10_000_000_000, 60_000_000_000))
+    }
+
+    /// What is on the medium now.
+    pub fn image(&self) -> Image {
+        Image(self.pages.clone())
+    }
+
+    /// Puts the medium back to an earlier time. The power is off.
+    pub fn restore(&mut self, image: &Image) {
+        self.pages.clone_from(&image.0);
+        self.tainted.clear();
+    }
+
+    /// Makes the medium blank. The power is off.
+    pub fn wipe(&mut self) {
+        self.pages.fill_with(|| None);
+        self.tainted.clear();
     }
 
     pub(crate) fn read_fate(&mut self) -> Fate {
@@ -387,6 +425,28 @@ impl Platter {
         let bit = self.rng.below(8);
         self.flip(block as u64 * BLOCK as u64 + byte as u64, bit as u32);
         Some((block * BLOCK + byte) as u64)
+    }
+
+    /// Flips one bit of something from `start` on that another copy is known to hold. It is no excuse for anything until
+    /// [`Platter::uncover`] is called.
+    pub fn flip_covered(&mut self, start: u64) {
+        let first = start as usize / BLOCK;
+        let written: Vec<usize> = (first..self.pages.len()).filter(|&at| self.pages[at].is_some()).collect();
+        if written.is_empty() {
+            return;
+        }
+        let at = *self.rng.pick(&written) as u64 * BLOCK as u64 + self.rng.below(BLOCK as u64);
+        let bit = self.rng.below(8) as u32;
+        self.flip(at, bit);
+        self.counts.flipped_bits -= 1;
+        self.counts.covered_bits += 1;
+    }
+
+    /// The other copy may be gone: what is still bad counts as damage from now on.
+    pub fn uncover(&mut self) {
+        if self.counts.covered_bits > 0 && self.counts.flipped_bits == 0 {
+            self.counts.flipped_bits += self.tainted.len() as u64;
+        }
     }
 
     /// Flips a bit of the medium.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use steadfast_disk::Disk;
+use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::{IndexKind, Store};
 
+use crate::array::{Array, Bay, FastFate};
 use crate::client::{Counts, Shared};
-use crate::disk::{Device, DiskProfile, DiskSabotage, SimDisk};
+use crate::disk::{Device, DiskProfile, DiskSabotage};
 use crate::executor::{End, Executor};
 use crate::life::{Lived, Machine, format};
 use crate::model::Model;
@@ -56,6 +57,8 @@ pub struct RunReport {
     pub seed: u64,
     /// What went wrong beside power cuts.
     pub trouble: Trouble,
+    /// Whether it ran over a super-disk.
+    pub pair: bool,
     /// A hash over all that happened.
     pub trace_hash: u64,
     /// Events in it.
@@ -83,6 +86,8 @@ pub struct SimReport {
     pub seed: u64,
     /// Seeds that were run.
     pub runs: u64,
+    /// Those that ran over a super-disk.
+    pub pairs: u64,
     /// The broken build, if one was asked for.
     pub variant: Option<Variant>,
     /// Starts of the store.
@@ -118,6 +123,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
     let report = Mutex::new(SimReport {
         seed: options.seed,
         runs: 0,
+        pairs: 0,
         variant: options.variant,
         lives: 0,
         cuts: 0,
@@ -147,6 +153,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     }
                     let mut report = report.lock();
                     report.runs += 1;
+                    report.pairs += u64::from(one.pair);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
                     report.events += one.events;
@@ -176,10 +183,12 @@ pub fn run_seed(seed: u64, variant: Option<Variant>, keep: usize, print: bool) -
     let outcome = history.unfold();
     let violation = outcome.err();
     let counts = *history.shared.counts.lock();
-    let faults = history.device.lock().counts;
+    let mut faults = history.device.lock().counts;
+    history.array.lock().fast.iter().for_each(|device| faults.add(&device.lock().counts));
     RunReport {
         seed,
         trouble: plan.trouble,
+        pair: plan.fast.is_some(),
         trace_hash: trace.hash(),
         events: trace.count(),
         lives: history.lives,
@@ -192,11 +201,18 @@ pub fn run_seed(seed: u64, variant: Option<Variant>, keep: usize, print: bool) -
     }
 }
 
+/// A life before which nothing happens, and which is ended in order.
+const CALM: Life =
+    Life { finish: Finish::Clean, index: IndexFate::Kept, flips: 0, fast: FastFate::Kept, covered_flips: 0 };
+
 struct History {
     rng: Rng,
     plan: Arc<Plan>,
     trace: Trace,
     device: Device,
+    array: Arc<Mutex<Array>>,
+    /// The fast leg was closed with all that the durable one has.
+    complete: bool,
     shared: Arc<Shared>,
     now: Duration,
     lives: u64,
@@ -230,13 +246,28 @@ impl History {
             Some(dir) => IndexKind::Lsm(dir.path().join("index")),
             None => IndexKind::memory(),
         };
-        Self { rng, plan, trace, device, shared, now: Duration::ZERO, lives: 0, cuts: 0, index, dir }
+        let array = Array::new(&mut rng, device.clone(), plan.capacity_bytes, plan.fast.as_ref());
+        let array = Arc::new(Mutex::new(array));
+        Self {
+            rng,
+            plan,
+            trace,
+            device,
+            array,
+            complete: false,
+            shared,
+            now: Duration::ZERO,
+            lives: 0,
+            cuts: 0,
+            index,
+            dir,
+        }
     }
 
     fn unfold(&mut self) -> Result<(), String> {
         self.format()?;
         let (mut clean, mut after) = (false, None);
-        let last = Life { finish: Finish::Clean, index: IndexFate::Kept, flips: 0 };
+        let last = CALM;
         let lives: Vec<Life> = self.plan.lives.iter().copied().chain([last]).collect();
         let count = lives.len();
         for (number, life) in lives.into_iter().enumerate() {
@@ -252,7 +283,7 @@ impl History {
         }
         // Once more, with an index made anew: it must show the same.
         if clean {
-            let life = Life { finish: Finish::Clean, index: IndexFate::Deleted, flips: 0 };
+            let life = Life { index: IndexFate::Deleted, ..CALM };
             self.live(life, true, after, true, true)?;
         }
         Ok(())
@@ -262,14 +293,43 @@ impl History {
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
         // Broken variants break later: a pool that was never there proves little.
         let profile = DiskProfile { sabotage: DiskSabotage::default(), ..self.plan.disk };
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.device.clone(), executor.clone(), profile));
-        let end = executor.run(format(disk, executor.env(), self.plan.clone()), STEPS_MAX, TIME_MAX);
+        let mut bay = self.bay(&executor);
+        bay.durable = profile;
+        if let Some(fast) = &mut bay.plan {
+            fast.options.sabotage = SuperdiskSabotage::None;
+        }
+        let end = executor.run(format(bay, executor.env(), self.plan.clone()), STEPS_MAX, TIME_MAX);
+        self.array.lock().cut();
         self.now = executor.shut_down();
-        self.device.lock().cut();
         match end {
             End::Done(outcome) => outcome,
             other => Err(format!("formatting did not end: {other:?}")),
         }
+    }
+
+    fn bay(&self, executor: &Executor) -> Bay {
+        Bay {
+            array: self.array.clone(),
+            plan: self.plan.fast.clone(),
+            durable: self.plan.disk,
+            executor: executor.clone(),
+        }
+    }
+
+    /// What happens to the legs of a super-disk while the power is off. Whether the fast one must not be believed in anything then.
+    fn befall(&mut self, life: &Life) -> bool {
+        if self.plan.fast.is_none() {
+            return false;
+        }
+        let mut rng = self.rng.fork();
+        let stale = self.array.lock().befall(life.fast, &mut rng);
+        let mut durable = self.device.lock();
+        durable.uncover();
+        if std::mem::take(&mut self.complete) && life.fast == FastFate::Kept {
+            // Behind the superblocks and what the super-disk keeps for itself.
+            (0..life.covered_flips).for_each(|_| durable.flip_covered(1 << 20));
+        }
+        stale && self.plan.is_calm() && !matches!(life.fast, FastFate::Rotten(_)) && !durable.counts.damage()
     }
 
     fn live(
@@ -281,6 +341,7 @@ impl History {
         idle: bool,
     ) -> Result<(Lived, Option<crate::life::Contents>), String> {
         self.lives += 1;
+        let stale = self.befall(&life);
         *self.shared.at_start.lock() = self.device.lock().counts;
         if life.index == IndexFate::Deleted {
             self.delete_index();
@@ -288,13 +349,13 @@ impl History {
         let now = self.now.as_nanos() as u64;
         self.trace.say(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(self.device.clone(), executor.clone(), self.plan.disk));
-        let (after, opened) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None::<Store>)));
+        let (after, opened) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new((None, None))));
+        let complete = Arc::new(AtomicBool::new(false));
         let machine = Machine {
             shared: self.shared.clone(),
             plan: self.plan.clone(),
             executor: executor.clone(),
-            disk,
+            bay: self.bay(&executor),
             index: self.index.clone(),
             rng: self.rng.fork(),
             finish: life.finish,
@@ -304,6 +365,7 @@ impl History {
             idle,
             after: after.clone(),
             opened: opened.clone(),
+            complete: complete.clone(),
         };
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
@@ -311,15 +373,15 @@ impl History {
         let end = executor.run(machine.live(), STEPS_MAX, TIME_MAX);
         {
             // Nothing that happens while the pieces fall reaches the medium.
+            self.array.lock().cut();
             let mut platter = self.device.lock();
-            platter.rates = Default::default();
-            platter.cut();
             let room = platter.capacity_bytes();
             platter.room_bytes = room;
         }
-        if let Some(store) = opened.lock().take() {
-            self.note(&store);
-        }
+        self.complete = complete.load(Ordering::Relaxed);
+        let (store, superdisk) = std::mem::take(&mut *opened.lock());
+        let healed = self.note(store.as_ref(), superdisk.as_deref());
+        drop((store, superdisk));
         self.now = executor.shut_down();
         let lived = match end {
             End::Done(lived) => lived?,
@@ -328,19 +390,32 @@ impl History {
             End::Limit(which, names) => return Err(format!("no end within the bound of {which}: {}", tally(&names))),
             End::Panic(task, said) => return Err(format!("panic in {task}: {said}")),
         };
+        if stale && healed > 0 {
+            return Err(format!("a fast leg that had been away was believed: {healed} times other bytes were needed"));
+        }
         self.cuts += u64::from(lived == Lived::Cut);
         let contents = after.lock().take();
         Ok((lived, contents))
     }
 
-    /// What was done in the background.
-    fn note(&self, store: &Store) {
-        let log = store.status().log;
+    /// What was done in the background. How often a copy was not what it should have been.
+    fn note(&self, store: Option<&Store>, superdisk: Option<&Superdisk>) -> u64 {
         let mut counts = self.shared.counts.lock();
+        if let Some(superdisk) = superdisk {
+            let status = superdisk.status();
+            counts.reads_fast += status.reads_fast;
+            counts.rebuilt_bytes += status.rebuilt_bytes;
+        }
+        let Some(store) = store else { return 0 };
+        let log = store.status().log;
         counts.recycled += log.compaction.recycled;
         counts.records_moved += log.compaction.records_moved;
         counts.chunks_moved += log.compaction.chunks_moved;
         counts.scrubs += log.scrub.passes;
+        let [durable, fast] = log.heal.healed;
+        counts.healed_durable += durable;
+        counts.healed_fast += fast;
+        if superdisk.is_some() { durable + fast + log.reads_healed } else { 0 }
     }
 
     fn delete_index(&mut self) {
