@@ -110,6 +110,10 @@ pub(super) async fn open(
     env: Env,
     options: SuperdiskOptions,
 ) -> io::Result<Arc<Shared>> {
+    if fast.as_ref().is_some_and(|fast| Arc::ptr_eq(fast, &durable)) {
+        let text = format!("{} is given as both legs of one super-disk", durable.describe());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     if durable.len() < DURABLE_RESERVED {
         durable.reserve(DURABLE_RESERVED).await?;
     }

@@ -161,6 +161,7 @@ impl Disk for Superdisk {
         let shared = self.shared.clone();
         Box::pin(async move {
             match copy {
+                0 if shared.options.sabotage == SuperdiskSabotage::TrustStale => shared.read(offset, len).await,
                 0 => shared.read_durable(offset, len).await,
                 1 => shared.read_copy_fast(offset, len).await,
                 _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("a super-disk has no copy {copy}"))),

@@ -58,7 +58,7 @@ impl Default for SuperdiskOptions {
             hedge_min: Duration::from_millis(2),
             hedge_max: Duration::from_millis(50),
             fast_overdue_max: 8,
-            rebuild_bytes_s: 200 << 20,
+            rebuild_bytes_s: 100 << 20,
             rebuild_settle: Duration::from_secs(1),
             region_bytes: 1 << 20,
             map_save_interval: Duration::from_secs(2),
@@ -77,6 +77,7 @@ pub enum SuperdiskSabotage {
     None,
     /// Writes and flushes complete when the fast leg has them; the durable leg follows.
     AckOnFast,
-    /// A fast leg of an older generation is taken as clean, with all that it holds.
+    /// A fast leg of an older generation is taken as clean, with all that it holds, and as good as the durable leg also for who asks for copy 0:
+    /// else the layers above would find and heal what is old.
     TrustStale,
 }

@@ -92,6 +92,7 @@ async fn a_fast_leg_of_last_week_is_rebuilt_and_trusting_it_would_show() {
         let disk = legs.open_with(SuperdiskOptions { sabotage, ..options() }).await;
         let bytes = disk.read(DATA, 16 * BLOCK).await.expect("read");
         assert_is(&bytes, DATA, if trusting { 1 } else { 2 });
+        assert_is(&disk.read_copy(0, DATA, BLOCK).await.expect("read"), DATA, if trusting { 1 } else { 2 });
         if !trusting {
             assert_eq!(disk.status().fast, FastState::Stale);
             legs.until_clean(&disk).await;
