@@ -260,6 +260,9 @@ impl Plan {
             rot_every,
             pictures: rng.one_in(2),
         });
+        // It reads both legs: pass after pass would be most of what such a run does.
+        let scrub = &mut self.store.log.scrub;
+        scrub.interval = scrub.interval.max(Duration::from_millis(500));
         let calm = self.is_calm();
         for life in &mut self.lives {
             life.fast = match rng.below(20) {

@@ -12,6 +12,9 @@ fn seeds_pass() {
     // A pool that never ran out of room, nor used an extent again, would prove little.
     assert!(done.recycled > 1000 && done.records_moved > 500 && done.chunks_moved > 500, "{report:?}");
     assert!(done.full > 10 && done.scrubs > 100, "{report:?}");
+    // Half of them over a super-disk, whose legs heal each other.
+    assert!(report.pairs > 50 && done.reads_fast > 10_000 && done.rebuilt_bytes > 0, "{report:?}");
+    assert!(done.healed_fast > 100 && done.healed_durable > 5, "{report:?}");
 }
 
 #[test]
