@@ -70,15 +70,27 @@ def make_server(tmp_path):
 
 
 @pytest.fixture
-def fuse_disk(tmp_path):
-    """A disk that misbehaves on command."""
+def make_fuse_disk(tmp_path):
+    """Makes disks that misbehave on command."""
     reason = fuse.missing()
     if reason:
         pytest.skip(reason)
-    disk = fuse.FuseDisk(tmp_path / "fuse")
-    yield disk
-    disk.close()
-    shutil.rmtree(disk.backing, ignore_errors=True)
+    disks = []
+
+    def make(name="fuse"):
+        disks.append(fuse.FuseDisk(tmp_path / name))
+        return disks[-1]
+
+    yield make
+    for disk in disks:
+        disk.close()
+        shutil.rmtree(disk.backing, ignore_errors=True)
+
+
+@pytest.fixture
+def fuse_disk(make_fuse_disk):
+    """A disk that misbehaves on command."""
+    return make_fuse_disk()
 
 
 @pytest.fixture

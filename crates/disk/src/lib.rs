@@ -35,5 +35,7 @@ pub use mem::MemDisk;
 pub use options::{DiskOptions, IoMode};
 pub use slow::{Slow, SlowHandle, Slowness};
 pub use stripe::{Stripe, StripeOptions};
-pub use superdisk::{FastState, Superdisk, SuperdiskOptions, SuperdiskSabotage, SuperdiskStatus};
+pub use superdisk::{
+    Comparison, DIFFERENCES_MAX, FastState, Superdisk, SuperdiskOptions, SuperdiskSabotage, SuperdiskStatus,
+};
 pub use zones::{Zone, ZoneState, Zoned, ZonedOptions};

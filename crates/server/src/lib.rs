@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod credentials;
 pub mod datadir;
+pub mod disks;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod net;

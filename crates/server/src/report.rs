@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::config::Size;
+use crate::disks::words;
 
 /// A size for people: three digits or so.
 pub fn size(bytes: u64) -> String {
@@ -71,6 +72,9 @@ pub fn table(status: &Value) -> String {
             let _ = write!(value, ", {}: {trouble}", text("state").to_uppercase().replace('_', "-"));
         }
         line("  of it", value);
+    }
+    if let Some(superdisk) = words::line_in(&status["superdisk"]) {
+        line("super-disk", superdisk);
     }
     if let (Some(used), Some(limit)) = (number("/disk/len_bytes"), number("/disk/geometry/capacity_bytes")) {
         line("pool", format!("{} of at most {}", size(used), size(limit)));

@@ -32,6 +32,7 @@ class Writer:
         self.acknowledged = {}  # key -> digest or ABSENT
         self.unknown = {}  # key -> what else it may hold
         self.touched = set()
+        self.attempts = {}  # key -> all that it was ever to hold, in order
         self.count = 0
         self.refused = {}
         self.stopping = threading.Event()
@@ -60,6 +61,7 @@ class Writer:
             after = digest(data)
         self.touched.add(key)
         self.unknown.setdefault(key, []).append(after)
+        self.attempts.setdefault(key, []).append(after)
         status, _, text = target.request(method, f"/{self.bucket}/{key}", data, connection=connection)
         if status in (200, 204):
             self.acknowledged[key] = after
@@ -74,6 +76,18 @@ class Writer:
 
     def may_hold(self, key):
         return [self.acknowledged.get(key, ABSENT), *self.unknown.get(key, [])]
+
+    def moment(self):
+        """What a copy may hold that is made from now on, for each key: see `allowed`."""
+        # In this order: what is acknowledged in between is in both.
+        marks = {key: len(tried) for key, tried in list(self.attempts.items())}
+        return marks, dict(self.acknowledged)
+
+    def allowed(self, moment, key):
+        """What a copy may hold that was made after `moment`: what was acknowledged then, or what was tried since."""
+        marks, acknowledged = moment
+        # The last one tried then may have been under way.
+        return [acknowledged.get(key, ABSENT), *self.attempts.get(key, [])[max(0, marks.get(key, 0) - 1):]]
 
     def settle(self, key, found):
         """What a key holds now is what it held before the next crash."""

@@ -15,7 +15,7 @@ use super::map::RegionMap;
 use super::options::SuperdiskOptions;
 use super::pair::{FAST_START, Identity};
 use super::read::Hedge;
-use crate::{BLOCK, Disk};
+use crate::{BLOCK, BufPool, Disk};
 
 /// How the fast leg is, apart from what the map says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Bytes of writes on their way to the fast leg.
     pub(crate) pending: AtomicU64,
+    /// Memory for them: the caller's may be one of a few buffers, and a fast leg that hangs must not keep it.
+    pub(crate) copies: BufPool,
     /// Fast reads that are overdue.
     pub(crate) overdue: AtomicU64,
     errors_in_a_row: AtomicU32,
@@ -161,6 +163,8 @@ impl Shared {
     ) -> Arc<Self> {
         let pace = Pace::new(options.rebuild_bytes_s, Duration::from_millis(100), env.clone());
         let hedge = || Mutex::new(Hedge::new(&options));
+        // Size classes round up by a quarter.
+        let copies = BufPool::new(usize::try_from(options.fast_pending_bytes_max / 4 * 5).unwrap_or(usize::MAX));
         let state = State {
             // A first saving comes soon in any case.
             saved_changes: u64::MAX,
@@ -184,6 +188,7 @@ impl Shared {
             state: Mutex::new(state),
             counters: Counters::default(),
             pending: AtomicU64::new(0),
+            copies,
             overdue: AtomicU64::new(0),
             errors_in_a_row: AtomicU32::new(0),
             completed: AtomicU64::new(0),

@@ -8,6 +8,7 @@
 //! are the two tasks in the background, `attach` and `pair` find out what belongs together.
 
 mod attach;
+mod compare;
 mod core;
 mod heal;
 mod map;
@@ -32,6 +33,7 @@ use steadfast_flow::{BoxFuture, Env};
 use self::core::Shared;
 use crate::label::Found;
 use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Zone};
+pub use compare::{Comparison, DIFFERENCES_MAX};
 pub use options::{SuperdiskOptions, SuperdiskSabotage};
 pub use status::{FastState, SuperdiskStatus};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Limits of a [`super::Superdisk`]. The defaults suit local SSDs in front of a network disk or a hard drive.
 #[derive(Debug, Clone)]
 pub struct SuperdiskOptions {
-    /// Writes on their way to the fast leg, in bytes; above it a write goes to the durable leg only. They hold memory of the durable leg's
-    /// buffer pool, so keep it well below that pool.
+    /// Writes on their way to the fast leg, in bytes; above it a write goes to the durable leg only. They are copied into memory of
+    /// their own, so that a fast leg that hangs keeps nobody's buffers.
     pub fast_pending_bytes_max: u64,
     /// A fast write or flush that has not returned after this long means that the leg has failed.
     pub fast_write_limit: Duration,

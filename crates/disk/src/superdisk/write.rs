@@ -128,10 +128,21 @@ impl Shared {
         let mut durable = Durable { request: Some(request), begun: false, end: Some(end) };
         // The durable leg first: the commit waits for it.
         let first = futures::poll!(&mut durable);
+        // In memory of its own: nobody waits for the fast leg, and nobody's buffer may.
         let sent = match (fast, op) {
             (Some(fast), Some(op)) => {
                 let pending = data.len() as u64;
-                Some(self.send_fast(&fast, offset, data, op, pending, true))
+                match self.copies.try_get(data.len()) {
+                    Some(mut copy) => {
+                        copy.put(&data);
+                        Some(self.send_fast(&fast, offset, copy.freeze(), op, pending, true))
+                    }
+                    None => {
+                        // The operation ends without the fast leg: what it holds there is copied later.
+                        self.pending.fetch_sub(pending, SeqCst);
+                        None
+                    }
+                }
             }
             _ => None,
         };

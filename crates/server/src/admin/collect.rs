@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-use super::Source;
+use super::{Source, superdisk};
 
 /// How a value of the status becomes a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,7 @@ impl Collector for StatusCollector {
                 encode(&mut encoder, metric, value)?;
             }
         }
+        superdisk::encode(&mut encoder, &status)?;
         bounds(&mut encoder, &status)
     }
 }

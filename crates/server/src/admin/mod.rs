@@ -2,6 +2,7 @@
 
 pub mod collect;
 pub mod metrics;
+pub mod superdisk;
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod disk;
 mod format;
 mod options;
 mod probe;
@@ -48,6 +49,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Make a pool.
     Format(format::FormatArgs),
+    /// The disks of a pool.
+    Disk(disk::DiskArgs),
 }
 
 /// Why a command ended without having done what was asked.
@@ -83,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Probe(args) => probe::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Format(args) => format::run(args),
+        Command::Disk(args) => disk::run(args),
     };
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),

@@ -31,15 +31,22 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Runs it.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let body = get(&args.admin, "/status")?;
-    let status: Value = serde_json::from_slice(&body)
-        .map_err(|e| format!("{} is not the admin port of a Steadfast server: {e}", args.admin))?;
+    let status = ask(&args.admin)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {
         print!("{}", crate::report::table(&status));
     }
     if status["ready"] == Value::Bool(true) { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// The status of the server with this admin port.
+///
+/// # Errors
+/// When there is none, for people.
+pub fn ask(url: &str) -> Result<Value, String> {
+    let body = get(url, "/status")?;
+    serde_json::from_slice(&body).map_err(|e| format!("{url} is not the admin port of a Steadfast server: {e}"))
 }
 
 /// A GET of HTTP/1.0, which needs no client library: one request, and the answer ends with the connection.

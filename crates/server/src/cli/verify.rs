@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast_disk::Disk;
+use steadfast_disk::{Comparison, Disk, Superdisk};
 use steadfast_flow::Env;
 use steadfast_log::VerifyReport;
 use steadfast_store::{Names, named_chunks};
@@ -15,19 +15,26 @@ use super::progress::Progress;
 use super::{DataArgs, Failure};
 use crate::config::Config;
 use crate::datadir::DataDir;
+use crate::disks::open::{open_durable, open_fast_alone};
 use crate::report::size;
-use crate::serve::{self, engine};
+use crate::serve;
 
 /// Arguments of `verify`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Reads the whole pool and compares everything with its checksums. The server must not run. Nothing is \
-changed. Exit code 3 when something is damaged.\n\n\
+changed. Exit code 3 when something is damaged. Of a super-disk the durable leg alone is checked, for it is the pool; with --fast, the fast leg is compared \
+with it: all that its map calls valid must be the same after a clean stop (after a crash, what was written last may differ, and is repaired when it is \
+read).\n\n\
 Example:\n  steadfast verify --data /var/lib/steadfast"
 )]
 pub struct VerifyArgs {
     #[command(flatten)]
     data: DataArgs,
+
+    /// Compare the fast leg of a super-disk with the pool, too
+    #[arg(long)]
+    fast: bool,
 
     /// Print the report as JSON
     #[arg(long)]
@@ -41,22 +48,62 @@ const SHOWN_MAX: usize = 50;
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     let data = DataDir::open(&config.data.dir)?;
+    if args.fast && config.superdisk.fast.0.is_empty() {
+        return Err("--fast: superdisk.fast names no disk".into());
+    }
     if !config.data.disks.0.is_empty() {
         return many(&config, args.json);
     }
-    let path = config.pool_path();
-    let (report, names) = super::block_on(async {
+    let paths: Vec<String> = config.pool_paths().iter().map(|path| path.display().to_string()).collect();
+    let path = std::path::PathBuf::from(paths.join(", "));
+    let (report, names, fast) = super::block_on(async {
         let env = Env::tokio();
-        let disk = engine::open_disk(&path, &config, &env, false).await?;
-        verify(&disk, &path, env).await
+        // The durable leg alone: what is promised is there.
+        let disk = open_durable(&config, &env).await?;
+        let (report, names) = verify(&disk, &path, env.clone()).await?;
+        let fast = if args.fast { Some(compare(&disk, &config, &env).await?) } else { None };
+        Ok((report, names, fast))
     })?;
     drop(data);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&as_value(&report, &names)?)?);
+        let mut shown = as_value(&report, &names)?;
+        if let Some(fast) = &fast {
+            shown["fast"] = json!(fast);
+        }
+        println!("{}", serde_json::to_string_pretty(&shown)?);
     } else {
         print(&path, &report, &names);
+        if let Some(fast) = &fast {
+            print_fast(fast);
+        }
     }
-    if report.is_clean() { Ok(()) } else { Err(Failure::Found) }
+    let same = fast.is_none_or(|fast| fast.differing_blocks == 0);
+    if report.is_clean() && same { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// Compares the fast leg with the durable one.
+async fn compare(durable: &Arc<dyn Disk>, config: &Config, env: &Env) -> Result<Comparison, String> {
+    let fast = open_fast_alone(config, env).await?;
+    let mut progress = Progress::new(env.clone());
+    let show = |done: u64, total: u64| progress.show("comparing", done as f64 / total.max(1) as f64);
+    let found = Superdisk::compare(durable, &fast, show).await;
+    progress.clear();
+    found.map_err(|e| format!("{}: {e}", fast.describe()))
+}
+
+fn print_fast(fast: &Comparison) {
+    if let Some(why) = &fast.nothing {
+        println!("fast leg: nothing on it counts: {why}; the next start rebuilds it");
+        return;
+    }
+    for offset in fast.differing.iter().take(SHOWN_MAX) {
+        println!("fast leg: the block of the pool at {offset} differs, or cannot be read");
+    }
+    let found = match fast.differing_blocks {
+        0 => "all the same".to_owned(),
+        blocks => format!("{blocks} blocks DIFFER (they are repaired from the pool when they are read)"),
+    };
+    println!("fast leg: {} valid, {found}", size(fast.compared_bytes));
 }
 
 /// Reads all that is on a disk.

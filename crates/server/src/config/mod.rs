@@ -18,7 +18,7 @@ pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, pars
 
 pub use settings::{
     AdminSection, Config, DataSection, LimitsSection, LogSection, OutputSection, S3Section, ServerSection,
-    StoreSection, TlsSection,
+    StoreSection, SuperdiskSection, TlsSection,
 };
 
 /// Reads a configuration file's text, over the defaults.
@@ -143,6 +143,27 @@ impl Config {
         {
             return Err(ConfigError::new(format!("data.extent_size is {bytes}: use a power of two")));
         }
+        let stripe = !self.data.stripe.0.is_empty();
+        if stripe && self.data.pool.is_some() {
+            return Err(ConfigError::new("data.pool and data.stripe both say where the pool is: set one of them"));
+        }
+        if stripe && !self.data.disks.0.is_empty() {
+            return Err(ConfigError::new("data.disks and data.stripe both say where the pool is: set one of them"));
+        }
+        if !self.data.disks.0.is_empty() && !self.superdisk.fast.0.is_empty() {
+            return Err(ConfigError::new(
+                "superdisk.fast goes with one durable leg (data.pool or data.stripe): it does not go with data.disks yet",
+            ));
+        }
+        if self.data.stripe.0.len() == 1 {
+            return Err(ConfigError::new("data.stripe names one disk: use data.pool for that, or name two or more"));
+        }
+        if let Some(path) = self.fast_paths().iter().find(|path| self.pool_paths().contains(path)) {
+            return Err(ConfigError::new(format!(
+                "superdisk.fast names {}, which is where the pool is: a super-disk needs different disks",
+                path.display()
+            )));
+        }
         crate::output::targets(&self.output.level)
             .map(|_| ())
             .map_err(|e| ConfigError::new(format!("output.level: {e}")))
@@ -171,12 +192,24 @@ impl Config {
         out
     }
 
-    /// Where the pool is.
-    pub fn pool_path(&self) -> PathBuf {
-        match &self.data.pool {
-            Some(path) => self.data.dir.join(path),
-            None => self.data.dir.join("pool"),
+    /// Where the pool is: one file or device, or the disks of a stripe in their order.
+    pub fn pool_paths(&self) -> Vec<PathBuf> {
+        if !self.data.stripe.0.is_empty() {
+            return self.in_dir(&self.data.stripe);
         }
+        match &self.data.pool {
+            Some(path) => vec![self.data.dir.join(path)],
+            None => vec![self.data.dir.join("pool")],
+        }
+    }
+
+    /// The fast disks of a super-disk, in their order.
+    pub fn fast_paths(&self) -> Vec<PathBuf> {
+        self.in_dir(&self.superdisk.fast)
+    }
+
+    fn in_dir(&self, paths: &Paths) -> Vec<PathBuf> {
+        paths.0.iter().map(|path| self.data.dir.join(path)).collect()
     }
 }
 

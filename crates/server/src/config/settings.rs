@@ -29,6 +29,9 @@ sections! {
         /// Instead of `pool`: several disks, each with a log of its own and its share of the objects, as in ["/dev/sdb", "/dev/sdc"].
         /// Throughput grows with them; one that is missing takes only its own share with it.
         disks: Paths = Paths::default();
+        /// Instead of `pool`: several equal disks, written in turns as one, as in ["/dev/sdb", "/dev/sdc"]. `steadfast format` makes it. Without
+        /// one of them the pool cannot be read.
+        stripe: Paths = Paths::default();
         /// The largest size that a pool file may grow to, set when it is made. Empty: what the file system has.
         pool_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
         /// Size of an extent, set when the pool is made; a power of two. Empty: chosen from the pool's size.
@@ -41,6 +44,17 @@ sections! {
         write_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
         /// Memory for data that is read from the disk.
         read_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
+    }
+
+    /// A super-disk: fast local disks beside a pool on a slow or distant one. Writes are answered when the pool has them, reads come from the
+    /// fast disks. These may be lost, wiped or replaced at any time, at the price of speed alone.
+    superdisk: SuperdiskSection {
+        /// The fast disks: devices, or files relative to `data.dir`; several are written in turns as one. None: no super-disk.
+        fast: Paths = Paths::default();
+        /// How large each file among them is made. Empty: all of them together as large as `data.pool_size`.
+        fast_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
+        /// Bytes a second that are copied onto fast disks that are new or were away, at most; "0 B" for no bound.
+        rebuild_rate: Size = Size::mib(200), in 0..=1_099_511_627_776;
     }
 
     /// How data becomes durable.

@@ -77,6 +77,31 @@ fn contradictions_are_refused() {
 }
 
 #[test]
+fn lists_of_disks() {
+    let paths = |paths: &[&str]| paths.iter().map(std::path::PathBuf::from).collect::<Vec<_>>();
+    let text = "[data]\ndir = \"d\"\npool = \"/dev/x\"\n[superdisk]\nfast = [\"/dev/a\", \"b\"]\n";
+    let config = parse(text).expect("valid");
+    assert_eq!(config.pool_paths(), paths(&["/dev/x"]));
+    assert_eq!(config.fast_paths(), paths(&["/dev/a", "d/b"]));
+    assert_eq!(parse(&config.to_toml()), Ok(config));
+    let config = parse("[data]\nstripe = [\"/dev/a\", \"/dev/b\"]\n[superdisk]\nfast = \"/dev/c\"\n").expect("valid");
+    assert_eq!(config.pool_paths(), paths(&["/dev/a", "/dev/b"]));
+    assert_eq!(config.fast_paths(), paths(&["/dev/c"]));
+    let mut config = Config::default();
+    config.set_text("superdisk.fast", "/dev/a, /dev/b").expect("valid");
+    assert_eq!(config.fast_paths(), paths(&["/dev/a", "/dev/b"]));
+    config.set_text("superdisk.fast", "").expect("valid");
+    assert_eq!(config, Config::default());
+
+    assert!(message("[superdisk]\nfast = [\"/dev/a\", 7]").contains("a list of paths"));
+    assert!(message("[superdisk]\nfast = [\"/dev/a\", \"/dev/a\"]").contains("stands there twice"));
+    assert!(message("[superdisk]\nfast = 7").contains("a list of paths"));
+    assert!(message("[data]\npool = \"/dev/a\"\nstripe = [\"/dev/b\", \"/dev/c\"]").contains("set one of them"));
+    assert!(message("[data]\nstripe = [\"/dev/b\"]").contains("use data.pool"));
+    assert!(message("[data]\npool = \"/dev/a\"\n[superdisk]\nfast = [\"/dev/a\"]").contains("where the pool is"));
+}
+
+#[test]
 fn the_environment_goes_over_the_file() {
     let mut config = parse("[s3]\nlisten = \"127.0.0.1:1\"\n[limits]\nconnections = 7").expect("valid");
     let env = [("STEADFAST_S3_LISTEN", "127.0.0.1:2"), ("STEADFAST_ACCESS_KEY", "x"), ("HOME", "/")];

@@ -4,19 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast_disk::{Disk, DiskOptions, FileDisk};
 use steadfast_flow::Env;
 use steadfast_log::check::Damage;
 use steadfast_log::{CompactionOptions, FormatOptions, Log, LogOptions, LogState, ScrubOptions, ScrubStatus};
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
 use super::many;
-use crate::config::{Config, IoMode};
+use crate::config::Config;
 use crate::datadir::DataDir;
+use crate::disks::open::{self, FastLeg, Taking, open_file};
 
 /// Disk and store. Cloning shares them.
 #[derive(Clone)]
@@ -28,7 +27,8 @@ pub struct Engine {
 /// What the store is on.
 #[derive(Clone)]
 enum Disks {
-    One(Arc<dyn Disk>),
+    /// One, which may be a stripe or a super-disk.
+    One(open::Disks),
     /// Several, each with a log of its own.
     Many(many::Disks),
 }
@@ -52,19 +52,27 @@ impl Engine {
             );
             return Ok(Self { disks: Disks::Many(disks), store });
         }
-        let path = config.pool_path();
-        if !is_block_device(&path) && !path.exists() {
-            refuse_to_forget(&path, data)?;
-            create(&path, config, env).await?;
+        let paths = config.pool_paths();
+        if let [path] = &paths[..]
+            && !path.exists()
+        {
+            refuse_to_forget(path, data)?;
+            create(path, config, env).await?;
             tracing::info!(pool = %path.display(), "a new pool has been made");
         }
-        let disk = open_disk(&path, config, env, false).await?;
-        tracing::info!(disk = %disk.describe(), "opening the pool");
+        let disks = open::Disks::open(config, env, Taking::Safe).await?;
+        tracing::info!(disk = %disks.top().describe(), "opening the pool");
         let begun = env.now();
         let index = IndexKind::Lsm(data.index());
-        let (store, report) = Store::open(disk.clone(), index, env.clone(), store_options(config))
-            .await
-            .map_err(|e| format!("{}: {e}", path.display()))?;
+        let opened = Store::open(disks.top().clone(), index, env.clone(), store_options(config)).await;
+        let (store, report) = match opened {
+            Ok(opened) => opened,
+            Err(e) => {
+                disks.close().await;
+                let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+                return Err(format!("{}: {e}", shown.join(", ")));
+            }
+        };
         let took_ms = env.now().saturating_sub(begun).as_millis();
         tracing::info!(
             took_ms,
@@ -72,7 +80,15 @@ impl Engine {
             replayed_records = report.replayed_records,
             "the pool is open"
         );
-        Ok(Self { disks: Disks::One(disk), store })
+        Ok(Self { disks: Disks::One(disks), store })
+    }
+
+    /// How the super-disk is, if there is one.
+    pub fn superdisk(&self) -> Option<FastLeg> {
+        match &self.disks {
+            Disks::One(disks) => disks.superdisk(),
+            Disks::Many(_) => None,
+        }
     }
 
     /// The store.
@@ -134,14 +150,25 @@ impl Engine {
     /// Puts disk and store into `status`.
     pub fn describe(&self, status: &mut Value) {
         status["disk"] = match &self.disks {
-            Disks::One(disk) => json!({
-                "description": disk.describe(),
-                "geometry": disk.geometry(),
-                "len_bytes": disk.len(),
-                "stats": disk.stats(),
-            }),
+            Disks::One(disks) => {
+                let disk = disks.top();
+                json!({
+                    "description": disk.describe(),
+                    "geometry": disk.geometry(),
+                    "len_bytes": disk.len(),
+                    "stats": disk.stats(),
+                })
+            }
             Disks::Many(disks) => disks.describe(),
         };
+        status["disks"] = match &self.disks {
+            Disks::One(disks) => disks.list(),
+            Disks::Many(disks) => disks.list(),
+        };
+        if let Some(fast) = self.superdisk() {
+            status["superdisk"] = fast.status().clone();
+            status["superdisk"]["degraded"] = json!(fast.degraded());
+        }
         status["store"] = json!(self.store.status());
     }
 
@@ -150,7 +177,14 @@ impl Engine {
     /// # Errors
     /// When that fails or takes longer than `deadline`: nothing acknowledged is lost, the next start replays more.
     pub async fn close(&self, deadline: Duration, env: &Env) -> Result<(), String> {
-        match env.timeout(deadline.max(Duration::from_secs(1)), self.store.close()).await {
+        let closing = async {
+            let closed = self.store.close().await;
+            if let Disks::One(disks) = &self.disks {
+                disks.close().await;
+            }
+            closed
+        };
+        match env.timeout(deadline.max(Duration::from_secs(1)), closing).await {
             Some(Ok(())) => Ok(()),
             Some(Err(e)) => Err(format!("the pool could not be closed cleanly ({e}); the next start recovers it")),
             None => Err("the pool could not be closed in time; the next start recovers it".to_owned()),
@@ -193,37 +227,13 @@ pub async fn create(path: &Path, config: &Config, env: &Env) -> Result<(), Strin
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
         _ => {}
     }
-    let disk = open_disk(&unfinished, config, env, true).await?;
+    let limit = config.data.pool_size.map(|size| size.0);
+    let disk = open_file(&unfinished, config, env, limit, true).await?;
     Log::format(&disk, env, &format_options(config, false)).await.map_err(|e| format!("{shown}: {e}"))?;
     drop(disk);
     std::fs::rename(&unfinished, path).map_err(fail)?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(parent).and_then(|d| d.sync_all()).map_err(fail)
-}
-
-/// Opens a pool's disk.
-///
-/// # Errors
-/// What the operating system says, for people.
-pub async fn open_disk(path: &Path, config: &Config, env: &Env, create: bool) -> Result<Arc<dyn Disk>, String> {
-    let options = DiskOptions {
-        io: match config.data.io {
-            IoMode::Auto => steadfast_disk::IoMode::Auto,
-            IoMode::Uring => steadfast_disk::IoMode::Uring,
-            IoMode::Threads => steadfast_disk::IoMode::Threads,
-        },
-        create,
-        queue_depth: config.data.queue_depth,
-        pool_bytes: config.data.write_buffers.bytes(),
-        read_pool_bytes: config.data.read_buffers.bytes(),
-        file_limit_bytes: config.data.pool_size.map(|size| size.0),
-        ..DiskOptions::default()
-    };
-    let path = path.to_owned();
-    env.blocking(move || FileDisk::open(&path, &options))
-        .await
-        .unwrap_or_else(|| Err(io::Error::other("opening it panicked")))
-        .map_err(|e| e.to_string())
 }
 
 /// How a pool is laid out.

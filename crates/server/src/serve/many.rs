@@ -42,6 +42,24 @@ impl Disks {
         self.0.iter().map(one).collect()
     }
 
+    /// Every disk, for people and scripts.
+    pub fn list(&self) -> Value {
+        let rows = self.0.iter().enumerate().map(|(index, (path, disk))| {
+            json!({
+                "role": "durable",
+                "index": index,
+                "count": self.0.len(),
+                "path": path,
+                "device": is_block_device(path),
+                "size_bytes": disk.as_ref().map_or(0, |disk| disk.len()),
+                "state": if disk.is_ok() { "in use" } else { "missing" },
+                "holds": disk.as_ref().err(),
+                "stats": disk.as_ref().ok().map(|disk| disk.stats()),
+            })
+        });
+        Value::Array(rows.collect())
+    }
+
     /// All of them as one, for the status: sums.
     pub fn describe(&self) -> Value {
         let mut sum = Value::Null;

@@ -24,6 +24,7 @@ use crate::admin::metrics::Requests;
 use crate::config::{Config, EtagKind};
 use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
+use crate::disks::words;
 use crate::net::listener::{Door, Port, Tls};
 use crate::net::tls;
 use engine::Engine;
@@ -163,6 +164,7 @@ async fn serve_engine(
     state.serving(Serving { engine: engine.clone(), door: door.clone() });
     env.spawn("latch watch", watch_latch(env.clone(), engine.clone(), state.clone()));
     env.spawn("damage watch", watch_damage(env.clone(), engine.clone(), state.clone()));
+    env.spawn("super-disk watch", watch_superdisk(env.clone(), engine.clone(), state.clone()));
     let (stop, stopped) = watch::channel(false);
     let mut ended = start(env, port, S3(door), stopped, config.server.stop_deadline);
     ready();
@@ -261,6 +263,59 @@ async fn watch_damage(env: Env, engine: Engine, state: Arc<State>) {
                  (smartctl -a, dmesg), copy what is concerned again from its source, and replace the disk if more follows"
             );
         }
+        env.sleep(EVERY).await;
+    }
+}
+
+/// Says when the fast leg changes its state, and what to do about it.
+async fn watch_superdisk(env: Env, engine: Engine, state: Arc<State>) {
+    const EVERY: Duration = Duration::from_millis(500);
+    // Whatever is written makes a place of the fast leg unclean for a moment: only what lasts is said.
+    const LASTS: u32 = 4;
+    let (mut said, mut seen, mut lasted) = (String::new(), String::new(), 0);
+    let (mut quarantined, mut healed) = (0, [0; 2]);
+    while !state.is_stopping() {
+        let Some(fast) = engine.superdisk() else { return };
+        let n = |key: &str| fast.status()[key].as_u64().unwrap_or_default();
+        if fast.state() == seen {
+            lasted += 1;
+        } else {
+            fast.state().clone_into(&mut seen);
+            lasted = 0;
+        }
+        let passing = matches!(fast.state(), "clean" | "rebuilding") && lasted < LASTS;
+        if fast.state() != said && !passing {
+            let line = words::line(&fast);
+            match words::advice(&fast) {
+                Some(advice) => tracing::warn!("super-disk: {advice}"),
+                None => tracing::info!("super-disk: {line}"),
+            }
+            fast.state().clone_into(&mut said);
+        }
+        if n("regions_quarantined") > quarantined {
+            quarantined = n("regions_quarantined");
+            tracing::warn!(
+                regions = quarantined,
+                "super-disk: parts of the fast leg failed again and again and are not used any more; they are served from the pool. What \
+                 to do: look at the fast disks (smartctl -a, dmesg) and replace the one that wears out"
+            );
+        }
+        // The fast leg heals in passing; damage of the pool itself deserves a word each time.
+        let now = [n("healed_fast"), n("healed_durable")];
+        if now[1] > healed[1] {
+            tracing::warn!(
+                healed = now[1] - healed[1],
+                "super-disk: damaged places of the pool were healed from the fast leg. What to do: look at the pool's disk (smartctl -a, \
+                 dmesg), and replace it if more follows"
+            );
+        }
+        if now[0] > healed[0] {
+            tracing::info!(
+                healed = now[0] - healed[0],
+                "super-disk: damaged places of the fast leg were healed from the pool"
+            );
+        }
+        healed = now;
         env.sleep(EVERY).await;
     }
 }

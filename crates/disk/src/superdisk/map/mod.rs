@@ -94,6 +94,15 @@ pub(crate) struct RegionMap {
     pub(crate) urgent: bool,
 }
 
+/// The ranges that a saved map calls valid, in bytes, in order.
+pub(crate) fn saved_spans(entries: &[u8], region_bytes: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    entries.chunks_exact(ENTRY).enumerate().filter_map(move |(i, entry)| {
+        let (lo, hi) = (u16::from_le_bytes([entry[0], entry[1]]) & !ONLY, u16::from_le_bytes([entry[2], entry[3]]));
+        let at = |block: u16| i as u64 * region_bytes + (u64::from(block) * BLOCK as u64).min(region_bytes);
+        (lo < hi).then(|| (at(lo), at(hi)))
+    })
+}
+
 /// The size of regions: as wished, or larger so that the map fits.
 pub(crate) fn region_bytes(wished: u64, capacity: u64) -> u64 {
     let mut bytes = wished.clamp(4 * BLOCK as u64, REGION_BYTES_MAX).next_power_of_two();

@@ -1,0 +1,159 @@
+//! Metrics of a super-disk, read off the status; none where there is no super-disk.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use serde_json::Value;
+
+/// A number of the super-disk's status: its field, its metric's name, whether it only goes up, its scale, what it says.
+type Number = (&'static str, &'static str, bool, f64, &'static str);
+
+/// Those without a label.
+pub const NUMBERS: [Number; 19] = [
+    ("degraded", "superdisk_degraded", false, 1.0, "1 when there should be a fast leg and it is not in use"),
+    ("generation", "superdisk_generation", false, 1.0, "How often the pair has been opened"),
+    ("region_bytes", "superdisk_region_bytes", false, 1.0, "Bytes in a region, the unit of what follows"),
+    ("regions_total", "superdisk_regions", false, 1.0, "Regions that hold something and fit the fast leg"),
+    ("regions_clean", "superdisk_regions_clean", false, 1.0, "Regions wholly readable from the fast leg"),
+    ("regions_to_rebuild", "superdisk_regions_to_rebuild", false, 1.0, "Regions that wait to be copied to it"),
+    ("regions_quarantined", "superdisk_regions_quarantined", false, 1.0, "Regions out of use after repeated failures"),
+    ("rebuilt_bytes", "superdisk_rebuilt_bytes", true, 1.0, "Bytes copied to the fast leg in the background"),
+    ("rebuild_bytes_s", "superdisk_rebuild_bytes_per_second", false, 1.0, "Recent speed of that"),
+    ("rebuild_bytes_s_max", "superdisk_rebuild_limit_bytes_per_second", false, 1.0, "The bound on it; 0 for none"),
+    (
+        "reads_hedged",
+        "superdisk_hedged_reads",
+        true,
+        1.0,
+        "Reads that asked the pool too because the fast leg was late",
+    ),
+    ("hedges_won", "superdisk_hedges_won", true, 1.0, "How many of those the pool answered first"),
+    ("hedge_us", "superdisk_hedge_seconds", false, 1e-6, "After how long a small read asks the pool too"),
+    ("fast_overdue", "superdisk_fast_overdue", false, 1.0, "Reads of the fast leg that are overdue now"),
+    ("heal_failures", "superdisk_heal_failures", true, 1.0, "Repairs that did not succeed, of either leg"),
+    ("fast_writes", "superdisk_fast_writes", true, 1.0, "Writes that went to both legs"),
+    ("skipped_fast_writes", "superdisk_skipped_fast_writes", true, 1.0, "Writes that the fast leg did not get"),
+    ("pending_bytes", "superdisk_pending_bytes", false, 1.0, "Bytes on their way to the fast leg"),
+    ("pending_bytes_max", "superdisk_pending_limit_bytes", false, 1.0, "The bound on them"),
+];
+
+/// A counter of each leg: its metric's name, what it says, and the fields for the legs.
+type ByLeg = (&'static str, &'static str, [(&'static str, &'static str); 2]);
+
+/// Those of each leg, with the label `leg`.
+pub const BY_LEG: [ByLeg; 3] = [
+    ("superdisk_reads", "Reads that the leg answered", [("fast", "reads_fast"), ("durable", "reads_durable")]),
+    ("superdisk_errors", "Errors of the leg", [("fast", "fast_errors"), ("durable", "durable_errors")]),
+    (
+        "superdisk_healed",
+        "Ranges of the leg that were found bad and made good",
+        [("fast", "healed_fast"), ("durable", "healed_durable")],
+    ),
+];
+
+/// The states of a fast leg, for the label `state`.
+pub const STATES: [&str; 6] = ["clean", "rebuilding", "stale", "missing", "foreign", "failed"];
+
+/// Puts them into the answer.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
+    let superdisk = &status["superdisk"];
+    if !superdisk.is_object() {
+        return Ok(());
+    }
+    let number = |field: &str| match &superdisk[field] {
+        Value::Bool(set) => Some(f64::from(u8::from(*set))),
+        value => value.as_f64(),
+    };
+    for (field, name, counter, scale, help) in NUMBERS {
+        let Some(value) = number(field).map(|value| value * scale) else { continue };
+        if counter {
+            let to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(to)?;
+        } else {
+            let to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(to)?;
+        }
+    }
+    for (name, help, legs) in BY_LEG {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (leg, field) in legs {
+            let Some(value) = number(field) else { continue };
+            let labels = [("leg", leg)];
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    let help = "1 for the state that the fast leg is in, 0 for the others";
+    let mut family = encoder.encode_descriptor("superdisk_fast_state", help, None, MetricType::Gauge)?;
+    for state in STATES {
+        let now = superdisk["fast"]["state"].as_str() == Some(state);
+        let labels = [("state", state)];
+        ConstGauge::new(f64::from(u8::from(now))).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::admin::Source;
+    use crate::admin::collect::{StatusCollector, TABLE};
+
+    struct Fixed(Value);
+
+    impl Source for Fixed {
+        fn not_ready(&self) -> Option<String> {
+            None
+        }
+
+        fn status(&self) -> Value {
+            self.0.clone()
+        }
+    }
+
+    fn metrics(status: Value) -> String {
+        let mut registry = Registry::with_prefix("steadfast");
+        registry.register_collector(Box::new(StatusCollector::new(Arc::new(Fixed(status)))));
+        let mut out = String::new();
+        prometheus_client::encoding::text::encode(&mut out, &registry).expect("encoded");
+        out
+    }
+
+    #[test]
+    fn a_super_disk_is_told_of_by_leg_and_state() {
+        let out = metrics(
+            serde_json::json!({"superdisk": {"fast": {"state": "rebuilding"}, "degraded": true, "hedge_us": 2500,
+            "reads_fast": 9, "reads_durable": 2, "healed_fast": 3, "healed_durable": 0, "heal_failures": 1}}),
+        );
+        for line in [
+            "steadfast_superdisk_degraded 1.0",
+            "steadfast_superdisk_hedge_seconds 0.0025",
+            "steadfast_superdisk_reads_total{leg=\"fast\"} 9.0",
+            "steadfast_superdisk_reads_total{leg=\"durable\"} 2.0",
+            "steadfast_superdisk_healed_total{leg=\"fast\"} 3.0",
+            "steadfast_superdisk_heal_failures_total 1.0",
+            "steadfast_superdisk_fast_state{state=\"rebuilding\"} 1.0",
+            "steadfast_superdisk_fast_state{state=\"clean\"} 0.0",
+        ] {
+            assert!(out.lines().any(|l| l == line), "{line} is missing in:\n{out}");
+        }
+        assert!(!metrics(serde_json::json!({"ready": true})).contains("superdisk"));
+    }
+
+    #[test]
+    fn every_number_of_the_status_is_a_metric_and_no_name_is_used_twice() {
+        let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
+        names.extend(NUMBERS.iter().map(|n| n.1));
+        names.extend(BY_LEG.iter().map(|m| m.0));
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

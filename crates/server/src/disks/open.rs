@@ -1,0 +1,422 @@
+//! From the disks that the configuration names to the one that the log drives.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast_disk::{Disk, DiskOptions, FileDisk, Stripe, StripeOptions, Superdisk, SuperdiskOptions};
+use steadfast_flow::Env;
+
+use super::contents::{Contents, Found, look};
+use super::plan::{Role, fast_file_bytes};
+use crate::config::{Config, IoMode};
+
+/// How long a fast disk may take to be looked at and opened before the server goes on without it.
+const FAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The disks of a pool, open.
+#[derive(Clone)]
+pub struct Disks(Arc<Inner>);
+
+struct Inner {
+    /// What the log drives.
+    top: Arc<dyn Disk>,
+    superdisk: Option<Arc<Superdisk>>,
+    members: Vec<Member>,
+    /// Why the fast leg as it is configured was not given to the super-disk.
+    trouble: Option<Trouble>,
+    /// Whether the configuration names a fast leg.
+    wanted: bool,
+}
+
+/// A disk in its role.
+struct Member {
+    role: Role,
+    index: usize,
+    count: usize,
+    path: PathBuf,
+    /// As it was before it was opened.
+    found: Found,
+    /// `None` when it could not be opened.
+    disk: Option<Arc<dyn Disk>>,
+}
+
+/// Why a fast leg is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trouble {
+    kind: TroubleKind,
+    what: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TroubleKind {
+    Missing,
+    Foreign,
+    Failed,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+fn trouble<T>(kind: TroubleKind, what: impl Into<String>) -> Result<T, Trouble> {
+    Err(Trouble { kind, what: what.into() })
+}
+
+/// Which fast disks are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taking {
+    /// Those that are blank or of this pool.
+    Safe,
+    /// All, whatever they hold: the operator has said so, and has been shown what that is.
+    All,
+}
+
+impl Disks {
+    /// Opens the pool's disks. Files of the fast leg are made and blank disks taken; nothing of somebody else's is touched, and a fast leg that
+    /// cannot be used is done without.
+    ///
+    /// # Errors
+    /// When the pool itself cannot be opened.
+    pub async fn open(config: &Config, env: &Env, taking: Taking) -> Result<Self, String> {
+        let paths = config.pool_paths();
+        let mut members = Vec::new();
+        let mut disks = Vec::new();
+        for (index, path) in paths.iter().enumerate() {
+            let found = look_at(path, env).await;
+            let disk = open_file(path, config, env, config.data.pool_size.map(|size| size.0), false).await?;
+            disks.push(disk.clone());
+            members.push(Member {
+                role: Role::Durable,
+                index,
+                count: paths.len(),
+                path: path.clone(),
+                found,
+                disk: Some(disk),
+            });
+        }
+        let durable = stripe(disks).await?;
+        let wanted = !config.superdisk.fast.0.is_empty();
+        let paired = Superdisk::is_paired(&durable).await.map_err(|e| format!("{}: {e}", durable.describe()))?;
+        if !wanted && !paired {
+            return Ok(Self(Arc::new(Inner { top: durable, superdisk: None, members, trouble: None, wanted })));
+        }
+        // A pool that has had a fast leg stays a super-disk without one, so that what happens meanwhile is known when that comes back.
+        let (fast, trouble) = if wanted { open_fast(config, env, taking, &mut members).await } else { (None, None) };
+        let options = SuperdiskOptions {
+            rebuild_bytes_s: config.superdisk.rebuild_rate.0,
+            take_foreign_fast: taking == Taking::All,
+            ..SuperdiskOptions::default()
+        };
+        let superdisk = Superdisk::open(durable, fast, env.clone(), options)
+            .await
+            .map_err(|e| format!("the super-disk cannot be opened: {e}"))?;
+        Ok(Self(Arc::new(Inner { top: superdisk.clone(), superdisk: Some(superdisk), members, trouble, wanted })))
+    }
+
+    /// What the log drives.
+    pub fn top(&self) -> &Arc<dyn Disk> {
+        &self.0.top
+    }
+
+    /// Ends what goes on in the background. After the last flush.
+    pub async fn close(&self) {
+        if let Some(superdisk) = &self.0.superdisk {
+            superdisk.close().await;
+        }
+    }
+
+    /// How the super-disk is, if there is one.
+    pub fn superdisk(&self) -> Option<FastLeg> {
+        let superdisk = self.0.superdisk.as_ref()?;
+        let mut status = json!(superdisk.status());
+        if let Some(trouble) = &self.0.trouble {
+            status["fast"] = match trouble.kind {
+                TroubleKind::Missing => json!({"state": "missing", "why": trouble.what}),
+                TroubleKind::Foreign => json!({"state": "foreign", "what": trouble.what}),
+                TroubleKind::Failed => json!({"state": "failed", "why": trouble.what, "at_start": true}),
+            };
+        }
+        status["configured"] = json!(self.0.wanted);
+        Some(FastLeg { status })
+    }
+
+    /// Every disk, for people and scripts.
+    pub fn list(&self) -> Value {
+        let fast = self.superdisk();
+        let rows = self.0.members.iter().map(|member| {
+            let mut row = json!({
+                "role": member.role,
+                "index": member.index,
+                "count": member.count,
+                "path": member.path,
+                "device": member.found.device,
+                "size_bytes": member.disk.as_ref().map_or(member.found.size_bytes, |disk| disk.len()),
+                "stats": member.disk.as_ref().map(|disk| disk.stats()),
+            });
+            row["state"] = match (member.role, &member.disk) {
+                (Role::Durable, _) => json!("in use"),
+                (Role::Fast, None) => json!(own_state(&member.found.contents)),
+                (Role::Fast, Some(_)) => json!(fast.as_ref().map_or("missing", FastLeg::state)),
+            };
+            row["holds"] = match (member.role, &member.disk) {
+                (Role::Fast, None) => json!(member.found.contents.to_string()),
+                _ => Value::Null,
+            };
+            row
+        });
+        Value::Array(rows.collect())
+    }
+}
+
+/// The state of a fast disk that was not opened.
+fn own_state(contents: &Contents) -> &'static str {
+    match contents {
+        Contents::Absent => "missing",
+        Contents::Unreadable { .. } => "failed",
+        Contents::Foreign { .. } | Contents::Pool { .. } => "foreign",
+        Contents::Blank | Contents::StripeMember { .. } | Contents::FastLeg { .. } => "not used",
+    }
+}
+
+/// The status of a super-disk, with the words for it.
+#[derive(Debug, Clone)]
+pub struct FastLeg {
+    status: Value,
+}
+
+impl FastLeg {
+    /// From what a server's status says; `None` when it has no super-disk.
+    pub fn from_status(status: &Value) -> Option<Self> {
+        status.is_object().then(|| Self { status: status.clone() })
+    }
+
+    /// Everything, as JSON.
+    pub fn status(&self) -> &Value {
+        &self.status
+    }
+
+    /// One word.
+    pub fn state(&self) -> &str {
+        self.status["fast"]["state"].as_str().unwrap_or("missing")
+    }
+
+    /// Whether there is to be a fast leg and it is not in use.
+    pub fn degraded(&self) -> bool {
+        self.status["configured"] == Value::Bool(true) && matches!(self.state(), "missing" | "foreign" | "failed")
+    }
+
+    /// Whether it failed while the server started, and is looked at again at the next start only.
+    pub fn failed_at_start(&self) -> bool {
+        self.status["fast"]["at_start"] == Value::Bool(true)
+    }
+
+    /// What is wrong, if something is.
+    pub fn why(&self) -> Option<&str> {
+        ["what", "why"].iter().find_map(|key| self.status["fast"][key].as_str())
+    }
+}
+
+async fn look_at(path: &Path, env: &Env) -> Found {
+    let owned = path.to_owned();
+    env.blocking(move || look(&owned)).await.unwrap_or(Found {
+        device: false,
+        size_bytes: 0,
+        contents: Contents::Unreadable { why: "looking at it panicked".to_owned() },
+    })
+}
+
+/// Opens the pool's own disk alone, without a fast leg: for checks that change nothing.
+///
+/// # Errors
+/// What is wrong, for people.
+pub async fn open_durable(config: &Config, env: &Env) -> Result<Arc<dyn Disk>, String> {
+    let mut disks = Vec::new();
+    for path in config.pool_paths() {
+        disks.push(open_file(&path, config, env, config.data.pool_size.map(|size| size.0), false).await?);
+    }
+    stripe(disks).await
+}
+
+/// Opens the fast leg alone, to be read only.
+///
+/// # Errors
+/// What is wrong, for people.
+pub async fn open_fast_alone(config: &Config, env: &Env) -> Result<Arc<dyn Disk>, String> {
+    let mut disks = Vec::new();
+    for path in config.fast_paths() {
+        let options = DiskOptions { read_only: true, ..options(config, None, false) };
+        disks.push(open_with(&path, options, env).await?);
+    }
+    stripe(disks).await
+}
+
+/// One disk of several.
+async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> {
+    match disks.pop() {
+        Some(only) if disks.is_empty() => Ok(only),
+        Some(last) => {
+            disks.push(last);
+            Stripe::open(disks).await.map_err(|e| e.to_string())
+        }
+        None => Err("no disk is configured".to_owned()),
+    }
+}
+
+/// Opens the fast leg, or says why it is done without.
+async fn open_fast(
+    config: &Config,
+    env: &Env,
+    taking: Taking,
+    members: &mut Vec<Member>,
+) -> (Option<Arc<dyn Disk>>, Option<Trouble>) {
+    let paths = config.fast_paths();
+    let mut found = Vec::new();
+    for path in &paths {
+        let silent = || Found {
+            device: false,
+            size_bytes: 0,
+            contents: Contents::Unreadable { why: format!("it did not answer for {} s", FAST_PATIENCE.as_secs()) },
+        };
+        found.push(env.timeout(FAST_PATIENCE, look_at(path, env)).await.unwrap_or_else(silent));
+    }
+    let begun = members.len();
+    for (index, (path, found)) in paths.iter().zip(&found).enumerate() {
+        let (path, found) = (path.clone(), found.clone());
+        members.push(Member { role: Role::Fast, index, count: paths.len(), path, found, disk: None });
+    }
+    let opened = async {
+        if taking == Taking::Safe {
+            check_fast(&paths, &found)?;
+        }
+        let mut disks = Vec::new();
+        for (path, found) in paths.iter().zip(&found) {
+            disks.push(open_fast_file(path, found, config, env).await?);
+        }
+        let leg = assemble_fast(&disks, &found, env, taking).await?;
+        Ok((leg, disks))
+    };
+    let opened = env.timeout(FAST_PATIENCE * 2, opened).await;
+    match opened.unwrap_or_else(|| trouble(TroubleKind::Failed, "it did not answer in time")) {
+        Ok((leg, disks)) => {
+            for (member, disk) in members[begun..].iter_mut().zip(disks) {
+                member.disk = Some(disk);
+            }
+            (Some(leg), None)
+        }
+        Err(trouble) => (None, Some(trouble)),
+    }
+}
+
+/// Whether these disks may be used, all of them together.
+fn check_fast(paths: &[PathBuf], found: &[Found]) -> Result<(), Trouble> {
+    for (path, found) in paths.iter().zip(found) {
+        let shown = path.display();
+        match &found.contents {
+            Contents::Absent if path.starts_with("/dev") => {
+                return trouble(TroubleKind::Missing, format!("{shown}: there is no such device"));
+            }
+            Contents::Unreadable { why } => return trouble(TroubleKind::Failed, format!("{shown}: {why}")),
+            contents @ (Contents::Foreign { .. } | Contents::Pool { .. }) => {
+                return trouble(TroubleKind::Foreign, format!("{shown} holds {contents}"));
+            }
+            contents @ Contents::StripeMember { .. } if paths.len() == 1 => {
+                return trouble(TroubleKind::Foreign, format!("{shown} holds {contents}"));
+            }
+            contents @ Contents::FastLeg { .. } if paths.len() > 1 => {
+                return trouble(
+                    TroubleKind::Foreign,
+                    format!("{shown} holds {contents}, alone and not one of several"),
+                );
+            }
+            _ => {}
+        }
+    }
+    let empty = found.iter().filter(|f| f.contents.is_empty()).count();
+    if empty > 0 && empty < found.len() {
+        let names = |pick: bool| {
+            let picked = paths.iter().zip(found).filter(|(_, f)| f.contents.is_empty() == pick);
+            picked.map(|(p, _)| p.display().to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let what = format!(
+            "{} is blank or missing, and {} belongs to a stripe that needs it: the fast disks must be made one again",
+            names(true),
+            names(false)
+        );
+        return trouble(TroubleKind::Missing, what);
+    }
+    Ok(())
+}
+
+async fn open_fast_file(path: &Path, found: &Found, config: &Config, env: &Env) -> Result<Arc<dyn Disk>, Trouble> {
+    let limit = if found.device {
+        None
+    } else {
+        // One that is there may be as large as it is.
+        match fast_file_bytes(config) {
+            Ok(bytes) => Some(bytes),
+            Err(_) if found.size_bytes > 0 => Some(found.size_bytes),
+            Err(what) => return trouble(TroubleKind::Missing, what),
+        }
+    };
+    let create = found.contents == Contents::Absent;
+    let opened = open_file(path, config, env, limit, create).await;
+    opened.or_else(|what| trouble(if create { TroubleKind::Missing } else { TroubleKind::Failed }, what))
+}
+
+/// The leg as one disk; blank disks are made a stripe first.
+async fn assemble_fast(
+    disks: &[Arc<dyn Disk>],
+    found: &[Found],
+    env: &Env,
+    taking: Taking,
+) -> Result<Arc<dyn Disk>, Trouble> {
+    let all = taking == Taking::All;
+    if disks.len() > 1 && (all || found.iter().all(|f| f.contents.is_empty())) {
+        let made = Stripe::format(disks, env, &StripeOptions::default(), all).await;
+        made.or_else(|e| trouble(TroubleKind::Failed, e.to_string()))?;
+    }
+    stripe(disks.to_vec()).await.or_else(|e| trouble(TroubleKind::Foreign, e))
+}
+
+/// Opens a file or device.
+///
+/// # Errors
+/// What the operating system says, for people.
+pub async fn open_file(
+    path: &Path,
+    config: &Config,
+    env: &Env,
+    limit_bytes: Option<u64>,
+    create: bool,
+) -> Result<Arc<dyn Disk>, String> {
+    open_with(path, options(config, limit_bytes, create), env).await
+}
+
+fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptions {
+    DiskOptions {
+        io: match config.data.io {
+            IoMode::Auto => steadfast_disk::IoMode::Auto,
+            IoMode::Uring => steadfast_disk::IoMode::Uring,
+            IoMode::Threads => steadfast_disk::IoMode::Threads,
+        },
+        create,
+        queue_depth: config.data.queue_depth,
+        pool_bytes: config.data.write_buffers.bytes(),
+        read_pool_bytes: config.data.read_buffers.bytes(),
+        file_limit_bytes: limit_bytes,
+        ..DiskOptions::default()
+    }
+}
+
+async fn open_with(path: &Path, options: DiskOptions, env: &Env) -> Result<Arc<dyn Disk>, String> {
+    let path = path.to_owned();
+    env.blocking(move || FileDisk::open(&path, &options))
+        .await
+        .unwrap_or_else(|| Err(std::io::Error::other("opening it panicked")))
+        .map_err(|e| e.to_string())
+}

@@ -1,0 +1,106 @@
+//! What to say of a super-disk, and what the operator should do about it.
+
+use serde_json::Value;
+
+use super::open::FastLeg;
+use crate::report::size;
+
+/// What a state means and what to do; `None` for what needs nothing.
+pub fn advice(fast: &FastLeg) -> Option<String> {
+    let why = fast.why().map(|why| format!(" ({why})")).unwrap_or_default();
+    let text = match fast.state() {
+        "missing" if fast.degraded() => format!(
+            "the fast leg is missing{why}. Everything is served from the pool, at its speed; nothing is lost. What to do: attach \
+             or replace the disk, or correct superdisk.fast; restart; it is rebuilt by itself. Fast disks that are not blank, and a \
+             stripe of which a part is gone: `steadfast format --fast-only --force` makes them anew and leaves the pool alone"
+        ),
+        "foreign" => format!(
+            "the fast leg is not this pool's{why}, and is not touched. Everything is served from the pool, at its speed. What to \
+             do: if superdisk.fast names the wrong disk, correct it; if what the disk holds may be lost, stop the server, run \
+             `steadfast format --fast-only --force`, which leaves the pool alone, and start it again"
+        ),
+        "failed" => {
+            let again = if fast.failed_at_start() { "it is tried again at the next start" } else { "it is tried again from time to time" };
+            format!(
+                "the fast leg does not work{why}. Everything is served from the pool, at its speed; nothing is lost. What to do: look at \
+                 the disk (dmesg, smartctl -a); {again}; if it stays so, replace it"
+            )
+        }
+        "stale" => "the fast leg is of an earlier time, so nothing of it counts: it is rebuilt from the pool. Nothing needs to be \
+                    done"
+            .to_owned(),
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// A super-disk in one line.
+pub fn line(fast: &FastLeg) -> String {
+    line_in(fast.status()).unwrap_or_default()
+}
+
+/// A super-disk in one line, from what a server's status says of it; `None` when it says nothing.
+pub fn line_in(status: &Value) -> Option<String> {
+    let fast = FastLeg::from_status(status)?;
+    let n = |key: &str| status[key].as_u64().unwrap_or_default();
+    let state = fast.state();
+    let rebuilding = matches!(state, "rebuilding" | "stale");
+    let mut out = if fast.degraded() { "DEGRADED: ".to_owned() } else { String::new() };
+    out.push_str(&format!("fast leg {state}"));
+    if let Some(why) = fast.why() {
+        out.push_str(&format!(" ({why})"));
+    }
+    if rebuilding {
+        let percent = 100 * n("regions_clean") / n("regions_total").max(1);
+        out.push_str(&format!(", {percent} % rebuilt, {}/s now", size(n("rebuild_bytes_s"))));
+    }
+    if n("regions_quarantined") > 0 {
+        out.push_str(&format!(", {} regions of {} OUT OF USE", n("regions_quarantined"), size(n("region_bytes"))));
+    }
+    if let Some(percent) = (100 * n("reads_fast")).checked_div(n("reads_fast") + n("reads_durable")) {
+        out.push_str(&format!(", {percent} % of reads from it"));
+    }
+    out.push_str(&format!(", healed {} on it and {} on the pool", n("healed_fast"), n("healed_durable")));
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn leg(fast: Value) -> FastLeg {
+        let status = json!({"fast": fast, "configured": true, "regions_clean": 3, "regions_total": 4, "reads_fast": 3, "reads_durable": 1,
+            "healed_fast": 7});
+        FastLeg::from_status(&status).expect("a super-disk")
+    }
+
+    #[test]
+    fn what_is_wrong_comes_with_what_to_do() {
+        for state in ["missing", "foreign", "failed"] {
+            let fast = leg(json!({"state": state, "why": "for a reason"}));
+            let advice = advice(&fast).expect("something to do");
+            assert!(advice.contains("What to do") && advice.contains("for a reason"), "{advice}");
+            assert!(line(&fast).starts_with("DEGRADED"), "{}", line(&fast));
+        }
+        assert_eq!(advice(&leg(json!({"state": "clean"}))), None);
+    }
+
+    #[test]
+    fn a_line_for_people() {
+        assert_eq!(
+            line(&leg(json!({"state": "clean"}))),
+            "fast leg clean, 75 % of reads from it, healed 7 on it and 0 on the pool"
+        );
+        assert!(line(&leg(json!({"state": "rebuilding"}))).contains("75 % rebuilt"));
+        assert_eq!(line_in(&Value::Null), None);
+    }
+
+    #[test]
+    fn no_fast_leg_is_missed_where_none_is_configured() {
+        let fast =
+            FastLeg::from_status(&json!({"fast": {"state": "missing"}, "configured": false})).expect("a super-disk");
+        assert_eq!(advice(&fast), None);
+        assert!(!line(&fast).contains("DEGRADED"));
+    }
+}
