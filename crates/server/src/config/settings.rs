@@ -54,7 +54,7 @@ sections! {
         /// How large each file among them is made. Empty: all of them together as large as `data.pool_size`.
         fast_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
         /// Bytes a second that are copied onto fast disks that are new or were away, at most; "0 B" for no bound.
-        rebuild_rate: Size = Size::mib(200), in 0..=1_099_511_627_776;
+        rebuild_rate: Size = Size::mib(100), in 0..=1_099_511_627_776;
     }
 
     /// How data becomes durable.
