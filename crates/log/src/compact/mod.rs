@@ -145,8 +145,8 @@ struct Compactor {
     /// Emptied; to be recycled as soon as nobody has them pinned.
     emptied: BTreeMap<u32, u64>,
     not_worth: BTreeMap<u32, Look>,
-    /// Not emptied in this round, for want of room. Until something has been recycled, only what needs no room is tried.
-    postponed: BTreeMap<u32, u64>,
+    /// Not emptied in this round, for want of room. Until something has been recycled, of its kind only what needs no room is tried.
+    postponed: BTreeMap<u32, (u64, ExtentKind)>,
     stuck: BTreeMap<u32, StuckExtent>,
 }
 
@@ -210,7 +210,7 @@ impl Compactor {
             }
             Err(Halt::Later) => {
                 // A full pool is won back from what is dead altogether, whatever scores higher but needs room to be copied.
-                self.postponed.insert(info.extent, info.epoch);
+                self.postponed.insert(info.extent, (info.epoch, info.kind));
                 done = true;
             }
             Err(Halt::NotWorth) => {

@@ -75,8 +75,9 @@ impl Compactor {
                 continue;
             }
             let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
-            if !self.postponed.is_empty() && (live > 0 || self.postponed.get(&info.extent).copied().is_some_and(known))
-            {
+            // Where chunks find no room, records may: they need one extent less.
+            let no_room = live > 0 && self.postponed.values().any(|(_, kind)| *kind == info.kind);
+            if no_room || self.postponed.get(&info.extent).is_some_and(|(epoch, _)| known(*epoch)) {
                 continue;
             }
             if !self.worth(live.min(used), used, pressure) {
