@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{BUCKET, Pool, bytes_of, etag, get, put};
 use proptest::prelude::*;
-use steadfast_store::{Condition, ListQuery, PartChoice, Store, StoreError};
+use steadfast_store::{BucketSettings, Condition, ListQuery, PartChoice, Store, StoreError};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -72,9 +72,15 @@ async fn check(store: &Store, model: &BTreeMap<String, Object>) {
 }
 
 async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
-    let (mut pool, mut store) = Pool::start_on(disks, lsm).await;
+    let mut pool = Pool::of(disks, lsm).await;
     // Checkpoints happen in the middle of it.
     pool.options.checkpoint_log_bytes = 20_000;
+    // A life that is dropped and not closed goes on for a while beside the next one, which a crash would not let it do: it must not
+    // move anything, and what it saves late is older than what was saved since. The simulator crashes all of that.
+    (pool.options.log.compaction.enabled, pool.options.log.scrub.enabled) = (lsm, lsm);
+    let mut dropped = false;
+    let mut store = pool.open().await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
     let mut model = BTreeMap::<String, Object>::new();
     for (i, op) in ops.into_iter().enumerate() {
         let seed = i as u64;
@@ -156,9 +162,10 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 store = again;
                 if delete_index && close {
                     assert!(report.index_rebuilt);
-                } else if close {
+                } else if close && !dropped {
                     assert_eq!(report.replayed_records, 0);
                 }
+                dropped |= !close;
                 check(&store, &model).await;
             }
         }
