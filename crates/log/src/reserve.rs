@@ -129,7 +129,7 @@ impl Room {
                 Err(refused) => return Err(LogError::Busy { waited: refused.waited() }),
             };
             latch.check()?;
-            match self.make_space(need, priority, need).await {
+            match self.make_space(need, priority, need, until).await {
                 // Not waited for with the permit in hand: compaction may need it to make the space.
                 Err(LogError::Full) if self.may_free(priority) && self.env.now() < until => {}
                 Err(error) => return Err(error),
@@ -158,7 +158,7 @@ impl Room {
     ) -> Result<(), LogError> {
         loop {
             let freed = std::pin::pin!(self.extents.freed());
-            match self.make_space(need, priority, 0).await {
+            match self.make_space(need, priority, 0, until).await {
                 Err(LogError::Full) if self.may_free(priority) => {}
                 other => return other,
             }
@@ -170,8 +170,18 @@ impl Room {
         }
     }
 
-    /// Counts on `take` more bytes if there is space for `need`, growing the pool if it can.
-    async fn make_space(&self, need: u64, priority: Priority, take: u64) -> Result<(), LogError> {
+    /// Counts on `take` more bytes if there is space for `need`, growing the pool if it can: a disk that hangs keeps nobody longer than
+    /// until his deadline.
+    async fn make_space(&self, need: u64, priority: Priority, take: u64, until: Duration) -> Result<(), LogError> {
+        if self.take_space(need, priority, take) {
+            return Ok(());
+        }
+        let begun = self.env.now();
+        let grown = self.env.timeout(until.saturating_sub(begun), self.grow_for(need, priority, take)).await;
+        grown.unwrap_or_else(|| Err(LogError::Busy { waited: self.env.now().saturating_sub(begun) }))
+    }
+
+    async fn grow_for(&self, need: u64, priority: Priority, take: u64) -> Result<(), LogError> {
         while !self.take_space(need, priority, take) {
             match self.extents.grow(|| !self.take_space(need, priority, 0)).await {
                 Ok(()) => {}
