@@ -143,8 +143,9 @@ def test_a_disk_that_fails_takes_only_its_own_objects_to_read_only(fuse_disk, ma
     fault = fuse_disk.fault("fsync", "eio", path="d1")
     answers = {key: put(server, key, b"new" + data) for key, data in objects.items()}
     assert fuse_disk.hits(fault) == 1, "a flush that failed is never tried again"
-    assert sorted(set(answers.values())) == [200, 500, 503], "500: what was under way when it failed"
-    assert list(answers.values()).count(500) == 1
+    # 500: what was under way when it failed. Nothing was, when the flush was one in the background.
+    assert set(answers.values()) - {500} == {200, 503}
+    assert list(answers.values()).count(500) <= 1
     disk = server.status()["store"]["disks"][1]
     refused = [key for key, status in answers.items() if status != 200]
     assert (disk["state"], disk["objects"]) == ("read_only", len(refused))

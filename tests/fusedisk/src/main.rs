@@ -38,7 +38,8 @@ fn run(backing: &Path, mountpoint: &Path, socket: &Path) -> std::io::Result<()> 
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("fusedisk".into()), MountOption::NoAtime];
     // As many as requests may be held or delayed at a time, with room for others to pass.
-    config.n_threads = Some(24);
+    // More than a disk's queue is deep: what a test holds must not keep other requests from being served.
+    config.n_threads = Some(96);
     let cache = disk.cache();
     let session = fuser::spawn_mount(disk, mountpoint, &config)?;
     control::serve(socket, Arc::clone(&faults), cache)?;
