@@ -175,6 +175,8 @@ def test_slow_down_at_the_bound(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings={"log.write_budget": "16 MiB", "store.write_wait": "500ms"})
     server.s3().create_bucket(Bucket="raw")
     assert server.request("PUT", "/raw/small", b"data")[0] == 200
+    # Into the cache: the kernel may make reads of a FUSE file wait for its writes, and those are about to hang.
+    assert server.request("GET", "/raw/small")[2] == b"data"
     hold = fuse_disk.fault("write", "hold")
 
     def put(number):
