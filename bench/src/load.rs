@@ -20,6 +20,8 @@ pub enum Operation {
     Get,
     /// Makes `--objects` objects and stops.
     Fill,
+    /// Overwrites random ones of the objects that `fill` has made; one in ten is deleted first. Latencies are those of the PUTs.
+    Churn,
     /// Lists the whole bucket, page by page.
     List,
 }
@@ -48,10 +50,10 @@ pub struct LoadArgs {
     /// Clients, each with a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub clients: usize,
-    /// Seconds to send for (put, get).
+    /// Seconds to send for (put, get, churn).
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Objects to make (fill) or to choose from (get).
+    /// Objects to make (fill) or to choose from (get, churn).
     #[arg(long, default_value_t = 1000)]
     pub objects: usize,
     /// First part of the keys.
@@ -130,7 +132,7 @@ async fn one(shared: Rc<Shared>, seed: u64) -> std::io::Result<Vec<u32>> {
     let args = &shared.args;
     loop {
         let n = shared.next.fetch_add(1, Ordering::Relaxed);
-        let begin = now();
+        let mut begin = now();
         let done = match args.op {
             Operation::Fill => n >= args.objects as u64,
             _ => begin >= shared.stop_at,
@@ -142,7 +144,14 @@ async fn one(shared: Rc<Shared>, seed: u64) -> std::io::Result<Vec<u32>> {
             let n = random.random_range(0..args.objects as u64);
             client.call("GET", &shared.path(n), "", EMPTY, &[], false).await?
         } else {
-            let (body, hash) = &shared.bodies[n as usize % shared.bodies.len()];
+            let churn = args.op == Operation::Churn;
+            let n = if churn { random.random_range(0..args.objects as u64) } else { n };
+            if churn && random.random_range(0..10) == 0 {
+                let answer = client.call("DELETE", &shared.path(n), "", EMPTY, &[], false).await?;
+                shared.errors.fetch_add(u64::from(answer.status != 204), Ordering::Relaxed);
+                begin = now();
+            }
+            let (body, hash) = &shared.bodies[random.random_range(0..shared.bodies.len())];
             client.call("PUT", &shared.path(n), "", hash, body, false).await?
         };
         if answer.status != 200 || (args.op == Operation::Get && answer.body_bytes != args.size) {

@@ -1,11 +1,13 @@
 """Damage to the pool at rest: `verify` finds it, and the server never serves it."""
 
+import json
 import mmap
 import random
+import time
 
 import pytest
 
-from harness import load
+from harness import load, wait
 
 
 def pool_of(server):
@@ -103,3 +105,59 @@ def test_a_foreign_file_is_not_taken_for_a_pool(make_server):
     assert server.process.wait(30) != 0
     assert pool_of(server).read_bytes() == b"precious data of somebody else " * 100_000
     assert "pool" in server.log()
+
+
+def test_the_scrub_is_started_watched_and_stopped_by_the_operator(make_server, tmp_path):
+    """Not by itself: its part of the day is over. What it finds, in what is full and in what is still being written, is named everywhere."""
+    hour = time.gmtime().tm_hour
+    server = make_server(pool_size="256 MiB", extent_size="4 MiB", settings={
+        "scrub.interval": "1 s", "scrub.window": f"{(hour + 6) % 24:02}:00-{(hour + 7) % 24:02}:00 UTC", "store.cache": "0 B", "scrub.rate": "0 B"})
+    server.s3().create_bucket(Bucket="kept")
+    objects = {f"o{n:02}": load.content(n, 700_000 if n % 2 else 3_000) for n in range(24)}
+    for key, data in objects.items():
+        assert server.request("PUT", f"/kept/{key}", data)[0] == 200
+
+    def scrub(action, *more):
+        return server.command("scrub", action, "--data", str(server.data), *more)
+
+    shown = scrub("status")
+    assert shown.returncode == 0 and "0 passes, the next begins" in shown.stdout and "no damage" in shown.stdout, shown.stdout + shown.stderr
+    next_ms = json.loads(scrub("status", "--json").stdout)[0]["next_ms"]
+    assert time.gmtime(next_ms / 1000).tm_hour == (hour + 6) % 24
+
+    def whole_pass():
+        before = server.metric("steadfast_scrub_passes_total")
+        started = scrub("start")
+        assert started.returncode == 0 and "a pass begins" in started.stdout, started.stdout + started.stderr
+        wait.until(lambda: server.metric("steadfast_scrub_passes_total") > before, 60, "a pass")
+
+    whole_pass()
+    status = server.status()["store"]["log"]
+    extents, done = status["extents"], status["scrub"]
+    assert done["extents_total"] == sum(extents[f"{state}_{kind}"] for state in ("open", "sealed") for kind in ("commit", "body"))
+    assert done["damaged"] == 0 and done["records"] >= len(objects) and done["started_ms"] <= done["last_pass_ms"]
+
+    # One chunk in an extent that is full, and the last one, in an extent that is being written.
+    image = (server.data / "pool").read_bytes()
+    for key in ("o01", "o23"):
+        at = image.find(objects[key][:64])
+        assert at > 0
+        with open(server.data / "pool", "r+b") as file:
+            file.seek(at + 5_000)
+            file.write(bytes([image[at + 5_000] ^ 1]))
+    whole_pass()
+    wait.until(lambda: server.log().count("STORED DATA IS DAMAGED") >= 2, 20, "the word on what is damaged")
+    shown = scrub("status")
+    table = server.command("status", "--admin", f"http://127.0.0.1:{server.admin_port}").stdout
+    damage = server.status()["store"]["log"]["scrub"]["damage"]
+    for key in ("o01", "o23"):
+        assert any("kept" in subject and key in subject for one in damage for subject in one["concerns"]), damage
+        for text in (shown.stdout, table, server.log()):
+            assert key in text, (key, text[-3000:])
+    assert shown.returncode == 3 and "2 DAMAGED" in shown.stdout, shown.stdout
+    assert server.metric("steadfast_scrub_damaged_total") == 2
+    stopped = scrub("stop")
+    assert stopped.returncode == 0 and "by the schedule" in stopped.stdout
+    assert server.stop() == 0
+    gone = scrub("status")
+    assert gone.returncode == 1 and "no server runs" in gone.stderr, gone.stderr

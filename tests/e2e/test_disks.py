@@ -163,3 +163,167 @@ def test_a_disk_that_fails_takes_only_its_own_objects_to_read_only(fuse_disk, ma
     for key, status in answers.items():
         assert put(server, key, objects[key]) == 200, status
     check(server, objects)
+
+
+# -- super-disks in a pool -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_pairs(make_server, make_fuse_disk):
+    """A pool of two super-disks: the durable legs on one FUSE disk, the fast ones plain files beside it."""
+    def make(**settings):
+        disk = make_fuse_disk()
+        server = make_server(pool_size="256 MiB", extent_size="4 MiB", start=False, settings={
+            "store.cache": "0 B", "store.inline_max": "0 B", "data.disks": f"{disk.mount}/d0 + f0, {disk.mount}/d1 + f1a + f1b", **settings})
+        server.start()
+        server.s3().create_bucket(Bucket="pool")
+        return server, disk
+
+    return make
+
+
+def legs(server):
+    return {one["disk"].rsplit("/", 1)[1]: one for one in server.status()["superdisks"]}
+
+
+def wait_clean(server):
+    wait.until(lambda: all(one["fast"]["state"] == "clean" for one in legs(server).values()), 60, "clean fast legs", 0.05)
+
+
+def by_disk(server, name, disk, **labels):
+    """The metrics of one disk whose labels are these."""
+    found = [value for sample, value in server.metrics().items() if sample.startswith(f"steadfast_{name}{{") and f'/{disk}"' in sample
+             and all(f'{key}="{value}"' in sample for key, value in labels.items())]
+    assert len(found) == 1, (name, found)
+    return found[0]
+
+
+def test_super_disks_lose_nothing_when_a_leg_of_each_fails(make_pairs):
+    server, disk = make_pairs(**{"scrub.interval": "1 s", "scrub.rate": "0 B"})
+    objects = {f"dir{n % 3}/k{n:03}": load.content(n, 28_672) for n in range(700)}
+    for key, data in objects.items():
+        assert put(server, key, data) == 200
+    check(server, objects)
+    wait_clean(server)
+    assert set(legs(server)) == {"d0", "d1"}
+    assert server.stop() == 0
+    verified = server.command("verify", "--data", str(server.data), "--fast")
+    assert verified.returncode == 0 and verified.stdout.count("all the same") == 2, verified.stdout + verified.stderr
+    listed = server.command("disk", "list", "--data", str(server.data), "--json")
+    rows = json.loads(listed.stdout)["disks"]
+    assert listed.returncode == 0 and [(row["disk"], row["role"], row["index"]) for row in rows] == [
+        (0, "durable", 0), (0, "fast", 0), (1, "durable", 0), (1, "fast", 0), (1, "fast", 1)], listed.stdout
+
+    # The fast leg of the one is gone; the durable leg of the other has bad sectors where objects are.
+    (server.data / "f0").unlink()
+    image = (disk.backing / "d1").read_bytes()
+    places = [image.find(data[:64]) for data in objects.values()]
+    places = sorted(at for at in places if at >= 0 and at + 28_672 < max(places) - (8 << 20))[:20]
+    assert len(places) == 20, "some objects are on the second disk, in extents that are full"
+    for at in places:
+        disk.fault("read", "eio", path="d1", offset=at // 4096 * 4096 + 4096, length=512, until_written=True)
+    server.start()
+    check(server, objects)
+    wait.until(lambda: disk.counts()["rules"] == 0, 60, "bad sectors that are written again")
+    wait_clean(server)
+    check(server, objects)
+    assert by_disk(server, "superdisk_healed_total", "d1", leg="durable") >= len(places)
+    assert by_disk(server, "superdisk_healed_total", "d0", leg="durable") == 0
+    assert server.admin("/health/ready")[0] == 200
+    assert server.metric("steadfast_pool_disks_in_trouble") == 0
+    assert server.metric("steadfast_scrub_damaged_total") == 0
+    wait.until(lambda: f"super-disk {disk.mount}/d1: damaged places of the pool were healed" in server.log(), what="the word on what to do")
+    shown = server.command("status", "--admin", f"http://127.0.0.1:{server.admin_port}").stdout
+    assert shown.count("fast leg clean") == 2 and f"{disk.mount}/d1: fast leg" in shown, shown
+    assert server.stop() == 0
+    verified = server.command("verify", "--data", str(server.data), "--fast", "--json")
+    assert verified.returncode == 0, verified.stdout
+    assert [one["fast"]["differing_blocks"] for one in json.loads(verified.stdout)["disks"]] == [0, 0]
+
+
+def test_a_fast_leg_of_one_of_several_disks_is_made_anew(make_pairs):
+    server, _ = make_pairs()
+    objects = fill(server)
+    assert server.stop() == 0
+    (server.data / "f1b").write_bytes(bytes(1024 + 56) + b"\x53\xef" + bytes(64 << 10))
+    server.start()
+    check(server, objects)
+    assert {name: one["fast"]["state"] for name, one in legs(server).items()}["d1"] == "foreign"
+    wait.until(lambda: "/d1: the fast leg is not this pool's" in server.log(), what="what to do, with the disk's name")
+    assert by_disk(server, "superdisk_degraded", "d1") == 1 and by_disk(server, "superdisk_degraded", "d0") == 0
+    assert server.command("disk", "list", "--admin", f"127.0.0.1:{server.admin_port}").returncode == 3
+    assert server.stop() == 0
+    refused = server.command("format", "--data", str(server.data), "--fast-only")
+    assert refused.returncode == 1 and "ext4" in refused.stderr, refused.stderr
+    made = server.command("format", "--data", str(server.data), "--fast-only", "--force")
+    assert made.returncode == 0, made.stderr
+    server.start()
+    wait_clean(server)
+    check(server, objects)
+
+
+# -- making one ------------------------------------------------------------------------------------
+
+
+def test_format_shows_and_makes_a_pool_of_several_disks(make_server):
+    server = make_server(pool_size="256 MiB", extent_size="8 MiB", start=False, settings={"data.disks": "d0 + f0, d1, d2"})
+    server.data.mkdir()
+
+    def command(*args):
+        return server.command(*args, "--data", str(server.data))
+
+    (server.data / "d1").write_bytes(bytes(1024 + 56) + b"\x53\xef" + bytes(64 << 10))
+    dry = command("format", "--dry-run")
+    assert dry.returncode == 3 and "REFUSED" in dry.stdout and "ext4" in dry.stdout, dry.stdout + dry.stderr
+    assert "pool disk 3 of 3" in dry.stdout and "fast leg of 1" in dry.stdout, dry.stdout
+    refused = command("format")
+    assert refused.returncode == 1 and "ext4" in refused.stderr and "d1" in refused.stderr, refused.stderr
+    assert not (server.data / "d0").exists()
+    (server.data / "d1").unlink()
+    planned = json.loads(command("format", "--dry-run", "--json").stdout)
+    assert [(one["disk"], one["role"]) for one in planned["disks"]] == [(0, "durable"), (0, "fast"), (1, "durable"), (2, "durable")]
+    assert planned["usable_bytes"] == 3 * 256 << 20
+    listed = command("disk", "list")
+    assert listed.returncode == 3 and listed.stdout.count("missing") == 4, listed.stdout
+    made = command("format")
+    assert made.returncode == 0 and "a new pool of 3 disks" in made.stdout, made.stdout + made.stderr
+    listed = command("disk", "list")
+    assert listed.returncode == 0 and listed.stdout.count("ready") == 4, listed.stdout
+    assert command("format").returncode == 1, "a pool is not formatted twice"
+    server.start()
+    server.s3().create_bucket(Bucket="pool")
+    check(server, fill(server))
+    assert server.stop() == 0
+    forced = command("format", "--force")
+    assert forced.returncode == 0, forced.stderr
+    server.start()
+    assert server.s3().list_buckets()["Buckets"] == []
+
+
+def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_server, make_fuse_disk):
+    disk = make_fuse_disk()
+    disks = [str(disk.mount / name) for name in ("d0", "d1", "d2")]
+    server = make_server(pool_size="256 MiB", extent_size="8 MiB", start=False, settings={"data.disks": ",".join(disks)})
+    # Killed while the second disk is made, and then while the pool is founded on all of them.
+    for path, skip in (("d1", 0), ("d2", 3), ("d1", 2), ("d0", 1)):
+        hold = disk.fault("fsync", "hold", path=path, skip=skip)
+        server.start(wait_ready=False)
+        wait.until(lambda: disk.counts()["held"] > 0 or "ready:" in server.log(), 30, "the flush that is held")
+        assert "ready:" not in server.log(), (path, skip)
+        server.process.kill()
+        disk.remove(hold)
+        server.process.wait(30)
+    # Other disks than those that it was begun on are not taken instead.
+    server.settings["data.disks"] = f"{disks[0]},{disks[1]},other"
+    server.start(wait_ready=False)
+    assert server.process.wait(30) == 1 and "name those again" in server.log(), server.log()
+    server.settings["data.disks"] = ",".join(disks)
+    server.start()
+    assert "it is finished now" in server.log()
+    server.s3().create_bucket(Bucket="pool")
+    objects = fill(server)
+    check(server, objects)
+    server.kill()
+    server.start()
+    assert "it is finished now" not in server.log()
+    check(server, objects)

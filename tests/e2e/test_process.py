@@ -107,6 +107,8 @@ def test_metrics_and_status(shared):
 
 
 def test_status_command(shared):
+    done = shared.command("status", "--data", shared.data, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["ready"] is True, done.stderr
     done = shared.command("status", "--admin", f"127.0.0.1:{shared.admin_port}", "--json")
     assert done.returncode == 0, done.stderr
     assert isinstance(json.loads(done.stdout), dict)

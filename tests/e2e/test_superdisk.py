@@ -33,13 +33,16 @@ class Pair:
         return path
 
     def state(self):
-        return self.server.status()["superdisk"]["fast"]["state"]
+        return self.server.status()["superdisks"][0]["fast"]["state"]
 
     def wait_state(self, state="clean", deadline_s=60):
         wait.until(lambda: self.state() == state, deadline_s, f"a fast leg that is {state}; it is {self.state()}", 0.05)
 
+    def by_leg(self, name, leg):
+        return self.server.metrics()[f'steadfast_superdisk_{name}_total{{disk="{self.durable}",leg="{leg}"}}']
+
     def healed(self, leg):
-        return self.server.metrics()[f'steadfast_superdisk_healed_total{{leg="{leg}"}}']
+        return self.by_leg("healed", leg)
 
 
 @pytest.fixture
@@ -123,7 +126,7 @@ def test_reads_come_from_the_fast_leg_while_the_durable_one_is_slow(make_pair):
     check_all(pair.server, objects, threads=1)
     took = time.monotonic() - begin
     assert took < 40 * 0.5 / 2, f"40 reads took {took:.1f} s, with 0.5 s for each read of the durable leg"
-    assert pair.server.metrics()['steadfast_superdisk_reads_total{leg="fast"}'] >= 40
+    assert pair.by_leg("reads", "fast") >= 40
 
 
 @pytest.mark.parametrize("fault", ["delay", "hold"])
@@ -279,7 +282,7 @@ def test_bad_sectors_and_flips_on_the_fast_leg_are_healed_under_load(make_pair):
     assert not errors, errors[:20]
     # Some objects were hit more than once, and healed at once.
     assert pair.healed("fast") >= count
-    assert server.metrics()['steadfast_superdisk_errors_total{leg="fast"}'] > 0
+    assert pair.by_leg("errors", "fast") > 0
     check_all(server, objects)
 
 
@@ -418,7 +421,7 @@ def test_the_fast_leg_of_another_pool_is_not_taken(make_pair, make_server, tmp_p
     before = pair.fast[0].read_bytes()
     other.start()
     assert other.admin("/health/ready")[0] == 200
-    assert other.status()["superdisk"]["fast"]["state"] == "foreign", other.log()
+    assert other.status()["superdisks"][0]["fast"]["state"] == "foreign", other.log()
     assert other.stop() == 0
     assert pair.fast[0].read_bytes() == before
     pair.server.start()
@@ -546,7 +549,7 @@ def test_block_devices_as_both_legs(make_server, tmp_path):
         server.start()
         server.s3().create_bucket(Bucket="pair")
         objects = fill(server, 40, 500_000)
-        wait.until(lambda: server.status()["superdisk"]["fast"]["state"] == "clean", 60, "a clean fast leg")
+        wait.until(lambda: server.status()["superdisks"][0]["fast"]["state"] == "clean", 60, "a clean fast leg")
         check_all(server, objects)
         assert server.stop() == 0
         listed = server.command("disk", "list", "--data", str(server.data))

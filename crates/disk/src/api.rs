@@ -17,8 +17,10 @@ pub type IoFuture<T> = BoxFuture<'static, io::Result<T>>;
 /// Zones of a zoned block device (ZBC, ZNS): each is written from its start to its end, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ZoneGeometry {
-    /// Bytes in a zone.
+    /// Bytes from the start of one zone to the start of the next.
     pub zone_bytes: u64,
+    /// How much of each can be written, in bytes, from its start: at most `zone_bytes`.
+    pub zone_capacity_bytes: u64,
     /// Bytes at the beginning of the disk that may be written anywhere, before the first zone.
     pub conventional_bytes: u64,
     /// How many zones may be open at a time; 0 for no limit.
@@ -84,6 +86,10 @@ pub struct DiskStats {
     pub pool_limit_bytes: u64,
     /// Bytes that were copied once more because the caller's memory was not aligned.
     pub copied_bytes: u64,
+    /// For how long the oldest read in flight has been with the disk, in milliseconds; 0 when none is.
+    pub oldest_read_ms: u64,
+    /// The same of what changes the disk: writes, flushes, growing.
+    pub oldest_write_ms: u64,
 }
 
 /// A linear address space of bytes on some device.

@@ -34,6 +34,18 @@ pub(crate) fn cache_claim(device: u64) -> CacheClaim {
     }
 }
 
+/// Whether `path` is a device whose zones must be written in order (`queue/zoned` of sysfs says "host-managed").
+pub fn is_zoned(path: &Path) -> bool {
+    let number = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device()).map(|meta| meta.rdev());
+    number.is_some_and(must_be_written_in_order)
+}
+
+/// The same for the device with this number.
+pub(crate) fn must_be_written_in_order(device: u64) -> bool {
+    // "host-aware" devices take writes anywhere, and are driven like any other.
+    queue_text(device, "zoned").as_deref() == Some("host-managed")
+}
+
 /// All that the device below `path` claims.
 pub(crate) fn device_claim(path: &Path) -> DeviceClaim {
     let number = fs::metadata(path)

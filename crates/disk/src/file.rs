@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, Semaphore, oneshot};
 use crate::request::{Counters, Driver, Op, ReadTarget, Request};
 use crate::threads::Threads;
 use crate::uring::Uring;
+use crate::zones::ZonedDevice;
 use crate::{AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, IoMode, grow, open};
 
 /// Memory for copies of unaligned data, in pieces of `max_io_bytes`.
@@ -80,9 +81,13 @@ impl FileDisk {
             counters: Arc::default(),
             reshape: Arc::default(),
         };
+        let file = inner.file.clone();
         let disk = Self(Arc::new(inner));
         tracing::info!(disk = disk.describe(), bytes = disk.len(), cache = ?opened.geometry.cache, "disk open");
-        Ok(Arc::new(disk))
+        Ok(match opened.zones {
+            Some(zones) => Arc::new(ZonedDevice::new(Arc::new(disk), file, zones)),
+            None => Arc::new(disk),
+        })
     }
 }
 
@@ -115,7 +120,7 @@ impl Inner {
         let slots = if op.commits() { &self.commit } else { &self.bulk };
         let slot = slots.clone().acquire_owned().await.map_err(|_| ended())?;
         let (done, answer) = oneshot::channel();
-        self.driver.submit(Request { op, offset, done, slot, counters: self.counters.clone() });
+        self.driver.submit(Request::new(op, offset, done, slot, self.counters.clone()));
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
@@ -215,7 +220,9 @@ impl Inner {
         let guard = self.reshape.clone().lock_owned().await;
         let (done, answer) = oneshot::channel();
         std::thread::Builder::new().name("disk-reshape".into()).spawn(move || {
+            let number = self.counters.changing.begin();
             let result = work(&self);
+            self.counters.changing.end(number);
             drop((self, guard));
             // The caller may have gone: then nobody wants the answer.
             let _ = done.send(result);
@@ -306,6 +313,8 @@ impl Disk for FileDisk {
             pool_used_bytes: pools.iter().map(|pool| pool.used_bytes() as u64).sum(),
             pool_limit_bytes: pools.iter().map(|pool| pool.limit_bytes() as u64).sum(),
             copied_bytes: get(&counters.copied_bytes),
+            oldest_read_ms: counters.reading.oldest_ms(),
+            oldest_write_ms: counters.changing.oldest_ms(),
         }
     }
 

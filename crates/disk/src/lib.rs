@@ -27,6 +27,7 @@ mod zones;
 
 pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
 pub use buffer::{AlignedBuf, BufPool};
+pub use claim::is_zoned;
 pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};
 pub use file::FileDisk;
 pub use latency::{Histogram, Latency};

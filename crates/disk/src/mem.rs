@@ -52,6 +52,13 @@ impl MemDisk {
         Self { state: Arc::new(Mutex::new(state)), geometry, pool: BufPool::new(64 << 20) }
     }
 
+    /// A disk of its own with what is on this one now, as after a crash at this moment, or on a copy made at once.
+    pub fn image(&self) -> Self {
+        let state = self.state.lock();
+        let copy = State { blocks: state.blocks.clone(), len: state.len, stats: DiskStats::default() };
+        Self { state: Arc::new(Mutex::new(copy)), geometry: self.geometry, pool: BufPool::new(64 << 20) }
+    }
+
     /// Changes the byte at `offset`, as a decaying medium would.
     pub fn flip(&self, offset: u64, mask: u8) {
         let block = offset / BLOCK as u64;

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-use crate::claim::{cache_claim, queue_text};
+use crate::claim::{cache_claim, must_be_written_in_order, queue_text};
 use crate::request::now;
+use crate::zones::{Zones, zones_of};
 use crate::{BLOCK, DiskOptions, Geometry};
 
 /// `BLKGETSIZE64`: the size of a block device in bytes.
@@ -26,6 +27,8 @@ pub(crate) struct Opened {
     pub(crate) device: bool,
     pub(crate) len: u64,
     pub(crate) geometry: Geometry,
+    /// Of a device whose zones must be written in order.
+    pub(crate) zones: Option<Zones>,
 }
 
 /// Opens `path` for direct I/O with an exclusive lock, creating a regular file when the options ask for it.
@@ -129,12 +132,15 @@ fn inspect(file: File, path: &Path, options: &DiskOptions) -> io::Result<Opened>
     }
     lock(&file, path, options.lock_wait)?;
     let number = if device { meta.rdev() } else { meta.dev() };
-    if device && queue_text(number, "zoned").as_deref() == Some("host-managed") {
-        let text = format!("{}: host-managed zoned devices are not supported yet", path.display());
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-    }
     let block = BLOCK as u64;
     let len = if device { device_bytes(&file)? } else { meta.len() } / block * block;
+    let zones = if device && must_be_written_in_order(number) {
+        let limits = ["max_open_zones", "max_active_zones"].map(|name| queue_text(number, name));
+        let zones = zones_of(&file, len, limits[0].as_deref(), limits[1].as_deref());
+        Some(zones.map_err(|e| io::Error::new(e.kind(), format!("{}: cannot use its zones: {e}", path.display())))?)
+    } else {
+        None
+    };
     let capacity_bytes = if device { len } else { file_capacity(&file, len, options)? };
     let geometry = Geometry {
         capacity_bytes,
@@ -145,7 +151,7 @@ fn inspect(file: File, path: &Path, options: &DiskOptions) -> io::Result<Opened>
         zones: None,
         cache: cache_claim(number),
     };
-    Ok(Opened { file, path: path.to_owned(), device, len, geometry })
+    Ok(Opened { file, path: path.to_owned(), device, len, geometry, zones })
 }
 
 fn device_bytes(file: &File) -> io::Result<u64> {

@@ -1,11 +1,13 @@
 //! One request on its way through a driver, and the counters that it leaves behind.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::AlignedBuf;
@@ -45,6 +47,11 @@ impl Op {
         matches!(self, Self::Flush | Self::Write { flush: true, .. })
     }
 
+    /// Those of its kind that are in flight.
+    fn ages<'a>(&self, counters: &'a Counters) -> &'a Ages {
+        if matches!(self, Self::Read { .. }) { &counters.reading } else { &counters.changing }
+    }
+
     /// Where the bytes are, and how many. Null and 0 for a flush.
     pub(crate) fn memory(&self) -> (*mut u8, usize) {
         match self {
@@ -70,6 +77,10 @@ pub(crate) struct Counters {
     pub(crate) flush_us: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) copied_bytes: AtomicU64,
+    /// Reads in flight.
+    pub(crate) reading: Ages,
+    /// What changes the disk, in flight: writes, flushes, growing.
+    pub(crate) changing: Ages,
     /// The error number of the first flush that failed; 0 for none.
     flush_failed: AtomicI32,
 }
@@ -93,6 +104,35 @@ impl Counters {
     }
 }
 
+/// Since when each of some requests has been in flight.
+#[derive(Default)]
+pub(crate) struct Ages {
+    next: AtomicU64,
+    /// In the order in which they began.
+    begun: Mutex<BTreeMap<u64, Instant>>,
+}
+
+impl Ages {
+    /// One begins; its number.
+    pub(crate) fn begin(&self) -> u64 {
+        let mut begun = self.begun.lock();
+        let number = self.next.fetch_add(1, Relaxed);
+        begun.insert(number, now());
+        number
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&self, number: u64) {
+        self.begun.lock().remove(&number);
+    }
+
+    /// For how long the oldest has been in flight, in milliseconds; 0 when none is.
+    pub(crate) fn oldest_ms(&self) -> u64 {
+        let oldest = self.begun.lock().first_key_value().map(|(_, begun)| begun.elapsed());
+        oldest.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
 /// A request in flight. Holds its slot of the queue depth.
 pub(crate) struct Request {
     pub(crate) op: Op,
@@ -100,12 +140,27 @@ pub(crate) struct Request {
     pub(crate) done: oneshot::Sender<io::Result<()>>,
     pub(crate) slot: OwnedSemaphorePermit,
     pub(crate) counters: Arc<Counters>,
+    /// Its number among those in flight.
+    number: u64,
 }
 
 impl Request {
+    /// One that is about to be given to a driver.
+    pub(crate) fn new(
+        op: Op,
+        offset: u64,
+        done: oneshot::Sender<io::Result<()>>,
+        slot: OwnedSemaphorePermit,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let number = op.ages(&counters).begin();
+        Self { op, offset, done, slot, counters, number }
+    }
+
     /// Counts and answers. `flush` is how long the flush took, where there was one that succeeded.
     pub(crate) fn finish(self, result: io::Result<()>, flush: Option<Duration>) {
-        let Self { op, done, slot, counters, .. } = self;
+        let Self { op, done, slot, counters, number, .. } = self;
+        op.ages(&counters).end(number);
         match (&op, &result) {
             (_, Err(_)) => {
                 counters.errors.fetch_add(1, Relaxed);
@@ -144,4 +199,22 @@ pub(crate) trait Driver: Send + Sync {
 #[allow(clippy::disallowed_methods, reason = "below the seam: the simulator replaces the whole disk")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_in_flight_is_told() {
+        let ages = Ages::default();
+        assert_eq!(ages.oldest_ms(), 0);
+        let (first, second) = (ages.begin(), ages.begin());
+        ages.begun.lock().insert(first, now().checked_sub(Duration::from_secs(7)).expect("later than the epoch"));
+        assert!((7_000..60_000).contains(&ages.oldest_ms()));
+        ages.end(first);
+        assert!(ages.oldest_ms() < 5_000);
+        ages.end(second);
+        assert_eq!(ages.oldest_ms(), 0);
+    }
 }

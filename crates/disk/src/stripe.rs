@@ -486,6 +486,8 @@ impl Disk for Stripe {
             sum.pool_used_bytes += one.pool_used_bytes;
             sum.pool_limit_bytes += one.pool_limit_bytes;
             sum.copied_bytes += one.copied_bytes;
+            sum.oldest_read_ms = sum.oldest_read_ms.max(one.oldest_read_ms);
+            sum.oldest_write_ms = sum.oldest_write_ms.max(one.oldest_write_ms);
         }
         sum.pool_used_bytes += self.0.gather.used_bytes() as u64;
         sum.pool_limit_bytes += self.0.gather.limit_bytes() as u64;

@@ -191,7 +191,7 @@ mod tests {
         let flush = || {
             let slot = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
             let (done, answer) = oneshot::channel();
-            workers.push(Request { op: Op::Flush, offset: 0, done, slot, counters: counters.clone() });
+            workers.push(Request::new(Op::Flush, 0, done, slot, counters.clone()));
             answer.blocking_recv().expect("an answer")
         };
         assert_eq!(flush().expect_err("not for this file").raw_os_error(), Some(libc::EINVAL));

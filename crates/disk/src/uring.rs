@@ -314,7 +314,7 @@ mod tests {
     fn slot(op: Op) -> Slot {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
         let (done, _) = oneshot::channel();
-        Slot { request: Request { op, offset: 0, done, slot: permit, counters: Arc::default() }, done: 0 }
+        Slot { request: Request::new(op, 0, done, permit, Arc::default()), done: 0 }
     }
 
     fn read(len: usize) -> Slot {

@@ -9,7 +9,8 @@ use steadfast_disk::{BLOCK, Disk, Effect, Fault, Faults, Faulty, MemDisk, OpKind
 
 const B: u64 = BLOCK as u64;
 /// A conventional area of 2 blocks and zones of 4, of which 2 may be open.
-const OPTIONS: ZonedOptions = ZonedOptions { zone_bytes: 4 * B, conventional_bytes: 2 * B, open_zones_max: 2 };
+const OPTIONS: ZonedOptions =
+    ZonedOptions { zone_bytes: 4 * B, zone_capacity_bytes: 0, conventional_bytes: 2 * B, open_zones_max: 2 };
 const ZONE: [u64; 4] = [2 * B, 6 * B, 10 * B, 14 * B];
 
 fn filled(byte: u8, blocks: usize) -> Bytes {
@@ -73,12 +74,17 @@ async fn no_more_zones_are_open_than_may_be() {
 }
 
 #[tokio::test]
-async fn writes_that_are_given_in_order_may_run_side_by_side() {
-    let disk = zoned(&MemDisk::fixed(20 * B)).await;
-    let writes = (0..4).map(|i| disk.write(ZONE[0] + i * B, filled(i as u8 + 1, 1)));
-    for result in futures::future::join_all(writes).await {
-        result.expect("in order");
-    }
+async fn a_zone_takes_one_write_at_a_time() {
+    let (below, faults) = (MemDisk::fixed(20 * B), Faults::new());
+    let faulty = Faulty::new(Arc::new(below), faults.clone());
+    let disk = Zoned::open(Arc::new(faulty), OPTIONS).await.expect("opens");
+    faults.add(Fault::new(OpKind::Write, Effect::Hold).times(1));
+    let mut first = disk.write(ZONE[0], filled(1, 1));
+    assert!(futures::poll!(&mut first).is_pending());
+    refused(&disk, ZONE[0] + B, 1, "another write to the zone is under way").await;
+    assert!(disk.reset_zone(ZONE[0]).await.is_err(), "nor is it reset meanwhile");
+    disk.write(ZONE[1], filled(1, 1)).await.expect("another zone");
+    assert_eq!(disk.refused(), 2);
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use steadfast_flow::BoxFuture;
 
+use crate::hold::Hold;
+
 /// Log sequence number: the position of a record in the order of commits. The first record of a log has 1.
 pub type Lsn = u64;
 
@@ -141,6 +143,11 @@ pub trait Applier: Send + Sync + 'static {
     fn names_chunks(&self, head: &[u8]) -> bool {
         let _ = head;
         true
+    }
+
+    /// What snapshots keep, when a replay has come to its end: from then on none of it is recycled until it is released.
+    fn holds(&self) -> Vec<Hold> {
+        Vec::new()
     }
 
     /// Commits records that refer to the copies instead of the originals, and returns when they are durable. Chunks that nobody

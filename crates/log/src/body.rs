@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_disk::{AlignedBuf, BLOCK};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::extents::TakeError;
 use crate::format::{
@@ -14,6 +14,8 @@ use crate::format::{
     check_count, fill_record_front, footer_bytes_max, footer_entry_bytes,
 };
 use crate::log::Shared;
+use crate::mend::WrittenChunk;
+use crate::placement::Placement;
 use crate::reserve::{FREED_WAIT, Held};
 use crate::seal::{FooterBuilder, Seal};
 use crate::{Location, LogError, Priority, Reservation};
@@ -68,6 +70,8 @@ struct Progress {
     full: bool,
     /// Handed to the task that seals.
     taken: bool,
+    /// Its share of the zones that may be open.
+    zone: Option<OwnedSemaphorePermit>,
 }
 
 struct OpenBody {
@@ -77,33 +81,79 @@ struct OpenBody {
     progress: Mutex<Progress>,
 }
 
-#[derive(Default)]
-struct Current {
-    open: Option<Arc<OpenBody>>,
+/// An extent that chunks are placed in.
+struct Lane {
+    open: Arc<OpenBody>,
     at: u64,
     entry_bytes: u64,
+    /// Resolves when the chunk that was placed last has been written.
+    last: Option<oneshot::Receiver<()>>,
 }
 
-/// The open body extent.
+/// A chunk's place.
+struct Placed {
+    open: Arc<OpenBody>,
+    at: u64,
+    turn: Option<Turn>,
+}
+
+/// A chunk's turn to be written, where chunks must reach the disk in the order of their places. It passes to the next when this is dropped; had the
+/// write failed, the latch is closed then, and the next is not written.
+struct Turn {
+    before: Option<oneshot::Receiver<()>>,
+    _passed_on: oneshot::Sender<()>,
+}
+
+impl Turn {
+    async fn wait(&mut self) {
+        if let Some(before) = self.before.take() {
+            // An error says that it was dropped, which is the same.
+            let _ = before.await;
+        }
+    }
+}
+
+/// The open body extents: one, or on zones a few.
 pub(crate) struct Bodies {
-    current: tokio::sync::Mutex<Current>,
+    lanes: tokio::sync::Mutex<Vec<Lane>>,
+    lanes_max: usize,
+    in_order: bool,
+    /// Zones that bodies may have open; `None` for any number.
+    zones: Option<Arc<Semaphore>>,
     pub(crate) writes: Semaphore,
     writes_max: usize,
 }
 
 impl Bodies {
-    pub(crate) fn new(writes_max: usize) -> Self {
+    pub(crate) fn new(writes_max: usize, placement: &Placement, extents_max: u32) -> Self {
         let writes_max = writes_max.max(1);
-        Self { current: tokio::sync::Mutex::default(), writes: Semaphore::new(writes_max), writes_max }
+        Self {
+            lanes: tokio::sync::Mutex::default(),
+            lanes_max: placement.body_lanes(extents_max),
+            in_order: placement.in_order(),
+            zones: placement.body_zones().map(|zones| Arc::new(Semaphore::new(zones))),
+            writes: Semaphore::new(writes_max),
+            writes_max,
+        }
+    }
+
+    /// The chunks that have been written to an extent, if it is an open one.
+    pub(crate) async fn written(&self, extent: u32, epoch: u64) -> Option<Vec<WrittenChunk>> {
+        let open = {
+            let lanes = self.lanes.lock().await;
+            let is = |lane: &&Lane| (lane.open.id.extent, lane.open.id.epoch) == (extent, epoch);
+            lanes.iter().find(is)?.open.clone()
+        };
+        let progress = open.progress.lock();
+        let chunks = progress.entries.iter();
+        Some(chunks.map(|entry| WrittenChunk { offset: entry.offset, head: entry.head.clone() }).collect())
     }
 
     /// Waits for all chunk writes and seals what is open.
     pub(crate) async fn close(&self, shared: &Arc<Shared>) {
         let all = self.writes.acquire_many(self.writes_max as u32).await;
-        let open = self.current.lock().await.open.take();
-        if let Some(open) = open {
-            let seal = open.finish(shared.pool.extent_bytes, true);
-            if let Some(seal) = seal {
+        for lane in std::mem::take(&mut *self.lanes.lock().await) {
+            if let Some(seal) = lane.open.finish(true) {
                 // The latch has been told of a failure.
                 let _ = shared.seal(seal).await;
             }
@@ -111,54 +161,85 @@ impl Bodies {
         drop(all);
     }
 
-    /// Gives a chunk its place, in order; opens the next extent when this one is full.
+    /// Gives a chunk its place, in order; opens another extent when those that are open are full, or busy and there may be more.
     async fn place(
         &self,
         shared: &Arc<Shared>,
         len: u64,
         entry_bytes: u64,
         priority: Priority,
-    ) -> Result<(Arc<OpenBody>, u64), LogError> {
+    ) -> Result<Placed, LogError> {
         let extent_bytes = shared.pool.extent_bytes;
-        let mut current = self.current.lock().await;
-        let fits = |at: u64, entries: u64| at + len + footer_bytes_max(entries) + BLOCK as u64 <= extent_bytes;
-        if current.open.is_none() || !fits(current.at, current.entry_bytes + entry_bytes) {
-            if !shared.room.body_may_grow(priority).await {
-                return Err(LogError::Full);
-            }
-            let taken = shared.extents.take(ExtentKind::Body, shared.queue.last_lsn() + 1, priority).await;
-            let id = taken.map_err(TakeError::into_log_error)?;
-            let fresh = OpenBody {
-                id,
-                seed: id.seed(),
-                start: shared.extents.start(id.extent),
-                progress: Mutex::new(Progress {
-                    in_flight: 0,
-                    entries: Vec::new(),
-                    data_end: BLOCK as u64,
-                    full: false,
-                    taken: false,
-                }),
-            };
-            let full = current.open.replace(Arc::new(fresh));
-            current.at = BLOCK as u64;
-            current.entry_bytes = 0;
-            if let Some(seal) = full.and_then(|open| open.finish(extent_bytes, true)) {
-                spawn_seal(shared, seal);
-            }
+        let mut lanes = self.lanes.lock().await;
+        let fits = |lane: &Lane| {
+            lane.at + len + footer_bytes_max(lane.entry_bytes + entry_bytes) + BLOCK as u64 <= extent_bytes
+        };
+        let full = lanes.iter().position(|lane| !fits(lane));
+        let idlest = lanes.iter().enumerate().filter(|(_, lane)| fits(lane)).map(|(i, lane)| (lane.load(), i)).min();
+        let may_open = full.is_some() || lanes.len() < self.lanes_max;
+        let lane = match idlest {
+            Some((load, i)) if load == 0 || !may_open => i,
+            other => match self.open(shared, priority, other.is_some()).await {
+                Ok(fresh) if lanes.len() < self.lanes_max => {
+                    lanes.push(fresh);
+                    lanes.len() - 1
+                }
+                Ok(fresh) => {
+                    let i = full.unwrap_or(0);
+                    let full = std::mem::replace(&mut lanes[i], fresh);
+                    if let Some(seal) = full.open.finish(true) {
+                        spawn_seal(shared, seal);
+                    }
+                    i
+                }
+                Err(error) => match other {
+                    Some((_, i)) => i,
+                    None => return Err(error),
+                },
+            },
+        };
+        let lane = &mut lanes[lane];
+        let at = lane.at;
+        lane.at += len;
+        lane.entry_bytes += entry_bytes;
+        lane.open.progress.lock().in_flight += 1;
+        let turn = self.in_order.then(|| {
+            let (passed_on, done) = oneshot::channel();
+            Turn { before: lane.last.replace(done), _passed_on: passed_on }
+        });
+        Ok(Placed { open: lane.open.clone(), at, turn })
+    }
+
+    /// Takes an extent into use. `optional`: there is another one, so nothing is waited for.
+    async fn open(&self, shared: &Arc<Shared>, priority: Priority, optional: bool) -> Result<Lane, LogError> {
+        let zone = match &self.zones {
+            Some(zones) if optional => Some(zones.clone().try_acquire_owned().map_err(|_| LogError::Full)?),
+            Some(zones) => Some(zones.clone().acquire_owned().await.map_err(|_| LogError::Closed)?),
+            None => None,
+        };
+        if !shared.room.body_may_grow(priority).await {
+            return Err(LogError::Full);
         }
-        let Some(open) = current.open.clone() else { return Err(LogError::Closed) };
-        let at = current.at;
-        current.at += len;
-        current.entry_bytes += entry_bytes;
-        open.progress.lock().in_flight += 1;
-        Ok((open, at))
+        let taken = shared.extents.take(ExtentKind::Body, shared.queue.last_lsn() + 1, priority).await;
+        let id = taken.map_err(TakeError::into_log_error)?;
+        let progress =
+            Progress { in_flight: 0, entries: Vec::new(), data_end: BLOCK as u64, full: false, taken: false, zone };
+        let open =
+            OpenBody { id, seed: id.seed(), start: shared.extents.start(id.extent), progress: Mutex::new(progress) };
+        Ok(Lane { open: Arc::new(open), at: BLOCK as u64, entry_bytes: 0, last: None })
+    }
+}
+
+impl Lane {
+    /// Chunks on their way.
+    fn load(&self) -> u32 {
+        self.open.progress.lock().in_flight
     }
 }
 
 impl OpenBody {
     /// What there is to seal, once all its chunks are written and no more will come.
-    fn finish(&self, extent_bytes: u64, full: bool) -> Option<Seal> {
+    fn finish(&self, full: bool) -> Option<Seal> {
         let mut progress = self.progress.lock();
         progress.full |= full;
         if !progress.full || progress.in_flight > 0 || progress.taken {
@@ -182,12 +263,12 @@ impl OpenBody {
             id: self.id,
             kind: ExtentKind::Body,
             start: self.start,
-            extent_bytes,
             data_end: progress.data_end,
             footer_offset: progress.data_end,
             last_checksum: 0,
             prev_lsn: 0,
             footer,
+            zone: progress.zone.take(),
         })
     }
 }
@@ -227,11 +308,11 @@ pub(crate) async fn write_chunk(
 async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held: Held) -> Result<Location, LogError> {
     let len = (BLOCK + chunk.len().next_multiple_of(BLOCK)) as u64;
     let entry_bytes = footer_entry_bytes(head.len()) as u64;
-    let (_slot, open, at) = loop {
+    let (_slot, placed) = loop {
         let freed = std::pin::pin!(shared.extents.freed());
         let Ok(slot) = shared.bodies.writes.acquire().await else { return Err(LogError::Closed) };
         match shared.bodies.place(shared, len, entry_bytes, held.priority()).await {
-            Ok((open, at)) => break (slot, open, at),
+            Ok(placed) => break (slot, placed),
             Err(LogError::Full) if shared.room.may_free(held.priority()) => {}
             Err(error) => return Err(error),
         }
@@ -241,10 +322,11 @@ async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held:
             return Err(LogError::Full);
         }
     };
-    let outcome = write_placed(shared, &open, at, head, chunk, held).await;
+    let open = placed.open.clone();
+    let outcome = write_placed(shared, placed, head, chunk, held).await;
     let seal = {
         open.progress.lock().in_flight -= 1;
-        open.finish(shared.pool.extent_bytes, false)
+        open.finish(false)
     };
     if let Some(seal) = seal {
         spawn_seal(shared, seal);
@@ -254,12 +336,12 @@ async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held:
 
 async fn write_placed(
     shared: &Shared,
-    open: &OpenBody,
-    at: u64,
+    placed: Placed,
     head: Bytes,
     chunk: ChunkBuf,
     held: Held,
 ) -> Result<Location, LogError> {
+    let Placed { open, at, mut turn } = placed;
     let mut buf = chunk.buf;
     let body_len = (buf.len() - BLOCK) as u32;
     let head_len = head.len() as u32;
@@ -293,8 +375,11 @@ async fn write_placed(
     buf.pad();
     let data = buf.freeze();
     let len = data.len() as u64;
+    if let Some(turn) = &mut turn {
+        turn.wait().await;
+    }
     let written = shared.io.write(open.start + at, data).await;
-    drop(held);
+    drop((held, turn));
     if written.is_err() {
         // Nothing refers to the chunk yet: nothing of this request was accepted.
         return Err(shared.latch.check().err().unwrap_or(LogError::Closed));

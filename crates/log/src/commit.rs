@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::apply::Answer;
@@ -26,7 +26,7 @@ pub(crate) struct Pending {
     pub(crate) reservation: Reservation,
 }
 
-struct State {
+pub(crate) struct State {
     items: VecDeque<Pending>,
     next_lsn: Lsn,
     /// The committer is woken when this many batches wait.
@@ -131,6 +131,20 @@ impl Queue {
 
     pub(crate) fn last_lsn(&self) -> Lsn {
         self.state.lock().next_lsn - 1
+    }
+
+    /// Nothing is accepted while the result is held: for no longer than it takes to look.
+    pub(crate) fn hold_still(&self) -> Still<'_> {
+        Still(self.state.lock())
+    }
+}
+
+/// A queue that accepts nothing for a moment.
+pub(crate) struct Still<'a>(MutexGuard<'a, State>);
+
+impl Still<'_> {
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        self.0.next_lsn - 1
     }
 }
 

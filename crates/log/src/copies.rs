@@ -333,6 +333,12 @@ impl Copies {
     /// there on the copy that it came from.
     pub(crate) async fn heal<S: Structure>(&self, bad: u32, offset: u64, good: &Bytes, structure: &S) -> Heal {
         let (what, id) = (structure.name(), structure.id());
+        if self.disk.zone(offset).is_some() {
+            // What lies in a zone cannot be written over: it is reported, and goes with its extent.
+            self.healed.failed.fetch_add(1, Relaxed);
+            tracing::error!(extent = id.extent, offset, copy = bad, what, "damage in a zone cannot be healed in place");
+            return Heal::Failed;
+        }
         let _pin = match &self.extents {
             None => None,
             Some(extents) => match extents.pin(id.extent, id.epoch) {

@@ -8,9 +8,12 @@ use steadfast_disk::{BLOCK, Disk};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::format::{EXTENTS_START, ExtentHeader, ExtentId, ExtentKind, Superblock};
+use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
+use crate::hold::Hold;
 use crate::io::Io;
-use crate::status::ExtentCounts;
+use crate::placement::Placement;
+use crate::pool::superblock_places;
+use crate::status::{ExtentCounts, ZonesStatus};
 use crate::{ExtentUsage, LogError, Lsn, Priority};
 
 /// What state an extent is in.
@@ -39,6 +42,10 @@ pub(crate) struct ExtentInfo {
     /// Footer's place and length when it has a (good) one.
     pub(crate) footer: Option<(u32, u32)>,
     pub(crate) pins: u32,
+    /// A snapshot keeps it.
+    pub(crate) held: bool,
+    /// Compaction has emptied it: it is there only until nobody has it pinned or held.
+    pub(crate) emptied: bool,
 }
 
 impl ExtentInfo {
@@ -54,6 +61,8 @@ impl ExtentInfo {
             data_end: 0,
             footer: None,
             pins: 0,
+            held: false,
+            emptied: false,
         }
     }
 }
@@ -71,12 +80,17 @@ pub(crate) struct Table {
     pub(crate) slots: Vec<ExtentInfo>,
     pub(crate) next_epoch: u64,
     pub(crate) recycled_lsn: Lsn,
+    /// What snapshots keep.
+    pub(crate) holds: Vec<Hold>,
+    /// Holds in the making: while there is one, nothing is recycled.
+    pub(crate) holding: u32,
 }
 
 struct Shared {
     disk: Arc<dyn Disk>,
     io: Arc<Io>,
     pool: Superblock,
+    placement: Placement,
     table: Mutex<Table>,
     /// One extent is taken into use at a time.
     taking: tokio::sync::Mutex<()>,
@@ -98,11 +112,18 @@ pub(crate) enum TakeError {
 }
 
 impl Extents {
-    pub(crate) fn new(disk: Arc<dyn Disk>, io: Arc<Io>, pool: Superblock, table: Table, reserve_extents: u32) -> Self {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        io: Arc<Io>,
+        (pool, placement): (Superblock, Placement),
+        table: Table,
+        reserve_extents: u32,
+    ) -> Self {
         Self(Arc::new(Shared {
             disk,
             io,
             pool,
+            placement,
             table: Mutex::new(table),
             taking: tokio::sync::Mutex::new(()),
             reserve_extents,
@@ -112,6 +133,10 @@ impl Extents {
 
     pub(crate) fn start(&self, extent: u32) -> u64 {
         self.0.pool.extent_start(extent)
+    }
+
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.0.placement
     }
 
     pub(crate) fn id(&self, extent: u32, epoch: u64) -> ExtentId {
@@ -131,7 +156,7 @@ impl Extents {
         self.slot(extent, epoch, |slot| *slot)
     }
 
-    fn slot<T>(&self, extent: u32, epoch: u64, f: impl FnOnce(&mut ExtentInfo) -> T) -> Option<T> {
+    pub(crate) fn slot<T>(&self, extent: u32, epoch: u64, f: impl FnOnce(&mut ExtentInfo) -> T) -> Option<T> {
         let mut table = self.0.table.lock();
         let slot = table.slots.get_mut(extent as usize)?;
         let valid = slot.epoch == epoch && matches!(slot.state, ExtentState::Open | ExtentState::Sealed);
@@ -184,8 +209,8 @@ impl Extents {
     }
 
     fn growable(&self, slots: usize) -> u64 {
-        let most = self.0.disk.geometry().capacity_bytes.saturating_sub(EXTENTS_START) / self.0.pool.extent_bytes;
-        most.min(u64::from(u32::MAX)).saturating_sub(slots as u64)
+        let most = self.0.pool.extents_in(self.0.disk.geometry().capacity_bytes);
+        u64::from(most).saturating_sub(slots as u64)
     }
 
     pub(crate) fn counts(&self) -> ExtentCounts {
@@ -193,6 +218,10 @@ impl Extents {
         let mut counts = ExtentCounts { growable: self.growable(table.slots.len()), ..ExtentCounts::default() };
         for slot in &table.slots {
             let live = slot.live_bytes.max(0) as u64;
+            if slot.held {
+                counts.held += 1;
+                counts.held_bytes += slot.data_end.saturating_sub(live);
+            }
             match slot.kind {
                 ExtentKind::Commit => counts.live_commit_bytes += live,
                 ExtentKind::Body => counts.live_body_bytes += live,
@@ -210,6 +239,22 @@ impl Extents {
         counts
     }
 
+    /// How the pool lies on zones.
+    pub(crate) fn zones_status(&self) -> ZonesStatus {
+        let placement = &self.0.placement;
+        let Some(zones) = placement.zones() else { return ZonesStatus::default() };
+        let slots = self.all();
+        let superblocks = if zones.conventional_bytes == 0 { superblock_places(zones).to_vec() } else { Vec::new() };
+        let starts = slots.iter().map(|slot| self.start(slot.extent)).chain(superblocks);
+        ZonesStatus {
+            zone_bytes: zones.zone_bytes,
+            open_zones_max: zones.open_zones_max,
+            open_zones: starts.filter(|start| placement.is_open(*start)).count() as u32,
+            emulated: zones.emulated,
+            superblocks_written: placement.ledger().generation,
+        }
+    }
+
     /// Free extents that are ready for use.
     pub(crate) fn free(&self) -> u32 {
         self.0.table.lock().slots.iter().filter(|slot| slot.state == ExtentState::Free).count() as u32
@@ -220,10 +265,10 @@ impl Extents {
         self.0.freed.notified()
     }
 
-    /// Bytes in sealed extents that nothing needs: what compaction can give back.
+    /// Bytes in sealed extents that nothing needs and no snapshot keeps: what compaction can give back.
     pub(crate) fn dead_bytes(&self) -> u64 {
         let table = self.0.table.lock();
-        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed);
+        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed && !slot.held);
         sealed.map(|slot| slot.data_end.saturating_sub(slot.live_bytes.max(0) as u64)).sum()
     }
 
@@ -305,6 +350,10 @@ impl Extents {
             };
             ExtentHeader { id: self.id(extent as u32, epoch), kind, base_lsn, recycled_lsn }
         };
+        // On zones the header is gone with the extent's next reset, and what it says must not be.
+        self.0.placement.remember(&self.0.io, header.id.epoch, 0).await.map_err(TakeError::Disk)?;
+        let start = self.start(header.id.extent);
+        self.0.placement.clear(&self.0.io, start).await.map_err(TakeError::Disk)?;
         self.write_header(&header).await?;
         self.0.table.lock().slots[header.id.extent as usize].state = ExtentState::Open;
         Ok(header.id)
@@ -315,18 +364,34 @@ impl Extents {
         self.0.io.write_flush(self.start(header.id.extent), block).await.map_err(TakeError::Disk)
     }
 
-    /// Takes a sealed extent out of use. The caller has made sure that nothing in it is needed any more; here only pins and the
+    /// Says durably that an extent is not in use any more: with its header, or by emptying its zone.
+    async fn mark_free(&self, header: &ExtentHeader) -> Result<(), TakeError> {
+        if self.0.placement.zones().is_none() {
+            return self.write_header(header).await;
+        }
+        let (placement, io) = (&self.0.placement, &self.0.io);
+        placement.remember(io, header.id.epoch, header.recycled_lsn).await.map_err(TakeError::Disk)?;
+        placement.clear(io, self.start(header.id.extent)).await.map_err(TakeError::Disk)
+    }
+
+    /// Takes a sealed extent out of use. The caller has made sure that nothing in it is needed any more; here only pins, holds and the
     /// epoch are checked. Returns whether it is free now. The mark is durable when this returns: from then on, and not before, records
     /// elsewhere that only mattered because of this extent (deletes of what it held) may go too.
     ///
     /// # Errors
     /// The disk's.
     pub(crate) async fn recycle(&self, extent: u32, epoch: u64, pinned_too: bool) -> Result<bool, TakeError> {
+        if self.0.placement.is_dead(self.start(extent)) {
+            return Ok(false);
+        }
         let header = {
             let mut table = self.0.table.lock();
-            let recycled_lsn = table.recycled_lsn;
+            let (recycled_lsn, holding) = (table.recycled_lsn, table.holding > 0);
             let Some(slot) = table.slots.get_mut(extent as usize) else { return Ok(false) };
-            if slot.epoch != epoch || slot.state != ExtentState::Sealed || slot.pins > 0 && !pinned_too {
+            if slot.epoch != epoch || slot.state != ExtentState::Sealed {
+                return Ok(false);
+            }
+            if (slot.pins > 0 || slot.held || holding) && !pinned_too {
                 return Ok(false);
             }
             slot.state = ExtentState::Busy;
@@ -335,7 +400,7 @@ impl Extents {
             table.recycled_lsn = recycled_lsn;
             ExtentHeader { id: self.id(extent, epoch), kind: ExtentKind::Free, base_lsn: 0, recycled_lsn }
         };
-        self.write_header(&header).await?;
+        self.mark_free(&header).await?;
         self.0.table.lock().slots[extent as usize] = ExtentInfo { epoch, ..ExtentInfo::new(extent) };
         self.0.freed.notify_waiters();
         Ok(true)

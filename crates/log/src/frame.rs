@@ -68,12 +68,12 @@ impl OpenCommit {
             id: self.id,
             kind: ExtentKind::Commit,
             start: self.start,
-            extent_bytes: self.extent_bytes,
             data_end: self.at,
             footer_offset: self.at,
             last_checksum: self.prev_checksum,
             prev_lsn: self.prev_lsn,
             footer: self.footer,
+            zone: None,
         }
     }
 }

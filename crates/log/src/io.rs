@@ -62,4 +62,26 @@ impl Io {
         self.disk.write_flush(offset, data).await.map_err(|error| self.latch.fail("write or flush", &error))?;
         self.unknown()
     }
+
+    /// Empties the zone that begins at `offset`, durably.
+    ///
+    /// # Errors
+    /// As [`Io::write`].
+    pub(crate) async fn reset_zone(&self, offset: u64) -> Result<(), LogError> {
+        let _one = self.flushing.lock().await;
+        self.unknown()?;
+        self.disk.reset_zone(offset).await.map_err(|error| self.latch.fail("zone reset", &error))?;
+        self.unknown()
+    }
+
+    /// Says that nothing more is written to the zone that begins at `offset`.
+    ///
+    /// # Errors
+    /// As [`Io::write`].
+    pub(crate) async fn finish_zone(&self, offset: u64) -> Result<(), LogError> {
+        let _one = self.flushing.lock().await;
+        self.unknown()?;
+        self.disk.finish_zone(offset).await.map_err(|error| self.latch.fail("zone finish", &error))?;
+        self.unknown()
+    }
 }

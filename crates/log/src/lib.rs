@@ -19,11 +19,13 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gather;
+mod hold;
 mod io;
 mod latch;
 mod log;
 mod mend;
 mod options;
+mod placement;
 mod pool;
 mod prefill;
 mod read;
@@ -31,8 +33,11 @@ mod recover;
 mod reserve;
 mod scan;
 mod scrub;
+mod scrub_open;
+mod scrub_when;
 mod seal;
 mod status;
+mod trailer;
 mod verify;
 
 pub use api::{
@@ -43,14 +48,16 @@ pub use commit::Ticket;
 pub use compact::{CompactionOptions, CompactionStatus, StuckExtent};
 pub use copies::HealStatus;
 pub use extents::ExtentPin;
+pub use hold::{HeldRecords, Hold, HoldPin, Holding};
 pub use latch::LogState;
 pub use log::{Limits, Log};
 pub use options::{FormatOptions, LogOptions, Sabotage};
-pub use pool::PoolInfo;
+pub use pool::{PoolInfo, pool_on};
 pub use recover::{Cut, DamageFound, HEALED_MAX, RecoveryReport};
 pub use reserve::Reservation;
 pub use scrub::{SCRUB_DAMAGE_MAX, ScrubOptions, ScrubStatus};
-pub use status::{ExtentCounts, Histogram, LogStatus};
+pub use scrub_when::{DayWindow, ScrubWish};
+pub use status::{ExtentCounts, Histogram, LogStatus, ZonesStatus};
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify, verify_named};
 
 #[cfg(test)]

@@ -28,8 +28,9 @@ use crate::pool::PoolInfo;
 use crate::recover::RecoveryReport;
 use crate::reserve::{Reservation, Room};
 use crate::scrub::Scrub;
+use crate::scrub_when::ScrubWish;
 use crate::seal::Seal;
-use crate::status::{LogStatus, Metrics};
+use crate::status::{ExtentCounts, LogStatus, Metrics};
 use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
 
 /// What all parts of an open log share.
@@ -70,7 +71,7 @@ impl Shared {
     /// Seals an extent.
     pub(crate) async fn seal(&self, seal: Seal) -> Result<(), LogError> {
         let id = seal.id;
-        let sealed = seal.write(&self.io).await?;
+        let sealed = seal.write(&self.io, self.extents.placement()).await?;
         self.extents.sealed(id.extent, id.epoch, sealed);
         Ok(())
     }
@@ -274,6 +275,11 @@ impl Log {
         PoolInfo::from(&self.shared.pool)
     }
 
+    /// Extents by state and kind.
+    pub fn extents(&self) -> ExtentCounts {
+        self.shared.extents.counts()
+    }
+
     /// What the log says about itself.
     pub fn status(&self) -> LogStatus {
         let shared = &self.shared;
@@ -283,6 +289,7 @@ impl Log {
             log: shared.latch.state(),
             pool: PoolInfo::from(&shared.pool).pool,
             extent_bytes: shared.pool.extent_bytes,
+            zones: shared.extents.zones_status(),
             extents: shared.extents.counts(),
             accepted_lsn: shared.queue.last_lsn(),
             applied_lsn: *shared.applied.borrow(),
@@ -308,6 +315,18 @@ impl Log {
             scrub: shared.scrub.status(),
             usage: shared.extents.usage(),
         }
+    }
+
+    /// Begins a pass of the scrub, or ends the one that is going on. What comes of it is in the status.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`].
+    pub fn scrub(&self, wish: ScrubWish) -> Result<(), LogError> {
+        if self.shared.latch.state() == LogState::Closed {
+            return Err(LogError::Closed);
+        }
+        self.shared.scrub.wishes.add(wish);
+        Ok(())
     }
 
     /// Commits what was accepted, flushes, seals what is open so that the next start reads footers only, and stops the tasks.

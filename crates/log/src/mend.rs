@@ -143,6 +143,8 @@ pub(crate) struct Mended {
     pub(crate) healed: [u64; 2],
     /// Structures that are good on no copy.
     pub(crate) lost: u64,
+    /// Where they begin.
+    pub(crate) lost_at: Vec<u64>,
     /// Where structures begin, and how long they are, that copy 0 does not have and could not be given back.
     pub(crate) stuck: Vec<(u64, u64)>,
 }
@@ -152,6 +154,52 @@ pub(crate) async fn extent(copies: &Copies, pool: &Superblock, info: &ExtentInfo
     let id = ExtentId { pool: pool.pool, extent: info.extent, epoch: info.epoch };
     let mut walk = Walk::new(copies, pool, id, pace, true);
     walk.extent(info).await;
+    let read_bytes = walk.windows.iter().map(Window::read_bytes).sum();
+    walk.mended.counts.read_bytes = read_bytes;
+    walk.mended
+}
+
+/// A chunk that has been written to an open extent.
+pub(crate) struct WrittenChunk {
+    /// Where its record begins.
+    pub(crate) offset: u32,
+    pub(crate) head: Bytes,
+}
+
+impl WrittenChunk {
+    /// Where its frame begins: at most a block before its record, never at it.
+    pub(crate) fn at(&self) -> u64 {
+        (u64::from(self.offset).max(1) - 1) / BLOCK_BYTES * BLOCK_BYTES
+    }
+}
+
+/// What has been written to an open extent.
+pub(crate) enum Written {
+    /// Frames, one behind the other, up to here.
+    Frames(u64),
+    /// These chunks.
+    Chunks(Vec<WrittenChunk>),
+}
+
+/// As [`extent`], of what has been written to one that is open.
+pub(crate) async fn open(
+    copies: &Copies,
+    pool: &Superblock,
+    info: &ExtentInfo,
+    written: &Written,
+    pace: Option<Pace>,
+) -> Mended {
+    let id = ExtentId { pool: pool.pool, extent: info.extent, epoch: info.epoch };
+    let mut walk = Walk::new(copies, pool, id, pace, true);
+    walk.mend(0, &HeaderOf { id, exact: true }).await;
+    match written {
+        Written::Frames(end) => walk.frames(*end).await,
+        Written::Chunks(chunks) => {
+            for chunk in chunks {
+                walk.frame(chunk.at(), pool.extent_bytes, FrameKind::Chunk).await;
+            }
+        }
+    }
     let read_bytes = walk.windows.iter().map(Window::read_bytes).sum();
     walk.mended.counts.read_bytes = read_bytes;
     walk.mended
@@ -211,6 +259,9 @@ impl<'a> Walk<'a> {
         }
         let Some(good) = good else {
             self.mended.lost += 1;
+            if self.mended.lost_at.len() < STUCK_MAX {
+                self.mended.lost_at.push(at);
+            }
             return None;
         };
         for copy in bad {
@@ -240,7 +291,7 @@ impl<'a> Walk<'a> {
         };
         let offsets = self.footer(&trailer, info.kind == ExtentKind::Body).await;
         if info.kind == ExtentKind::Commit {
-            return self.frames(&trailer).await;
+            return self.frames(u64::from(trailer.data_end)).await;
         }
         for offset in offsets {
             let at = (u64::from(offset).max(1) - 1) / BLOCK_BYTES * BLOCK_BYTES;
@@ -281,8 +332,7 @@ impl<'a> Walk<'a> {
         Some(whole.value.0.total_len())
     }
 
-    async fn frames(&mut self, trailer: &Trailer) {
-        let end = u64::from(trailer.data_end);
+    async fn frames(&mut self, end: u64) {
         let mut at = BLOCK_BYTES;
         while at < end {
             match self.frame(at, end, FrameKind::Commit).await {

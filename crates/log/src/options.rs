@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use steadfast_disk::ZonedOptions;
+
 use crate::{CompactionOptions, ScrubOptions};
 
 /// How a pool is laid out.
@@ -11,6 +13,8 @@ pub struct FormatOptions {
     pub extent_bytes: Option<u64>,
     /// Format even if the disk holds something.
     pub force: bool,
+    /// Drive the disk as if it were a zoned device with zones like these (for trials and tests). A zoned device needs no saying.
+    pub zones: Option<ZonedOptions>,
 }
 
 /// How a log runs.
@@ -68,6 +72,16 @@ pub enum Sabotage {
     EarlyRecycle,
     /// Extents are recycled while somebody reads them.
     PinsIgnored,
+    /// Chunks reach a zone in any order.
+    ZoneOrder,
+    /// A zone is written anew without having been reset.
+    ZoneReset,
+    /// A sealed zone is not finished.
+    ZoneFinish,
+    /// What a reset makes forgotten is not made durable elsewhere.
+    ZoneLedger,
+    /// What a snapshot holds is recycled all the same.
+    HoldsIgnored,
 }
 
 impl Default for LogOptions {

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use steadfast_disk::{BLOCK, Disk};
+use steadfast_disk::{BLOCK, Disk, ZoneGeometry, ZoneState, Zoned, ZonedOptions};
 use steadfast_flow::Env;
 
 use crate::LogError;
-use crate::format::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FormatError, SUPERBLOCK_OFFSETS, Superblock};
+use crate::format::{
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FormatError, Ledger, SUPERBLOCK_OFFSETS, Superblock, Zoning,
+};
 use crate::options::FormatOptions;
+use crate::placement::open_zones_min;
 
 /// What a pool is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -39,35 +42,191 @@ fn choose_extent_bytes(capacity: u64, growable: bool) -> u64 {
 
 /// Writes the superblocks.
 pub(crate) async fn format(disk: &Arc<dyn Disk>, env: &Env, options: &FormatOptions) -> Result<PoolInfo, LogError> {
+    if !options.force {
+        refuse_contents(disk).await?;
+    }
+    let disk = &match options.zones {
+        Some(zones) => emulate(disk, zones, true).await?,
+        None => disk.clone(),
+    };
     let geometry = disk.geometry();
-    let extent_bytes =
-        options.extent_bytes.unwrap_or_else(|| choose_extent_bytes(geometry.capacity_bytes, geometry.growable));
+    let mut pool = [0u8; 16];
+    pool[..8].copy_from_slice(&env.random_u64().to_le_bytes());
+    pool[8..].copy_from_slice(&env.random_u64().to_le_bytes());
+    let pool = *uuid::Builder::from_random_bytes(pool).as_uuid().as_bytes();
+    let mut sb = Superblock { pool, extent_bytes: 0, created_ms: env.wall_ms(), zones: None };
+    match &geometry.zones {
+        Some(zones) => {
+            sb.zones = Some(zoning(zones, options.zones.is_some())?);
+            sb.extent_bytes = zone_extent_bytes(zones, options.extent_bytes)?;
+        }
+        None => {
+            let usual = || choose_extent_bytes(geometry.capacity_bytes, geometry.growable);
+            sb.extent_bytes = options.extent_bytes.unwrap_or_else(usual);
+        }
+    }
+    let extent_bytes = sb.extent_bytes;
     if !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent_bytes) || !extent_bytes.is_multiple_of(BLOCK as u64) {
         return Err(LogError::Open(format!(
             "an extent of {extent_bytes} bytes: must be a multiple of {BLOCK} from {EXTENT_BYTES_MIN} to {EXTENT_BYTES_MAX}"
         )));
     }
-    let extents = geometry.capacity_bytes.saturating_sub(EXTENTS_START) / extent_bytes;
-    if extents < 4 {
+    if sb.extents_in(geometry.capacity_bytes) < 4 {
         return Err(LogError::Open(format!(
             "{} holds {} bytes: too few for 4 extents of {extent_bytes}",
             disk.describe(),
             geometry.capacity_bytes
         )));
     }
-    if !options.force {
-        refuse_contents(disk).await?;
-    }
     disk.reserve(EXTENTS_START).await.map_err(|e| cannot("make room on", disk, &e))?;
-    let mut pool = [0u8; 16];
-    pool[..8].copy_from_slice(&env.random_u64().to_le_bytes());
-    pool[8..].copy_from_slice(&env.random_u64().to_le_bytes());
-    let pool = *uuid::Builder::from_random_bytes(pool).as_uuid().as_bytes();
-    let sb = Superblock { pool, extent_bytes, created_ms: env.wall_ms() };
-    for offset in SUPERBLOCK_OFFSETS {
-        write_superblock(disk, &sb, offset).await?;
+    let Some(zones) = &sb.zones else {
+        for offset in SUPERBLOCK_OFFSETS {
+            write_superblock(disk, &sb, offset).await?;
+        }
+        return Ok(PoolInfo::from(&sb));
+    };
+    reset_all(disk, zones, geometry.capacity_bytes).await?;
+    let block = Bytes::copy_from_slice(&sb.encode_with(&Ledger { generation: 1, ..Ledger::default() }));
+    for place in superblock_places(zones) {
+        disk.write_flush(place, block.clone()).await.map_err(|e| cannot("write", disk, &e))?;
     }
     Ok(PoolInfo::from(&sb))
+}
+
+/// How a pool lies on these zones.
+fn zoning(zones: &ZoneGeometry, emulated: bool) -> Result<Zoning, LogError> {
+    let &ZoneGeometry { zone_bytes, conventional_bytes, open_zones_max, .. } = zones;
+    if conventional_bytes > 0 && conventional_bytes < EXTENTS_START {
+        return Err(LogError::Open(format!(
+            "{conventional_bytes} bytes in front of the zones may be written anywhere: use none, or at least {EXTENTS_START}"
+        )));
+    }
+    let begin = if conventional_bytes == 0 { zone_bytes.saturating_mul(2) } else { conventional_bytes };
+    let zoning = Zoning { begin, zone_bytes, conventional_bytes, open_zones_max, emulated };
+    let min = open_zones_min(&zoning);
+    if open_zones_max > 0 && open_zones_max < min {
+        return Err(LogError::Open(format!(
+            "only {open_zones_max} zones may be open at a time: the log needs {min} (for commits, bodies and sealing)"
+        )));
+    }
+    Ok(zoning)
+}
+
+/// An extent is all that can be written of a zone, as far as an extent can be that large.
+fn zone_extent_bytes(zones: &ZoneGeometry, wanted: Option<u64>) -> Result<u64, LogError> {
+    let extent_bytes = zones.zone_capacity_bytes.min(EXTENT_BYTES_MAX);
+    match wanted {
+        Some(wanted) if wanted != extent_bytes => Err(LogError::Open(format!(
+            "an extent of {wanted} bytes: on zones an extent is a zone, here of {extent_bytes}; leave the size of extents out"
+        ))),
+        _ => Ok(extent_bytes),
+    }
+}
+
+/// The disk, driven as if it were zoned. `whole`: all that it may become is made room for first.
+async fn emulate(disk: &Arc<dyn Disk>, zones: ZonedOptions, whole: bool) -> Result<Arc<dyn Disk>, LogError> {
+    if disk.geometry().zones.is_some() {
+        return Err(LogError::Open(format!("{} is zoned already: no zones can be made on it", disk.describe())));
+    }
+    if whole {
+        disk.reserve(disk.geometry().capacity_bytes).await.map_err(|e| cannot("make room on", disk, &e))?;
+    }
+    let zoned = Zoned::open(disk.clone(), zones).await.map_err(|e| cannot("make zones on", disk, &e))?;
+    Ok(zoned)
+}
+
+/// Zones that an earlier user left open count too.
+async fn reset_all(disk: &Arc<dyn Disk>, zones: &Zoning, len: u64) -> Result<(), LogError> {
+    let mut at = zones.conventional_bytes;
+    while at + zones.zone_bytes <= len {
+        if disk.zone(at).is_some_and(|zone| !matches!(zone.state, ZoneState::Empty | ZoneState::Dead)) {
+            disk.reset_zone(at).await.map_err(|e| cannot("reset a zone of", disk, &e))?;
+        }
+        at += zones.zone_bytes;
+    }
+    Ok(())
+}
+
+/// Where the superblocks of a pool on zones are; without space that may be written anywhere, the zones that they are appended to.
+pub(crate) fn superblock_places(zones: &Zoning) -> [u64; 2] {
+    if zones.conventional_bytes > 0 { SUPERBLOCK_OFFSETS } else { [0, zones.zone_bytes] }
+}
+
+/// What a pool needs to be opened: the disk as the log drives it, and what its superblocks say.
+pub(crate) struct Head {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) superblock: Superblock,
+    /// `None` when no good copy has it: on zones, or where it does not apply.
+    pub(crate) ledger: Ledger,
+    /// Where a copy was damaged.
+    pub(crate) bad: Vec<u64>,
+}
+
+/// Reads what the pool is. A pool that was made as if on zones gets them again.
+pub(crate) async fn read_head(disk: &Arc<dyn Disk>) -> Result<Head, LogError> {
+    let (first, mut ledger, mut bad) = read_superblock(disk).await?;
+    let (superblock, geometry) = (first, disk.geometry().zones);
+    let Some(zones) = superblock.zones else {
+        if geometry.is_some() {
+            let text = format!("{}: a pool that is not made for zones, on a zoned device", disk.describe());
+            return Err(LogError::Open(text));
+        }
+        return Ok(Head { disk: disk.clone(), superblock, ledger, bad });
+    };
+    let disk = match geometry {
+        None if zones.emulated => {
+            let options = ZonedOptions {
+                zone_bytes: zones.zone_bytes,
+                zone_capacity_bytes: superblock.extent_bytes,
+                conventional_bytes: zones.conventional_bytes,
+                open_zones_max: zones.open_zones_max,
+            };
+            emulate(disk, options, false).await?
+        }
+        Some(now) if now.zone_bytes == zones.zone_bytes && now.conventional_bytes == zones.conventional_bytes => {
+            disk.clone()
+        }
+        now => {
+            let text = format!("the pool is made for zones of {} bytes, the disk has {now:?}", zones.zone_bytes);
+            return Err(LogError::Open(format!("{}: {text}", disk.describe())));
+        }
+    };
+    if zones.conventional_bytes == 0 {
+        (ledger, bad) = newest_appended(&disk, &superblock).await;
+    }
+    Ok(Head { disk, superblock, ledger, bad })
+}
+
+/// How far behind a write pointer the newest superblock may be: what is in front of it was lost in a crash.
+const APPENDED_LOOK_BYTES: u64 = 16 * BLOCK as u64;
+
+/// The newest ledger among the superblocks that were appended to the first two zones, and which of the zones has none.
+async fn newest_appended(disk: &Arc<dyn Disk>, superblock: &Superblock) -> (Ledger, Vec<u64>) {
+    let mut newest = Ledger::default();
+    let mut bad = Vec::new();
+    let Some(zones) = &superblock.zones else { return (newest, bad) };
+    for place in superblock_places(zones) {
+        let mut found = false;
+        // In a full zone the end of what was written is its end.
+        let end = disk.zone(place).map_or(place, |zone| zone.write_pointer);
+        let mut at = place.max(end.saturating_sub(APPENDED_LOOK_BYTES));
+        while at < end {
+            if let Ok(block) = disk.read(at, BLOCK).await
+                && let Ok((other, ledger)) = Superblock::decode_with(&block)
+                && other == *superblock
+            {
+                found = true;
+                if ledger.generation > newest.generation {
+                    newest = ledger;
+                }
+            }
+            at += BLOCK as u64;
+        }
+        if !found {
+            bad.push(place);
+        }
+    }
+    (newest, bad)
 }
 
 /// Writes one copy and makes it durable, so that the other one is never in doubt at the same time.
@@ -102,32 +261,50 @@ async fn refuse_contents(disk: &Arc<dyn Disk>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Reads the superblock; the second value names the places where it was damaged. Where no place on copy 0 of the disk has it, another copy of
-/// the disk may.
-pub(crate) async fn read_superblock(disk: &Arc<dyn Disk>) -> Result<(Superblock, Vec<u64>), LogError> {
+/// Where a superblock may be.
+fn superblock_offsets(disk: &Arc<dyn Disk>) -> Vec<u64> {
+    match disk.geometry().zones {
+        Some(zones) if zones.conventional_bytes == 0 => vec![0, zones.zone_bytes],
+        _ => SUPERBLOCK_OFFSETS.to_vec(),
+    }
+}
+
+/// Reads the superblock, with the newest ledger; the last value names the places where it was damaged. Where no place on copy 0 of the disk has it,
+/// another copy of the disk may.
+pub(crate) async fn read_superblock(disk: &Arc<dyn Disk>) -> Result<(Superblock, Ledger, Vec<u64>), LogError> {
     let first = superblock_of_copy(disk, 0).await;
     let Err(error) = first else { return first };
     for copy in 1..disk.copies() {
-        if let Ok((sb, _)) = superblock_of_copy(disk, copy).await {
-            return Ok((sb, SUPERBLOCK_OFFSETS.to_vec()));
+        if let Ok((sb, ledger, _)) = superblock_of_copy(disk, copy).await {
+            return Ok((sb, ledger, superblock_offsets(disk)));
         }
     }
     Err(error)
 }
 
-async fn superblock_of_copy(disk: &Arc<dyn Disk>, copy: u32) -> Result<(Superblock, Vec<u64>), LogError> {
+/// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
+pub async fn pool_on(disk: &Arc<dyn Disk>) -> [u8; 16] {
+    read_superblock(disk).await.map_or([0; 16], |(superblock, ..)| superblock.pool)
+}
+
+async fn superblock_of_copy(disk: &Arc<dyn Disk>, copy: u32) -> Result<(Superblock, Ledger, Vec<u64>), LogError> {
     let mut found: Option<Superblock> = None;
+    let mut newest = Ledger::default();
     let mut bad: Vec<(u64, String)> = Vec::new();
     let mut version = None;
-    for offset in SUPERBLOCK_OFFSETS {
+    for offset in superblock_offsets(disk) {
         if offset + BLOCK as u64 > disk.len() {
             bad.push((offset, "beyond the end".into()));
             continue;
         }
         match disk.read_copy(copy, offset, BLOCK).await {
-            Ok(bytes) => match Superblock::decode(&bytes) {
-                Ok(sb) if found.is_none() => found = Some(sb),
-                Ok(sb) if found == Some(sb) => {}
+            Ok(bytes) => match Superblock::decode_with(&bytes) {
+                Ok((sb, ledger)) if found.is_none_or(|first| first == sb) => {
+                    found = Some(sb);
+                    if ledger.generation > newest.generation {
+                        newest = ledger;
+                    }
+                }
                 Ok(_) => bad.push((offset, "of another pool".into())),
                 Err(error) => {
                     if matches!(error, FormatError::Version { .. }) {
@@ -140,7 +317,7 @@ async fn superblock_of_copy(disk: &Arc<dyn Disk>, copy: u32) -> Result<(Superblo
         }
     }
     match (found, version) {
-        (Some(sb), _) => Ok((sb, bad.into_iter().map(|(offset, _)| offset).collect())),
+        (Some(sb), _) => Ok((sb, newest, bad.into_iter().map(|(offset, _)| offset).collect())),
         (None, Some(version)) => Err(LogError::Open(format!("{}: {version}", disk.describe()))),
         (None, None) => {
             let why: Vec<String> = bad.into_iter().map(|(offset, why)| format!("at {offset}: {why}")).collect();

@@ -114,8 +114,10 @@ impl Room {
         wait: Duration,
     ) -> Result<Reservation, LogError> {
         latch.check()?;
-        // Headers, the footer's copy of the head, and the rest of a block that a frame alone does not fill.
-        let need = bytes + bytes.min(128 << 10) + 2 * BLOCK as u64;
+        // Headers, the footer's copy of the head, and the rest of a block that a frame alone does not fill. Compaction has counted the
+        // footer's part: what it copies must fit where it came from.
+        let entries = if priority == Priority::Compaction { 0 } else { bytes.min(128 << 10) };
+        let need = bytes + entries + 2 * BLOCK as u64;
         let until = self.env.now() + wait;
         let budget = if priority == Priority::Write { &self.writes } else { &self.reserve };
         loop {
@@ -201,19 +203,28 @@ impl Room {
         let mut counts = self.counts.lock();
         let free = u64::from(self.extents.free());
         let kept = u64::from(self.extents.kept_from(priority));
+        if free < kept {
+            // Compaction is copying into the last ones, and has counted on all that is left in them.
+            return false;
+        }
         // The last part of the open commit extent is for those who make room.
-        let margin = match priority {
-            _ if free > kept => 0,
-            Priority::Write => self.extent_bytes / 8,
-            Priority::Delete => self.extent_bytes / 16,
-            Priority::Compaction => 0,
-        };
+        let margin = if priority == Priority::Write && free == kept { self.extent_bytes / 8 } else { 0 };
         let extents = counts.extents(need + margin, self.usable());
         let there_is = extents == 0 || extents + kept <= free;
         if there_is {
             counts.outstanding += take;
         }
         there_is
+    }
+
+    /// Whether compaction may count on room for `bytes` of records and of their entries in the footer, to the last of it.
+    pub(crate) fn holds(&self, bytes: u64) -> bool {
+        let counts = self.counts.lock();
+        let prepared = u64::from(counts.prepared > 0);
+        let extents = u64::from(self.extents.free()) + prepared;
+        // A batch that does not fit wastes what is left; frames are padded to blocks.
+        let room = counts.room + extents * (self.extent_bytes - self.extent_bytes / 32);
+        counts.outstanding + bytes + bytes / 32 <= room
     }
 
     /// Whether a body extent may be taken without pulling the ground from under commits that were promised room.

@@ -1,7 +1,7 @@
 //! Sealing: the footer is built in memory while the extent is written, and goes to disk when the extent is full.
 
 use bytes::Bytes;
-use steadfast_disk::BLOCK;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::extents::Sealed;
 use crate::format::{
@@ -9,6 +9,7 @@ use crate::format::{
     footer_entry_bytes, seal_footer_block,
 };
 use crate::io::Io;
+use crate::placement::Placement;
 use crate::{LogError, Lsn};
 
 /// The entries of a footer to be, encoded.
@@ -61,7 +62,6 @@ pub(crate) struct Seal {
     pub(crate) kind: ExtentKind,
     /// Where the extent begins on the disk.
     pub(crate) start: u64,
-    pub(crate) extent_bytes: u64,
     /// Where the frames that count end.
     pub(crate) data_end: u64,
     /// Where the footer may begin: behind everything that a later start might still want to look at.
@@ -69,18 +69,21 @@ pub(crate) struct Seal {
     pub(crate) last_checksum: u32,
     pub(crate) prev_lsn: Lsn,
     pub(crate) footer: FooterBuilder,
+    /// A share of the zones that may be open, given back when this one is not any more.
+    pub(crate) zone: Option<OwnedSemaphorePermit>,
 }
 
 impl Seal {
     /// Writes footer and trailer. The flush between them makes the trailer a proof: where it is, all before it was durable.
     /// The trailer itself needs none: without it, the frames are scanned.
-    pub(crate) async fn write(self, io: &Io) -> Result<Sealed, LogError> {
+    pub(crate) async fn write(mut self, io: &Io, placement: &Placement) -> Result<Sealed, LogError> {
         let mut at = self.footer_offset;
         let mut batch: Vec<u8> = Vec::new();
         let mut batch_at = at;
         let (min_version, record_count) = (self.footer.min_version(), self.footer.record_count);
         let (first_lsn, last_lsn) = (self.footer.first_lsn, self.footer.last_lsn);
-        for (i, (mut block, count)) in self.footer.blocks.into_iter().enumerate() {
+        let blocks = std::mem::take(&mut self.footer.blocks);
+        for (i, (mut block, count)) in blocks.into_iter().enumerate() {
             seal_footer_block(&mut block, &self.id, at as u32, i as u32, count);
             at += block.len() as u64;
             if batch.is_empty() {
@@ -97,6 +100,8 @@ impl Seal {
         if !batch.is_empty() {
             io.write(self.start + batch_at, batch.into()).await?;
         }
+        let trailer_at = placement.trailer_after(at);
+        self.fill(io, placement, at, trailer_at).await?;
         io.flush().await?;
         let trailer = Trailer {
             id: self.id,
@@ -112,8 +117,21 @@ impl Seal {
             prev_lsn: self.prev_lsn,
         };
         let block = Bytes::copy_from_slice(&trailer.encode());
-        io.write(self.start + self.extent_bytes - BLOCK as u64, block).await?;
+        io.write(self.start + trailer_at, block).await?;
+        placement.finish(io, self.start).await?;
+        drop(self.zone);
         let footer = Some((trailer.footer_offset, trailer.footer_len));
         Ok(Sealed { min_version, last_lsn, data_end: self.data_end, footer })
+    }
+
+    /// On zones there are no gaps: zeros go between footer and trailer.
+    async fn fill(&self, io: &Io, placement: &Placement, from: u64, to: u64) -> Result<(), LogError> {
+        let mut at = from;
+        while placement.zones().is_some() && at < to {
+            let len = (to - at).min(1 << 20);
+            io.write(self.start + at, vec![0; len as usize].into()).await?;
+            at += len;
+        }
+        Ok(())
     }
 }

@@ -67,6 +67,32 @@ impl Metrics {
     }
 }
 
+/// How a pool lies on zones that are written in order. All zero where the disk may be written anywhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ZonesStatus {
+    /// Bytes from one zone to the next.
+    pub zone_bytes: u64,
+    /// How many may be open at a time; 0 for no limit.
+    pub open_zones_max: u32,
+    /// How many the log has open, the superblocks' included.
+    pub open_zones: u32,
+    /// Whether the disk is only driven as if it were zoned.
+    pub emulated: bool,
+    /// How often the superblocks were written, since the pool was made.
+    pub superblocks_written: u64,
+}
+
+impl ZonesStatus {
+    /// Adds that of another disk of the pool.
+    pub fn add(&mut self, other: &Self) {
+        self.zone_bytes = self.zone_bytes.max(other.zone_bytes);
+        self.emulated |= other.emulated;
+        self.open_zones_max = self.open_zones_max.saturating_add(other.open_zones_max);
+        self.open_zones += other.open_zones;
+        self.superblocks_written += other.superblocks_written;
+    }
+}
+
 /// Extents by state and kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ExtentCounts {
@@ -86,6 +112,10 @@ pub struct ExtentCounts {
     pub live_commit_bytes: u64,
     /// Live bytes in body extents.
     pub live_body_bytes: u64,
+    /// Extents that snapshots keep.
+    pub held: u64,
+    /// Bytes in them that nothing else needs: what deleting all snapshots would give back.
+    pub held_bytes: u64,
 }
 
 /// What the log says about itself; counters since it was opened.
@@ -97,6 +127,8 @@ pub struct LogStatus {
     pub pool: String,
     /// Bytes of an extent.
     pub extent_bytes: u64,
+    /// How it lies on zones.
+    pub zones: ZonesStatus,
     /// Extents by state and kind.
     pub extents: ExtentCounts,
     /// LSN of the last record that was accepted.

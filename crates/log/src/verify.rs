@@ -8,8 +8,7 @@ use steadfast_disk::{BLOCK, Disk};
 
 use crate::check::{CheckedRecord, CheckedState, Counts, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
 use crate::format::{
-    EXTENTS_START, ExtentHeader, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock,
-    Trailer,
+    ExtentHeader, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock, Trailer,
 };
 use crate::{Location, LogError, Lsn};
 
@@ -215,16 +214,20 @@ pub async fn verify_named(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<VerifyReport, LogError> {
     let mut report = VerifyReport::default();
-    let superblock = superblocks(disk, &mut report).await?;
+    let (disk, superblock) = &superblocks(disk, &mut report).await?;
+    let (disk, superblock) = (disk, *superblock);
     report.pool = superblock.pool.iter().map(|b| format!("{b:02x}")).collect();
     report.extent_bytes = superblock.extent_bytes;
     let total = disk.len();
-    let extents = total.saturating_sub(EXTENTS_START).div_ceil(superblock.extent_bytes);
+    let extents = match superblock.zones {
+        None => total.saturating_sub(superblock.extent_start(0)).div_ceil(superblock.extent_bytes),
+        Some(_) => u64::from(superblock.extents_in(total)),
+    };
     let check = ExtentCheck::new(disk.clone(), superblock, None);
     let mut judge = Judge { report: &mut report, names };
     let order = chunks_first(disk, &superblock, u32::try_from(extents).unwrap_or(u32::MAX)).await;
     for (done, extent) in order.into_iter().enumerate() {
-        progress((EXTENTS_START + done as u64 * superblock.extent_bytes).min(total), total);
+        progress(superblock.extent_start(done as u32).min(total), total);
         let (state, counts) = check.run(extent, &mut judge).await;
         let report = &mut *judge.report;
         report.counts.frames += counts.frames;
@@ -261,32 +264,28 @@ async fn chunks_first(disk: &Arc<dyn Disk>, superblock: &Superblock, extents: u3
 }
 
 /// Reads both copies; a bad one beside a good one is damage.
-async fn superblocks(disk: &Arc<dyn Disk>, report: &mut VerifyReport) -> Result<Superblock, LogError> {
-    let mut found: Option<Superblock> = None;
-    let mut faults = Vec::new();
-    for offset in SUPERBLOCK_OFFSETS {
-        let result = match disk.read_copy(0, offset, BLOCK).await {
-            Ok(block) => Superblock::decode(&block),
-            Err(cause) => {
-                faults.push((offset, format!("cannot be read: {cause}")));
-                continue;
-            }
-        };
-        match result {
-            Ok(superblock) if found.is_none_or(|first| first == superblock) => found = Some(superblock),
-            Ok(_) => faults.push((offset, "the superblock copies differ".to_owned())),
-            Err(why @ FormatError::Version { .. }) => return Err(LogError::Open(why.to_string())),
-            Err(why) => faults.push((offset, why.to_string())),
-        }
-    }
-    let Some(superblock) = found else {
-        let what = faults.first().map_or("nothing", |(_, what)| what);
-        return Err(LogError::Open(format!("no pool on {}: {what}", disk.describe())));
-    };
-    for (offset, what) in faults {
+async fn superblocks(disk: &Arc<dyn Disk>, report: &mut VerifyReport) -> Result<(Arc<dyn Disk>, Superblock), LogError> {
+    let mut damage = |offset: u64, what: String| {
         let what = format!("superblock copy at {offset} of the disk: {what}");
         // Extent numbers begin at 0; the superblocks are before all of them.
         report.push_damage(Damage { len: BLOCK as u64, ..Damage::new(u32::MAX, 0, offset, what) });
+    };
+    let head = crate::pool::read_head(disk).await?;
+    if head.superblock.zones.is_some_and(|zones| zones.conventional_bytes == 0) {
+        head.bad.iter().for_each(|offset| damage(*offset, "none is whole in this zone".into()));
+        return Ok((head.disk, head.superblock));
     }
-    Ok(superblock)
+    for offset in SUPERBLOCK_OFFSETS {
+        let what = match disk.read_copy(0, offset, BLOCK).await {
+            Ok(block) => match Superblock::decode(&block) {
+                Ok(superblock) if superblock == head.superblock => continue,
+                Ok(_) => "the superblock copies differ".to_owned(),
+                Err(why @ FormatError::Version { .. }) => return Err(LogError::Open(why.to_string())),
+                Err(why) => why.to_string(),
+            },
+            Err(cause) => format!("cannot be read: {cause}"),
+        };
+        damage(offset, what);
+    }
+    Ok((head.disk, head.superblock))
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -28,7 +28,7 @@ use crate::options::S3Options;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 /// A client that has more than this of a body left to send when it is answered is told that the connection ends with the answer; less
-/// is mostly there already, and is passed over.
+/// is mostly there already, and is passed over. One that waits for `100 Continue` sends nothing, so that is never there.
 const UNREAD_BYTES_MAX: u64 = 64 << 10;
 
 /// Why the options were refused.
@@ -128,12 +128,13 @@ impl S3Door {
         let shared = &self.0;
         let context = Arc::new(RequestContext::new(shared.env.random_u64()));
         let started = shared.env.now();
+        let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
         let (mut response, pass) = self.answer(request, &context).await;
         if context.fault() == Some(BodyFault::Stalled) && response.status() != StatusCode::OK {
             // `s3s` may have taken the end of an XML body for something else.
             response = error_response(request_timeout());
         }
-        self.finish(&mut response, &context);
+        self.finish(&mut response, &context, unread_max);
         linger.store(context.unread() > 0, Relaxed);
         let tail = Tail {
             context,
@@ -176,7 +177,7 @@ impl S3Door {
         (response, Some(pass))
     }
 
-    fn finish(&self, response: &mut Response<Body>, context: &RequestContext) {
+    fn finish(&self, response: &mut Response<Body>, context: &RequestContext, unread_max: u64) {
         if response.status() == StatusCode::OK && response.headers().contains_key(http::header::CONTENT_RANGE) {
             // `s3s` knows that of GET, not of HEAD.
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -190,7 +191,7 @@ impl S3Door {
             response.headers_mut().remove(CONTENT_TYPE);
             response.headers_mut().remove(CONTENT_LENGTH);
         }
-        if context.unread() > UNREAD_BYTES_MAX {
+        if context.unread() > unread_max {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Ok(id) = HeaderValue::from_str(&context.id) {

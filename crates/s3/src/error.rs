@@ -57,6 +57,10 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
         }
         StoreError::TooLarge(what) => S3Error::with_message(S3ErrorCode::EntityTooLarge, what),
         StoreError::Busy(what) => slow_down(what),
+        StoreError::Hangs => S3Error::with_message(
+            S3ErrorCode::SlowDown,
+            "The disk has not answered for too long. Please try again later; a write that was under way may yet take effect.",
+        ),
         StoreError::Log(error) => log_error(error),
         StoreError::Unavailable(why) => S3Error::with_message(
             S3ErrorCode::ServiceUnavailable,
@@ -146,6 +150,8 @@ mod tests {
     fn statuses() {
         let status = |e: StoreError| store_error(e).status_code().unwrap().as_u16();
         assert_eq!(status(StoreError::Busy("writes")), 503);
+        assert_eq!(status(StoreError::Hangs), 503);
+        assert_eq!(store_error(StoreError::Hangs).code().as_str(), "SlowDown");
         assert_eq!(status(StoreError::Log(LogError::Busy { waited: Duration::ZERO })), 503);
         assert_eq!(status(StoreError::Log(LogError::Full)), 507);
         assert_eq!(status(StoreError::Unavailable("the disk x is missing".into())), 503);

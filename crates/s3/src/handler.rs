@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
 use s3s::dto::*;
-use s3s::{S3, S3Request, S3Response, S3Result};
+use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
 use steadfast_flow::Env;
 use steadfast_store::Store;
 
@@ -30,6 +30,24 @@ impl Handler {
     }
 }
 
+impl Handler {
+    /// A full pool may be full of what only snapshots keep: who is told that it is full is told that too.
+    fn advised(&self, mut error: S3Error) -> S3Error {
+        if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE)
+            && let Some((bytes, oldest)) = self.store.snapshots_keep()
+            && bytes > 0
+        {
+            let message = error.message().unwrap_or_default();
+            error.set_message(format!(
+                "{message} Snapshots keep {} MiB that nothing else needs; the oldest is {oldest:?}: `steadfast snapshot delete {oldest}` \
+                 gives back what only it keeps.",
+                bytes >> 20
+            ));
+        }
+        error
+    }
+}
+
 pub(crate) fn context<T>(req: &S3Request<T>) -> Option<Arc<RequestContext>> {
     req.extensions.get::<Arc<RequestContext>>().cloned()
 }
@@ -52,7 +70,7 @@ macro_rules! operations {
         impl S3 for Handler {
             $(
                 async fn $method(&self, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
-                    $function(self, req).await
+                    $function(self, req).await.map_err(|error| self.advised(error))
                 }
             )*
         }

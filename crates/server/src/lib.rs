@@ -1,8 +1,10 @@
 //! The `steadfast` binary, as a library so that its parts can be tested and fuzzed: configuration, doors, admin port, commands.
 
 pub mod admin;
+pub mod backup;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod credentials;
 pub mod datadir;
 pub mod disks;

@@ -48,6 +48,92 @@ pub fn quantile(histogram: &Value, quantile: f64) -> Option<u64> {
         .map(|bucket| 2u64.saturating_pow(bucket as u32 + 1))
 }
 
+/// Damaged places that the table shows.
+const DAMAGE_SHOWN_MAX: usize = 10;
+
+/// The scrub in a line, from its status.
+pub fn scrub(scrub: &Value) -> String {
+    let n = |key: &str| scrub[key].as_u64().unwrap_or_default();
+    let mut out = if scrub["running"] == Value::Bool(true) {
+        let state = if scrub["paused"] == Value::Bool(true) { ", WAITING for scrub.window" } else { "" };
+        let percent = 100 * n("extents_done") / n("extents_total").max(1);
+        let mut pass =
+            format!("{} of {} extents of this pass ({percent} %){state}", n("extents_done"), n("extents_total"));
+        if let Some(end) = scrub["expected_end_ms"].as_u64() {
+            let _ = write!(pass, ", ends about {}", words::utc(end));
+        }
+        pass
+    } else {
+        let mut passes = format!("{} passes", n("passes"));
+        if let Some(last) = scrub["last_pass_ms"].as_u64() {
+            let _ = write!(passes, ", the last ended {}", words::utc(last));
+        }
+        if let Some(next) = scrub["next_ms"].as_u64() {
+            let _ = write!(passes, ", the next begins {}", words::utc(next));
+        }
+        passes
+    };
+    let _ = write!(out, ", {} read", size(n("read_bytes")));
+    let copies = |at: usize| scrub["healed_copies"][at].as_u64().unwrap_or_default();
+    if copies(0) + copies(1) > 0 {
+        let _ = write!(
+            out,
+            ", healed {} on the pool (from the fast leg) and {} on the fast leg (from the pool)",
+            copies(0),
+            copies(1)
+        );
+    }
+    match n("damaged") {
+        0 => out.push_str(", no damage"),
+        damaged => {
+            let _ = write!(out, ", {damaged} DAMAGED");
+        }
+    }
+    out
+}
+
+/// A damaged place in a line: what it concerns, where it is, what is wrong.
+pub fn damage(damage: &Value) -> String {
+    let concerns: Vec<&str> = damage["concerns"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let concerns = if concerns.is_empty() { "what it concerns cannot be told".to_owned() } else { concerns.join(", ") };
+    let disk = damage["disk"].as_str().unwrap_or("?");
+    format!(
+        "{concerns}: extent {} at {} of {disk}: {}",
+        damage["extent"],
+        damage["offset"],
+        damage["what"].as_str().unwrap_or("?")
+    )
+}
+
+/// The live door in a line, from its status.
+pub fn live(live: &Value) -> String {
+    let n = |key: &str| live[key].as_u64().unwrap_or_default();
+    let kinds = live["sessions_by"].as_array().into_iter().flatten().filter(|kind| kind["sessions"] != 0);
+    let text = |kind: &Value, key: &str| kind[key].as_str().unwrap_or("?").to_owned();
+    let kinds =
+        kinds.map(|kind| format!("{} {} {}", kind["sessions"], text(kind, "transport"), text(kind, "encoding")));
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    let mut out = format!("{} sessions", n("sessions"));
+    if !kinds.is_empty() {
+        let _ = write!(out, " ({kinds})");
+    }
+    let _ = write!(
+        out,
+        ", {} subscriptions, {} channels; {} publications, {} deliveries",
+        n("subscriptions"),
+        n("channels"),
+        n("publications"),
+        n("deliveries")
+    );
+    if n("queued_sessions") > 0 {
+        let _ = write!(out, "; {} wait for {} sessions", size(n("queued_bytes")), n("queued_sessions"));
+    }
+    if n("slow") > 0 {
+        let _ = write!(out, "; {} ended as slow", n("slow"));
+    }
+    out
+}
+
 /// The table.
 pub fn table(status: &Value) -> String {
     let mut out = String::new();
@@ -73,7 +159,22 @@ pub fn table(status: &Value) -> String {
         }
         line("  of it", value);
     }
-    if let Some(superdisk) = words::line_in(&status["superdisk"]) {
+    if let Some(moving) = status.pointer("/store/moving").and_then(words::moving) {
+        line("moving", moving);
+    }
+    let disks = status.pointer("/store/disks").and_then(Value::as_array).into_iter().flatten();
+    for disk in disks.filter(|disk| disk["full"] == Value::Bool(true)) {
+        line("  FULL", format!("{} has no room for new data", disk["name"].as_str().unwrap_or("?")));
+    }
+    for row in status["disks"].as_array().into_iter().flatten().filter(|row| row["state"] == "hangs") {
+        let age = |key: &str| row["stats"][key].as_u64().unwrap_or_default();
+        let ms = age("oldest_read_ms").max(age("oldest_write_ms"));
+        line(
+            "  HANGS",
+            format!("{} has not answered a request for {} s", row["path"].as_str().unwrap_or("?"), ms / 1000),
+        );
+    }
+    for superdisk in words::lines_in(&status["superdisks"]) {
         line("super-disk", superdisk);
     }
     if let (Some(used), Some(limit)) = (number("/disk/len_bytes"), number("/disk/geometry/capacity_bytes")) {
@@ -90,6 +191,13 @@ pub fn table(status: &Value) -> String {
             .collect();
         line("extents", counts.join(", "));
     }
+    if let Some(snapshots) =
+        status.pointer("/store/snapshots").and_then(Value::as_array).filter(|list| !list.is_empty())
+    {
+        let kept = number("/store/log/extents/held_bytes").unwrap_or_default();
+        let oldest = snapshots[0]["name"].as_str().unwrap_or("?");
+        line("snapshots", format!("{}, the oldest is {oldest}; they keep {}", snapshots.len(), size(kept)));
+    }
     if let Some(compaction) = status.pointer("/store/log/compaction") {
         let n = |key: &str| compaction[key].as_u64().unwrap_or_default();
         let mut value = format!("{} extents won back, {} moved", n("recycled"), size(n("moved_bytes")));
@@ -105,14 +213,17 @@ pub fn table(status: &Value) -> String {
         line("compaction", value);
     }
     if let Some(scrub) = status.pointer("/store/log/scrub") {
-        let n = |key: &str| scrub[key].as_u64().unwrap_or_default();
-        let pass = if scrub["running"] == Value::Bool(true) {
-            format!("{} of {} extents of this pass", n("extents_done"), n("extents_total"))
-        } else {
-            format!("{} passes", n("passes"))
-        };
-        let found = if n("damaged") == 0 { "no damage".to_owned() } else { format!("{} DAMAGED", n("damaged")) };
-        line("scrub", format!("{pass}, {} read, {found}", size(n("read_bytes"))));
+        line("scrub", self::scrub(scrub));
+        let all = scrub["damage"].as_array().map_or(&[][..], Vec::as_slice);
+        for one in all.iter().take(DAMAGE_SHOWN_MAX) {
+            line("  DAMAGED", damage(one));
+        }
+        if all.len() > DAMAGE_SHOWN_MAX {
+            line(
+                "  DAMAGED",
+                format!("... and {} more places: `steadfast scrub status`", all.len() - DAMAGE_SHOWN_MAX),
+            );
+        }
     }
     if let (Some(accepted), Some(durable)) = (number("/store/log/accepted_lsn"), number("/store/log/durable_lsn")) {
         line("commits", format!("LSN {durable} durable, {} on their way", accepted.saturating_sub(durable)));
@@ -126,6 +237,9 @@ pub fn table(status: &Value) -> String {
         && let (Some(half), Some(most)) = (quantile(group, 0.5), quantile(group, 0.99))
     {
         line("group", format!("half below {half} commits a flush, 99 % below {most}"));
+    }
+    if let Some(live) = status.get("live") {
+        line("live", self::live(live));
     }
     if let Some(bounds) = status["bounds"].as_array() {
         for bound in bounds {
@@ -175,6 +289,40 @@ mod tests {
         assert_eq!(quantile(&histogram, 0.9), Some(16));
         assert_eq!(quantile(&histogram, 1.0), Some(32));
         assert_eq!(quantile(&serde_json::json!({"buckets": []}), 0.5), None);
+    }
+
+    #[test]
+    fn the_scrub_says_how_far_it_is_what_it_healed_and_what_is_lost() {
+        let json = serde_json::json!({"running": true, "paused": true, "extents_done": 3, "extents_total": 12, "read_bytes": 4096,
+            "expected_end_ms": 951_782_400_000u64, "healed_copies": [2, 5], "damaged": 1});
+        let line = scrub(&json);
+        for word in [
+            "3 of 12",
+            "25 %",
+            "WAITING for scrub.window",
+            "2000-02-29 00:00:00 UTC",
+            "healed 2 on the pool (from the fast leg) and 5",
+            "1 DAMAGED",
+        ] {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+        let line = scrub(&serde_json::json!({"passes": 2, "next_ms": 0}));
+        assert!(line.contains("2 passes, the next begins 1970-01-01") && line.contains("no damage"), "{line}");
+        let line = damage(
+            &serde_json::json!({"disk": "/dev/x", "extent": 7, "offset": 4096, "what": "zeros", "concerns": ["object b/k"]}),
+        );
+        assert_eq!(line, "object b/k: extent 7 at 4096 of /dev/x: zeros");
+    }
+
+    #[test]
+    fn the_live_door_says_who_is_there_and_who_was_slow() {
+        let json = serde_json::json!({"sessions": 3, "subscriptions": 5, "channels": 2, "publications": 7, "deliveries": 9,
+            "sessions_by": [{"encoding": "json", "transport": "websocket", "sessions": 3},
+                            {"encoding": "protobuf", "transport": "websocket", "sessions": 0}],
+            "queued_sessions": 1, "queued_bytes": 2048, "slow": 4});
+        let expected = "3 sessions (3 websocket json), 5 subscriptions, 2 channels; 7 publications, 9 deliveries; \
+                        2 KiB wait for 1 sessions; 4 ended as slow";
+        assert_eq!(live(&json), expected);
     }
 
     #[test]

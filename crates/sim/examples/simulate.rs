@@ -1,4 +1,4 @@
-//! `cargo run -p steadfast-sim --example simulate -- SEED RUNS [VARIANT|-] [trace]`
+//! `cargo run -p steadfast-sim --example simulate -- SEED RUNS [VARIANT|-] [trace|-] [zoned]`
 
 use steadfast_sim::{SimOptions, Variant, run};
 
@@ -10,6 +10,7 @@ fn main() {
         runs: number(1, 100),
         variant: args.get(2).and_then(|name| Variant::parse(name)),
         trace: args.get(3).is_some_and(|arg| arg == "trace"),
+        zoned: args.get(4).is_some_and(|arg| arg == "zoned"),
         tail: 150,
         ..SimOptions::default()
     };

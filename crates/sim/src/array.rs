@@ -1,15 +1,16 @@
-//! The devices of a run, and how one life of the machine puts them together: one disk, or a super-disk whose fast leg vanishes, rots,
-//! hangs and comes back from another time while the durable leg goes on.
+//! The devices of one disk of a pool, and how one life of the machine puts them together: one device, or a super-disk whose fast leg
+//! vanishes, rots, hangs and comes back from another time while the durable leg goes on.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_disk::{Disk, FastState, Stripe, StripeOptions, Superdisk, SuperdiskOptions};
+use steadfast_disk::{Disk, FastState, Stripe, StripeOptions, Superdisk, SuperdiskOptions, Zoned};
 use steadfast_flow::Env;
 
 use crate::disk::{Device, DiskProfile, SimDisk};
 use crate::executor::Executor;
+use crate::plan::DiskPlan;
 use crate::platter::{FaultRates, Image, Platter};
 use crate::rng::Rng;
 
@@ -56,6 +57,8 @@ pub(crate) struct Array {
     pictures: Vec<Vec<Image>>,
     /// The pair was opened without it: from then on nothing that it holds counts.
     missed: bool,
+    /// The disk of zones that this life has opened.
+    pub(crate) zoned: Option<Arc<Zoned>>,
 }
 
 /// How many pictures are kept.
@@ -73,7 +76,7 @@ impl Array {
                 Arc::new(Mutex::new(platter))
             })
             .collect();
-        Self { durable, fast, blank: true, gone: false, pictures: Vec::new(), missed: false }
+        Self { durable, fast, blank: true, gone: false, pictures: Vec::new(), missed: false, zoned: None }
     }
 
     /// What is done to the fast leg while the power is off. Whether nothing that it held may be believed in the next life.
@@ -127,12 +130,13 @@ impl Array {
     }
 }
 
-/// The devices as one life sees them.
+/// The devices of one disk of the pool as one life sees them.
 #[derive(Clone)]
 pub(crate) struct Bay {
     pub(crate) array: Arc<Mutex<Array>>,
-    pub(crate) plan: Option<FastPlan>,
-    pub(crate) durable: DiskProfile,
+    pub(crate) plan: DiskPlan,
+    /// It is not there.
+    pub(crate) missing: bool,
     pub(crate) executor: Executor,
 }
 
@@ -146,8 +150,13 @@ impl Bay {
     /// Puts the devices together.
     pub(crate) async fn open(&self) -> std::io::Result<Opened> {
         let device = self.array.lock().durable.clone();
-        let durable: Arc<dyn Disk> = Arc::new(SimDisk::new(device, self.executor.clone(), self.durable));
-        let Some(plan) = &self.plan else { return Ok(Opened { disk: durable, superdisk: None }) };
+        let durable: Arc<dyn Disk> = Arc::new(SimDisk::new(device, self.executor.clone(), self.plan.profile));
+        if let Some(zones) = self.plan.zones {
+            let zoned = Zoned::open(durable, zones).await?;
+            self.array.lock().zoned = Some(zoned.clone());
+            return Ok(Opened { disk: zoned, superdisk: None });
+        }
+        let Some(plan) = &self.plan.fast else { return Ok(Opened { disk: durable, superdisk: None }) };
         let env = self.executor.env();
         let fast = self.fast(plan, &env).await;
         let superdisk = Superdisk::open(durable, fast, env, plan.options.clone()).await?;
@@ -186,7 +195,7 @@ impl Bay {
 
     /// Things that happen to the fast leg by themselves while the machine runs.
     pub(crate) fn disturb(&self, mut rng: Rng) {
-        let Some(plan) = &self.plan else { return };
+        let Some(plan) = &self.plan.fast else { return };
         let env = self.executor.env();
         if let Some(every) = plan.rot_every {
             let (array, env, mut rng) = (self.array.clone(), env.clone(), rng.fork());

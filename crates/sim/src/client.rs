@@ -1,99 +1,20 @@
 //! A client of the store: asks for things at random, and tells the model what it asked, was answered and saw.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use parking_lot::Mutex;
 use steadfast_flow::Env;
-use steadfast_log::{Durability, LogError};
+use steadfast_log::Durability;
 use steadfast_store::{Attributes, Condition, Store, StoreError, Written};
 
-use crate::disk::Device;
-use crate::model::{Demand, Key, Model, OpId, Piece, Pieces, bytes_of};
-use crate::platter::FaultCounts;
+use crate::model::{Demand, Key, OpId, Piece, Pieces, bytes_of};
 use crate::rng::Rng;
-use crate::trace::Trace;
-use crate::upload::Upload;
+use crate::shared::Shared;
 
 /// What went against a promise.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
-
-/// How much of what was done.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
-pub struct Counts {
-    /// Requests made.
-    pub requests: u64,
-    /// Writes answered as done.
-    pub writes: u64,
-    /// Reads answered with bytes, and listings.
-    pub reads: u64,
-    /// Requests given up midway.
-    pub cancelled: u64,
-    /// Requests refused for want of room.
-    pub full: u64,
-    /// Requests refused because a bound was reached.
-    pub busy: u64,
-    /// Requests that failed because the disk did.
-    pub failed: u64,
-    /// Extents that compaction emptied and gave back.
-    pub recycled: u64,
-    /// Records that compaction appended again.
-    pub records_moved: u64,
-    /// Chunks that compaction copied.
-    pub chunks_moved: u64,
-    /// Passes of the scrub.
-    pub scrubs: u64,
-    /// Structures of a durable leg that were healed from the fast one.
-    pub healed_durable: u64,
-    /// Structures of a fast leg that were healed from the durable one.
-    pub healed_fast: u64,
-    /// Reads that the fast leg answered.
-    pub reads_fast: u64,
-    /// Bytes that were copied to a fast leg in the background.
-    pub rebuilt_bytes: u64,
-}
-
-impl Counts {
-    /// Adds those of another run.
-    pub fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.writes += other.writes;
-        self.reads += other.reads;
-        self.cancelled += other.cancelled;
-        self.full += other.full;
-        self.busy += other.busy;
-        self.failed += other.failed;
-        self.recycled += other.recycled;
-        self.records_moved += other.records_moved;
-        self.chunks_moved += other.chunks_moved;
-        self.scrubs += other.scrubs;
-        self.healed_durable += other.healed_durable;
-        self.healed_fast += other.healed_fast;
-        self.reads_fast += other.reads_fast;
-        self.rebuilt_bytes += other.rebuilt_bytes;
-    }
-}
-
-/// What all clients of a run share, over all lives.
-pub(crate) struct Shared {
-    pub(crate) model: Mutex<Model>,
-    pub(crate) uploads: Mutex<Vec<Upload>>,
-    pub(crate) counts: Mutex<Counts>,
-    /// What had struck when this life began.
-    pub(crate) at_start: Mutex<FaultCounts>,
-    /// Buckets whose creation was answered.
-    pub(crate) made: Mutex<BTreeSet<Arc<str>>>,
-    pub(crate) device: Device,
-    pub(crate) trace: Trace,
-    pub(crate) buckets: Vec<(Arc<str>, Durability)>,
-    pub(crate) keys: Vec<Arc<str>>,
-    pub(crate) small_max: u64,
-    pub(crate) large_max: u64,
-    pub(crate) large_per_mille: u64,
-}
 
 /// One client in one life.
 pub(crate) struct Client {
@@ -125,71 +46,6 @@ pub(crate) fn attributes(tag: u64) -> Attributes {
     attributes.user.insert("tag".to_owned(), etag(tag));
     attributes.system.insert("content-type".to_owned(), format!("x/{}", tag % 7));
     attributes
-}
-
-impl Shared {
-    /// A finding of the model. On a medium that damages what it acknowledged, only wrong bytes count.
-    pub(crate) fn judge(&self, found: Outcome) -> Outcome {
-        match found {
-            Err(what) if !what.starts_with("WRONG") && self.device.lock().counts.damage() => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Whether `error` may come of a read.
-    pub(crate) fn read_may_fail(&self, error: &StoreError) -> Outcome {
-        let counts = self.device.lock().counts;
-        let then = *self.at_start.lock();
-        // What was answered before its flush may go with a flush that fails.
-        let dropped = counts.write_eio + counts.flush_eio > then.write_eio + then.flush_eio;
-        let excused = match error {
-            StoreError::Log(LogError::Read { .. }) => counts.read_eio > 0 || counts.damage(),
-            StoreError::Log(LogError::Damaged { .. }) => counts.damage() || dropped,
-            StoreError::Log(LogError::Moved) => counts.damage(),
-            _ => false,
-        };
-        if excused {
-            self.counts.lock().failed += 1;
-            return Ok(());
-        }
-        Err(format!("a read failed without reason: {error:?}"))
-    }
-
-    /// Whether `error` may come of a write; for one that was submitted, whether it is known not to have taken place.
-    pub(crate) fn write_may_fail(&self, error: &StoreError) -> Outcome<bool> {
-        let faults = self.device.lock().counts;
-        let broken = faults.write_eio + faults.flush_eio > 0 || faults.damage();
-        let mut counts = self.counts.lock();
-        match error {
-            StoreError::Busy(_) | StoreError::Log(LogError::Busy { .. }) => {
-                counts.busy += 1;
-                Ok(true)
-            }
-            StoreError::Log(LogError::Full) => {
-                counts.full += 1;
-                Ok(true)
-            }
-            StoreError::Log(LogError::Failed { .. }) if broken => {
-                counts.failed += 1;
-                Ok(true)
-            }
-            StoreError::Log(LogError::Unknown { .. }) if broken => {
-                counts.failed += 1;
-                Ok(false)
-            }
-            StoreError::Log(LogError::Read { .. }) if faults.read_eio > 0 || faults.damage() => Ok(true),
-            // What was lost cannot be written to.
-            StoreError::Log(LogError::Damaged { .. })
-            | StoreError::NoSuchBucket
-            | StoreError::NoSuchUpload
-            | StoreError::InvalidPart(_)
-                if faults.damage() =>
-            {
-                Ok(true)
-            }
-            other => Err(format!("a write failed without reason: {other:?}")),
-        }
-    }
 }
 
 impl Client {
@@ -426,7 +282,10 @@ impl Client {
                 model.saw(&key, start, tag, Some(info.version))
             }
             Err(StoreError::NoSuchKey) => model.saw_nothing(&key, start),
-            Err(error) => Err(format!("metadata could not be read: {error:?}")),
+            Err(error) => {
+                drop(model);
+                return shared.read_may_fail(&error);
+            }
         };
         drop(model);
         shared.judge(found)

@@ -31,9 +31,20 @@ impl Client {
         }
         let key = (self.shared.buckets[0].0.clone(), self.shared.keys[0].clone());
         while !self.try_put(&key).await? {
-            let log = self.store.status().log;
-            let live: u64 = log.usage.iter().map(|u| u.live_bytes).sum();
-            if live * 2 > self.shared.device.lock().capacity_bytes() {
+            let status = self.store.status();
+            let log = status.log;
+            let crowded = status.disks.iter().filter_map(|disk| disk.extents.as_ref().map(|of| (of, disk))).any(
+                |(extents, disk)| {
+                    let extents_all = extents.free
+                        + extents.growable
+                        + extents.open_commit
+                        + extents.open_body
+                        + extents.sealed_commit
+                        + extents.sealed_body;
+                    (extents.live_commit_bytes + extents.live_body_bytes) * 2 > extents_all * disk.extent_bytes
+                },
+            );
+            if crowded {
                 return Ok(());
             }
             if self.env.now() > deadline {

@@ -5,21 +5,26 @@
 
 mod array;
 mod client;
+mod counts;
 pub mod disk;
 mod drain;
 pub mod executor;
 pub mod fuzz;
+mod keeper;
 mod life;
+mod members;
 pub mod model;
+mod operator;
 mod plan;
 pub mod platter;
 pub mod rng;
 mod run;
+mod shared;
 pub mod trace;
 mod upload;
 mod variants;
 
-pub use client::Counts;
+pub use counts::Counts;
 pub use plan::Trouble;
 pub use run::{RunReport, SimOptions, SimReport, run, run_seed};
 pub use variants::Variant;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -10,14 +9,18 @@ use parking_lot::Mutex;
 use steadfast_disk::{Disk, Superdisk};
 use steadfast_flow::Env;
 use steadfast_log::{Durability, Log, LogError};
-use steadfast_store::{BucketSettings, IndexKind, ListQuery, Store, StoreError};
+use steadfast_store::{BucketSettings, IndexKind, ListQuery, PoolDisk, Store, StoreError};
 
 use crate::array::{self, Bay};
-use crate::client::{Client, Outcome, Shared, attributes, tag_of};
+use crate::client::{Client, Outcome, attributes, tag_of};
 use crate::executor::Executor;
+use crate::keeper::Keeper;
+use crate::members::{MOVES_WAIT, Seat};
 use crate::model::{Key, Seen};
-use crate::plan::{Finish, Plan, Trouble};
+use crate::operator::{Operator, Shift};
+use crate::plan::{DiskLife, Finish, Plan, Trouble};
 use crate::rng::Rng;
+use crate::shared::{Shared, disk_name};
 
 /// How a life went that nothing cut short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +37,8 @@ pub(crate) struct Machine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) executor: Executor,
-    pub(crate) bay: Bay,
+    /// One of each disk.
+    pub(crate) bays: Vec<Bay>,
     pub(crate) index: IndexKind,
     pub(crate) rng: Rng,
     pub(crate) finish: Finish,
@@ -49,12 +53,25 @@ pub(crate) struct Machine {
     pub(crate) after: Arc<Mutex<Option<Contents>>>,
     /// The store once it is open, to ask what it did when the life has ended.
     pub(crate) opened: Arc<Mutex<InUse>>,
-    /// Set when the store was closed and the fast leg holds everything.
-    pub(crate) complete: Arc<AtomicBool>,
+    /// By disk: set when the store was closed and the fast leg holds everything.
+    pub(crate) complete: Arc<Mutex<Vec<bool>>>,
+    /// What happens to each disk.
+    pub(crate) fates: Vec<DiskLife>,
+}
+
+/// A disk, or why it is not there.
+type Given = Result<Arc<dyn Disk>, String>;
+
+/// What a look at a key came to.
+enum Look {
+    Seen(Seen),
+    /// That disk is missing.
+    Away(usize),
+    Unreadable,
 }
 
 /// What a life has opened.
-pub(crate) type InUse = (Option<Store>, Option<Arc<Superdisk>>);
+pub(crate) type InUse = (Option<Store>, Vec<(usize, Arc<Superdisk>)>);
 
 /// All that a store shows, to compare two.
 pub(crate) type Contents = BTreeMap<String, String>;
@@ -66,55 +83,100 @@ impl Machine {
 
     /// Lives. An error is a broken promise.
     pub(crate) async fn live(mut self) -> Outcome<Lived> {
-        let disks = match self.bay.open().await {
-            Ok(disks) => disks,
-            Err(_) if self.shared.device.lock().counts.damage() => return Ok(Lived::Unopened),
-            Err(error) => return Err(format!("the super-disk does not open: {error}")),
-        };
-        self.opened.lock().1 = disks.superdisk.clone();
-        let store = match self.open(&disks.disk).await? {
+        let mut disks = Vec::new();
+        for (number, bay) in self.bays.iter().enumerate() {
+            // One that has left stays in the configuration until somebody takes it out.
+            let seat = self.shared.members.lock().seats[number];
+            if seat == Seat::Spare || seat == Seat::Out && self.rng.one_in(2) {
+                continue;
+            }
+            if bay.missing {
+                // Named or not given at all: both must do.
+                if self.rng.one_in(2) {
+                    disks.push((number, Err("it is away".to_owned())));
+                }
+                continue;
+            }
+            match bay.open().await {
+                Ok(opened) => {
+                    if let Some(superdisk) = opened.superdisk {
+                        self.opened.lock().1.push((number, superdisk));
+                    }
+                    disks.push((number, Ok(opened.disk)));
+                }
+                Err(_) if self.shared.damage() => return Ok(Lived::Unopened),
+                Err(error) => return Err(format!("the super-disk does not open: {error}")),
+            }
+        }
+        let store = match self.open(&disks).await? {
             Some(store) => store,
             None => return Ok(Lived::Unopened),
         };
         if let Some(before) = &mut self.before {
             // Before anything else can move something.
             let (was, now) = (before.remove(USAGE), usage(&store));
-            if was.as_ref() != Some(&now) && !self.shared.device.lock().counts.damage() {
+            if was.as_ref() != Some(&now) && !self.shared.damage() {
                 return Err(format!("an index made anew counts other live bytes: {was:?} became {now}"));
             }
         }
+        self.shared.freeze_snapshots();
         let client = Client { shared: self.shared.clone(), store: store.clone(), env: self.env(), number: 0 };
         if !self.survey(&client).await? {
             return Ok(Lived::Unopened);
         }
         if let Some(before) = self.before.take() {
             let now = contents(&store, &self.shared)?;
-            if now != before && !self.shared.device.lock().counts.damage() {
+            if now != before && !self.shared.damage() {
                 return Err(format!("an index made anew shows other things: {}", difference(&before, &now)));
             }
         }
+        let whole = self.shared.missing.lock().is_empty();
         if let Err(error) = self.make_buckets(&store).await {
             return self.shared.write_may_fail(&error).map(|_| Lived::Cut);
+        }
+        if !whole {
+            self.buckets_stay(&store).await?;
         }
         if let Finish::CutAtWork(steps) = self.finish {
             self.executor.cut_after(steps);
         }
-        self.shared.device.lock().rates = self.plan.rates;
-        if let Some(fast) = &self.plan.fast {
-            self.bay.array.lock().rates(fast.rates);
-            self.bay.disturb(self.rng.fork());
+        self.trouble_begins();
+        let operator = if self.idle || !whole { None } else { self.operator(&store) };
+        let mut keeper = if self.idle || !whole || self.plan.snapshots == 0 { None } else { Some(self.keeper(&store)) };
+        if let Some(keeper) = &mut keeper {
+            keeper.survey().await?;
         }
+        let kept = keeper.as_mut().map(|_| Shift::begin(&self.env(), "keeper", self.keeper(&store).work_for_life()));
         let worked = if self.idle { Ok(()) } else { self.work(&store).await };
         if self.last {
-            self.shared.device.lock().rates = Default::default();
-            self.bay.array.lock().rates(Default::default());
+            self.shared.devices.iter().for_each(|device| device.lock().rates = Default::default());
+            self.bays.iter().for_each(|bay| bay.array.lock().rates(Default::default()));
         }
         worked?;
-        if self.last && !self.idle && self.plan.drain {
+        if let (Some(operator), true) = (&operator, self.last) {
+            self.env().timeout(MOVES_WAIT, operator.ended()).await.ok_or("MOVES: they have no end")?;
+        }
+        if let Some(kept) = &kept {
+            if self.last {
+                self.env().timeout(MOVES_WAIT, kept.ended()).await.ok_or("SNAPSHOTS: they have no end")?;
+            }
+            kept.outcome()?;
+        }
+        let held = match &mut keeper {
+            Some(keeper) if self.last => !keeper.end().await?,
+            _ => false,
+        };
+        if self.last && !self.idle && self.plan.drain && !held {
             client.drain().await?;
         }
+        if let Some(operator) = operator {
+            operator.outcome()?;
+        }
         let shared = &self.shared;
-        if self.plan.trouble == Trouble::None {
+        for (name, trouble) in store.disks_in_trouble() {
+            shared.unavailable(&format!("the disk {name} of the pool: {trouble}"), true)?;
+        }
+        if self.plan.trouble == Trouble::None && whole {
             // All has been answered: now everything can be told.
             shared.judge(shared.model.lock().check_demands())?;
         }
@@ -124,7 +186,8 @@ impl Machine {
         if matches!(self.finish, Finish::Clean) || self.last {
             // What was given up midway may still be on its way.
             self.env().sleep(Duration::from_secs(30)).await;
-            let mut contents = contents(&store, shared)?;
+            let mut contents = if whole { contents(&store, shared)? } else { Contents::new() };
+            self.nothing_left_behind(&store, &contents)?;
             match store.close().await {
                 Ok(()) => {}
                 Err(error) => {
@@ -132,31 +195,58 @@ impl Machine {
                     return Ok(Lived::Cut);
                 }
             }
-            if let Some(superdisk) = &disks.superdisk {
-                let complete = self.plan.is_calm() && array::settle(superdisk, &self.env()).await;
+            let unseen = shared.unseen.lock().clone();
+            shared.model.lock().closed(|key| unseen.contains_key(key));
+            let superdisks = self.opened.lock().1.clone();
+            for (disk, superdisk) in superdisks {
+                let complete = self.plan.is_calm(disk) && array::settle(&superdisk, &self.env()).await;
                 superdisk.close().await;
-                self.complete.store(complete, Ordering::Relaxed);
+                self.complete.lock()[disk] = complete;
             }
             contents.insert(USAGE.into(), usage(&store));
-            *self.after.lock() = Some(contents);
+            *self.after.lock() = whole.then_some(contents);
             return Ok(Lived::Closed);
         }
         Ok(Lived::Cut)
     }
 
-    async fn open(&mut self, disk: &Arc<dyn Disk>) -> Outcome<Option<Store>> {
+    async fn open(&mut self, disks: &[(usize, Given)]) -> Outcome<Option<Store>> {
         let mut tries = 0;
         loop {
-            let options = self.plan.store.clone();
-            match Store::open(disk.clone(), self.index.clone(), self.env(), options).await {
+            let mut options = self.plan.store.clone();
+            // What one disk moves while another opens would show.
+            options.log.compaction.enabled &= !self.idle;
+            let given = disks
+                .iter()
+                .map(|(n, disk)| {
+                    let hint = self.shared.members.lock().seats[*n] == Seat::Coming;
+                    PoolDisk { name: disk_name(*n), disk: disk.clone(), hint }
+                })
+                .collect();
+            match Store::open_pool(given, self.index.clone(), self.env(), options).await {
                 Ok((store, report)) => {
+                    for (name, why) in &report.missing {
+                        self.shared.unavailable(&format!("the disk {name} of the pool: {why}"), false)?;
+                    }
+                    {
+                        let mut members = self.shared.members.lock();
+                        let mut missing = self.shared.missing.lock();
+                        let named = |disk: usize| report.missing.iter().any(|(name, _)| *name == disk_name(disk));
+                        if missing.iter().any(|disk| members.seats[*disk] == Seat::In && !named(*disk)) {
+                            return Err(format!("{missing:?} are missing, named are {:?}", report.missing));
+                        }
+                        // One that was coming or leaving may not be of the pool.
+                        missing.retain(|disk| named(*disk));
+                        members.opened(&report, &store.status())?;
+                    }
+                    self.shared.counts.lock().starts_incomplete += u64::from(!report.missing.is_empty());
                     let now = self.env().now().as_nanos() as u64;
                     self.opened.lock().0 = Some(store.clone());
                     self.shared.trace.say(now, "opened", [report.replayed_records, 0, 0], || format!("{report:?}"));
                     return Ok(Some(store));
                 }
                 Err(error) => {
-                    let counts = self.shared.device.lock().counts;
+                    let counts = self.shared.faults();
                     if counts.damage() {
                         return Ok(None);
                     }
@@ -170,9 +260,77 @@ impl Machine {
         }
     }
 
+    /// Where everything is where it is to be, each object is there once.
+    fn nothing_left_behind(&self, store: &Store, contents: &Contents) -> Outcome {
+        let members = self.shared.members.lock();
+        if !members.moved || members.unfinished || !self.last || contents.is_empty() {
+            return Ok(());
+        }
+        let (listed, there) =
+            (contents.keys().filter(|name| name.starts_with("object ")).count() as u64, store.status().objects);
+        if listed != there {
+            return Err(format!("{there} objects are on the disks, {listed} are listed: copies were left behind"));
+        }
+        Ok(())
+    }
+
+    /// Disks come and go from now on, where that is planned.
+    fn operator(&mut self, store: &Store) -> Option<Shift> {
+        let moves = self.plan.moves.as_ref()?;
+        let mut operator = Operator {
+            shared: self.shared.clone(),
+            plan: self.plan.clone(),
+            store: store.clone(),
+            env: self.env(),
+            spare: moves.spare.map(|spare| self.bays[spare].clone()),
+            rng: self.rng.fork(),
+        };
+        Some(Shift::begin(&self.env(), "operator", async move { operator.work().await }))
+    }
+
+    fn keeper(&mut self, store: &Store) -> Keeper {
+        let (shared, env, times) = (self.shared.clone(), self.env(), self.plan.snapshots);
+        Keeper { shared, store: store.clone(), env, rng: self.rng.fork(), times }
+    }
+
+    /// What goes wrong while clients work.
+    fn trouble_begins(&mut self) {
+        for (disk, bay) in self.bays.iter().enumerate().filter(|(_, bay)| !bay.missing) {
+            let device = self.shared.devices[disk].clone();
+            device.lock().rates = bay.plan.rates;
+            if let Some(fast) = &bay.plan.fast {
+                bay.array.lock().rates(fast.rates);
+                bay.disturb(self.rng.fork());
+            }
+            if let Some(after) = self.fates[disk].dies {
+                let env = self.executor.env();
+                env.clone().spawn("death", async move {
+                    env.sleep(after).await;
+                    device.lock().die();
+                });
+            }
+        }
+    }
+
+    /// While a disk is missing, buckets can be neither made nor deleted.
+    async fn buckets_stay(&self, store: &Store) -> Outcome {
+        for (name, _) in &self.shared.buckets {
+            let tried = match store.bucket(name) {
+                Ok(info) => store.update_bucket(name, info.settings).await,
+                Err(_) => continue,
+            };
+            match tried {
+                Err(StoreError::Unavailable(why)) => self.shared.unavailable(&why, true).map(drop)?,
+                other => return Err(format!("a bucket could be changed, though a disk is missing: {other:?}")),
+            }
+        }
+        Ok(())
+    }
+
     async fn make_buckets(&self, store: &Store) -> Result<(), StoreError> {
         for (name, durability) in &self.shared.buckets {
             if store.bucket(name).is_ok() {
+                self.shared.made.lock().insert(name.clone());
                 continue;
             }
             match store.create_bucket(name, BucketSettings { durability: *durability }).await {
@@ -188,7 +346,8 @@ impl Machine {
     /// Reads everything and holds it against the model. False when damage to the medium is the reason that it cannot be done.
     async fn survey(&self, client: &Client) -> Outcome<bool> {
         let shared = &self.shared;
-        let damage = shared.device.lock().counts.damage();
+        let damage = shared.damage();
+        shared.unseen.lock().clear();
         let mut seen: BTreeMap<Key, Seen> = BTreeMap::new();
         for (bucket, _) in &shared.buckets {
             if client.store.bucket(bucket).is_err() {
@@ -204,10 +363,26 @@ impl Machine {
             for name in &shared.keys {
                 let key = (bucket.clone(), name.clone());
                 let state = self.look(client, &key).await?;
-                if let Some(state) = state {
-                    seen.insert(key, state);
-                } else if !damage {
-                    return Err(format!("{key:?} cannot be read after a start"));
+                match state {
+                    Look::Seen(state) => {
+                        let moved = shared.members.lock().moved;
+                        if let Some(home) =
+                            shared.homes.lock().get(&key).filter(|home| shared.is_missing(**home) && !moved)
+                        {
+                            return Err(format!("{key:?} is on {}, which is missing: {state:?}", disk_name(*home)));
+                        }
+                        seen.insert(key, state);
+                    }
+                    Look::Away(disk) => {
+                        let home = *shared.homes.lock().entry(key.clone()).or_insert(disk);
+                        if home != disk && !shared.members.lock().moved {
+                            let (one, two) = (disk_name(home), disk_name(disk));
+                            return Err(format!("{key:?} was on {one}, and is now said to be on {two}"));
+                        }
+                        shared.unseen.lock().insert(key, disk);
+                    }
+                    Look::Unreadable if damage => {}
+                    Look::Unreadable => return Err(format!("{key:?} cannot be read after a start")),
                 }
             }
         }
@@ -225,12 +400,13 @@ impl Machine {
         Ok(true)
     }
 
-    /// What a key holds, whole. `None` when it cannot be read.
-    async fn look(&self, client: &Client, key: &Key) -> Outcome<Option<Seen>> {
+    /// What a key holds, whole.
+    async fn look(&self, client: &Client, key: &Key) -> Outcome<Look> {
         for _ in 0..30 {
             let reader = match client.store.reader(&key.0, &key.1).await {
                 Ok(reader) => reader,
-                Err(StoreError::NoSuchKey) => return Ok(Some(None)),
+                Err(StoreError::NoSuchKey) => return Ok(Look::Seen(None)),
+                Err(StoreError::Unavailable(why)) => return self.shared.unavailable(&why, false).map(Look::Away),
                 Err(error) => {
                     self.shared.read_may_fail(&error)?;
                     continue;
@@ -262,13 +438,13 @@ impl Machine {
                     return Err(format!("WRONG length of {key:?}: {at}, not {}", info.size));
                 }
                 self.shared.model.lock().check_bytes(tag, info.size, 0, &[])?;
-                return Ok(Some(Some((tag, info.version))));
+                return Ok(Look::Seen(Some((tag, info.version))));
             }
-            if self.shared.device.lock().counts.damage() {
-                return Ok(Some(Some((tag, info.version))));
+            if self.shared.damage() {
+                return Ok(Look::Seen(Some((tag, info.version))));
             }
         }
-        Ok(None)
+        Ok(Look::Unreadable)
     }
 
     /// Serves the clients until all have done what they wanted.
@@ -293,8 +469,10 @@ impl Machine {
             });
         }
         drop(done);
-        if self.plan.trouble == Trouble::Full {
-            self.squeeze();
+        for disk in 0..self.bays.len() {
+            if self.plan.disks[disk].squeezed && !self.bays[disk].missing {
+                self.squeeze(disk);
+            }
         }
         while let Some(outcome) = outcomes.recv().await {
             outcome?;
@@ -303,8 +481,8 @@ impl Machine {
     }
 
     /// The file system has no more room for a while.
-    fn squeeze(&mut self) {
-        let (env, device) = (self.env(), self.shared.device.clone());
+    fn squeeze(&mut self, disk: usize) {
+        let (env, device) = (self.env(), self.shared.devices[disk].clone());
         let mut rng = self.rng.fork();
         env.clone().spawn("squeeze", async move {
             env.sleep(Duration::from_micros(rng.below(100_000))).await;
@@ -319,7 +497,7 @@ impl Machine {
     }
 }
 
-/// Formats the disk.
+/// Formats a disk.
 pub(crate) async fn format(bay: Bay, env: Env, plan: Arc<Plan>) -> Outcome {
     let disks = bay.open().await.map_err(|error| format!("blank disks cannot be put together: {error}"))?;
     match Log::format(&disks.disk, &env, &plan.format).await {

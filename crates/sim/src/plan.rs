@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use steadfast_disk::SuperdiskOptions;
+use steadfast_disk::{SuperdiskOptions, ZonedOptions};
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, LogOptions, ScrubOptions};
 use steadfast_store::StoreOptions;
 
 use crate::array::{FastFate, FastPlan};
 use crate::disk::DiskProfile;
+use crate::members::MovePlan;
 use crate::platter::FaultRates;
 use crate::rng::Rng;
 use crate::variants::Variant;
@@ -33,6 +34,8 @@ pub enum Trouble {
     Misplaced,
     /// The disk acknowledges flushes that do nothing. Not promised to lose nothing, but never to give wrong bytes.
     LyingFlush,
+    /// One disk of several fails altogether while it is in use.
+    Death,
 }
 
 /// How a life ends.
@@ -53,16 +56,48 @@ pub(crate) enum IndexFate {
     Deleted,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Life {
     pub(crate) finish: Finish,
     pub(crate) index: IndexFate,
+    /// What becomes of each disk before it.
+    pub(crate) disks: Vec<DiskLife>,
+}
+
+/// What becomes of a disk before and in a life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskLife {
     /// Bits that flip before it.
     pub(crate) flips: u64,
     /// What becomes of the fast leg before it.
     pub(crate) fast: FastFate,
     /// Bits of the durable leg that flip before it, if the fast leg is known to hold everything: all of that must heal.
     pub(crate) covered_flips: u64,
+    /// It is not there in this life.
+    pub(crate) missing: bool,
+    /// It fails so long after the clients have begun.
+    pub(crate) dies: Option<Duration>,
+}
+
+impl DiskLife {
+    /// Nothing happens to it.
+    pub(crate) const CALM: Self = Self { flips: 0, fast: FastFate::Kept, covered_flips: 0, missing: false, dies: None };
+}
+
+/// A disk of the pool.
+#[derive(Debug, Clone)]
+pub(crate) struct DiskPlan {
+    pub(crate) capacity_bytes: u64,
+    /// What strikes it while clients work.
+    pub(crate) rates: FaultRates,
+    pub(crate) faults: u64,
+    /// It fills up for a while.
+    pub(crate) squeezed: bool,
+    pub(crate) profile: DiskProfile,
+    /// The fast leg, where it is a super-disk.
+    pub(crate) fast: Option<FastPlan>,
+    /// How it is cut into zones that are written in order, where it is.
+    pub(crate) zones: Option<ZonedOptions>,
 }
 
 #[derive(Debug)]
@@ -80,18 +115,21 @@ pub(crate) struct Plan {
     pub(crate) large_per_mille: u64,
     pub(crate) think_us_max: u64,
     pub(crate) lsm: bool,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) rates: FaultRates,
-    pub(crate) faults: u64,
-    pub(crate) disk: DiskProfile,
-    /// The fast leg, where the disk is a super-disk.
-    pub(crate) fast: Option<FastPlan>,
+    pub(crate) disks: Vec<DiskPlan>,
+    /// How disks come and go in the middle of it, where they do.
+    pub(crate) moves: Option<MovePlan>,
+    /// What a keeper of snapshots does in each life; 0: there is none.
+    pub(crate) snapshots: u64,
+    /// See [`Variant::ListWithoutMissing`].
+    pub(crate) lists_without_missing: bool,
     pub(crate) format: FormatOptions,
     pub(crate) store: StoreOptions,
 }
 
 impl Plan {
-    pub(crate) fn new(rng: &mut Rng, variant: Option<Variant>) -> Self {
+    pub(crate) fn new(rng: &mut Rng, variant: Option<Variant>, all_zoned: bool) -> Self {
+        // Apart, so that what one disk goes through is the same whatever several would.
+        let mut several = rng.clone().fork();
         let trouble = match (variant, rng.below(100)) {
             // A broken variant must be caught where nothing else is wrong.
             (Some(_), _) | (None, 0..=59) => Trouble::None,
@@ -120,9 +158,7 @@ impl Plan {
                 } else {
                     IndexFate::Kept
                 },
-                flips: 0,
-                fast: FastFate::Kept,
-                covered_flips: 0,
+                disks: vec![DiskLife::CALM],
             })
             .collect::<Vec<_>>();
         let growable = trouble == Trouble::Full || rng.one_in(2);
@@ -148,19 +184,26 @@ impl Plan {
             large_per_mille: if heavy { 600 } else { rng.range(50, 300) },
             think_us_max: *rng.pick(&[0, 100, 3_000]),
             lsm: rng.one_in(24),
-            capacity_bytes: MIB + extents * extent_bytes,
-            rates: FaultRates::default(),
-            faults: 0,
-            disk: DiskProfile {
-                growable,
-                prefill_pays: growable && rng.one_in(2),
-                flush_us: *rng.pick(&[50, 500, 5_000]),
-                io_us: *rng.pick(&[10, 80, 400]),
-                lazy: rng.one_in(2),
-                pool_bytes: 24 << 20,
-                sabotage: crate::disk::DiskSabotage::default(),
-            },
-            fast: None,
+            disks: vec![DiskPlan {
+                capacity_bytes: MIB + extents * extent_bytes,
+                rates: FaultRates::default(),
+                faults: 0,
+                squeezed: trouble == Trouble::Full,
+                profile: DiskProfile {
+                    growable,
+                    prefill_pays: growable && rng.one_in(2),
+                    flush_us: *rng.pick(&[50, 500, 5_000]),
+                    io_us: *rng.pick(&[10, 80, 400]),
+                    lazy: rng.one_in(2),
+                    pool_bytes: 24 << 20,
+                    sabotage: crate::disk::DiskSabotage::default(),
+                },
+                fast: None,
+                zones: None,
+            }],
+            moves: None,
+            snapshots: 0,
+            lists_without_missing: false,
             format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
             store: store_options(rng),
         };
@@ -172,9 +215,27 @@ impl Plan {
             plan.store.inline_max_bytes = 14_000;
         }
         plan.add_trouble(rng);
-        let paired = variant.map_or_else(|| rng.one_in(2), Variant::is_of_pairs);
+        let paired = variant.map_or_else(|| rng.one_in(2), Variant::is_of_pairs) && !all_zoned;
         if paired {
-            plan.add_fast_leg(rng);
+            plan.add_fast_leg(0, rng);
+        }
+        if variant.map_or_else(|| several.one_in(3), Variant::is_of_pools) && !all_zoned {
+            plan.spread(&mut several, extent_bytes, variant.is_some());
+            // Keys that move from one damaged medium to another prove nothing.
+            let damaging = matches!(trouble, Trouble::Rot | Trouble::Misplaced | Trouble::LyingFlush);
+            if !damaging && variant.map_or_else(|| several.one_in(3), Variant::is_of_moves) {
+                plan.change_disks(&mut several, extent_bytes);
+            }
+        }
+        let mut kept = several.fork();
+        let damaging = matches!(trouble, Trouble::Rot | Trouble::Misplaced | Trouble::LyingFlush);
+        if !damaging && variant.map_or_else(|| kept.one_in(6), Variant::is_of_snapshots) {
+            plan.snapshots = kept.range(2, 8);
+        }
+        // Decided last, so that other runs are as they were before there were zones.
+        let zoned = variant.map_or_else(|| rng.one_in(4), Variant::is_of_zones) || all_zoned;
+        if zoned && !paired && plan.disks.len() == 1 && trouble != Trouble::Full {
+            plan.cut_into_zones(rng, extent_bytes, extents);
         }
         if let Some(variant) = variant {
             variant.apply(&mut plan);
@@ -183,37 +244,58 @@ impl Plan {
     }
 
     fn add_trouble(&mut self, rng: &mut Rng) {
-        self.faults = rng.range(1, 4);
+        let disk = &mut self.disks[0];
+        disk.faults = rng.range(1, 4);
         match self.trouble {
-            Trouble::None | Trouble::Full => {}
+            Trouble::None | Trouble::Full | Trouble::Death => {}
             Trouble::ReadErrors => {
-                self.rates.read_eio = 30_000;
-                self.faults = rng.range(1, 12);
+                disk.rates.read_eio = 30_000;
+                disk.faults = rng.range(1, 12);
             }
             Trouble::WriteErrors => {
-                self.rates.write_eio = if rng.one_in(2) { 8_000 } else { 0 };
-                self.rates.flush_eio = if self.rates.write_eio == 0 || rng.one_in(2) { 15_000 } else { 0 };
-                self.faults = rng.range(1, 2);
+                disk.rates.write_eio = if rng.one_in(2) { 8_000 } else { 0 };
+                disk.rates.flush_eio = if disk.rates.write_eio == 0 || rng.one_in(2) { 15_000 } else { 0 };
+                disk.faults = rng.range(1, 2);
             }
             Trouble::Rot => {
                 for life in &mut self.lives {
-                    life.flips = rng.below(3);
+                    life.disks[0].flips = rng.below(3);
                 }
             }
             Trouble::Misplaced => {
-                self.rates.lost_write = if rng.one_in(2) { 10_000 } else { 0 };
-                self.rates.misdirected_write = if self.rates.lost_write == 0 { 10_000 } else { 0 };
+                disk.rates.lost_write = if rng.one_in(2) { 10_000 } else { 0 };
+                disk.rates.misdirected_write = if disk.rates.lost_write == 0 { 10_000 } else { 0 };
             }
             Trouble::LyingFlush => {
-                self.rates.lying_flush = 100_000;
-                self.faults = rng.range(1, 40);
+                disk.rates.lying_flush = 100_000;
+                disk.faults = rng.range(1, 40);
             }
         }
     }
 }
 
 impl Plan {
-    fn add_fast_leg(&mut self, rng: &mut Rng) {
+    fn cut_into_zones(&mut self, rng: &mut Rng, extent_bytes: u64, extents: u64) {
+        // Without space that may be written anywhere, the superblocks take two zones, and keep them open.
+        let sequential_only = rng.one_in(3);
+        let unused = if rng.one_in(3) { 64 * KIB } else { 0 };
+        let zones = ZonedOptions {
+            zone_bytes: extent_bytes + unused,
+            zone_capacity_bytes: extent_bytes,
+            conventional_bytes: if sequential_only { 0 } else { MIB },
+            // The fewest that the log takes, a few more, as many as devices have, and no limit.
+            open_zones_max: if sequential_only { *rng.pick(&[7, 8, 14, 0]) } else { *rng.pick(&[5, 6, 14, 0]) },
+        };
+        let count = extents + if sequential_only { 2 } else { 0 };
+        // With room for the table of write pointers.
+        let disk = &mut self.disks[0];
+        disk.capacity_bytes = zones.conventional_bytes + count * zones.zone_bytes + 8 * KIB;
+        disk.profile.growable = false;
+        disk.profile.prefill_pays = false;
+        disk.zones = Some(zones);
+    }
+
+    fn add_fast_leg(&mut self, disk: usize, rng: &mut Rng) {
         let mut rates = FaultRates::default();
         let (mut rot_every, mut slow) = (None, 1);
         match rng.below(10) {
@@ -243,7 +325,7 @@ impl Plan {
             ..SuperdiskOptions::default()
         };
         let members = if rng.one_in(4) { 2 } else { 1 };
-        self.fast = Some(FastPlan {
+        self.disks[disk].fast = Some(FastPlan {
             members,
             disk: DiskProfile {
                 growable: false,
@@ -251,7 +333,7 @@ impl Plan {
                 flush_us: slow * *rng.pick(&[20, 500]),
                 io_us: slow * *rng.pick(&[5, 50]),
                 lazy: rng.one_in(2),
-                ..self.disk
+                ..self.disks[disk].profile
             },
             chunk_bytes: *rng.pick(&[16 * KIB, 64 * KIB, 512 * KIB]),
             options,
@@ -263,9 +345,9 @@ impl Plan {
         // It reads both legs: pass after pass would be most of what such a run does.
         let scrub = &mut self.store.log.scrub;
         scrub.interval = scrub.interval.max(Duration::from_millis(500));
-        let calm = self.is_calm();
+        let calm = self.is_calm(disk);
         for life in &mut self.lives {
-            life.fast = match rng.below(20) {
+            life.disks[disk].fast = match rng.below(20) {
                 0..=9 => FastFate::Kept,
                 10..=12 => FastFate::Gone,
                 13 => FastFate::Blank,
@@ -274,8 +356,8 @@ impl Plan {
                 _ => FastFate::Rotten(rng.range(1, 60)),
             };
             if calm && rng.one_in(2) {
-                life.fast = FastFate::Kept;
-                life.covered_flips = rng.range(1, 20);
+                life.disks[disk].fast = FastFate::Kept;
+                life.disks[disk].covered_flips = rng.range(1, 20);
             }
         }
         // Closed well and complete, so that what the durable leg loses then can only come from the fast one.
@@ -284,13 +366,79 @@ impl Plan {
         }
     }
 
-    /// Whether nothing strikes the fast leg while it is in use.
-    pub(crate) fn is_calm(&self) -> bool {
+    /// Makes it a pool of several disks, of which one or more are missing at some starts, and one has the trouble.
+    fn spread(&mut self, rng: &mut Rng, extent_bytes: u64, broken: bool) {
+        let count = rng.range(2, 4) as usize;
+        for disk in 1..count {
+            let growable = rng.one_in(2);
+            let first = &self.disks[0].profile;
+            let profile = DiskProfile {
+                growable,
+                prefill_pays: growable && rng.one_in(2),
+                flush_us: *rng.pick(&[50, 500, first.flush_us]),
+                io_us: *rng.pick(&[10, 80, first.io_us]),
+                lazy: rng.one_in(2),
+                ..*first
+            };
+            let extents = if extent_bytes == MIB { rng.range(8, 16) } else { rng.range(8, 20) };
+            self.disks.push(DiskPlan {
+                capacity_bytes: MIB + extents * extent_bytes,
+                rates: FaultRates::default(),
+                faults: 0,
+                squeezed: false,
+                profile,
+                fast: None,
+                zones: None,
+            });
+            self.lives.iter_mut().for_each(|life| life.disks.push(DiskLife::CALM));
+            if rng.one_in(4) {
+                self.add_fast_leg(disk, rng);
+            }
+        }
+        if self.trouble == Trouble::None && !broken && rng.one_in(5) {
+            self.trouble = Trouble::Death;
+            self.drain = false;
+        }
+        let struck = rng.below(count as u64) as usize;
+        self.strike(struck);
+        for life in &mut self.lives {
+            if self.trouble == Trouble::Death && rng.one_in(2) {
+                life.disks[struck].dies = Some(Duration::from_micros(rng.below(200_000)));
+            }
+        }
+        // The first start makes the pool, with all of its disks.
+        for life in self.lives.iter_mut().skip(1) {
+            // One of them is there at least.
+            let (incomplete, kept) = (rng.one_in(2), rng.below(count as u64) as usize);
+            for (at, disk) in life.disks.iter_mut().enumerate() {
+                disk.missing = incomplete && at != kept && rng.one_in(count as u64);
+            }
+        }
+    }
+
+    /// Lets the first disk's trouble be another's.
+    fn strike(&mut self, struck: usize) {
+        if struck == 0 {
+            return;
+        }
+        let (first, others) = self.disks.split_at_mut(1);
+        let (first, other) = (&mut first[0], &mut others[struck - 1]);
+        std::mem::swap(&mut first.rates, &mut other.rates);
+        std::mem::swap(&mut first.faults, &mut other.faults);
+        std::mem::swap(&mut first.squeezed, &mut other.squeezed);
+        other.profile.growable |= other.squeezed;
+        self.lives.iter_mut().for_each(|life| {
+            life.disks[struck].flips = std::mem::take(&mut life.disks[0].flips);
+        });
+    }
+
+    /// Whether nothing strikes the fast leg of a disk while it is in use.
+    pub(crate) fn is_calm(&self, disk: usize) -> bool {
         let rates = |r: &FaultRates| {
             r.read_eio + r.write_eio + r.flush_eio + r.lost_write + r.misdirected_write + r.lying_flush + r.hang == 0
         };
         let calm = |fast: &FastPlan| rates(&fast.rates) && fast.rot_every.is_none() && fast.disk.io_us <= 50;
-        self.trouble == Trouble::None && self.fast.as_ref().is_some_and(calm)
+        self.trouble == Trouble::None && self.disks[disk].fast.as_ref().is_some_and(calm)
     }
 }
 

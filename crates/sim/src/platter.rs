@@ -53,6 +53,8 @@ pub struct FaultCounts {
     pub hangs: u64,
     /// Bits that were flipped where another copy has the same: no excuse for anything.
     pub covered_bits: u64,
+    /// Devices that failed altogether until the next start.
+    pub deaths: u64,
 }
 
 impl FaultCounts {
@@ -68,6 +70,12 @@ impl FaultCounts {
         self.full += other.full;
         self.hangs += other.hangs;
         self.covered_bits += other.covered_bits;
+        self.deaths += other.deaths;
+    }
+
+    /// Whether writes or flushes have failed.
+    pub fn write_errors(&self) -> bool {
+        self.write_eio + self.flush_eio > 0
     }
 
     /// Whether the medium may hold something else than what was acknowledged.
@@ -106,6 +114,8 @@ pub struct Platter {
     pub counts: FaultCounts,
     /// How many more faults may strike.
     pub faults_left: u64,
+    /// Everything fails until the power goes.
+    dead: bool,
     /// A growable device has no room past this many bytes.
     pub room_bytes: u64,
     tainted: BTreeSet<u64>,
@@ -136,6 +146,7 @@ impl Platter {
             rates: FaultRates::default(),
             counts: FaultCounts::default(),
             faults_left: 0,
+            dead: false,
             room_bytes: capacity_bytes,
             tainted: BTreeSet::new(),
         }
@@ -201,9 +212,15 @@ impl Platter {
         self.tainted.clear();
     }
 
+    /// From now on everything fails, until the power goes.
+    pub fn die(&mut self) {
+        self.counts.deaths += u64::from(!self.dead);
+        self.dead = true;
+    }
+
     pub(crate) fn read_fate(&mut self) -> Fate {
         let rate = self.rates.read_eio;
-        if self.strikes(rate) {
+        if self.dead || self.strikes(rate) {
             self.counts.read_eio += 1;
             return Fate::Eio;
         }
@@ -212,7 +229,7 @@ impl Platter {
 
     pub(crate) fn write_fate(&mut self) -> Fate {
         let rates = self.rates;
-        if self.strikes(rates.write_eio) {
+        if self.dead || self.strikes(rates.write_eio) {
             self.counts.write_eio += 1;
             Fate::Eio
         } else if self.strikes(rates.lost_write) {
@@ -228,7 +245,7 @@ impl Platter {
 
     pub(crate) fn flush_fate(&mut self) -> Fate {
         let rates = self.rates;
-        if self.strikes(rates.flush_eio) {
+        if self.dead || self.strikes(rates.flush_eio) {
             self.counts.flush_eio += 1;
             Fate::Eio
         } else if self.strikes(rates.lying_flush) {
@@ -381,6 +398,7 @@ impl Platter {
     /// The power goes: of all that was not flushed, any part may have reached the medium. Everything else is gone.
     pub fn cut(&mut self) {
         self.life += 1;
+        self.dead = false;
         let mut writes: Vec<Write> = std::mem::take(&mut self.cached).into_values().collect();
         writes.extend(std::mem::take(&mut self.in_flight).into_values());
         // Some cuts leave everything, some nothing, most a mixture.

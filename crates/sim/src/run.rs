@@ -10,14 +10,16 @@ use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::{IndexKind, Store};
 
 use crate::array::{Array, Bay, FastFate};
-use crate::client::{Counts, Shared};
-use crate::disk::{Device, DiskProfile, DiskSabotage};
+use crate::counts::Counts;
+use crate::disk::{Device, DiskSabotage};
 use crate::executor::{End, Executor};
 use crate::life::{Lived, Machine, format};
-use crate::model::Model;
-use crate::plan::{Finish, IndexFate, Life, Plan, Trouble};
+use crate::members::Members;
+use crate::model::{Model, Order};
+use crate::plan::{DiskLife, Finish, IndexFate, Life, Plan, Trouble};
 use crate::platter::{FaultCounts, Platter};
 use crate::rng::Rng;
+use crate::shared::Shared;
 use crate::trace::Trace;
 use crate::variants::Variant;
 
@@ -36,6 +38,8 @@ pub struct SimOptions {
     pub runs: u64,
     /// A deliberately broken build, which ought to fail.
     pub variant: Option<Variant>,
+    /// Every seed runs over zones that are written in order, not one in twelve.
+    pub zoned: bool,
     /// Threads, each with its own seeds; 0 for one per core.
     pub threads: usize,
     /// Events that are kept of a failing run.
@@ -46,7 +50,7 @@ pub struct SimOptions {
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { seed: 1, runs: 1, variant: None, threads: 0, tail: 80, trace: false }
+        Self { seed: 1, runs: 1, variant: None, zoned: false, threads: 0, tail: 80, trace: false }
     }
 }
 
@@ -59,6 +63,12 @@ pub struct RunReport {
     pub trouble: Trouble,
     /// Whether it ran over a super-disk.
     pub pair: bool,
+    /// Whether it ran over zones that are written in order.
+    pub zoned: bool,
+    /// Disks of the pool.
+    pub disks: u64,
+    /// Whether disks came and went.
+    pub moves: bool,
     /// A hash over all that happened.
     pub trace_hash: u64,
     /// Events in it.
@@ -86,8 +96,14 @@ pub struct SimReport {
     pub seed: u64,
     /// Seeds that were run.
     pub runs: u64,
-    /// Those that ran over a super-disk.
+    /// Those that ran over a super-disk, or several disks one of which is one.
     pub pairs: u64,
+    /// Runs over zones that are written in order.
+    pub zoned: u64,
+    /// Those that ran over a pool of several disks.
+    pub pools: u64,
+    /// Those in which disks came and went.
+    pub moves: u64,
     /// The broken build, if one was asked for.
     pub variant: Option<Variant>,
     /// Starts of the store.
@@ -124,6 +140,9 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         seed: options.seed,
         runs: 0,
         pairs: 0,
+        zoned: 0,
+        pools: 0,
+        moves: 0,
         variant: options.variant,
         lives: 0,
         cuts: 0,
@@ -143,17 +162,20 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     }
                     let seed = options.seed.wrapping_add(at);
                     let keep = if options.trace { options.tail } else { 0 };
-                    let mut one = run_seed(seed, options.variant, keep, options.trace);
+                    let mut one = run_one(seed, options, keep, options.trace);
                     if one.violation.is_some() {
                         stop.store(true, Ordering::Relaxed);
                         if !options.trace {
                             // Again, with its words kept.
-                            one = run_seed(seed, options.variant, options.tail, false);
+                            one = run_one(seed, options, options.tail, false);
                         }
                     }
                     let mut report = report.lock();
                     report.runs += 1;
                     report.pairs += u64::from(one.pair);
+                    report.zoned += u64::from(one.zoned);
+                    report.pools += u64::from(one.disks > 1);
+                    report.moves += u64::from(one.moves);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
                     report.events += one.events;
@@ -176,19 +198,28 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
 
 /// Runs one seed, keeping the last `keep` events and perhaps printing all.
 pub fn run_seed(seed: u64, variant: Option<Variant>, keep: usize, print: bool) -> RunReport {
+    run_one(seed, &SimOptions { variant, ..SimOptions::default() }, keep, print)
+}
+
+fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunReport {
     let mut rng = Rng::new(seed);
-    let plan = Arc::new(Plan::new(&mut rng.fork(), variant));
+    let plan = Arc::new(Plan::new(&mut rng.fork(), options.variant, options.zoned));
     let trace = Trace::new(keep, print);
     let mut history = History::new(rng, plan.clone(), trace.clone());
     let outcome = history.unfold();
     let violation = outcome.err();
     let counts = *history.shared.counts.lock();
-    let mut faults = history.device.lock().counts;
-    history.array.lock().fast.iter().for_each(|device| faults.add(&device.lock().counts));
+    let mut faults = history.shared.faults();
+    for array in &history.arrays {
+        array.lock().fast.iter().for_each(|device| faults.add(&device.lock().counts));
+    }
     RunReport {
         seed,
         trouble: plan.trouble,
-        pair: plan.fast.is_some(),
+        zoned: plan.disks.iter().any(|disk| disk.zones.is_some()),
+        pair: plan.disks.iter().any(|disk| disk.fast.is_some()),
+        disks: plan.disks.len() as u64,
+        moves: plan.moves.is_some(),
         trace_hash: trace.hash(),
         events: trace.count(),
         lives: history.lives,
@@ -201,18 +232,16 @@ pub fn run_seed(seed: u64, variant: Option<Variant>, keep: usize, print: bool) -
     }
 }
 
-/// A life before which nothing happens, and which is ended in order.
-const CALM: Life =
-    Life { finish: Finish::Clean, index: IndexFate::Kept, flips: 0, fast: FastFate::Kept, covered_flips: 0 };
-
 struct History {
     rng: Rng,
     plan: Arc<Plan>,
     trace: Trace,
-    device: Device,
-    array: Arc<Mutex<Array>>,
-    /// The fast leg was closed with all that the durable one has.
-    complete: bool,
+    /// A start has made a pool of the disks.
+    founded: bool,
+    /// One of each disk.
+    arrays: Vec<Arc<Mutex<Array>>>,
+    /// By disk: the fast leg was closed with all that the durable one has.
+    complete: Vec<bool>,
     shared: Arc<Shared>,
     now: Duration,
     lives: u64,
@@ -224,16 +253,31 @@ struct History {
 
 impl History {
     fn new(mut rng: Rng, plan: Arc<Plan>, trace: Trace) -> Self {
-        let len = if plan.disk.growable { 0 } else { plan.capacity_bytes };
-        let device: Device = Arc::new(Mutex::new(Platter::new(rng.fork(), plan.capacity_bytes, len)));
-        device.lock().faults_left = plan.faults;
+        let platter = |disk: &crate::plan::DiskPlan, rng: &mut Rng| -> Device {
+            let len = if disk.profile.growable { 0 } else { disk.capacity_bytes };
+            let mut platter = Platter::new(rng.fork(), disk.capacity_bytes, len);
+            platter.faults_left = disk.faults;
+            Arc::new(Mutex::new(platter))
+        };
+        let devices: Vec<Device> = plan.disks.iter().map(|disk| platter(disk, &mut rng)).collect();
+        let order = match (&plan.moves, plan.disks.len()) {
+            (Some(_), _) => Order::Untold,
+            (None, 1) => Order::OneLog,
+            (None, _) => Order::PerKey,
+        };
         let shared = Arc::new(Shared {
-            model: Mutex::new(Model::default()),
+            model: Mutex::new(Model::new(order)),
             uploads: Mutex::new(Vec::new()),
             counts: Mutex::new(Counts::default()),
             at_start: Mutex::default(),
             made: Mutex::default(),
-            device: device.clone(),
+            devices: devices.clone(),
+            lists_without_missing: plan.lists_without_missing,
+            missing: Mutex::default(),
+            unseen: Mutex::default(),
+            homes: Mutex::default(),
+            snapshots: Mutex::default(),
+            members: Mutex::new(Members::new(&plan)),
             trace: trace.clone(),
             buckets: plan.buckets.iter().zip(["first", "second"]).map(|(d, name)| (name.into(), *d)).collect(),
             keys: NAMES[..plan.keys as usize].iter().map(|name| Arc::from(*name)).collect(),
@@ -246,15 +290,18 @@ impl History {
             Some(dir) => IndexKind::Lsm(dir.path().join("index")),
             None => IndexKind::memory(),
         };
-        let array = Array::new(&mut rng, device.clone(), plan.capacity_bytes, plan.fast.as_ref());
-        let array = Arc::new(Mutex::new(array));
+        let arrays = devices.iter().zip(&plan.disks).map(|(device, disk)| {
+            let array = Array::new(&mut rng, device.clone(), disk.capacity_bytes, disk.fast.as_ref());
+            Arc::new(Mutex::new(array))
+        });
+        let arrays: Vec<_> = arrays.collect();
         Self {
             rng,
-            plan,
             trace,
-            device,
-            array,
-            complete: false,
+            arrays,
+            founded: false,
+            complete: vec![false; plan.disks.len()],
+            plan,
             shared,
             now: Duration::ZERO,
             lives: 0,
@@ -267,12 +314,16 @@ impl History {
     fn unfold(&mut self) -> Result<(), String> {
         self.format()?;
         let (mut clean, mut after) = (false, None);
-        let last = CALM;
-        let lives: Vec<Life> = self.plan.lives.iter().copied().chain([last]).collect();
+        let calm = vec![DiskLife::CALM; self.plan.disks.len()];
+        // A life before which nothing happens, and which is ended in order.
+        let calm = Life { finish: Finish::Clean, index: IndexFate::Kept, disks: calm };
+        let lives: Vec<Life> = self.plan.lives.iter().cloned().chain([calm.clone()]).collect();
         let count = lives.len();
         for (number, life) in lives.into_iter().enumerate() {
-            for _ in 0..life.flips {
-                self.device.lock().flip_bit();
+            for (device, fate) in self.shared.devices.iter().zip(&life.disks) {
+                for _ in 0..fate.flips {
+                    device.lock().flip_bit();
+                }
             }
             let (lived, contents) = self.live(life, clean, None, number + 1 == count, false)?;
             clean = lived == Lived::Closed;
@@ -283,79 +334,93 @@ impl History {
         }
         // Once more, with an index made anew: it must show the same.
         if clean {
-            let life = Life { index: IndexFate::Deleted, ..CALM };
+            let life = Life { index: IndexFate::Deleted, ..calm };
             self.live(life, true, after, true, true)?;
         }
         Ok(())
     }
 
     fn format(&mut self) -> Result<(), String> {
-        let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        // Broken variants break later: a pool that was never there proves little.
-        let profile = DiskProfile { sabotage: DiskSabotage::default(), ..self.plan.disk };
-        let mut bay = self.bay(&executor);
-        bay.durable = profile;
-        if let Some(fast) = &mut bay.plan {
-            fast.options.sabotage = SuperdiskSabotage::None;
+        for disk in 0..self.arrays.len() {
+            let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
+            let mut bay = self.bay(disk, false, &executor);
+            // Broken variants break later: a pool that was never there proves little.
+            bay.plan.profile.sabotage = DiskSabotage::default();
+            if let Some(fast) = &mut bay.plan.fast {
+                fast.options.sabotage = SuperdiskSabotage::None;
+            }
+            let end = executor.run(format(bay, executor.env(), self.plan.clone()), STEPS_MAX, TIME_MAX);
+            self.arrays[disk].lock().cut();
+            self.arrays[disk].lock().zoned = None;
+            self.now = executor.shut_down();
+            match end {
+                End::Done(outcome) => outcome?,
+                other => return Err(format!("formatting did not end: {other:?}")),
+            }
         }
-        let end = executor.run(format(bay, executor.env(), self.plan.clone()), STEPS_MAX, TIME_MAX);
-        self.array.lock().cut();
-        self.now = executor.shut_down();
-        match end {
-            End::Done(outcome) => outcome,
-            other => Err(format!("formatting did not end: {other:?}")),
-        }
+        Ok(())
     }
 
-    fn bay(&self, executor: &Executor) -> Bay {
+    fn bay(&self, disk: usize, missing: bool, executor: &Executor) -> Bay {
         Bay {
-            array: self.array.clone(),
-            plan: self.plan.fast.clone(),
-            durable: self.plan.disk,
+            array: self.arrays[disk].clone(),
+            plan: self.plan.disks[disk].clone(),
+            missing,
             executor: executor.clone(),
         }
     }
 
     /// What happens to the legs of a super-disk while the power is off. Whether the fast one must not be believed in anything then.
-    fn befall(&mut self, life: &Life) -> bool {
-        if self.plan.fast.is_none() {
+    fn befall(&mut self, disk: usize, fate: DiskLife) -> bool {
+        if self.plan.disks[disk].fast.is_none() || fate.missing {
             return false;
         }
         let mut rng = self.rng.fork();
-        let stale = self.array.lock().befall(life.fast, &mut rng);
-        let mut durable = self.device.lock();
+        let stale = self.arrays[disk].lock().befall(fate.fast, &mut rng);
+        let mut durable = self.shared.devices[disk].lock();
         durable.uncover();
-        if std::mem::take(&mut self.complete) && life.fast == FastFate::Kept {
+        if std::mem::take(&mut self.complete[disk]) && fate.fast == FastFate::Kept {
             // Behind the superblocks and what the super-disk keeps for itself.
-            (0..life.covered_flips).for_each(|_| durable.flip_covered(1 << 20));
+            (0..fate.covered_flips).for_each(|_| durable.flip_covered(1 << 20));
         }
-        stale && self.plan.is_calm() && !matches!(life.fast, FastFate::Rotten(_)) && !durable.counts.damage()
+        stale && self.plan.is_calm(disk) && !matches!(fate.fast, FastFate::Rotten(_)) && !durable.counts.damage()
     }
 
     fn live(
         &mut self,
-        life: Life,
+        mut life: Life,
         clean: bool,
         before: Option<crate::life::Contents>,
         last: bool,
         idle: bool,
     ) -> Result<(Lived, Option<crate::life::Contents>), String> {
         self.lives += 1;
-        let stale = self.befall(&life);
-        *self.shared.at_start.lock() = self.device.lock().counts;
+        if !self.founded || self.shared.made.lock().len() < self.shared.buckets.len() {
+            // Until all of them have been one pool, those that are there are a pool without the others; and a bucket whose creation was cut
+            // off may be on some of them only, until all are there again.
+            life.disks.iter_mut().for_each(|fate| fate.missing = false);
+        }
+        self.shared.members.lock().keep_one(&mut life.disks);
+        let mut stale = false;
+        for (disk, fate) in life.disks.iter().enumerate() {
+            stale |= self.befall(disk, *fate);
+        }
+        *self.shared.missing.lock() = (0..life.disks.len()).filter(|disk| life.disks[*disk].missing).collect();
+        *self.shared.at_start.lock() = self.shared.faults();
         if life.index == IndexFate::Deleted {
             self.delete_index();
         }
         let now = self.now.as_nanos() as u64;
         self.trace.say(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        let (after, opened) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new((None, None))));
-        let complete = Arc::new(AtomicBool::new(false));
+        let (after, opened) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new((None, Vec::new()))));
+        let complete = Arc::new(Mutex::new(self.complete.clone()));
+        let bays = life.disks.iter().enumerate().map(|(disk, fate)| self.bay(disk, fate.missing, &executor)).collect();
         let machine = Machine {
             shared: self.shared.clone(),
             plan: self.plan.clone(),
             executor: executor.clone(),
-            bay: self.bay(&executor),
+            bays,
             index: self.index.clone(),
             rng: self.rng.fork(),
             finish: life.finish,
@@ -366,6 +431,7 @@ impl History {
             after: after.clone(),
             opened: opened.clone(),
             complete: complete.clone(),
+            fates: life.disks.clone(),
         };
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
@@ -373,15 +439,21 @@ impl History {
         let end = executor.run(machine.live(), STEPS_MAX, TIME_MAX);
         {
             // Nothing that happens while the pieces fall reaches the medium.
-            self.array.lock().cut();
-            let mut platter = self.device.lock();
-            let room = platter.capacity_bytes();
-            platter.room_bytes = room;
+            for array in &self.arrays {
+                array.lock().cut();
+                let device = array.lock().durable.clone();
+                let mut platter = device.lock();
+                let room = platter.capacity_bytes();
+                platter.room_bytes = room;
+            }
         }
-        self.complete = complete.load(Ordering::Relaxed);
-        let (store, superdisk) = std::mem::take(&mut *opened.lock());
-        let healed = self.note(store.as_ref(), superdisk.as_deref());
-        drop((store, superdisk));
+        self.complete.clone_from(&complete.lock());
+        let (store, superdisks) = std::mem::take(&mut *opened.lock());
+        self.founded |= store.is_some();
+        let healed = self.note(store.as_ref(), &superdisks);
+        let zoned: Vec<_> = self.arrays.iter().filter_map(|array| array.lock().zoned.take()).collect();
+        let refused: u64 = zoned.iter().map(|zoned| zoned.refused()).sum();
+        drop((store, superdisks));
         self.now = executor.shut_down();
         let lived = match end {
             End::Done(lived) => lived?,
@@ -390,7 +462,12 @@ impl History {
             End::Limit(which, names) => return Err(format!("no end within the bound of {which}: {}", tally(&names))),
             End::Panic(task, said) => return Err(format!("panic in {task}: {said}")),
         };
-        if stale && healed > 0 {
+        let damaged = || self.arrays.iter().any(|array| array.lock().durable.lock().counts.damage());
+        if refused > 0 && !damaged() {
+            return Err(format!("a zoned device would have refused {refused} requests"));
+        }
+        // What the logs of several disks healed is counted together.
+        if stale && healed > 0 && self.arrays.len() == 1 {
             return Err(format!("a fast leg that had been away was believed: {healed} times other bytes were needed"));
         }
         self.cuts += u64::from(lived == Lived::Cut);
@@ -399,9 +476,9 @@ impl History {
     }
 
     /// What was done in the background. How often a copy was not what it should have been.
-    fn note(&self, store: Option<&Store>, superdisk: Option<&Superdisk>) -> u64 {
+    fn note(&self, store: Option<&Store>, superdisks: &[(usize, Arc<Superdisk>)]) -> u64 {
         let mut counts = self.shared.counts.lock();
-        if let Some(superdisk) = superdisk {
+        for (_, superdisk) in superdisks {
             let status = superdisk.status();
             counts.reads_fast += status.reads_fast;
             counts.rebuilt_bytes += status.rebuilt_bytes;
@@ -415,13 +492,16 @@ impl History {
         let [durable, fast] = log.heal.healed;
         counts.healed_durable += durable;
         counts.healed_fast += fast;
-        if superdisk.is_some() { durable + fast + log.reads_healed } else { 0 }
+        if !superdisks.is_empty() { durable + fast + log.reads_healed } else { 0 }
     }
 
     fn delete_index(&mut self) {
         match &self.dir {
             Some(dir) => {
-                let _ = std::fs::remove_dir_all(dir.path().join("index"));
+                // Each disk has one, with a name of its own.
+                for index in std::fs::read_dir(dir.path()).into_iter().flatten().flatten() {
+                    let _ = std::fs::remove_dir_all(index.path());
+                }
             }
             None => self.index = IndexKind::memory(),
         }

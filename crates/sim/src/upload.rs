@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use steadfast_store::{Condition, ListQuery, PartChoice, StoreError};
+use steadfast_store::{Condition, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice, StoreError};
 
 use crate::client::{Asked, Client, Outcome, attributes, etag, tag_of};
 use crate::model::{Key, OpId, Piece, Pieces, Seen, bytes_of};
@@ -37,6 +37,8 @@ pub(crate) struct Upload {
     parts: BTreeMap<u16, Part>,
     stage: Stage,
     pub(crate) in_hand: bool,
+    /// Its disk is missing: whether the store had been closed when it was last there.
+    clean_then: Option<bool>,
 }
 
 impl Client {
@@ -66,7 +68,8 @@ impl Client {
         match self.store.create_upload(&key.0, &key.1, attributes(0)).await {
             Ok(info) => {
                 let parts = BTreeMap::new();
-                let upload = Upload { key, id: info.upload_id, parts, stage: Stage::Open, in_hand: false };
+                let upload =
+                    Upload { key, id: info.upload_id, parts, stage: Stage::Open, in_hand: false, clean_then: None };
                 self.shared.uploads.lock().push(upload);
                 Ok(())
             }
@@ -205,6 +208,10 @@ impl Client {
         loop {
             let (parts, more) = match self.store.parts(&key.0, &key.1, id, after, 2) {
                 Ok(page) => page,
+                Err(error @ StoreError::Unavailable(_)) => {
+                    self.shared.read_may_fail(&error)?;
+                    return Ok(None);
+                }
                 Err(error) => return Err(format!("parts of {key:?} {id}: {error:?}")),
             };
             for part in parts {
@@ -236,6 +243,7 @@ impl Client {
         for at in 0..count {
             let upload = self.shared.uploads.lock()[at].clone();
             let (key, id) = (&upload.key, &upload.id);
+            let clean = upload.clean_then.unwrap_or(clean);
             let lax = self.durability_of(key) == steadfast_log::Durability::Async && !clean;
             let there = match self.store.upload(&key.0, &key.1, id) {
                 Ok(info) => {
@@ -245,6 +253,13 @@ impl Client {
                     true
                 }
                 Err(StoreError::NoSuchUpload) => false,
+                Err(StoreError::Unavailable(why)) => {
+                    self.shared.unavailable(&why, false)?;
+                    let mut uploads = self.shared.uploads.lock();
+                    uploads[at].clean_then = Some(clean);
+                    uploads[at].in_hand = false;
+                    continue;
+                }
                 Err(error) => return Err(format!("upload {key:?} {id}: {error:?}")),
             };
             match &upload.stage {
@@ -278,7 +293,9 @@ impl Client {
             } else {
                 self.stage(at, Stage::Gone);
             }
-            self.shared.uploads.lock()[at].in_hand = false;
+            let mut uploads = self.shared.uploads.lock();
+            uploads[at].in_hand = false;
+            uploads[at].clean_then = None;
         }
         Ok(())
     }
@@ -307,6 +324,25 @@ impl Client {
         self.shared.judge(found)
     }
 
+    /// A page of a listing; in the build that is broken in this way, of what is there.
+    fn page(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
+        let page = self.store.list(bucket, query);
+        if !self.shared.lists_without_missing || !matches!(page, Err(StoreError::Unavailable(_))) {
+            return page;
+        }
+        let there = self.shared.keys.iter().filter(|key| key.starts_with(&query.prefix) && ***key > *query.start_after);
+        let infos = there.filter_map(|key| self.store.object(bucket, key).ok());
+        let entry = |info: ObjectInfo| ListEntry {
+            key: info.key,
+            size: info.size,
+            modified_ms: info.modified_ms,
+            etag: info.attributes.etag,
+            checksum_algorithms: Vec::new(),
+            checksum_type: String::new(),
+        };
+        Ok(ListPage { objects: infos.map(entry).collect(), ..ListPage::default() })
+    }
+
     /// Lists, page by page, and holds it against the model.
     pub(crate) fn check_listing(
         &self,
@@ -325,7 +361,18 @@ impl Client {
             limit,
         };
         loop {
-            let page = self.store.list(bucket, &query).map_err(|error| format!("listing {bucket}: {error:?}"))?;
+            let page = match self.page(bucket, &query) {
+                Ok(_) if !self.shared.missing.lock().is_empty() => {
+                    return Err(format!("listing {bucket}: answered, though a disk is missing"));
+                }
+                Ok(page) => page,
+                Err(StoreError::Unavailable(why)) => {
+                    self.shared.unavailable(&why, false)?;
+                    self.shared.counts.lock().listings_refused += 1;
+                    return Ok(());
+                }
+                Err(error) => return Err(format!("listing {bucket}: {error:?}")),
+            };
             if page.objects.len() + page.prefixes.len() > limit {
                 return Err(format!("a page of {} over {limit}", page.objects.len() + page.prefixes.len()));
             }

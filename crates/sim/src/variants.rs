@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use steadfast_disk::SuperdiskSabotage;
 use steadfast_log::Sabotage;
+use steadfast_store::StoreSabotage;
 
 use crate::array::FastFate;
-use crate::plan::{Finish, Plan};
+use crate::plan::{Finish, Life, Plan};
 use crate::platter::FaultRates;
 
 /// A way to be broken.
@@ -36,11 +37,27 @@ pub enum Variant {
     TrustStaleLeg,
     /// Checksums of bodies are not looked at when they are read, from a super-disk whose fast leg rots.
     SkipVerify,
+    /// Chunks reach a zone in any order.
+    ZoneOrder,
+    /// A zone is written anew without having been reset.
+    ZoneReset,
+    /// Zones that are sealed stay open.
+    ZoneFinish,
+    /// One disk of several does nothing when it is told to flush.
+    OneSkipsFlush,
+    /// While a disk of several is missing, listings are of what the others have.
+    ListWithoutMissing,
+    /// A slot's home changes before what was copied to the new one is durable there.
+    EarlySwitch,
+    /// What changes of a slot while it is copied to another disk is left behind.
+    ChangesLeftBehind,
+    /// Extents are recycled though a snapshot holds them.
+    HoldsIgnored,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 19] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -52,6 +69,14 @@ impl Variant {
         Self::AckOnFast,
         Self::TrustStaleLeg,
         Self::SkipVerify,
+        Self::ZoneOrder,
+        Self::ZoneReset,
+        Self::ZoneFinish,
+        Self::OneSkipsFlush,
+        Self::ListWithoutMissing,
+        Self::EarlySwitch,
+        Self::ChangesLeftBehind,
+        Self::HoldsIgnored,
     ];
 
     /// Its name on the command line.
@@ -68,6 +93,14 @@ impl Variant {
             Self::AckOnFast => "ack-on-fast",
             Self::TrustStaleLeg => "trust-stale-leg",
             Self::SkipVerify => "skip-verify",
+            Self::ZoneOrder => "zone-order",
+            Self::ZoneReset => "zone-reset",
+            Self::ZoneFinish => "zone-finish",
+            Self::OneSkipsFlush => "one-skips-flush",
+            Self::ListWithoutMissing => "list-without-missing",
+            Self::EarlySwitch => "early-switch",
+            Self::ChangesLeftBehind => "changes-left-behind",
+            Self::HoldsIgnored => "holds-ignored",
         }
     }
 
@@ -81,12 +114,32 @@ impl Variant {
         matches!(self, Self::AckOnFast | Self::TrustStaleLeg | Self::SkipVerify)
     }
 
+    /// Whether only a disk of zones shows it.
+    pub(crate) fn is_of_zones(self) -> bool {
+        matches!(self, Self::ZoneOrder | Self::ZoneReset | Self::ZoneFinish)
+    }
+
+    /// Whether only a pool of several disks can be broken in this way.
+    pub(crate) fn is_of_pools(self) -> bool {
+        matches!(self, Self::OneSkipsFlush | Self::ListWithoutMissing) || self.is_of_moves()
+    }
+
+    /// Whether only a pool whose keys move between disks shows it.
+    pub(crate) fn is_of_moves(self) -> bool {
+        matches!(self, Self::EarlySwitch | Self::ChangesLeftBehind)
+    }
+
+    /// Whether only snapshots show it.
+    pub(crate) fn is_of_snapshots(self) -> bool {
+        self == Self::HoldsIgnored
+    }
+
     pub(crate) fn apply(self, plan: &mut Plan) {
         match self {
-            Self::SkipFlush => plan.disk.sabotage.skip_flush = true,
-            Self::EarlyAck => plan.disk.sabotage.early_ack = true,
+            Self::SkipFlush => plan.disks[0].profile.sabotage.skip_flush = true,
+            Self::EarlyAck => plan.disks[0].profile.sabotage.early_ack = true,
             Self::UnverifiedReads => {
-                plan.disk.sabotage.flip_on_read = true;
+                plan.disks[0].profile.sabotage.flip_on_read = true;
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;
             }
             Self::CommitBeforeChunks => plan.store.log.sabotage = Sabotage::CommitBeforeChunks,
@@ -97,6 +150,10 @@ impl Variant {
                 for life in plan.lives.iter_mut().filter(|life| life.finish == Finish::Clean) {
                     life.finish = Finish::CutAtWork(700);
                 }
+                let first = plan.lives[0].clone();
+                for more in plan.lives.len() as u64..12 {
+                    plan.lives.push(Life { finish: Finish::CutAtWork(300 + 150 * more), ..first.clone() });
+                }
             }
             Self::EarlyTombstones => plan.store.log.sabotage = Sabotage::EarlyTombstones,
             Self::EarlyRecycle => plan.store.log.sabotage = Sabotage::EarlyRecycle,
@@ -104,21 +161,46 @@ impl Variant {
             Self::AckOnFast => {
                 calm(plan, SuperdiskSabotage::AckOnFast);
                 // What only the fast leg had is gone with it.
-                plan.lives.iter_mut().skip(1).for_each(|life| life.fast = FastFate::Gone);
+                plan.lives.iter_mut().skip(1).for_each(|life| life.disks[0].fast = FastFate::Gone);
             }
             Self::TrustStaleLeg => {
                 calm(plan, SuperdiskSabotage::TrustStale);
                 // It is there, away, and there again.
                 for (number, life) in plan.lives.iter_mut().enumerate() {
-                    life.fast = if number % 2 == 1 { FastFate::Gone } else { FastFate::Kept };
+                    life.disks[0].fast = if number % 2 == 1 { FastFate::Gone } else { FastFate::Kept };
                     life.finish = Finish::Clean;
                 }
             }
+            Self::ZoneOrder => plan.store.log.sabotage = Sabotage::ZoneOrder,
+            Self::ZoneReset => plan.store.log.sabotage = Sabotage::ZoneReset,
+            Self::ZoneFinish => plan.store.log.sabotage = Sabotage::ZoneFinish,
+            Self::OneSkipsFlush => {
+                if let Some(disk) = plan.disks.last_mut() {
+                    disk.profile.sabotage.skip_flush = true;
+                }
+            }
+            Self::ListWithoutMissing => plan.lists_without_missing = true,
+            Self::EarlySwitch => {
+                plan.store.sabotage = StoreSabotage::EarlySwitch;
+                // The moment is short: what is copied stays in memory for longer, a key or two move at a time, and the power goes then.
+                plan.store.log.async_window = Duration::from_millis(200);
+                plan.store.move_batch_bytes = 16 << 10;
+                plan.keys = 16;
+                plan.requests_each = plan.requests_each.max(60);
+                if let Some(moves) = &mut plan.moves {
+                    moves.pause_us_max = 20_000;
+                }
+                let first = plan.lives[0].clone();
+                plan.lives =
+                    (0..6).map(|n| Life { finish: Finish::CutAtWork(700 + 600 * n), ..first.clone() }).collect();
+            }
+            Self::ChangesLeftBehind => plan.store.sabotage = StoreSabotage::ChangesLeftBehind,
+            Self::HoldsIgnored => plan.store.log.sabotage = Sabotage::HoldsIgnored,
             Self::SkipVerify => {
                 calm(plan, SuperdiskSabotage::None);
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;
-                plan.lives.iter_mut().skip(1).for_each(|life| life.fast = FastFate::Rotten(60));
-                if let Some(fast) = &mut plan.fast {
+                plan.lives.iter_mut().skip(1).for_each(|life| life.disks[0].fast = FastFate::Rotten(60));
+                if let Some(fast) = &mut plan.disks[0].fast {
                     fast.rot_every = Some(Duration::from_millis(1));
                 }
             }
@@ -128,10 +210,10 @@ impl Variant {
 
 /// Nothing but the variant is wrong with the super-disk.
 fn calm(plan: &mut Plan, sabotage: SuperdiskSabotage) {
-    if let Some(fast) = &mut plan.fast {
+    if let Some(fast) = &mut plan.disks[0].fast {
         fast.rates = FaultRates::default();
         fast.rot_every = None;
         fast.options.sabotage = sabotage;
     }
-    plan.lives.iter_mut().for_each(|life| life.covered_flips = 0);
+    plan.lives.iter_mut().for_each(|life| life.disks[0].covered_flips = 0);
 }

@@ -70,6 +70,21 @@ pub struct ObjectInfo {
     pub part_count: u16,
 }
 
+/// All of an object but its key, its bytes and its version: with the bytes it makes the same object elsewhere. What
+/// [`ObjectReader::stored`](crate::ObjectReader::stored) gives and [`ObjectWriter::commit_stored`](crate::ObjectWriter::commit_stored) takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredObject {
+    /// When it was stored, milliseconds since the Unix epoch.
+    pub modified_ms: u64,
+    /// Entity tag, metadata, tags and checksums.
+    pub attributes: Attributes,
+    /// The parts that it was uploaded in, in order; none when in one piece. Their sizes add up to the object's.
+    pub parts: Vec<PartInfo>,
+    /// The upload that it was completed from, as 32 hexadecimal digits: completing that again gives the same answer. `None` when it
+    /// came in one piece, or where nobody needs to know.
+    pub upload_id: Option<String>,
+}
+
 /// What must hold for a write to take place; decided atomically against committed and pending state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Condition {
@@ -197,12 +212,24 @@ pub enum StoreError {
     /// The condition of the write does not hold.
     #[error("the condition does not hold")]
     ConditionFailed,
+    /// No such snapshot.
+    #[error("no such snapshot")]
+    NoSuchSnapshot,
+    /// There is a snapshot of that name.
+    #[error("there is a snapshot of that name")]
+    SnapshotExists,
+    /// The snapshot cannot be made or read; why, and what to do.
+    #[error("{0}")]
+    Snapshot(String),
     /// Beyond a limit.
     #[error("{0}")]
     TooLarge(String),
     /// At a bound for longer than the caller may wait: slow down.
     #[error("at the bound of {0}")]
     Busy(&'static str),
+    /// The disk has not answered for as long as a write may wait. What was submitted may yet be committed, when it does.
+    #[error("the disk does not answer")]
+    Hangs,
     /// The log refused or failed.
     #[error(transparent)]
     Log(#[from] LogError),

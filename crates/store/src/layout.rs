@@ -3,8 +3,13 @@
 //! A key's slot is a hash of its bucket and itself; everything of the key (its object, its uploads, their parts, its chunks) is
 //! at the slot's home. The layout is a record in the log of every disk; of several, the one with the highest generation counts.
 //!
+//! While keys are being moved, the layout also says where they are to go: of each slot its *goal*, of each disk whether it may hold
+//! keys that are not its own (it is *unclean*), and whether it is *leaving* the pool. Without any of that the last line is left out.
+//! How layouts follow each other: `store/moves/mod.rs`.
+//!
 //! ```text
 //! payload = generation:v family:16 count:v (disk:16 name:s)* runs:v (slots:v disk:v)*
+//!           [(flags:1)* runs:v (slots:v goal:v)*]                     flags: bit 0 unclean, bit 1 leaving
 //! ```
 
 use crate::record::keys::{BucketId, Id};
@@ -40,7 +45,14 @@ pub(crate) struct Seat {
     pub(crate) disk: Id,
     /// What it was called when it came into the pool: for people who look for it.
     pub(crate) name: String,
+    /// It may hold keys of slots that it is not home to.
+    pub(crate) unclean: bool,
+    /// It is to be taken out of the pool once it is home to nothing.
+    pub(crate) leaving: bool,
 }
+
+const UNCLEAN: u8 = 1;
+const LEAVING: u8 = 2;
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +65,8 @@ pub(crate) struct Layout {
     pub(crate) seats: Vec<Seat>,
     /// By slot: the number of its home among the seats.
     pub(crate) homes: Vec<u16>,
+    /// By slot: the number of the seat that is to be its home. Where the two differ, the slot is yet to be moved.
+    pub(crate) goals: Vec<u16>,
 }
 
 impl Layout {
@@ -68,7 +82,8 @@ impl Layout {
             let end = seat as usize + 1 + (spare * sum / total.max(1)) as usize;
             homes.resize(end.min(SLOTS), seat);
         }
-        Self { family, generation: 1, seats, homes }
+        let goals = homes.clone();
+        Self { family, generation: 1, seats, homes, goals }
     }
 
     /// The number of a disk among the seats.
@@ -90,11 +105,12 @@ impl Layout {
             out.extend_from_slice(&seat.disk);
             put_bytes(&mut out, seat.name.as_bytes());
         }
-        let runs: Vec<&[u16]> = self.homes.chunk_by(|a, b| a == b).collect();
-        put_varint(&mut out, runs.len() as u64);
-        for run in runs {
-            put_varint(&mut out, run.len() as u64);
-            put_varint(&mut out, u64::from(run[0]));
+        put_runs(&mut out, &self.homes);
+        if self.has_work() {
+            for seat in &self.seats {
+                out.push(if seat.unclean { UNCLEAN } else { 0 } | if seat.leaving { LEAVING } else { 0 });
+            }
+            put_runs(&mut out, &self.goals);
         }
         out
     }
@@ -109,36 +125,60 @@ impl Layout {
             if seats.len() == DISKS_MAX || seats.iter().any(|seat| seat.disk == disk) {
                 return Err(Malformed("layout: disks"));
             }
-            seats.push(Seat { disk, name: dec.str()?.to_owned() });
+            seats.push(Seat { disk, name: dec.str()?.to_owned(), unclean: false, leaving: false });
         }
-        let mut homes = Vec::with_capacity(SLOTS);
-        for _ in 0..dec.varint()? {
-            let (count, home) = (dec.varint()?, dec.u16()?);
-            let end = homes.len() as u64 + count.min(SLOTS as u64 + 1);
-            if count == 0 || end > SLOTS as u64 || usize::from(home) >= seats.len() {
-                return Err(Malformed("layout: slots"));
+        let homes = take_runs(&mut dec, seats.len())?;
+        let mut goals = homes.clone();
+        if !dec.0.is_empty() {
+            for seat in &mut seats {
+                let flags = dec.u8()?;
+                (seat.unclean, seat.leaving) = (flags & UNCLEAN != 0, flags & LEAVING != 0);
             }
-            homes.resize(end as usize, home);
+            goals = take_runs(&mut dec, seats.len())?;
         }
-        if homes.len() != SLOTS {
-            return Err(Malformed("layout: slots"));
-        }
-        Ok(Self { family, generation, seats, homes })
+        Ok(Self { family, generation, seats, homes, goals })
+    }
+
+    /// Whether something is to be moved or removed.
+    pub(crate) fn has_work(&self) -> bool {
+        self.homes != self.goals || self.seats.iter().any(|seat| seat.unclean || seat.leaving)
     }
 }
 
+fn put_runs(out: &mut Vec<u8>, table: &[u16]) {
+    let runs: Vec<&[u16]> = table.chunk_by(|a, b| a == b).collect();
+    put_varint(out, runs.len() as u64);
+    for run in runs {
+        put_varint(out, run.len() as u64);
+        put_varint(out, u64::from(run[0]));
+    }
+}
+
+fn take_runs(dec: &mut Dec<'_>, seats: usize) -> Result<Vec<u16>, Malformed> {
+    let mut table = Vec::with_capacity(SLOTS);
+    for _ in 0..dec.varint()? {
+        let (count, seat) = (dec.varint()?, dec.u16()?);
+        let end = table.len() as u64 + count.min(SLOTS as u64 + 1);
+        if count == 0 || end > SLOTS as u64 || usize::from(seat) >= seats {
+            return Err(Malformed("layout: slots"));
+        }
+        table.resize(end as usize, seat);
+    }
+    if table.len() == SLOTS { Ok(table) } else { Err(Malformed("layout: slots")) }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn founded(capacities: &[u64]) -> Layout {
+    pub(crate) fn founded(capacities: &[u64]) -> Layout {
         let seats = (0..capacities.len())
             .map(|i| {
                 let mut disk = [7; 16];
                 disk[..8].copy_from_slice(&(i as u64).to_le_bytes());
-                Seat { disk, name: format!("/dev/disk{i}") }
+                Seat { disk, name: format!("/dev/disk{i}"), unclean: false, leaving: false }
             })
             .collect();
         Layout::found([3; 16], seats, capacities)
@@ -146,8 +186,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_back(capacities in proptest::collection::vec(any::<u64>(), 1..40), generation: u64, junk: Vec<u8>) {
-            let layout = Layout { generation, ..founded(&capacities) };
+        fn comes_back(
+            capacities in proptest::collection::vec(any::<u64>(), 1..40),
+            generation: u64,
+            flags: u128,
+            goals in proptest::collection::vec(any::<u16>(), SLOTS),
+            junk: Vec<u8>,
+        ) {
+            let mut layout = Layout { generation, ..founded(&capacities) };
+            prop_assert_eq!(Layout::decode(&layout.encode()), Ok(layout.clone()));
+            for (i, seat) in layout.seats.iter_mut().enumerate() {
+                (seat.unclean, seat.leaving) = (flags >> i & 1 == 1, flags >> i & 2 == 2);
+            }
+            layout.goals = goals.into_iter().map(|goal| goal % capacities.len() as u16).collect();
             prop_assert_eq!(Layout::decode(&layout.encode()), Ok(layout));
             let _ = Layout::decode(&junk);
         }
@@ -163,6 +214,14 @@ mod tests {
                 prop_assert!(slots >= 1 && (slots as f64 - 1.0 - due).abs() <= 1.0, "{slots} slots, {due} due");
             }
         }
+    }
+
+    #[test]
+    fn one_from_before_disks_could_be_added_is_understood() {
+        let layout = founded(&[1, 1]);
+        let bytes = layout.encode();
+        assert_eq!(bytes[bytes.len() - 7..], [2, 0x80, 4, 0, 0x80, 4, 1], "two runs of 512, and nothing behind them");
+        assert!(!Layout::decode(&bytes).expect("understood").has_work());
     }
 
     #[test]

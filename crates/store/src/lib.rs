@@ -5,10 +5,12 @@
 
 mod api;
 mod cache;
+mod channels;
 mod index;
 mod layout;
 mod names;
 mod options;
+mod plan;
 mod record;
 mod shard;
 mod status;
@@ -16,13 +18,17 @@ mod store;
 
 pub use api::{
     Attributes, BucketInfo, BucketSettings, Condition, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice,
-    PartInfo, StoreError, UploadInfo, UploadPage, Written,
+    PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, Written,
 };
 pub use cache::CacheStatus;
+pub use channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
 pub use index::{IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
-pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions};
+pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions, StoreSabotage};
+pub use shard::channels::{CHANNEL_BYTES_MAX, ChannelHandle};
 pub use shard::reader::ObjectReader;
-pub use shard::writer::ObjectWriter;
 pub use status::{DiskState, DiskStatus, StoreStatus};
 pub use store::Store;
+pub use store::moves::{MoveKind, MoveState, MoveStatus, Unmovable};
+pub use store::snapshots::{Snapshot, SnapshotInfo, SnapshotObject};
+pub use store::writer::ObjectWriter;

@@ -8,6 +8,7 @@ use crate::Store;
 use crate::record::keys::BucketId;
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
+use crate::record::snapshot::SnapshotMeta;
 use crate::record::{BucketMeta, Head};
 
 /// The names of buckets, as far as they are known.
@@ -43,7 +44,15 @@ impl Names {
             Ok(Head::PartPut { bucket, number, key, .. } | Head::PartChunk { bucket, number, key, .. }) => {
                 format!("part {number} of {}", path(bucket, key))
             }
+            Ok(Head::SnapshotPut { payload, .. }) => {
+                let name = SnapshotMeta::decode(payload).map(|meta| meta.name);
+                format!("snapshot {}", name.as_deref().unwrap_or("(unknown)"))
+            }
+            Ok(Head::SnapshotDelete { .. }) => "deletion of a snapshot".to_owned(),
             Ok(Head::PoolLayout { .. }) => "the layout of the pool".to_owned(),
+            Ok(Head::Publication { channel, offset, .. }) => {
+                format!("publication {offset} of the channel {:?}", String::from_utf8_lossy(channel))
+            }
             Err(_) => "a record that is not understood".to_owned(),
         }
     }
@@ -53,7 +62,8 @@ impl Store {
     /// The names of the buckets that there are.
     pub fn names(&self) -> Names {
         let Ok(lead) = self.lead() else { return Names::default() };
-        Names(lead.core.registry.read().by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
+        let registry = lead.core.registry.read();
+        Names(registry.by_id.iter().map(|(id, bucket)| (*id, bucket.name.clone())).collect())
     }
 }
 

@@ -78,8 +78,34 @@ pub struct StoreOptions {
     pub checkpoint_log_bytes: u64,
     /// Bytes that every part of an upload but the last must have.
     pub part_min_bytes: u64,
+    /// How many snapshots there may be.
+    pub snapshots_max: usize,
     /// Uploads in parts that have not been completed after this time are given up. `None`: never.
     pub upload_expiry: Option<Duration>,
+    /// Bytes a second at which keys are moved between disks; 0 for no bound.
+    pub move_bytes_s: u64,
+    /// Keys move in batches of slots with about this many bytes: what a restart begins again.
+    pub move_batch_bytes: u64,
+    /// How many keys are copied at a time.
+    pub move_parallel: usize,
+    /// Changed keys of a batch that may wait to be copied again; more writers to those slots wait.
+    pub move_dirty_max: usize,
+    /// Broken on purpose, to test the simulator.
+    #[doc(hidden)]
+    pub sabotage: StoreSabotage,
+}
+
+/// Ways to be broken on purpose, to test the simulator.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StoreSabotage {
+    /// Not at all.
+    #[default]
+    None,
+    /// A slot's home changes before what was copied to the new one is durable there.
+    EarlySwitch,
+    /// What changes of a slot while it is copied is left behind.
+    ChangesLeftBehind,
 }
 
 impl Default for StoreOptions {
@@ -98,7 +124,13 @@ impl Default for StoreOptions {
             memtable_bytes_max: 32 << 20,
             checkpoint_log_bytes: 256 << 20,
             part_min_bytes: 5 << 20,
+            snapshots_max: 256,
             upload_expiry: None,
+            move_bytes_s: 100 << 20,
+            move_batch_bytes: 4 << 30,
+            move_parallel: 8,
+            move_dirty_max: 20_000,
+            sabotage: StoreSabotage::None,
         }
     }
 }
@@ -130,6 +162,8 @@ pub struct PoolDisk {
     pub name: String,
     /// The disk; or why it could not be opened.
     pub disk: Result<Arc<dyn Disk>, String>,
+    /// Nobody has said that it belongs to the pool, it is only remembered to: then one that does not is left out.
+    pub hint: bool,
 }
 
 /// What opening a store found.
@@ -145,6 +179,10 @@ pub struct OpenReport {
     pub disks: Vec<(String, RecoveryReport)>,
     /// Disks of the pool that are not there, each with its name and why.
     pub missing: Vec<(String, String)>,
+    /// Disks that were given and are left out, each with its name and why.
+    pub left_out: Vec<(String, String)>,
+    /// Whether keys were being moved between disks when the pool was last open: [`Store::resume_moves`](crate::Store::resume_moves) goes on.
+    pub moves_unfinished: bool,
     /// Buckets about which the disks did not agree, as after a crash, and now do.
     pub buckets_repaired: u64,
 }

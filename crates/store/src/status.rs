@@ -4,8 +4,10 @@ use serde::Serialize;
 use steadfast_flow::FlowStatus;
 use steadfast_log::{ExtentCounts, Histogram, LogState, LogStatus, Lsn};
 
+use crate::SnapshotInfo;
 use crate::cache::CacheStatus;
 use crate::index::IndexStatus;
+use crate::store::moves::MoveStatus;
 
 /// Gauges and counters of a store. Over several disks they are sums, but for what has no sum: a state is the worst there is, an
 /// LSN that of the first disk, for each disk has its own.
@@ -19,6 +21,10 @@ pub struct StoreStatus {
     pub object_bytes: u64,
     /// Uploads in parts that are going on.
     pub uploads: u64,
+    /// Channels in memory: those in use, and those used a moment ago.
+    pub channels: u64,
+    /// Publications that were removed since the start because their time was over.
+    pub publications_expired: u64,
     /// Keys with a change that is not yet confirmed.
     pub pending_keys: u64,
     /// The index.
@@ -31,10 +37,15 @@ pub struct StoreStatus {
     pub cache: CacheStatus,
     /// The log.
     pub log: LogStatus,
+    /// The snapshots, oldest first.
+    pub snapshots: Vec<SnapshotInfo>,
     /// Each disk by itself.
     pub disks: Vec<DiskStatus>,
     /// How many of them are missing or take no writes.
     pub disks_in_trouble: u64,
+    /// Keys that are being moved between disks, or were last; `None` when there was nothing to move since the start. While they
+    /// are, copies count among the objects of the disk that they are on.
+    pub moving: Option<MoveStatus>,
 }
 
 /// Whether a disk of the pool does its part.
@@ -62,6 +73,8 @@ pub struct DiskStatus {
     pub state: DiskState,
     /// What is wrong with it; `None` when nothing is.
     pub trouble: Option<String>,
+    /// Whether it refused new data for want of space, and has taken none since.
+    pub full: bool,
     /// How many of the pool's slots it is home to.
     pub slots: u64,
     /// How many slots there are in all.
@@ -101,6 +114,8 @@ impl StoreStatus {
         self.objects += other.objects;
         self.object_bytes += other.object_bytes;
         self.uploads += other.uploads;
+        self.channels += other.channels;
+        self.publications_expired += other.publications_expired;
         self.pending_keys += other.pending_keys;
         self.index.disk_bytes += other.index.disk_bytes;
         self.index.memtable_bytes += other.index.memtable_bytes;
@@ -120,6 +135,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
         sum.log = other.log;
     }
     add_extents(&mut sum.extents, &other.extents);
+    sum.zones.add(&other.zones);
     add_histogram(&mut sum.group_size, &other.group_size);
     add_histogram(&mut sum.flush_us, &other.flush_us);
     sum.commits += other.commits;
@@ -156,6 +172,11 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
 
     let (mine, theirs) = (&mut sum.scrub, other.scrub);
     mine.running |= theirs.running;
+    mine.paused |= theirs.paused;
+    mine.started_ms = mine.started_ms.max(theirs.started_ms);
+    mine.expected_end_ms = mine.expected_end_ms.max(theirs.expected_end_ms);
+    mine.next_ms = mine.next_ms.into_iter().chain(theirs.next_ms).min();
+    mine.stopped += theirs.stopped;
     mine.extents_done += theirs.extents_done;
     mine.extents_total += theirs.extents_total;
     // All of them have been through so many.
@@ -166,6 +187,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     mine.healed += theirs.healed;
     mine.healed_copies.iter_mut().zip(theirs.healed_copies).for_each(|(all, more)| *all += more);
     mine.damaged += theirs.damaged;
+    mine.told += theirs.told;
     mine.damage.extend(theirs.damage);
 }
 
@@ -178,6 +200,8 @@ fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
     sum.sealed_body += other.sealed_body;
     sum.live_commit_bytes += other.live_commit_bytes;
     sum.live_body_bytes += other.live_body_bytes;
+    sum.held += other.held;
+    sum.held_bytes += other.held_bytes;
 }
 
 fn add_histogram(sum: &mut Histogram, other: &Histogram) {

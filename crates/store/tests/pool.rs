@@ -80,7 +80,7 @@ async fn disks_that_do_not_belong_together_are_refused_by_name() {
     store.close().await.expect("close");
     let (single, store) = Pool::start(false).await;
     store.close().await.expect("close");
-    let named = |name: &str, disk: &Arc<dyn Disk>| PoolDisk { name: name.into(), disk: Ok(disk.clone()) };
+    let named = |name: &str, disk: &Arc<dyn Disk>| PoolDisk { name: name.into(), disk: Ok(disk.clone()), hint: false };
 
     let mut twice = pool.given();
     twice.push(named("again", &pool.disks[1]));
@@ -99,7 +99,10 @@ async fn disks_that_do_not_belong_together_are_refused_by_name() {
     let blank_and_used = vec![named("blank", &formatted().await), named("used", &single.disks[0])];
     let why = refused(&pool, blank_and_used).await;
     assert!(why.starts_with("used holds a pool of its own"), "{why}");
-    let missing = vec![named("blank", &formatted().await), PoolDisk { name: "gone".into(), disk: Err("ENXIO".into()) }];
+    let missing = vec![
+        named("blank", &formatted().await),
+        PoolDisk { name: "gone".into(), disk: Err("ENXIO".into()), hint: false },
+    ];
     let why = refused(&pool, missing).await;
     assert!(why.contains("gone: ENXIO"), "{why}");
 

@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 async fn open(index: IndexKind) -> Store {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(POOL_BYTES));
-    let format = FormatOptions { extent_bytes: Some(1 << 20), force: false };
+    let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     let mut options = StoreOptions { inline_max_bytes: 100_000, chunk_bytes: 200_000, ..common::options() };
     options.log.compaction.interval = Duration::from_millis(50);
@@ -92,6 +92,51 @@ async fn a_full_pool_of_small_objects_recovers() {
 async fn a_full_pool_of_large_objects_recovers() {
     let dir = tempfile::tempdir().expect("a directory");
     full_and_back(IndexKind::Lsm(dir.path().join("index")), 700_000).await;
+}
+
+/// Fills it until compaction has packed all there is and finds no more room; how many were taken.
+async fn fill_to_the_brim(store: &Store, size: usize) -> usize {
+    let env = Env::tokio();
+    let mut taken = 0;
+    let mut refused_since = env.now();
+    while env.now() - refused_since < Duration::from_secs(2) {
+        let many = (taken..taken + 64).map(|n| {
+            let store = &store;
+            async move { put(store, &format!("k{n}"), size).await }
+        });
+        for one in futures::future::join_all(many).await {
+            match one {
+                Ok(_) => refused_since = env.now(),
+                Err(StoreError::Log(LogError::Full) | StoreError::Busy(_)) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+        taken += 64;
+    }
+    taken
+}
+
+async fn brimful_and_back(size: usize) {
+    let store = open(IndexKind::memory()).await;
+    let count = fill_to_the_brim(&store, size).await;
+    // One by one: each takes a block for itself, so that many of them need more room than the pool has left. Here and there: no extent
+    // gets much emptier than the others.
+    for n in 0..count.min(1_500) {
+        let key = format!("k{}", n * 7919 % count);
+        in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
+    }
+    store.close().await.expect("close");
+}
+
+/// Deletes are what gives room back, so there must be room for them, whatever the pool is filled with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_go_on_in_a_pool_packed_with_tiny_objects() {
+    brimful_and_back(500).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_go_on_in_a_pool_packed_with_small_objects() {
+    brimful_and_back(10_000).await;
 }
 
 async fn overwrite(size: usize, keys: usize) {

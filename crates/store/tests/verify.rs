@@ -25,7 +25,7 @@ async fn check(disk: &Arc<dyn Disk>) -> (VerifyReport, Names) {
 async fn a_chunk_in_an_open_extent_that_a_record_names_must_be_whole() {
     let mem = MemDisk::growable(64 << 20);
     let disk: Arc<dyn Disk> = Arc::new(mem.clone());
-    let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     let (store, _) =
         Store::open(disk.clone(), IndexKind::memory(), Env::tokio(), common::options()).await.expect("open");

@@ -34,7 +34,8 @@ class Server:
 
     def __init__(self, data, pool_size="1 GiB", extent_size="16 MiB", settings=None, wrapper=(), args=()):
         self.data = pathlib.Path(data)
-        self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, **(settings or {})}
+        # Many servers run side by side: the live door, which is on by default, only where a test asks for it.
+        self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, "live.listen": "", **(settings or {})}
         self.wrapper, self.args = list(wrapper), list(args)
         self.log_path = pathlib.Path(f"{self.data}.log")
         self.process = None
@@ -76,7 +77,8 @@ class Server:
             return None
 
         ports = wait.until(ready, deadline_s, "the ready line")
-        self.s3_port, self.admin_port = int(ports[0]), int(ports[1])
+        self.s3_port, self.admin_port, *more = map(int, ports)
+        self.live_port = more[0] if more else None
 
     def log(self):
         """What this start has logged."""

@@ -27,6 +27,10 @@ pub enum Fault {
     Eio,
     /// It fails with `ENOSPC`.
     Enospc,
+    /// It fails with `EROFS`: the disk has turned read-only.
+    Erofs,
+    /// It fails with `ENODEV`: the disk is gone.
+    Enodev,
     /// It waits for `delay_ms` and `delay_us` first.
     Delay,
     /// It waits until the rule is removed.
@@ -230,6 +234,8 @@ impl Faults {
             match armed.rule.fault {
                 Fault::Eio => outcome = Err(libc::EIO),
                 Fault::Enospc => outcome = Err(libc::ENOSPC),
+                Fault::Erofs => outcome = Err(libc::EROFS),
+                Fault::Enodev => outcome = Err(libc::ENODEV),
                 Fault::Delay => {
                     delay += Duration::from_millis(armed.rule.delay_ms) + Duration::from_micros(armed.rule.delay_us);
                 }

@@ -95,6 +95,7 @@ mod tests {
             driver: String::new(),
             measured_bytes: 1 << 30,
             align_bytes: 512,
+            zones: None,
             claim,
             read: Bandwidth::default(),
             write: None,

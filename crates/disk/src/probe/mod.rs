@@ -102,6 +102,7 @@ pub async fn probe(
         driver: disk.describe(),
         measured_bytes: load.bytes(),
         align_bytes: disk.geometry().align_bytes,
+        zones: disk.geometry().zones,
         claim,
         read,
         write,
@@ -170,6 +171,10 @@ async fn open(path: &Path, options: &ProbeOptions) -> io::Result<(Arc<dyn Disk>,
         return Ok((disk, Subject::TemporaryFile));
     }
     let disk = FileDisk::open(path, &DiskOptions { read_only: !options.destroy, ..how })?;
+    if options.destroy && disk.geometry().zones.is_some() {
+        let text = format!("{}: a zoned device is only probed by reads: leave --destroy out", path.display());
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
     if disk.len() < BYTES_MIN {
         return Err(too_small("it holds"));
     }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::CacheClaim;
 use crate::latency::Latency;
+use crate::{CacheClaim, ZoneGeometry};
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -114,6 +114,8 @@ pub struct ProbeReport {
     pub measured_bytes: u64,
     /// Alignment that direct I/O needs, in bytes.
     pub align_bytes: usize,
+    /// Its zones, where it must be written zone by zone.
+    pub zones: Option<ZoneGeometry>,
     /// What the device claims.
     pub claim: DeviceClaim,
     /// Sequential reads.
@@ -215,6 +217,14 @@ impl fmt::Display for ProbeReport {
             writeln!(f, "  write 4 KiB     {random}")?;
         }
         writeln!(f, "  device claims   {}", self.claim)?;
+        if let Some(ZoneGeometry { zone_bytes, zone_capacity_bytes, conventional_bytes, open_zones_max }) = self.zones {
+            let [size, takes, front] = [zone_bytes, zone_capacity_bytes, conventional_bytes].map(|bytes| bytes >> 20);
+            let open = if open_zones_max == 0 { "any number".to_owned() } else { open_zones_max.to_string() };
+            writeln!(
+                f,
+                "  zones           of {size} MiB that take {takes} MiB each, in order; {open} open at a time; {front} MiB written anywhere"
+            )?;
+        }
         if let Some(flush) = &self.flush {
             writeln!(f, "  a flush costs   {} (8 KiB written and flushed)", flush.write_and_flush)?;
         }

@@ -114,6 +114,12 @@ pub(super) async fn open(
         let text = format!("{} is given as both legs of one super-disk", durable.describe());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
+    if let Some(zoned) =
+        [Some(&durable), fast.as_ref()].into_iter().flatten().find(|leg| leg.geometry().zones.is_some())
+    {
+        let text = format!("{} is zoned: it cannot be a leg of a super-disk", zoned.describe());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     if durable.len() < DURABLE_RESERVED {
         durable.reserve(DURABLE_RESERVED).await?;
     }

@@ -11,6 +11,7 @@ use steadfast_flow::{Env, Pace};
 use tokio::sync::{Notify, oneshot};
 
 use super::heal::Heal;
+use super::late::Late;
 use super::map::RegionMap;
 use super::options::SuperdiskOptions;
 use super::pair::{FAST_START, Identity};
@@ -94,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) flushed: AtomicU64,
     /// When to hedge: small reads, large reads.
     pub(crate) hedges: [Mutex<Hedge>; 2],
+    /// Which reads of the fast leg are late.
+    pub(crate) late: Late,
     pub(crate) pace: Pace,
     pub(crate) copier_wake: Notify,
     pub(crate) saver_wake: Notify,
@@ -193,6 +196,7 @@ impl Shared {
             errors_in_a_row: AtomicU32::new(0),
             completed: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            late: Late::default(),
             pace,
             copier_wake: Notify::new(),
             saver_wake: Notify::new(),

@@ -11,6 +11,7 @@ mod attach;
 mod compare;
 mod core;
 mod heal;
+mod late;
 mod map;
 mod options;
 pub(crate) mod pair;
@@ -92,7 +93,7 @@ impl Shared {
         if matches!(self.state.lock().leg, self::core::Leg::Missing | self::core::Leg::Foreign(_)) {
             return;
         }
-        self.running.store(2, SeqCst);
+        self.running.store(3, SeqCst);
         let ended = |shared: &Self| {
             shared.running.fetch_sub(1, SeqCst);
             shared.quiet.notify_waiters();
@@ -100,6 +101,11 @@ impl Shared {
         let shared = self.clone();
         self.env.spawn("superdisk-copier", async move {
             shared.clone().copy_in_background().await;
+            ended(&shared);
+        });
+        let shared = self.clone();
+        self.env.spawn("superdisk-late", async move {
+            late::run(shared.clone()).await;
             ended(&shared);
         });
         let shared = self.clone();
@@ -113,6 +119,7 @@ impl Shared {
         self.closing.store(true, SeqCst);
         self.copier_wake.notify_one();
         self.saver_wake.notify_one();
+        self.late.end();
     }
 
     async fn close(self: &Arc<Self>) {

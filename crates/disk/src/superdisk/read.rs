@@ -98,7 +98,12 @@ impl Shared {
         let start = self.env.now();
         let mut request = fast.read(FAST_START + offset, len);
         let after = self.hedge(len).lock().after();
-        match self.env.timeout(after, &mut request).await {
+        let answered = tokio::select! {
+            biased;
+            result = &mut request => Some(result),
+            () = self.late.at(start + after) => None,
+        };
+        match answered {
             Some(Ok(bytes)) => {
                 self.fast_answered(start, len);
                 Ok(masked(offset, bytes))

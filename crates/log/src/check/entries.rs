@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use steadfast_disk::{BLOCK, Disk};
+use steadfast_disk::Disk;
 
 use super::footer::{Entry, FooterCursor};
-use super::window::Window;
-use crate::format::{ExtentId, Trailer};
+use crate::format::{ExtentId, Superblock, Trailer};
 
 /// Goes through the entries of one extent's footer.
 pub(crate) struct Entries {
@@ -18,11 +17,10 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// The footer of the extent at `start` of the disk, if it has a valid trailer of this use.
-    pub async fn open(disk: Arc<dyn Disk>, start: u64, extent_bytes: u64, id: ExtentId) -> Option<Self> {
-        let block = BLOCK as u64;
-        let mut window = Window::new(disk.clone(), start + extent_bytes - block, block, None);
-        let trailer = Trailer::decode(&window.get(0, block).await.ok()?, extent_bytes).ok()?;
+    /// The footer of an extent, if it has a valid trailer of this use.
+    pub async fn open(disk: Arc<dyn Disk>, superblock: &Superblock, id: ExtentId) -> Option<Self> {
+        let (start, extent_bytes) = (superblock.extent_start(id.extent), superblock.extent_bytes);
+        let (_, trailer) = crate::trailer::find(&disk, superblock, id.extent, Some(id.epoch)).await?;
         let cursor = FooterCursor::new(disk.clone(), start, extent_bytes, &trailer, None);
         (trailer.id == id).then_some(Self { disk, start, extent_bytes, trailer, cursor })
     }

@@ -63,7 +63,7 @@ impl ExtentCheck {
         if window.end() == 0 {
             return (CheckedState::Unused, Counts::default());
         }
-        let trailer = self.trailer(extent, start, &mut window).await;
+        let (trailer_at, trailer) = self.trailer(extent, start, &mut window).await;
         let identity = self.identity(extent, &mut window, trailer.as_ref().ok(), findings).await;
         let (id, kind) = match identity {
             Ok(Identity { id, kind }) => (id, kind),
@@ -72,7 +72,7 @@ impl ExtentCheck {
         if kind == ExtentKind::Free {
             return (CheckedState::Free, Counts { read_bytes: window.read_bytes(), ..Counts::default() });
         }
-        let trailer = self.judge_trailer(id, kind, trailer, findings);
+        let trailer = self.judge_trailer(id, kind, (trailer_at, trailer), findings);
         let bytes = self.superblock.extent_bytes;
         let footer = trailer.as_ref().map(|t| FooterCursor::new(self.disk.clone(), start, bytes, t, self.pace.clone()));
         let mut walk = Walk { id, extent_bytes: bytes, window, footer, findings, counts: Counts::default() };
@@ -89,13 +89,29 @@ impl ExtentCheck {
         Window::new(self.disk.clone(), start, self.superblock.extent_bytes, self.pace.clone())
     }
 
-    /// The trailer, of whatever epoch.
-    async fn trailer(&self, extent: u32, start: u64, window: &mut Window) -> Result<Trailer, BadTrailer> {
+    /// The trailer, of whatever epoch, and where it is or should be.
+    async fn trailer(&self, extent: u32, start: u64, window: &mut Window) -> (u64, Result<Trailer, BadTrailer>) {
         let bytes = self.superblock.extent_bytes;
-        let at = bytes - BLOCK as u64;
+        let last = bytes - BLOCK as u64;
         if window.end() < bytes {
-            return Err(BadTrailer::Nothing);
+            return (last, Err(BadTrailer::Nothing));
         }
+        let header = window.get(0, BLOCK as u64).await.ok().and_then(|block| ExtentHeader::decode(&block).ok());
+        let epoch = header.filter(|h| h.id.pool == self.superblock.pool).map(|h| h.id.epoch);
+        if let Some((at, trailer)) = crate::trailer::find(&self.disk, &self.superblock, extent, epoch).await {
+            return (at, Ok(trailer));
+        }
+        for at in crate::trailer::places(&self.disk, &self.superblock, extent) {
+            let found = self.trailer_at(extent, start, at).await;
+            if !matches!(found, Err(BadTrailer::Nothing)) {
+                return (at, found);
+            }
+        }
+        (last, Err(BadTrailer::Nothing))
+    }
+
+    async fn trailer_at(&self, extent: u32, start: u64, at: u64) -> Result<Trailer, BadTrailer> {
+        let bytes = self.superblock.extent_bytes;
         // A window of its own, so that the end of the extent is not read ahead of its beginning.
         let block = match Window::new(self.disk.clone(), start + at, BLOCK as u64, None).get(0, BLOCK as u64).await {
             Ok(block) => block,
@@ -177,7 +193,7 @@ impl ExtentCheck {
         &self,
         id: ExtentId,
         kind: ExtentKind,
-        trailer: Result<Trailer, BadTrailer>,
+        (at, trailer): (u64, Result<Trailer, BadTrailer>),
         findings: &mut dyn Findings,
     ) -> Option<Trailer> {
         let what = match trailer {
@@ -191,7 +207,6 @@ impl ExtentCheck {
             Err(BadTrailer::Bad(what)) => what,
             Err(BadTrailer::Unreadable(cause)) => format!("the trailer cannot be read: {cause}"),
         };
-        let at = self.superblock.extent_bytes - BLOCK as u64;
         findings.damage(Damage { len: BLOCK as u64, ..Damage::new(id.extent, id.epoch, at, what) });
         None
     }

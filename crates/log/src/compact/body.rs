@@ -31,7 +31,7 @@ impl Compactor {
                 live += frame_bytes(&item);
             }
         }
-        if !self.worth(live, used_bytes(info), pressure) {
+        if !self.worth(info, live, used_bytes(info), pressure) {
             return Err(Halt::NotWorth);
         }
         let mut items = self.items(info).await;

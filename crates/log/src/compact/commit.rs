@@ -1,15 +1,23 @@
 //! Emptying an extent of records.
 
+use std::collections::VecDeque;
+
 use super::source::Item;
 use super::victim::{Pressure, used_bytes};
 use super::{Compactor, Halt, RESERVE_WAIT};
 use crate::extents::ExtentInfo;
-use crate::format::record_bytes;
+use crate::format::{footer_entry_bytes, record_bytes};
 use crate::read::read_record;
-use crate::{Durability, Lsn, Priority, Record};
+use crate::{Durability, LogError, Lsn, Priority, Record, Reservation};
 
 /// Heads asked about at a time, off the threads that serve requests: the index may have to read.
 const ASK_MAX: usize = 256;
+
+/// Bytes that a record takes in an extent, with its entry in the footer.
+fn room_bytes(item: &Item) -> u64 {
+    let location = &item.location;
+    record_bytes(location.head_len, location.body_len) + footer_entry_bytes(location.head_len as usize) as u64
+}
 
 impl Compactor {
     /// Appends again what is live, and makes it durable.
@@ -19,12 +27,16 @@ impl Compactor {
         oldest: Lsn,
         pressure: Pressure,
     ) -> Result<(), Halt> {
-        let live = self.count_live(info, oldest).await?;
-        if !self.worth(live, used_bytes(info), pressure) {
+        let (live, room) = self.count_live(info, oldest).await?;
+        if !self.worth(info, live, used_bytes(info), pressure) {
             return Err(Halt::NotWorth);
         }
+        if !self.shared().room.holds(room) {
+            // Half of it copied, the pool would be as full as before, and with nothing left to copy the other half into.
+            return Err(Halt::Later);
+        }
         let pool = self.shared().pool.pool;
-        let batch_max = (self.log.limits().batch_bytes_max / 4).clamp(64 << 10, 1 << 20);
+        let batch_max = (self.log.limits().batch_bytes_max / 2).clamp(64 << 10, 1 << 20);
         let mut items = self.items(info).await;
         let mut batch: Vec<Item> = Vec::new();
         let mut batch_bytes = 0;
@@ -66,16 +78,18 @@ impl Compactor {
         Ok((asked, false))
     }
 
-    /// Bytes that would have to be appended again.
-    async fn count_live(&self, info: &ExtentInfo, oldest: Lsn) -> Result<u64, Halt> {
+    /// Bytes that would have to be appended again, and the room that they take with their entries in the footer.
+    async fn count_live(&self, info: &ExtentInfo, oldest: Lsn) -> Result<(u64, u64), Halt> {
         let mut items = self.items(info).await;
-        let mut live = 0;
+        let (mut live, mut room) = (0, 0);
         loop {
             let (asked, end) = self.ask(&mut items, info, self.shared().pool.pool).await?;
-            let kept = self.live_of(asked, oldest).await?;
-            live += kept.iter().map(|i| record_bytes(i.location.head_len, i.location.body_len)).sum::<u64>();
+            for item in self.live_of(asked, oldest).await? {
+                live += record_bytes(item.location.head_len, item.location.body_len);
+                room += room_bytes(&item);
+            }
             if end {
-                return Ok(live);
+                return Ok((live, room));
             }
         }
     }
@@ -88,11 +102,29 @@ impl Compactor {
         kept.ok_or(Halt::Later)
     }
 
-    /// Appends records again, with their versions, and waits until they have been applied.
+    /// Appends records again, with their versions, and waits until they have been applied. What does not fit into the rest of an extent
+    /// when there is no other is appended in smaller batches.
     async fn append(&mut self, items: Vec<Item>) -> Result<(), Halt> {
-        if items.is_empty() {
-            return Ok(());
+        let mut batches = VecDeque::from([items]);
+        while let Some(mut items) = batches.pop_front() {
+            if items.is_empty() {
+                continue;
+            }
+            let room = items.iter().map(room_bytes).sum();
+            match self.log.reserve(room, Priority::Compaction, RESERVE_WAIT).await {
+                Err(LogError::Full) if items.len() > 1 => {
+                    let second = items.split_off(items.len() / 2);
+                    batches.push_front(second);
+                    batches.push_front(items);
+                }
+                Err(error) => return Err(error.into()),
+                Ok(room) => self.append_batch(items, room).await?,
+            }
         }
+        Ok(())
+    }
+
+    async fn append_batch(&mut self, items: Vec<Item>, room: Reservation) -> Result<(), Halt> {
         let mut batch = Vec::with_capacity(items.len());
         let mut bytes = 0;
         for item in items {
@@ -107,7 +139,6 @@ impl Compactor {
             batch.push(Record { head: record.head, body, version: Some(item.version) });
         }
         let count = batch.len() as u64;
-        let room = self.log.reserve(bytes, Priority::Compaction, RESERVE_WAIT).await?;
         self.log.submit(room, batch, Durability::Async)?.await?;
         self.note(|status| {
             status.records_moved += count;

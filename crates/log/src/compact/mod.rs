@@ -7,7 +7,7 @@
 
 mod body;
 mod commit;
-mod source;
+pub(crate) mod source;
 mod victim;
 
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ pub struct CompactionStatus {
     pub write_amplification_percent: u64,
     /// Extents whose space waits for the index's checkpoint.
     pub waiting_for_checkpoint: u64,
-    /// Emptied extents that somebody still reads.
+    /// Emptied extents that somebody still reads, or that a snapshot keeps.
     pub pinned: u64,
     /// Extents that cannot be emptied, for instance because something in them is damaged.
     pub stuck: Vec<StuckExtent>,
@@ -112,13 +112,23 @@ impl Compaction {
 }
 
 /// Why an extent was not emptied.
-enum Halt {
+pub(crate) enum Halt {
     /// Try again later: at a bound, or being stopped.
     Later,
     /// It does not gain enough.
     NotWorth,
     /// Something in it cannot be read.
     Stuck(String),
+}
+
+impl std::fmt::Display for Halt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Later => f.write_str("interrupted"),
+            Self::NotWorth => f.write_str("not worth it"),
+            Self::Stuck(why) => f.write_str(why),
+        }
+    }
 }
 
 impl From<LogError> for Halt {
@@ -136,7 +146,17 @@ struct Look {
     epoch: u64,
     live_bytes: i64,
     oldest: Lsn,
+    /// Whether a snapshot kept it: then more of it had to be dead.
+    held: bool,
+    kind: ExtentKind,
+    /// How badly space was needed: at more, less had to be dead.
+    pressure: Pressure,
+    /// When it was looked at.
+    at: Duration,
 }
+
+/// How long chunks keep what was found of them while space is not low.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 struct Compactor {
     log: Log,
@@ -157,6 +177,7 @@ pub(crate) async fn run(log: Log, mut stop: Stop) {
     let mut compactor = Compactor::new(log, stop.clone());
     while stop.sleep(&env, options.interval).await {
         compactor.postponed.clear();
+        compactor.forget_writers();
         while compactor.step().await && !stop.is_set() {}
     }
 }
@@ -184,6 +205,15 @@ impl Compactor {
         change(&mut self.shared().compaction.0.lock());
     }
 
+    /// Chunks of writers at work are live and in no account. When such a writer goes without a commit, no account changes either: so
+    /// what was found of an extent with chunks holds for a while only, and when space is low for this round.
+    fn forget_writers(&mut self) {
+        let now = self.shared().env.now();
+        let low = self.shared().compaction.0.lock().space_low;
+        let holds = |look: &Look| look.kind != ExtentKind::Body || !low && now.saturating_sub(look.at) < LOOK_AGAIN;
+        self.not_worth.retain(|_, look| holds(look));
+    }
+
     /// Empties one extent; whether there may be more to do at once.
     async fn step(&mut self) -> bool {
         let shared = self.shared().clone();
@@ -192,7 +222,7 @@ impl Compactor {
         }
         let mut done = self.recycle_emptied().await;
         let pressure = self.pressure().await;
-        let low = pressure == Pressure::Low;
+        let low = pressure > Pressure::Normal;
         self.pace.set(if low { 0 } else { shared.options.compaction.bytes_s });
         let Some(info) = self.choose(pressure) else { return done };
         let oldest = self.oldest(&info);
@@ -205,6 +235,7 @@ impl Compactor {
         match outcome {
             Ok(()) => {
                 self.emptied.insert(info.extent, info.epoch);
+                shared.extents.emptied(info.extent, info.epoch);
                 self.recycle_emptied().await;
                 done = true;
             }
@@ -214,7 +245,15 @@ impl Compactor {
                 done = true;
             }
             Err(Halt::NotWorth) => {
-                let look = Look { epoch: info.epoch, live_bytes: info.live_bytes, oldest };
+                let look = Look {
+                    epoch: info.epoch,
+                    live_bytes: info.live_bytes,
+                    oldest,
+                    held: info.held,
+                    kind: info.kind,
+                    pressure,
+                    at: shared.env.now(),
+                };
                 self.not_worth.insert(info.extent, look);
                 done = true;
             }

@@ -2,25 +2,27 @@
 
 use bytes::Bytes;
 use steadfast_disk::BLOCK;
+use steadfast_flow::Pace;
 
 use super::{Compactor, Halt};
 use crate::check::{Entries, Window};
 use crate::copies::{Copies, FrameAt};
 use crate::extents::ExtentInfo;
 use crate::format::{ExtentId, ExtentKind, FrameHeader, FrameKind};
+use crate::log::Shared;
 use crate::{Location, Lsn, mend};
 
 /// A record or chunk of a sealed extent.
 #[derive(Debug, Clone)]
-pub(super) struct Item {
-    pub lsn: Lsn,
-    pub version: Lsn,
-    pub head: Bytes,
-    pub location: Location,
+pub(crate) struct Item {
+    pub(crate) lsn: Lsn,
+    pub(crate) version: Lsn,
+    pub(crate) head: Bytes,
+    pub(crate) location: Location,
 }
 
 /// Goes through an extent's items.
-pub(super) enum Items {
+pub(crate) enum Items {
     Footer(Entries),
     Frames { copies: Copies, window: Window, at: u64, ready: std::collections::VecDeque<Item> },
 }
@@ -28,33 +30,37 @@ pub(super) enum Items {
 impl Compactor {
     /// The extent's items, from the footer if there is one that verifies as a whole.
     pub(super) async fn items(&self, info: &ExtentInfo) -> Items {
-        let shared = self.shared();
+        Items::open(self.shared(), info, &self.pace).await
+    }
+}
+
+impl Items {
+    /// The items of an extent, from the footer if there is one that verifies as a whole.
+    pub(crate) async fn open(shared: &Shared, info: &ExtentInfo, pace: &Pace) -> Self {
         let start = shared.extents.start(info.extent);
         let id = shared.extents.id(info.extent, info.epoch);
         let bytes = shared.pool.extent_bytes;
-        if let Some(mut entries) = Entries::open(shared.disk.clone(), start, bytes, id).await
+        if let Some(mut entries) = Entries::open(shared.disk.clone(), &shared.pool, id).await
             && entries.verify().await
         {
             return Items::Footer(entries);
         }
         if shared.copies.count() > 1 {
             // What the footer lost may be on another copy.
-            mend::extent(&shared.copies, &shared.pool, info, Some(self.pace.clone())).await;
-            if let Some(mut entries) = Entries::open(shared.disk.clone(), start, bytes, id).await
+            mend::extent(&shared.copies, &shared.pool, info, Some(pace.clone())).await;
+            if let Some(mut entries) = Entries::open(shared.disk.clone(), &shared.pool, id).await
                 && entries.verify().await
             {
                 return Items::Footer(entries);
             }
         }
-        let window = Window::new(shared.disk.clone(), start, bytes, Some(self.pace.clone()));
+        let window = Window::new(shared.disk.clone(), start, bytes, Some(pace.clone()));
         let copies = shared.copies.clone();
         Items::Frames { copies, window, at: BLOCK as u64, ready: std::collections::VecDeque::new() }
     }
-}
 
-impl Items {
     /// The next item. Where frames have to be read, nothing that does not verify is passed over in an extent of records.
-    pub(super) async fn next(&mut self, info: &ExtentInfo, pool: [u8; 16]) -> Result<Option<Item>, Halt> {
+    pub(crate) async fn next(&mut self, info: &ExtentInfo, pool: [u8; 16]) -> Result<Option<Item>, Halt> {
         let place = |offset: u32, head_len: usize, body_len: u32| Location {
             extent: info.extent,
             epoch: info.epoch,

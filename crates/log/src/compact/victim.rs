@@ -7,11 +7,22 @@ use crate::Sabotage;
 use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::ExtentKind;
 
+/// How much of an extent that a snapshot keeps must be dead for the rest to be copied, in percent.
+const HELD_DEAD_PERCENT_MIN: u64 = 75;
+/// How much of an extent must be dead when nobody else gets room any more, in percent. Not less: what batches of records are padded
+/// with is dead too, and would be copied round and round.
+const FULL_DEAD_PERCENT_MIN: u64 = 5;
+
 /// How badly space is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Pressure {
     Normal,
     Low,
+    /// Writers are refused: only what is kept in reserve is left.
+    Full,
+    /// And the open extent of records has much dead in it, as when deletes come one by one and each is padded to a block. No sealed one
+    /// may be worth copying, but copying one takes the rest of the open extent, which is worth it then.
+    Packed,
 }
 
 /// Bytes that an extent's frames take.
@@ -39,23 +50,47 @@ impl Compactor {
         let used = counts.open_commit + counts.open_body + counts.sealed_commit + counts.sealed_body;
         let available = counts.free + counts.growable;
         let low = (used + available) * u64::from(shared.options.compaction.low_percent) / 100;
-        let low = available <= low.max(u64::from(shared.options.reserve_extents) + 1);
+        let reserve = u64::from(shared.options.reserve_extents);
+        let low = available <= low.max(reserve + 1);
         self.note(|status| status.space_low = low);
-        if low { Pressure::Low } else { Pressure::Normal }
+        match low {
+            _ if available <= reserve && self.open_is_worth() => Pressure::Packed,
+            _ if available <= reserve => Pressure::Full,
+            true => Pressure::Low,
+            false => Pressure::Normal,
+        }
     }
 
-    pub(super) fn dead_percent_min(&self, pressure: Pressure) -> u64 {
+    /// Whether the open extent of records has so much dead in it that it would be worth copying, were it sealed.
+    fn open_is_worth(&self) -> bool {
+        let least = self.shared().pool.extent_bytes * FULL_DEAD_PERCENT_MIN / 100;
+        let dead = |slot: &ExtentInfo| used_bytes(slot).saturating_sub(slot.live_bytes.max(0) as u64);
+        let open = |slot: &&ExtentInfo| slot.state == ExtentState::Open && slot.kind == ExtentKind::Commit;
+        self.shared().extents.with(|table| table.slots.iter().filter(open).any(|slot| dead(slot) >= least))
+    }
+
+    fn dead_percent_min(&self, kind: ExtentKind, pressure: Pressure) -> u64 {
         let options = self.shared().options.compaction;
-        u64::from(match pressure {
-            Pressure::Normal => options.dead_percent_min,
-            Pressure::Low => options.dead_percent_min_low,
-        })
+        let low = u64::from(options.dead_percent_min_low);
+        match pressure {
+            Pressure::Normal => u64::from(options.dead_percent_min),
+            Pressure::Low => low,
+            Pressure::Packed if kind == ExtentKind::Commit => 0,
+            Pressure::Full | Pressure::Packed => low.min(FULL_DEAD_PERCENT_MIN),
+        }
     }
 
-    /// Whether emptying an extent in which `live` of `used` bytes have to be copied is worth it.
-    pub(super) fn worth(&self, live: u64, used: u64, pressure: Pressure) -> bool {
+    /// Whether emptying an extent in which `live` of `used` bytes have to be copied is worth it. What a snapshot keeps gives no room
+    /// back now: it is emptied once, and only when it is mostly dead, so that the snapshots that come later need not keep it.
+    pub(super) fn worth(&self, info: &ExtentInfo, live: u64, used: u64, pressure: Pressure) -> bool {
         let dead = used.saturating_sub(live);
-        live == 0 || dead * 100 >= used * self.dead_percent_min(pressure) && dead > 0
+        let dead_percent_min = self.dead_percent_min(info.kind, pressure);
+        let dead_percent_min = match info.held {
+            true if pressure > Pressure::Normal => return false,
+            true => HELD_DEAD_PERCENT_MIN.max(dead_percent_min),
+            false => dead_percent_min,
+        };
+        live == 0 || dead * 100 >= used * dead_percent_min && dead > 0
     }
 
     /// The best extent to empty, if any is worth it.
@@ -63,6 +98,7 @@ impl Compactor {
         let shared = self.shared().clone();
         let checkpoint = shared.applier.checkpoint();
         let (all, next_epoch) = shared.extents.with(|table| (table.slots.clone(), table.next_epoch));
+        let free = shared.extents.free();
         let mut waiting = 0;
         let mut best: Option<(u128, ExtentInfo)> = None;
         for info in all {
@@ -80,11 +116,16 @@ impl Compactor {
             if no_room || self.postponed.get(&info.extent).is_some_and(|(epoch, _)| known(*epoch)) {
                 continue;
             }
-            if !self.worth(live.min(used), used, pressure) {
+            // Chunks never get the last extent for so little: what points at them needs one.
+            let kind_pressure =
+                if info.kind == ExtentKind::Body && free < 2 { pressure.min(Pressure::Low) } else { pressure };
+            if !self.worth(&info, live.min(used), used, kind_pressure) {
                 continue;
             }
             if let Some(look) = self.not_worth.get(&info.extent)
                 && known(look.epoch)
+                && pressure <= look.pressure
+                && (info.held || !look.held)
                 && info.live_bytes + (used / 16) as i64 >= look.live_bytes
                 && (info.kind == ExtentKind::Body || self.oldest(&info) == look.oldest)
             {
@@ -101,7 +142,7 @@ impl Compactor {
             }
         }
         self.note(|status| status.waiting_for_checkpoint = waiting);
-        if waiting > 0 && (pressure == Pressure::Low || best.is_none()) {
+        if waiting > 0 && (pressure > Pressure::Normal || best.is_none()) {
             shared.applier.checkpoint_wanted();
         }
         best.map(|(_, info)| info)

@@ -22,12 +22,14 @@ pub use record::{
     CHECK_BYTES, HEAD_BYTES_MAX, RECORD_HEADER, RecordHeader, RecordView, check_count, encode_record,
     fill_record_front, record_bytes, verify_body,
 };
-pub use superblock::{SUPERBLOCK_OFFSETS, Superblock};
+pub use superblock::{Ledger, SUPERBLOCK_OFFSETS, Superblock, TRAILER_PLACES, Zoning};
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Version of the format that this build writes and reads.
+/// Version of the format that this build writes and reads. The superblock of a pool on zones says [`ZONED_VERSION`].
 pub const FORMAT_VERSION: u32 = 1;
+/// Version in the superblock of a pool on zones. All other structures in it are of [`FORMAT_VERSION`].
+pub const ZONED_VERSION: u32 = 2;
 /// Where extent 0 begins; superblocks are before it.
 pub const EXTENTS_START: u64 = 1 << 20;
 /// Smallest extent, in bytes.
@@ -45,7 +47,9 @@ pub enum FormatError {
     #[error("no {0} here")]
     Magic(&'static str),
     /// Whole and genuine, but of another version of the format.
-    #[error("{what} of format version {found}; this build reads version {FORMAT_VERSION}")]
+    #[error(
+        "{what} of format version {found}; this build reads version {FORMAT_VERSION} (and {ZONED_VERSION}, a pool on zones)"
+    )]
     Version {
         /// The structure.
         what: &'static str,

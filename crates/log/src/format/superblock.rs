@@ -3,8 +3,10 @@
 use steadfast_disk::BLOCK;
 
 use super::{
-    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FORMAT_VERSION, FormatError, crc32c, field, put, u32_at, u64_at,
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FORMAT_VERSION, FormatError, ZONED_VERSION, crc32c, field, put,
+    u32_at, u64_at,
 };
+use crate::Lsn;
 
 const WHAT: &str = "superblock";
 const MAGIC: [u8; 8] = *b"STEADFST";
@@ -14,7 +16,33 @@ const LEN: usize = 128;
 /// Where the copies are, in bytes from the start of the disk.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 512 << 10];
 
-/// What the pool is. Written once, in two copies.
+/// How the extents of a pool lie on a disk whose zones are written in order: one in each zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zoning {
+    /// Where extent 0 begins, in bytes.
+    pub begin: u64,
+    /// Bytes from the start of one zone to the start of the next.
+    pub zone_bytes: u64,
+    /// Bytes at the beginning of the disk that may be written anywhere: the superblocks are there. 0: they are in the first two zones.
+    pub conventional_bytes: u64,
+    /// How many zones may be open at a time; 0 for no limit.
+    pub open_zones_max: u32,
+    /// The disk is no zoned device: it is driven as if it were one, through [`steadfast_disk::Zoned`].
+    pub emulated: bool,
+}
+
+/// What a pool on zones must not forget when a zone, and the header in it, is reset. Written in each new copy of the superblock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Counts the copies; the highest counts.
+    pub generation: u64,
+    /// Every epoch that was ever used is lower.
+    pub epoch_bound: u64,
+    /// As [`super::ExtentHeader::recycled_lsn`].
+    pub recycled_lsn: Lsn,
+}
+
+/// What the pool is. In two copies; written once, on zones again with each new [`Ledger`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superblock {
     /// UUID of the pool.
@@ -23,19 +51,36 @@ pub struct Superblock {
     pub extent_bytes: u64,
     /// When it was formatted, milliseconds since the Unix epoch.
     pub created_ms: u64,
+    /// How it lies on zones; `None` for a pool that may be written anywhere.
+    pub zones: Option<Zoning>,
 }
 
 impl Superblock {
     /// The block as it is written.
     pub fn encode(&self) -> [u8; BLOCK] {
+        self.encode_with(&Ledger::default())
+    }
+
+    /// The block as it is written, with this ledger. A pool that is not on zones has none.
+    pub fn encode_with(&self, ledger: &Ledger) -> [u8; BLOCK] {
         let mut b = [0u8; BLOCK];
+        let version = if self.zones.is_some() { ZONED_VERSION } else { FORMAT_VERSION };
         put(&mut b, 0, &MAGIC);
-        put(&mut b, 8, &FORMAT_VERSION.to_le_bytes());
+        put(&mut b, 8, &version.to_le_bytes());
         put(&mut b, 12, &(BLOCK as u32).to_le_bytes());
         put(&mut b, 16, &self.pool);
         put(&mut b, 32, &self.extent_bytes.to_le_bytes());
-        put(&mut b, 40, &EXTENTS_START.to_le_bytes());
+        put(&mut b, 40, &self.extent_start(0).to_le_bytes());
         put(&mut b, 48, &self.created_ms.to_le_bytes());
+        if let Some(zones) = &self.zones {
+            put(&mut b, 56, &zones.zone_bytes.to_le_bytes());
+            put(&mut b, 64, &zones.conventional_bytes.to_le_bytes());
+            put(&mut b, 72, &zones.open_zones_max.to_le_bytes());
+            put(&mut b, 76, &u32::from(zones.emulated).to_le_bytes());
+            put(&mut b, 80, &ledger.generation.to_le_bytes());
+            put(&mut b, 88, &ledger.epoch_bound.to_le_bytes());
+            put(&mut b, 96, &ledger.recycled_lsn.to_le_bytes());
+        }
         let crc = crc32c(&b[..LEN - 4]);
         put(&mut b, LEN - 4, &crc.to_le_bytes());
         b
@@ -47,6 +92,14 @@ impl Superblock {
     /// # Errors
     /// [`FormatError::Magic`] when no pool is there, [`FormatError::Version`] for another version's.
     pub fn decode(b: &[u8]) -> Result<Self, FormatError> {
+        Self::decode_with(b).map(|(superblock, _)| superblock)
+    }
+
+    /// [`Superblock::decode`], with the ledger in it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_with(b: &[u8]) -> Result<(Self, Ledger), FormatError> {
         if b.len() < LEN {
             return Err(FormatError::Short(WHAT));
         }
@@ -57,7 +110,7 @@ impl Superblock {
             return Err(FormatError::Checksum(WHAT));
         }
         let found = u32_at(b, 8);
-        if found != FORMAT_VERSION {
+        if found != FORMAT_VERSION && found != ZONED_VERSION {
             return Err(FormatError::Version { what: WHAT, found });
         }
         if u32_at(b, 12) != BLOCK as u32 {
@@ -68,14 +121,66 @@ impl Superblock {
         {
             return Err(FormatError::Field("extent size"));
         }
-        if u64_at(b, 40) != EXTENTS_START {
+        let begin = u64_at(b, 40);
+        let mut superblock = Self { pool: field(b, 16), extent_bytes, created_ms: u64_at(b, 48), zones: None };
+        if found == FORMAT_VERSION {
+            if begin != EXTENTS_START {
+                return Err(FormatError::Field("start of extents"));
+            }
+            return Ok((superblock, Ledger::default()));
+        }
+        let (zone_bytes, conventional_bytes) = (u64_at(b, 56), u64_at(b, 64));
+        if zone_bytes < extent_bytes || !(zone_bytes | conventional_bytes | begin).is_multiple_of(BLOCK as u64) {
+            return Err(FormatError::Field("zone size"));
+        }
+        // The first two zones, or space that may be written anywhere.
+        let head = if conventional_bytes == 0 { zone_bytes.saturating_mul(2) } else { conventional_bytes };
+        if begin != head || (conventional_bytes > 0 && conventional_bytes < EXTENTS_START) {
             return Err(FormatError::Field("start of extents"));
         }
-        Ok(Self { pool: field(b, 16), extent_bytes, created_ms: u64_at(b, 48) })
+        let open_zones_max = u32_at(b, 72);
+        let emulated = u32_at(b, 76) & 1 != 0;
+        superblock.zones = Some(Zoning { begin, zone_bytes, conventional_bytes, open_zones_max, emulated });
+        let ledger = Ledger { generation: u64_at(b, 80), epoch_bound: u64_at(b, 88), recycled_lsn: u64_at(b, 96) };
+        Ok((superblock, ledger))
     }
 
     /// Where an extent begins on the disk, in bytes.
     pub fn extent_start(&self, extent: u32) -> u64 {
-        EXTENTS_START + u64::from(extent) * self.extent_bytes
+        let (begin, stride) = self.lies();
+        begin.saturating_add(u64::from(extent).saturating_mul(stride))
     }
+
+    /// How many whole extents there are on a disk of `len` bytes.
+    pub fn extents_in(&self, len: u64) -> u32 {
+        let (begin, stride) = self.lies();
+        u32::try_from(len.saturating_sub(begin) / stride).unwrap_or(u32::MAX)
+    }
+
+    /// Where extents begin, and from one to the next.
+    fn lies(&self) -> (u64, u64) {
+        self.zones.map_or((EXTENTS_START, self.extent_bytes), |zones| (zones.begin, zones.zone_bytes))
+    }
+
+    /// Where in an extent its trailer may lie, in the order in which to look: the last block; on zones, where the gap in front of it would have to be
+    /// written, the last block of each of [`TRAILER_PLACES`] equal parts.
+    pub fn trailer_places(&self) -> impl Iterator<Item = u64> + use<> {
+        let (bytes, places) = (self.extent_bytes, if self.zones.is_some() { TRAILER_PLACES } else { 1 });
+        (1..=places).rev().map(move |n| trailer_place(bytes, n, places))
+    }
+
+    /// Where the trailer goes when the footer ends at `end`. The caller has kept a block free for it at the end of the extent.
+    pub fn trailer_after(&self, end: u64) -> u64 {
+        let last = self.extent_bytes - BLOCK as u64;
+        self.trailer_places().take_while(|place| *place >= end).last().unwrap_or(last)
+    }
+}
+
+/// How many places of a zone may hold its trailer. More of them would leave less to be filled when an extent is sealed early; fewer, less to look
+/// at when one was not sealed.
+pub const TRAILER_PLACES: u64 = 64;
+
+fn trailer_place(extent_bytes: u64, n: u64, places: u64) -> u64 {
+    let block = BLOCK as u64;
+    extent_bytes / block * n / places * block - block
 }

@@ -20,7 +20,7 @@ fn flips(bytes: &[u8], len: usize, refused: impl Fn(&[u8]) -> bool) {
 
 #[test]
 fn superblock_round_trip_flips_and_versions() {
-    let sb = Superblock { pool: [3; 16], extent_bytes: 1 << 28, created_ms: 99 };
+    let sb = Superblock { pool: [3; 16], extent_bytes: 1 << 28, created_ms: 99, zones: None };
     let bytes = sb.encode();
     assert_eq!(Superblock::decode(&bytes), Ok(sb));
     flips(&bytes, 128, |b| Superblock::decode(b).is_err());
@@ -30,6 +30,36 @@ fn superblock_round_trip_flips_and_versions() {
     put(&mut newer, 124, &crc.to_le_bytes());
     assert_eq!(Superblock::decode(&newer), Err(FormatError::Version { what: "superblock", found: 9 }));
     assert_eq!(Superblock::decode(&[0; 4096]), Err(FormatError::Magic("superblock")));
+}
+
+#[test]
+fn superblock_of_a_pool_on_zones() {
+    let zones =
+        Zoning { begin: 1 << 28, zone_bytes: 1 << 28, conventional_bytes: 1 << 28, open_zones_max: 14, emulated: true };
+    let plain = Superblock { pool: [3; 16], extent_bytes: 200 << 20, created_ms: 99, zones: None };
+    let sb = Superblock { zones: Some(zones), ..plain };
+    let ledger = Ledger { generation: 7, epoch_bound: 2048, recycled_lsn: 99 };
+    let bytes = sb.encode_with(&ledger);
+    assert_eq!(Superblock::decode_with(&bytes), Ok((sb, ledger)));
+    flips(&bytes, 128, |b| Superblock::decode(b).is_err());
+    // An earlier build says by its version that it is not for it; a pool that is not on zones is as it was.
+    assert_eq!((bytes[8], plain.encode()[8]), (2, 1));
+    assert!(plain.encode()[56..124].iter().all(|b| *b == 0));
+    // Extents lie at the zones, and end where those cannot be written.
+    assert_eq!((sb.extent_start(0), sb.extent_start(3)), (1 << 28, 4 << 28));
+    assert_eq!((sb.extents_in((5 << 28) + 100), sb.extents_in(1 << 20)), (4, 0));
+    assert_eq!((plain.extent_start(2), plain.extents_in(1 << 30)), ((1 << 20) + (400 << 20), 5));
+    // Without space that may be written anywhere, the first two zones are the superblocks'.
+    let bare = Superblock { zones: Some(Zoning { begin: 2 << 28, conventional_bytes: 0, ..zones }), ..plain };
+    assert_eq!(Superblock::decode(&bare.encode()), Ok(bare));
+    for wrong in [
+        Zoning { begin: 1 << 29, ..zones },
+        Zoning { zone_bytes: 100 << 20, begin: 1 << 28, ..zones },
+        Zoning { begin: 64 << 10, conventional_bytes: 64 << 10, ..zones },
+    ] {
+        let bytes = Superblock { zones: Some(wrong), ..plain }.encode();
+        assert!(Superblock::decode(&bytes).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

@@ -27,19 +27,24 @@ use crate::committer::Committer;
 use crate::compact::Compaction;
 use crate::copies::{Copies, FrameAt, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Sealed, Table, TakeError};
-use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
+use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, Superblock};
 use crate::frame::{FrameBuilder, OpenCommit};
 use crate::io::Io;
 use crate::latch::Latch;
 use crate::log::{Log, Shared};
 use crate::mend::Mends;
 use crate::options::LogOptions;
+use crate::placement::Placement;
+use crate::pool::Head;
 use crate::reserve::Room;
 use crate::scan::{Reader, read_footer};
 use crate::scrub::Scrub;
 use crate::seal::Seal;
 use crate::status::Metrics;
 use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Priority, Record, Sabotage};
+
+/// Zones that recovery opens: the one that it goes on in, and while that is sealed, the next.
+const RECOVERY_ZONES: u32 = 2;
 
 pub(crate) async fn open(
     disk: Arc<dyn Disk>,
@@ -50,13 +55,15 @@ pub(crate) async fn open(
     let begun = env.now();
     // What can be read but was not durable is made durable: else it might be replayed now and be gone after the next crash.
     disk.flush().await.map_err(|e| LogError::Open(format!("cannot flush {}: {e}", disk.describe())))?;
-    let (pool, bad_copies) = crate::pool::read_superblock(&disk).await?;
+    let Head { disk, superblock: pool, ledger, bad: bad_copies } = crate::pool::read_head(&disk).await?;
     let mut report = RecoveryReport::new(PoolInfo::from(&pool));
     for offset in bad_copies {
         tracing::warn!(offset, "a damaged copy of the superblock is written again from the other one");
         report.damage.push(DamageFound { extent: None, offset, what: "superblock copy was damaged".into() });
-        debug_assert!(SUPERBLOCK_OFFSETS.contains(&offset));
-        crate::pool::write_superblock(&disk, &pool, offset).await?;
+        // On zones, both are written with the ledger when the next extent is taken.
+        if pool.zones.is_none() {
+            crate::pool::write_superblock(&disk, &pool, offset).await?;
+        }
     }
     let healed = Arc::new(Healed::default());
     let copies = Copies::new(disk.clone(), healed.clone());
@@ -64,11 +71,12 @@ pub(crate) async fn open(
     report.extents = found.len() as u64;
     let checkpoint = applier.checkpoint();
     report.checkpoint = checkpoint;
-    let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0);
+    let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0).max(ledger.recycled_lsn);
+    let placement = Placement::new(disk.clone(), pool, ledger, options.sabotage);
     let latch = Arc::new(Latch::new());
     let io = Arc::new(Io::new(disk.clone(), latch.clone()));
-    let table = table(&pool, &found, &*applier, recycled_lsn, &mut report);
-    let extents = Extents::new(disk.clone(), io.clone(), pool, table, options.reserve_extents);
+    let table = table(&placement, &pool, &found, &*applier, recycled_lsn, &mut report);
+    let extents = Extents::new(disk.clone(), io.clone(), (pool, placement.clone()), table, options.reserve_extents);
 
     let frame_bytes_max =
         (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
@@ -108,8 +116,10 @@ pub(crate) async fn open(
             replay.give_the_rest();
             None
         }
-        None => Some(recovery.go_on(&mut replay, seen, &mut report).await?),
+        None => Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?),
     };
+    // Before compaction can run.
+    extents.keep(applier.holds());
     report.records_replayed = replay.replayed;
     report.last_lsn = replay.last;
     report.read_only = read_only.is_some();
@@ -118,7 +128,7 @@ pub(crate) async fn open(
     let durable_lsn = replay.last.max(recycled_lsn);
     let shared = Arc::new(Shared {
         room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
-        bodies: Bodies::new(options.body_writes_max),
+        bodies: Bodies::new(options.body_writes_max, &placement, pool.extents_in(disk.geometry().capacity_bytes)),
         latch,
         io,
         queue: Queue::new(seen + 1),
@@ -161,10 +171,8 @@ pub(crate) async fn open(
 
 fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Option<String>) {
     let shared = &log.shared;
-    if shared.options.scrub.enabled {
-        let scrubbed = shared.clone();
-        shared.background.spawn(&shared.env, "log-scrub", |stop| crate::scrub::run(scrubbed, stop));
-    }
+    let scrubbed = shared.clone();
+    shared.background.spawn(&shared.env, "log-scrub", |stop| crate::scrub::run(scrubbed, stop));
     if shared.copies.count() > 1 {
         let mended = shared.clone();
         shared.background.spawn(&shared.env, "log-heal", |stop| crate::mend::run(mended, stop));
@@ -194,6 +202,7 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
 
 /// The table of extents as it was found.
 fn table(
+    placement: &Placement,
     pool: &Superblock,
     found: &[Found],
     applier: &dyn Applier,
@@ -212,6 +221,10 @@ fn table(
         let empty = f.trailer.is_some_and(|t| t.record_count == 0);
         if f.kind == ExtentKind::Free || empty {
             slot.kind = ExtentKind::Free;
+            if placement.is_dead(pool.extent_start(f.extent)) {
+                // Never taken.
+                slot.state = ExtentState::Busy;
+            }
         } else {
             slot.state = ExtentState::Sealed;
             slot.data_end = pool.extent_bytes - BLOCK as u64;
@@ -242,7 +255,9 @@ fn table(
         }
     }
     let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
-    Table { slots, next_epoch, recycled_lsn }
+    // Of what was reset, only the ledger knows.
+    let next_epoch = next_epoch.max(placement.ledger().epoch_bound);
+    Table { slots, next_epoch, recycled_lsn, holds: Vec::new(), holding: 0 }
 }
 
 struct Recovery<'a> {
@@ -382,6 +397,7 @@ impl Recovery<'_> {
     /// Makes the pool ready for writing: see the top of this file.
     async fn go_on(
         &self,
+        found: &[Found],
         replay: &mut Replay<'_>,
         seen: Lsn,
         report: &mut RecoveryReport,
@@ -392,6 +408,7 @@ impl Recovery<'_> {
             let epoch = self.extents.with(|t| t.slots.get(extent as usize).map_or(0, |slot| slot.epoch));
             self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
         }
+        self.close_zones(found).await.map_err(failed)?;
         let open = self.copy_forward(replay, seen, report).await?;
         let mut wrote = false;
         for (extent, unsealed) in std::mem::take(&mut replay.unsealed) {
@@ -407,18 +424,26 @@ impl Recovery<'_> {
                 self.extents.recycle(extent, slot.epoch, false).await.map_err(take_failed)?;
                 continue;
             }
+            let (start, end) = (self.extents.start(extent), unsealed.scan_end.max(unsealed.data_end));
+            let placement = self.extents.placement();
+            let Some(footer_offset) = placement.footer_place(start, end, unsealed.footer.bytes_max(0)) else {
+                // A zone that is full, for instance with a footer that was cut off: each start reads its frames, until it is compacted.
+                placement.finish(&self.io, start).await.map_err(failed)?;
+                self.extents.sealed(extent, slot.epoch, unsealed.without_footer());
+                continue;
+            };
             let seal = Seal {
                 id,
                 kind: ExtentKind::Commit,
-                start: self.extents.start(extent),
-                extent_bytes: self.pool.extent_bytes,
+                start,
                 data_end: unsealed.data_end,
-                footer_offset: unsealed.scan_end.max(unsealed.data_end),
+                footer_offset,
                 last_checksum: unsealed.last_checksum,
                 prev_lsn: unsealed.prev_lsn.unwrap_or(0),
                 footer: unsealed.footer,
+                zone: None,
             };
-            let sealed: Sealed = seal.write(&self.io).await.map_err(failed)?;
+            let sealed: Sealed = seal.write(&self.io, placement).await.map_err(failed)?;
             self.extents.sealed(extent, slot.epoch, sealed);
             wrote = true;
         }
@@ -427,6 +452,34 @@ impl Recovery<'_> {
             self.io.flush().await.map_err(failed)?;
         }
         Ok(open)
+    }
+
+    /// On zones: what was left open counts against the limit of open zones, so all is closed that nothing will be written to. So many are left as can be while
+    /// there is room for those that recovery opens itself.
+    async fn close_zones(&self, found: &[Found]) -> Result<(), LogError> {
+        let placement = self.extents.placement();
+        let mut unsealed = Vec::new();
+        for extent in found {
+            let start = self.pool.extent_start(extent.extent);
+            if !placement.is_open(start) {
+                continue;
+            }
+            match extent.kind {
+                ExtentKind::Free => placement.clear(&self.io, start).await?,
+                ExtentKind::Commit if extent.trailer.is_none() => unsealed.push((extent.epoch, start)),
+                _ => placement.finish(&self.io, start).await?,
+            }
+        }
+        unsealed.sort_unstable();
+        let mut open = unsealed.len() as u32;
+        for (_, start) in unsealed {
+            if placement.may_open(open).is_none_or(|more| more >= RECOVERY_ZONES) {
+                break;
+            }
+            placement.finish(&self.io, start).await?;
+            open -= 1;
+        }
+        Ok(())
     }
 
     /// Copies records that may not have been durable into a new extent, keeping their LSNs, and makes them durable.
@@ -484,7 +537,7 @@ impl Recovery<'_> {
                 let next = self.open_extent(header.prev_lsn, seen).await.map_err(take_failed)?;
                 let full = std::mem::replace(&mut open, next);
                 let id = full.id;
-                let sealed = full.seal().write(&self.io).await.map_err(failed)?;
+                let sealed = full.seal().write(&self.io, self.extents.placement()).await.map_err(failed)?;
                 self.extents.sealed(id.extent, id.epoch, sealed);
             }
             let capacity = (header.total_len() as usize).max(self.frame_bytes_max);

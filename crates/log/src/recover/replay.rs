@@ -11,6 +11,7 @@ use bytes::Bytes;
 use steadfast_disk::BLOCK;
 
 use super::report::{Cut, RecoveryReport};
+use crate::extents::Sealed;
 use crate::format::{FooterEntry, FrameHeader};
 use crate::seal::FooterBuilder;
 use crate::{Applied, Applier, Location, Lsn};
@@ -29,6 +30,18 @@ pub(super) struct Unsealed {
     pub(super) scan_end: u64,
     pub(super) last_checksum: u32,
     pub(super) prev_lsn: Option<Lsn>,
+}
+
+impl Unsealed {
+    /// What is known of an extent that keeps being without a footer.
+    pub(super) fn without_footer(&self) -> Sealed {
+        Sealed {
+            min_version: self.footer.min_version(),
+            last_lsn: self.footer.last_lsn,
+            data_end: self.data_end,
+            footer: None,
+        }
+    }
 }
 
 /// A frame whose records are in order.

@@ -29,8 +29,7 @@ pub(super) struct Found {
 
 /// Looks at all extents.
 pub(super) async fn survey(copies: &Copies, sb: &Superblock) -> Vec<Found> {
-    let count = copies.disk().len().saturating_sub(sb.extent_start(0)) / sb.extent_bytes;
-    let count = count.min(u64::from(u32::MAX)) as u32;
+    let count = sb.extents_in(copies.disk().len());
     stream::iter(0..count).map(|extent| look(copies.clone(), *sb, extent)).buffered(32).collect().await
 }
 
@@ -42,7 +41,11 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
     let disk = copies.disk();
     let start = sb.extent_start(extent);
     let trailer_at = sb.extent_bytes - BLOCK as u64;
-    let (first, last) = futures::join!(block(disk, start), block(disk, start + trailer_at));
+    // Where a trailer has one place only, both ends of the extent are asked for at once.
+    let (first, last) = match sb.zones {
+        None => futures::join!(block(disk, start), crate::trailer::find(disk, &sb, extent, None)),
+        Some(_) => (block(disk, start).await, None),
+    };
     let mine = |id: &ExtentId| id.pool == sb.pool && id.extent == extent;
     let header = match &first {
         Ok(bytes) => match ExtentHeader::decode(bytes) {
@@ -53,7 +56,9 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
         },
         Err(error) => Err(Some(format!("extent header {error}"))),
     };
-    let trailer = last.ok().and_then(|b| Trailer::decode(&b, sb.extent_bytes).ok()).filter(|t| mine(&t.id));
+    let epoch = header.as_ref().ok().map(|header| header.id.epoch);
+    let last = if sb.zones.is_some() { crate::trailer::find(disk, &sb, extent, epoch).await } else { last };
+    let trailer = last.map(|(_, trailer)| trailer);
     let mut found = Found {
         extent,
         epoch: 0,

@@ -127,6 +127,24 @@ async fn deletes_outlive_what_they_hide_and_then_go() {
 }
 
 #[tokio::test]
+async fn chunks_of_a_writer_that_gave_up_are_found_dead_though_they_were_seen_live() {
+    let disk = MemDisk::fixed(10 * EXTENT);
+    format(&disk, EXTENT).await;
+    let kv = Kv::open(&disk, State::default(), options()).await;
+    // Half of the pool: four full extents and an open one. Compaction looks at the full ones, and finds that all is live.
+    kv.begin_chunks(1, 1, &[200_000; 21]).await;
+    while kv.asked_while_writing() < 20 {
+        Env::tokio().sleep(Duration::from_millis(1)).await;
+    }
+    kv.give_up(1, 1);
+    for key in 2..7 {
+        let put = kv.put_chunks(key, key, &[200_000; 4]).await;
+        put.unwrap_or_else(|e| panic!("{e}: {:#?}", kv.log.status()));
+    }
+    kv.crash().await;
+}
+
+#[tokio::test]
 async fn an_extent_made_ready_and_never_written_is_no_damage() {
     let disk = MemDisk::fixed(33 * EXTENT);
     format(&disk, EXTENT).await;

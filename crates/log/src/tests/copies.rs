@@ -258,7 +258,7 @@ async fn a_read_heals_the_copy_that_was_bad() {
 }
 
 fn scrubbing() -> LogOptions {
-    let scrub = ScrubOptions { enabled: true, bytes_s: 0, interval: Duration::from_millis(1) };
+    let scrub = ScrubOptions { enabled: true, bytes_s: 0, interval: Duration::from_millis(1), window: None };
     LogOptions { scrub, ..options() }
 }
 
@@ -359,4 +359,81 @@ async fn a_neighbour_in_the_same_block_is_not_healed_to_death() {
         }
     }
     assert_eq!(opened.log.status().heal.healed, [0, 0]);
+}
+
+#[tokio::test]
+async fn the_scrub_verifies_what_is_open_and_heals_it_from_either_copy() {
+    let disk = Twin::new(12 * EXTENT);
+    format(&disk, EXTENT).await;
+    let opened = open_with(Arc::new(disk.clone()), 0, scrubbing()).await;
+    for n in 0..10 {
+        opened.put(n, 100).await;
+    }
+    let chunk = chunks(&opened, 2).await[1];
+    let commit = opened.memory.records.lock()[4].location;
+    let start = |at: &crate::Location| EXTENTS_START + u64::from(at.extent) * EXTENT;
+    let in_chunk = start(&chunk) + u64::from(chunk.offset) / B * B + 10 * B;
+    let in_frame = start(&commit) + u64::from(commit.offset) / B * B;
+    let state = opened.log.status().extents;
+    assert_eq!((state.sealed_commit, state.sealed_body), (0, 0), "all of it is open");
+    let before = two_passes(&opened).await;
+    assert_eq!((before.damaged, before.healed_copies), (0, [0, 0]), "{before:?}");
+    assert!(before.extents_total >= 2 && before.records >= 12, "{before:?}");
+    for copy in 0..2 {
+        for at in [in_chunk, in_frame, start(&chunk), start(&commit)] {
+            damage(&disk, copy, at, How::Flip);
+        }
+        let after = two_passes(&opened).await;
+        assert_eq!((after.damaged, after.healed_copies[copy]), (0, 4), "copy {copy}: {after:?}");
+    }
+    // Writing goes on beside it, and what is bad on both is told, once, with what it concerns where that is known.
+    for copy in 0..2 {
+        damage(&disk, copy, in_chunk, How::Flip);
+        damage(&disk, copy, in_frame, How::Flip);
+    }
+    let mut puts = 10;
+    let begun = opened.log.status().scrub.passes;
+    while opened.log.status().scrub.passes < begun + 3 {
+        opened.put(puts, 5_000).await;
+        puts += 1;
+    }
+    let lost = opened.log.status().scrub;
+    assert_eq!(
+        (lost.damaged, lost.healed_copies),
+        (2, [4, 4]),
+        "once each, also when the extents are full by now: {lost:?}"
+    );
+    assert!(lost.damage.iter().any(|d| d.heads.len() == 1 && d.extent == chunk.extent), "{lost:?}");
+    assert!(lost.damage.iter().any(|d| d.extent == commit.extent), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_pass_of_the_scrub_begins_and_ends_when_somebody_asks() {
+    let disk = Twin::new(12 * EXTENT);
+    format(&disk, EXTENT).await;
+    // Not by itself; and slowly, so that there is something to end.
+    let scrub = ScrubOptions { enabled: false, bytes_s: 1 << 20, interval: Duration::from_millis(1), window: None };
+    let opened = open_with(Arc::new(disk.clone()), 0, LogOptions { scrub, ..options() }).await;
+    for n in 0..4 {
+        opened.put(n, 200_000).await;
+    }
+    chunks(&opened, 8).await;
+    let until = |what: fn(&crate::ScrubStatus) -> bool| {
+        let log = opened.log.clone();
+        async move {
+            while !what(&log.status().scrub) {
+                steadfast_flow::Env::tokio().sleep(Duration::from_millis(1)).await;
+            }
+            log.status().scrub
+        }
+    };
+    assert_eq!(opened.log.status().scrub.passes, 0);
+    opened.log.scrub(crate::ScrubWish::Start).expect("open");
+    let running = until(|scrub| scrub.running).await;
+    assert!(running.extents_total > 0 && running.expected_end_ms > running.started_ms, "{running:?}");
+    opened.log.scrub(crate::ScrubWish::Stop).expect("open");
+    let stopped = until(|scrub| !scrub.running).await;
+    assert_eq!((stopped.passes, stopped.stopped), (0, 1), "{stopped:?}");
+    opened.log.close().await.expect("closes");
+    assert!(opened.log.scrub(crate::ScrubWish::Start).is_err());
 }

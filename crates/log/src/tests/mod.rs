@@ -6,6 +6,8 @@ mod copies;
 mod crashes;
 mod failures;
 mod harness;
+mod holds;
 mod model;
 mod random;
 mod twin;
+mod zones;

@@ -11,8 +11,8 @@ use steadfast_flow::{BoxFuture, Env};
 
 use super::harness::body;
 use crate::{
-    Applied, Applier, ChunkMove, CompactionOptions, Durability, ExtentUsage, Location, Log, LogError, LogOptions, Lsn,
-    Priority, Record, RecoveryReport,
+    Applied, Applier, ChunkMove, CompactionOptions, Durability, ExtentUsage, Hold, Location, Log, LogError, LogOptions,
+    Lsn, Priority, Record, RecoveryReport,
 };
 
 const PUT: u8 = 1;
@@ -49,9 +49,12 @@ struct Inner {
     /// During a replay: deleted keys, and the LSN it began from.
     replay: Option<(BTreeMap<u64, Lsn>, Lsn)>,
     log: Option<Log>,
+    holds: Vec<Hold>,
     deletes_dropped: BTreeSet<u64>,
     /// Key and seed of what is being written: its chunks are live although no record names them yet.
     writing: BTreeSet<(u64, u64)>,
+    /// How often such a chunk was asked for.
+    asked: u64,
 }
 
 /// The applier.
@@ -149,6 +152,10 @@ impl Applier for Model {
         usage.map(|(&(extent, epoch), &live_bytes)| ExtentUsage { extent, epoch, live_bytes }).collect()
     }
 
+    fn holds(&self) -> Vec<Hold> {
+        self.0.lock().holds.clone()
+    }
+
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
         let mut inner = self.0.lock();
         let (kind, key, _, _) = decode(head);
@@ -166,9 +173,10 @@ impl Applier for Model {
 
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool> {
         let (_, key, seed, _) = decode(head);
-        let inner = self.0.lock();
-        let live = inner.writing.contains(&(key, seed))
-            || inner.state.entries.get(&key).is_some_and(|e| e.chunks.contains(location));
+        let mut inner = self.0.lock();
+        let writing = inner.writing.contains(&(key, seed));
+        inner.asked += u64::from(writing);
+        let live = writing || inner.state.entries.get(&key).is_some_and(|e| e.chunks.contains(location));
         Box::pin(async move { live })
     }
 
@@ -197,6 +205,35 @@ impl Applier for Model {
     }
 }
 
+impl Model {
+    /// One that is given the records of a log from its beginning.
+    pub(super) fn replaying() -> Self {
+        Self(Mutex::new(Inner {
+            state: State::default(),
+            saved: State::default(),
+            replay: Some((BTreeMap::new(), 0)),
+            log: None,
+            holds: Vec::new(),
+            deletes_dropped: BTreeSet::new(),
+            writing: BTreeSet::new(),
+            asked: 0,
+        }))
+    }
+
+    /// Keys with versions and values, without where they lie.
+    pub(super) fn content(&self) -> BTreeMap<u64, (Lsn, u64)> {
+        self.0.lock().state.entries.iter().map(|(key, e)| (*key, (e.version, e.seed))).collect()
+    }
+
+    /// Each piece of each value: the value's seed, where the piece lies, its number.
+    pub(super) fn parts(&self) -> Vec<(u64, Location, u64)> {
+        let inner = self.0.lock();
+        let parts = |e: &Entry| if e.chunks.is_empty() { vec![e.at] } else { e.chunks.clone() };
+        let all = inner.state.entries.values().map(|e| (e.seed, parts(e)));
+        all.flat_map(|(seed, parts)| (0..).zip(parts).map(move |(i, at)| (seed, at, i))).collect()
+    }
+}
+
 /// A log with the model on it.
 pub(super) struct Kv {
     pub(super) log: Log,
@@ -218,14 +255,21 @@ pub(super) fn options() -> LogOptions {
 impl Kv {
     /// Opens from a saved state; the default one is nothing.
     pub(super) async fn open(disk: &MemDisk, saved: State, options: LogOptions) -> Self {
+        Self::open_holding(disk, saved, options, Vec::new()).await
+    }
+
+    /// The same, and there are these holds.
+    pub(super) async fn open_holding(disk: &MemDisk, saved: State, options: LogOptions, holds: Vec<Hold>) -> Self {
         let base = saved.lsn;
         let inner = Inner {
             state: saved.clone(),
             saved,
             replay: Some((BTreeMap::new(), base)),
             log: None,
+            holds,
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
+            asked: 0,
         };
         let model = Arc::new(Model(Mutex::new(inner)));
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -265,13 +309,33 @@ impl Kv {
         put
     }
 
+    /// Chunks of a put that is still going on; [`Kv::give_up`] ends it without a commit.
+    pub(super) async fn begin_chunks(&self, key: u64, seed: u64, lens: &[usize]) {
+        self.model.0.lock().writing.insert((key, seed));
+        for (i, len) in lens.iter().enumerate() {
+            self.chunk(key, seed, i as u64, *len).await.expect("a chunk");
+        }
+    }
+
+    pub(super) fn asked_while_writing(&self) -> u64 {
+        self.model.0.lock().asked
+    }
+
+    pub(super) fn give_up(&self, key: u64, seed: u64) {
+        self.model.0.lock().writing.remove(&(key, seed));
+    }
+
+    async fn chunk(&self, key: u64, seed: u64, at: u64, len: usize) -> Result<Location, LogError> {
+        let room = self.log.reserve(len as u64, Priority::Write, Duration::from_secs(10)).await?;
+        let mut chunk = self.log.chunk(len).await?;
+        chunk.put(&body(seed + at, len));
+        self.log.write_chunk(&room, encode(CHUNK, key, seed, &[]), chunk).await
+    }
+
     async fn put_with_chunks(&self, key: u64, seed: u64, lens: &[usize]) -> Result<(), LogError> {
         let mut chunks = Vec::new();
         for (i, len) in lens.iter().enumerate() {
-            let room = self.log.reserve(*len as u64, Priority::Write, Duration::from_secs(10)).await?;
-            let mut chunk = self.log.chunk(*len).await?;
-            chunk.put(&body(seed + i as u64, *len));
-            chunks.push(self.log.write_chunk(&room, encode(CHUNK, key, seed, &[]), chunk).await?);
+            chunks.push(self.chunk(key, seed, i as u64, *len).await?);
         }
         let head = encode(PUT, key, seed, &chunks);
         let room = self.log.reserve(head.len() as u64, Priority::Write, Duration::from_secs(10)).await?;
@@ -298,7 +362,7 @@ impl Kv {
 
     /// Keys with versions and values, without where they lie.
     pub(super) fn content(&self) -> BTreeMap<u64, (Lsn, u64)> {
-        self.state().entries.into_iter().map(|(key, e)| (key, (e.version, e.seed))).collect()
+        self.model.content()
     }
 
     pub(super) fn deletes_dropped(&self) -> usize {

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-use super::{Source, superdisk};
+use super::{Source, live, superdisk};
 
 /// How a value of the status becomes a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl Collector for StatusCollector {
             }
         }
         superdisk::encode(&mut encoder, &status)?;
+        live::encode(&mut encoder, &status)?;
         bounds(&mut encoder, &status)
     }
 }
@@ -183,6 +184,25 @@ pub const TABLE: &[Metric] = &[
     metric("/disk/stats/queue_depth", "disk_queue_depth", Gauge, "The bound on them"),
     metric("/disk/stats/pool_used_bytes", "disk_buffers_used_bytes", Gauge, "Buffers in use"),
     metric("/disk/stats/pool_limit_bytes", "disk_buffers_limit_bytes", Gauge, "The bound on them"),
+    metric(
+        "/disk/stats/oldest_read_ms",
+        "disk_oldest_read_seconds",
+        Timestamp,
+        "For how long the oldest read has been with its disk",
+    ),
+    metric(
+        "/disk/stats/oldest_write_ms",
+        "disk_oldest_write_seconds",
+        Timestamp,
+        "For how long the oldest write, flush or growing has been with its disk",
+    ),
+    metric(
+        "/disks_full",
+        "disks_full",
+        Gauge,
+        "Disks that refused new data for want of space, and have taken none since",
+    ),
+    metric("/disks_hanging", "disks_hanging", Gauge, "Disks that have not answered a request for 5 s or more"),
     metric("/disk/len_bytes", "pool_bytes", Gauge, "Size of the pool now"),
     metric("/disk/geometry/capacity_bytes", "pool_capacity_bytes", Gauge, "What the pool may grow to"),
     metric("/store/disks", "pool_disks", Count, "Disks of the pool"),
@@ -192,10 +212,34 @@ pub const TABLE: &[Metric] = &[
         Gauge,
         "Disks of the pool that are missing or take no writes",
     ),
+    metric("/store/moving/slots_done", "move_slots_done", Gauge, "Slots that have been moved to another disk"),
+    metric("/store/moving/slots_total", "move_slots", Gauge, "Slots that are to be moved, or were last"),
+    metric(
+        "/store/moving/copied",
+        "move_copied",
+        Gauge,
+        "Objects, uploads and parts copied by the move that goes on, or the last",
+    ),
+    metric("/store/moving/copied_bytes", "move_copied_bytes", Gauge, "Bytes of them"),
+    metric("/store/moving/bytes_total", "move_bytes", Gauge, "About how many bytes there were to be moved"),
+    metric("/store/moving/bytes_s_max", "move_bytes_per_second_max", Gauge, "The bound on bytes a second, 0 for none"),
+    metric(
+        "/store/moving/unmovable_total",
+        "move_unmovable",
+        Gauge,
+        "Objects that cannot be read and stay where they are",
+    ),
     metric("/store/buckets", "store_buckets", Gauge, "Buckets"),
     metric("/store/objects", "store_objects", Gauge, "Objects"),
     metric("/store/object_bytes", "store_object_bytes", Gauge, "Bytes of objects"),
     metric("/store/uploads", "store_uploads", Gauge, "Uploads in parts that are going on"),
+    metric("/store/channels", "store_channels", Gauge, "Channels in memory: those in use, and those used a moment ago"),
+    metric(
+        "/store/publications_expired",
+        "store_publications_expired",
+        Counter,
+        "Publications removed because their time was over",
+    ),
     metric("/store/pending_keys", "store_pending_keys", Gauge, "Keys with a change that is not yet confirmed"),
     metric("/store/applied_lsn", "store_applied_lsn", Gauge, "The last record in the index"),
     metric("/store/checkpoint_lsn", "store_checkpoint_lsn", Gauge, "The last record in the index on disk"),
@@ -226,8 +270,13 @@ pub const TABLE: &[Metric] = &[
     metric("/store/log/extents/sealed_body", "log_extents_sealed_body", Gauge, "Full body extents"),
     metric("/store/log/extents/live_commit_bytes", "log_live_commit_bytes", Gauge, "Live bytes in commit extents"),
     metric("/store/log/extents/live_body_bytes", "log_live_body_bytes", Gauge, "Live bytes in body extents"),
+    metric("/store/log/zones/open_zones", "log_zones_open", Gauge, "Zones being written, where the disk is zoned"),
+    metric("/store/log/zones/open_zones_max", "log_zones_open_limit", Gauge, "The device's bound on them; 0 for none"),
     metric("/store/log/read_damage", "log_read_damage", Counter, "Reads that found damage or could not read"),
     metric("/store/log/reads_healed", "log_reads_healed", Counter, "Reads that succeeded on a second try"),
+    metric("/store/snapshots", "snapshots", Count, "Snapshots"),
+    metric("/store/log/extents/held", "snapshot_extents", Gauge, "Extents that snapshots keep"),
+    metric("/store/log/extents/held_bytes", "snapshot_kept_bytes", Gauge, "Bytes that only snapshots keep"),
     metric("/store/log/compaction/recycled", "compaction_recycled_extents", Counter, "Extents won back"),
     metric(
         "/store/log/compaction/records_moved",
@@ -281,6 +330,19 @@ pub const TABLE: &[Metric] = &[
         "Extents verified in this pass, or in the last one",
     ),
     metric("/store/log/scrub/extents_total", "scrub_extents", Gauge, "Extents that this pass has to verify"),
+    metric("/store/log/scrub/paused", "scrub_paused", Gauge, "1 while a pass waits for its part of the day"),
+    metric(
+        "/store/log/scrub/expected_end_ms",
+        "scrub_expected_end_seconds",
+        Timestamp,
+        "When the pass will have ended, in seconds since 1970; 0 while there is none",
+    ),
+    metric(
+        "/store/log/scrub/next_ms",
+        "scrub_next_seconds",
+        Timestamp,
+        "When the next pass begins by the schedule; 0 while one goes on",
+    ),
     metric("/store/log/scrub/passes", "scrub_passes", Counter, "Passes completed"),
     metric(
         "/store/log/scrub/last_pass_ms",
@@ -292,6 +354,14 @@ pub const TABLE: &[Metric] = &[
     metric("/store/log/scrub/records", "scrub_records", Counter, "Records and chunks verified"),
     metric("/store/log/scrub/healed", "scrub_healed", Counter, "Extents that verified only on a second try"),
     metric("/store/log/scrub/damaged", "scrub_damaged", Counter, "Damages found, each counted once"),
+    metric("/live/users", "live_users", Gauge, "Users with sessions"),
+    metric("/live/subscriptions", "live_subscriptions", Gauge, "Subscriptions of all sessions"),
+    metric("/live/channels", "live_channels", Gauge, "Channels with subscribers"),
+    metric("/live/publications", "live_publications", Counter, "Publications accepted"),
+    metric("/live/deliveries", "live_deliveries", Counter, "Publications times the sessions that got them"),
+    metric("/live/queued_sessions", "live_queued_sessions", Gauge, "Sessions whose sockets take nothing more for now"),
+    metric("/live/queued_bytes", "live_queued_bytes", Gauge, "Bytes that wait for them"),
+    metric("/live/slow", "live_slow_disconnects", Counter, "Sessions that were ended because they did not read"),
 ];
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The admin port: health, metrics, status. It has no authentication and changes nothing.
 
 pub mod collect;
+pub mod live;
 pub mod metrics;
 pub mod superdisk;
 

@@ -57,40 +57,49 @@ pub const BY_LEG: [ByLeg; 3] = [
 /// The states of a fast leg, for the label `state`.
 pub const STATES: [&str; 6] = ["clean", "rebuilding", "stale", "missing", "foreign", "failed"];
 
-/// Puts them into the answer.
+/// Puts them into the answer, each with the disk as a label.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
-    let superdisk = &status["superdisk"];
-    if !superdisk.is_object() {
+    let all = status["superdisks"].as_array().map_or(&[][..], Vec::as_slice);
+    if all.is_empty() {
         return Ok(());
     }
-    let number = |field: &str| match &superdisk[field] {
+    let disk = |superdisk: &Value| superdisk["disk"].as_str().unwrap_or("?").to_owned();
+    let number = |superdisk: &Value, field: &str| match &superdisk[field] {
         Value::Bool(set) => Some(f64::from(u8::from(*set))),
         value => value.as_f64(),
     };
     for (field, name, counter, scale, help) in NUMBERS {
-        let Some(value) = number(field).map(|value| value * scale) else { continue };
-        if counter {
-            let to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(value).encode(to)?;
-        } else {
-            let to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            ConstGauge::new(value).encode(to)?;
+        let kind = if counter { MetricType::Counter } else { MetricType::Gauge };
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for superdisk in all {
+            let Some(value) = number(superdisk, field).map(|value| value * scale) else { continue };
+            let labels = [("disk", disk(superdisk))];
+            let to = family.encode_family(&labels)?;
+            if counter {
+                ConstCounter::new(value).encode(to)?;
+            } else {
+                ConstGauge::new(value).encode(to)?;
+            }
         }
     }
     for (name, help, legs) in BY_LEG {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (leg, field) in legs {
-            let Some(value) = number(field) else { continue };
-            let labels = [("leg", leg)];
-            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        for superdisk in all {
+            for (leg, field) in legs {
+                let Some(value) = number(superdisk, field) else { continue };
+                let labels = [("disk", disk(superdisk)), ("leg", leg.to_owned())];
+                ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+            }
         }
     }
     let help = "1 for the state that the fast leg is in, 0 for the others";
     let mut family = encoder.encode_descriptor("superdisk_fast_state", help, None, MetricType::Gauge)?;
-    for state in STATES {
-        let now = superdisk["fast"]["state"].as_str() == Some(state);
-        let labels = [("state", state)];
-        ConstGauge::new(f64::from(u8::from(now))).encode(family.encode_family(&labels)?)?;
+    for superdisk in all {
+        for state in STATES {
+            let now = superdisk["fast"]["state"].as_str() == Some(state);
+            let labels = [("disk", disk(superdisk)), ("state", state.to_owned())];
+            ConstGauge::new(f64::from(u8::from(now))).encode(family.encode_family(&labels)?)?;
+        }
     }
     Ok(())
 }
@@ -128,18 +137,22 @@ mod tests {
     #[test]
     fn a_super_disk_is_told_of_by_leg_and_state() {
         let out = metrics(
-            serde_json::json!({"superdisk": {"fast": {"state": "rebuilding"}, "degraded": true, "hedge_us": 2500,
-            "reads_fast": 9, "reads_durable": 2, "healed_fast": 3, "healed_durable": 0, "heal_failures": 1}}),
+            serde_json::json!({"superdisks": [{"disk": "/dev/a", "fast": {"state": "rebuilding"}, "degraded": true, "hedge_us": 2500,
+            "reads_fast": 9, "reads_durable": 2, "healed_fast": 3, "healed_durable": 0, "heal_failures": 1},
+            {"disk": "/dev/b", "fast": {"state": "clean"}, "degraded": false, "reads_fast": 4}]}),
         );
         for line in [
-            "steadfast_superdisk_degraded 1.0",
-            "steadfast_superdisk_hedge_seconds 0.0025",
-            "steadfast_superdisk_reads_total{leg=\"fast\"} 9.0",
-            "steadfast_superdisk_reads_total{leg=\"durable\"} 2.0",
-            "steadfast_superdisk_healed_total{leg=\"fast\"} 3.0",
-            "steadfast_superdisk_heal_failures_total 1.0",
-            "steadfast_superdisk_fast_state{state=\"rebuilding\"} 1.0",
-            "steadfast_superdisk_fast_state{state=\"clean\"} 0.0",
+            "steadfast_superdisk_degraded{disk=\"/dev/a\"} 1.0",
+            "steadfast_superdisk_degraded{disk=\"/dev/b\"} 0.0",
+            "steadfast_superdisk_hedge_seconds{disk=\"/dev/a\"} 0.0025",
+            "steadfast_superdisk_reads_total{disk=\"/dev/a\",leg=\"fast\"} 9.0",
+            "steadfast_superdisk_reads_total{disk=\"/dev/b\",leg=\"fast\"} 4.0",
+            "steadfast_superdisk_reads_total{disk=\"/dev/a\",leg=\"durable\"} 2.0",
+            "steadfast_superdisk_healed_total{disk=\"/dev/a\",leg=\"fast\"} 3.0",
+            "steadfast_superdisk_heal_failures_total{disk=\"/dev/a\"} 1.0",
+            "steadfast_superdisk_fast_state{disk=\"/dev/a\",state=\"rebuilding\"} 1.0",
+            "steadfast_superdisk_fast_state{disk=\"/dev/a\",state=\"clean\"} 0.0",
+            "steadfast_superdisk_fast_state{disk=\"/dev/b\",state=\"clean\"} 1.0",
         ] {
             assert!(out.lines().any(|l| l == line), "{line} is missing in:\n{out}");
         }

@@ -1,11 +1,15 @@
 //! `steadfast disk`.
 
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::status::ask;
 use super::{DataArgs, Failure};
 use crate::config::Config;
+use crate::control::{Command, client};
 use crate::datadir::DataDir;
 use crate::disks::contents::{Contents, look};
 use crate::disks::plan::{Role, role};
@@ -14,7 +18,10 @@ use crate::report::size;
 
 /// Arguments of `disk`.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  steadfast disk list --data /var/lib/steadfast")]
+#[command(
+    after_help = "Examples:\n  steadfast disk list --data /var/lib/steadfast\n  steadfast disk add /dev/sdx --data /var/lib/steadfast\n  \
+steadfast disk drain /dev/sdb --data /var/lib/steadfast"
+)]
 pub struct DiskArgs {
     #[command(subcommand)]
     command: DiskCommand,
@@ -24,6 +31,76 @@ pub struct DiskArgs {
 enum DiskCommand {
     /// Show every disk of a pool: its role, its state, what it holds.
     List(ListArgs),
+    /// Take a disk into the pool of a running server, and move its share of the objects there.
+    Add(AddArgs),
+    /// Move all that a disk has to the others, then take it out of the pool.
+    Drain(DrainArgs),
+    /// Take a disk into the pool in place of another: all that one has is moved, then it is taken out.
+    Replace(ReplaceArgs),
+    /// Go on with moving objects where that has failed.
+    Resume(ResumeArgs),
+}
+
+const WHILE: &str = "A running server does it, while it goes on serving: reads and writes see nothing of it. Ctrl-C ends the watching, not the work; a restart of the \
+server goes on with it. How far it is: `steadfast status`. Nothing is changed on a disk that holds anything.\n\n";
+
+/// How to wait.
+#[derive(Args, Debug)]
+struct WaitArgs {
+    #[command(flatten)]
+    data: DataArgs,
+
+    /// Return when the work has begun, not when it is done
+    #[arg(long)]
+    no_wait: bool,
+
+    /// Print how far it is and the result as JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `disk add`.
+#[derive(Args, Debug)]
+#[command(after_help = format!("{WHILE}Example:\n  steadfast disk add /dev/sdx --data /var/lib/steadfast"))]
+struct AddArgs {
+    /// The disk: a blank block device, or a file that is not there yet
+    path: PathBuf,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+/// Arguments of `disk drain`.
+#[derive(Args, Debug)]
+#[command(after_help = format!("{WHILE}Example:\n  steadfast disk drain /dev/sdb --data /var/lib/steadfast"))]
+struct DrainArgs {
+    /// The disk, as `steadfast status` names it, or its UUID
+    disk: String,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+/// Arguments of `disk replace`.
+#[derive(Args, Debug)]
+#[command(after_help = format!("{WHILE}Example:\n  steadfast disk replace /dev/sdb /dev/sdx --data /var/lib/steadfast"))]
+struct ReplaceArgs {
+    /// The disk that leaves, as `steadfast status` names it, or its UUID
+    old: String,
+
+    /// The disk that comes: a blank block device, or a file that is not there yet
+    new: PathBuf,
+
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+/// Arguments of `disk resume`.
+#[derive(Args, Debug)]
+#[command(after_help = format!("{WHILE}Example:\n  steadfast disk resume --data /var/lib/steadfast"))]
+struct ResumeArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 /// Arguments of `disk list`.
@@ -48,7 +125,63 @@ struct ListArgs {
 
 /// Runs it.
 pub fn run(args: DiskArgs) -> Result<(), Failure> {
-    let DiskCommand::List(args) = args.command;
+    match args.command {
+        DiskCommand::List(args) => list(&args),
+        DiskCommand::Add(args) => {
+            let wait = !args.wait.no_wait;
+            change(&args.wait, &Command::DiskAdd { path: absolute(&args.path)?, wait })
+        }
+        DiskCommand::Drain(args) => {
+            change(&args.wait, &Command::DiskDrain { disk: args.disk, wait: !args.wait.no_wait })
+        }
+        DiskCommand::Replace(args) => {
+            let wait = !args.wait.no_wait;
+            change(&args.wait, &Command::DiskReplace { old: args.old, new: absolute(&args.new)?, wait })
+        }
+        DiskCommand::Resume(args) => change(&args.wait, &Command::DiskResume { wait: !args.wait.no_wait }),
+    }
+}
+
+/// The server's own directory is another than ours.
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Tells the server, and shows how far it is.
+fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
+    let config = args.data.load(&[])?;
+    let terminal = !args.json && std::io::stderr().is_terminal();
+    if terminal && !args.no_wait {
+        eprintln!("Ctrl-C ends the watching, not the work.");
+    }
+    let done = client::ask(&config.data.dir, command, |progress| {
+        if args.json {
+            println!("{}", json!({"progress": progress}));
+        } else if terminal && let Some(line) = words::moving(progress) {
+            eprint!("\r\x1b[K{line}");
+        }
+    });
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    let done = done?;
+    if args.json {
+        println!("{}", json!({"done": done}));
+        return Ok(());
+    }
+    match words::moving(&done["moved"]) {
+        Some(line) => println!("Done: {line}"),
+        None => println!("Begun; `steadfast status` says how far it is."),
+    }
+    if let (false, Some(line)) = (args.no_wait, done["configure"].as_str()) {
+        println!(
+            "Put this into [data] of the configuration, in place of what it says of disks (a restart finds them without it too):\n  {line}"
+        );
+    }
+    Ok(())
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
     let listed = match &args.admin {
         Some(url) => running(url)?,
         None => {
@@ -79,38 +212,39 @@ pub fn run(args: DiskArgs) -> Result<(), Failure> {
 /// What a server says.
 fn running(url: &str) -> Result<Value, String> {
     let status = ask(url)?;
-    Ok(json!({"running": true, "disks": status["disks"], "superdisk": status["superdisk"]}))
+    Ok(json!({"running": true, "disks": status["disks"], "superdisks": status["superdisks"]}))
 }
 
 /// What the disks themselves say.
 fn offline(config: &Config) -> Value {
     let mut rows = Vec::new();
-    let many = config.disk_paths();
-    let durable = if many.is_empty() { config.pool_paths() } else { many.clone() };
-    for (kind, paths) in [(Role::Durable, durable), (Role::Fast, config.fast_paths())] {
-        for (index, path) in paths.iter().enumerate() {
-            let found = look(path);
-            let state = match (&found.contents, kind, paths.len()) {
-                (Contents::Pool { .. }, Role::Durable, 1) | (Contents::FastLeg { .. }, Role::Fast, 1) => "ready",
-                (Contents::Pool { .. }, Role::Durable, _) if !many.is_empty() => "ready",
-                (Contents::StripeMember { .. }, Role::Durable, _) if !many.is_empty() => "foreign",
-                (Contents::StripeMember { .. }, _, 2..) => "ready",
-                (Contents::Absent, ..) => "missing",
-                (Contents::Blank, ..) => "blank",
-                (Contents::Unreadable { .. }, ..) => "failed",
-                _ => "foreign",
-            };
-            rows.push(json!({
-                "role": kind,
-                "index": index,
-                "count": paths.len(),
-                "path": path,
-                "device": found.device,
-                "size_bytes": found.size_bytes,
-                "state": state,
-                "holds": found.contents.to_string(),
-                "contents": found.contents,
-            }));
+    let sets = config.disk_sets();
+    for (number, set) in sets.iter().enumerate() {
+        for (kind, paths) in [(Role::Durable, &set.durable), (Role::Fast, &set.fast)] {
+            for (index, path) in paths.iter().enumerate() {
+                let found = look(path);
+                let state = match (&found.contents, kind, paths.len()) {
+                    (Contents::Pool { .. }, Role::Durable, 1) | (Contents::FastLeg { .. }, Role::Fast, 1) => "ready",
+                    (Contents::StripeMember { .. }, _, 2..) => "ready",
+                    (Contents::Absent, ..) => "missing",
+                    (Contents::Blank, ..) => "blank",
+                    (Contents::Unreadable { .. }, ..) => "failed",
+                    _ => "foreign",
+                };
+                rows.push(json!({
+                    "disk": number,
+                    "disks": sets.len(),
+                    "role": kind,
+                    "index": index,
+                    "count": paths.len(),
+                    "path": path,
+                    "device": found.device,
+                    "size_bytes": found.size_bytes,
+                    "state": state,
+                    "holds": found.contents.to_string(),
+                    "contents": found.contents,
+                }));
+            }
         }
     }
     json!({"running": false, "disks": rows})
@@ -123,11 +257,12 @@ fn table(listed: &Value) -> String {
         let text = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
         let number = |key: &str| row[key].as_u64().unwrap_or_default();
         let kind = if row["role"] == json!(Role::Fast) { Role::Fast } else { Role::Durable };
-        let name = role(kind, number("index") as usize, number("count") as usize);
+        let nth = |of: &str, count: &str| (number(of) as usize, number(count) as usize);
+        let name = role(kind, nth("index", "count"), nth("disk", "disks"));
         let device = if row["device"] == Value::Bool(true) { "block device" } else { "file" };
         let holds = row["holds"].as_str().unwrap_or_default();
         let line = format!(
-            "{name:<18} {:<28} {device:<13} {:>10}  {:<11} {holds}",
+            "{name:<24} {:<28} {device:<13} {:>10}  {:<11} {holds}",
             text("path"),
             size(number("size_bytes")),
             text("state")
@@ -135,7 +270,7 @@ fn table(listed: &Value) -> String {
         out.push_str(line.trim_end());
         out.push('\n');
     }
-    if let Some(line) = words::line_in(&listed["superdisk"]) {
+    for line in words::lines_in(&listed["superdisks"]) {
         out.push_str(&format!("super-disk: {line}\n"));
     }
     out
@@ -148,10 +283,18 @@ mod tests {
     #[test]
     fn whatever_a_server_says_gives_a_table() {
         assert_eq!(table(&json!({})), "");
-        let listed = json!({"disks": [{"role": "fast", "index": 1, "count": 2, "path": "/dev/x", "device": true,
-            "size_bytes": 1 << 30, "state": "rebuilding"}, 7],
-            "superdisk": {"fast": {"state": "rebuilding"}, "configured": true, "regions_clean": 1, "regions_total": 4}});
+        let superdisk = |disk| json!({"disk": disk, "fast": {"state": "rebuilding"}, "configured": true, "regions_clean": 1, "regions_total": 4});
+        let mut listed = json!({"disks": [{"role": "fast", "index": 1, "count": 2, "path": "/dev/x", "device": true,
+            "size_bytes": 1 << 30, "state": "rebuilding"}, 7], "superdisks": [superdisk("/dev/p")]});
         let text = table(&listed);
         assert!(text.contains("fast leg, 2 of 2") && text.contains("1 GiB") && text.contains("25 %"), "{text}");
+        assert!(!text.contains("/dev/p"), "the only one needs no name: {text}");
+        listed["superdisks"] = json!([superdisk("/dev/p"), superdisk("/dev/q")]);
+        (listed["disks"][0]["disk"], listed["disks"][0]["disks"]) = (json!(1), json!(2));
+        let text = table(&listed);
+        assert!(
+            text.contains("fast leg of 2, 2 of 2") && text.contains("super-disk: /dev/q: fast leg rebuilding"),
+            "{text}"
+        );
     }
 }

@@ -1,25 +1,22 @@
 //! `steadfast format`.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use clap::Args;
 use serde_json::json;
-use steadfast_disk::{Disk, Stripe, StripeOptions};
 use steadfast_flow::Env;
-use steadfast_log::Log;
 
 use super::{DataArgs, Failure};
 use crate::config::Config;
 use crate::datadir::DataDir;
-use crate::disks::open::{Disks, Taking, open_file};
-use crate::disks::plan::{Plan, Planned, Role, Scope};
-use crate::serve::{engine, many};
+use crate::disks::make;
+use crate::disks::making::{self, Begun};
+use crate::disks::open::{Disks, Taking};
+use crate::disks::plan::{Plan, Scope};
+use crate::serve::many;
 
 /// Arguments of `format`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A pool in a file is also made by the first `serve`, and so are the files of a fast leg. Block devices and stripes are \
+    after_help = "A pool in files is also made by the first `serve`, and so are the files of fast legs. Block devices and stripes are \
 made here, once. Nothing that holds something is used without --force; --dry-run shows what would be made, and ends with 3 if something \
 stands in its way.\n\n\
 Examples:\n  steadfast format --data /var/lib/steadfast --set data.pool=/dev/nvme1n1\n  \
@@ -42,7 +39,7 @@ pub struct FormatArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Only the fast disks of a super-disk, for a pool that is there: the pool is not touched
+    /// Only the fast disks, for a pool that is there: the pool is not touched
     #[arg(long)]
     fast_only: bool,
 
@@ -59,19 +56,18 @@ pub struct FormatArgs {
 pub fn run(args: FormatArgs) -> Result<(), Failure> {
     let flags = [("--size", "data.pool_size", args.size), ("--extent-size", "data.extent_size", args.extent_size)];
     let config = args.data.load(&flags)?;
-    let scope = Scope { pool: !args.fast_only, force: args.force };
-    if args.fast_only && config.superdisk.fast.0.is_empty() {
-        return Err("--fast-only: superdisk.fast names no disk".into());
+    if args.fast_only && config.disk_sets().iter().all(|set| set.fast.is_empty()) {
+        return Err("--fast-only: the configuration names no fast disk".into());
     }
-    if !config.data.disks.0.is_empty() {
-        if args.dry_run || args.json {
-            return Err("--dry-run and --json do not know data.disks yet".into());
+    let begun = match making::begun(&config)? {
+        Begun::Forced if !args.force => {
+            return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold what they held before. --force \
+                        overwrites them all"
+                .into());
         }
-        let data = DataDir::create(&config.data.dir)?;
-        super::block_on(format_many(&config, &data, args.force))?;
-        println!("a new pool of {} disks", config.data.disks.0.len());
-        return Ok(());
-    }
+        begun => begun == Begun::Yes && !args.fast_only,
+    };
+    let scope = Scope { pool: !args.fast_only, force: args.force, begun };
     if args.dry_run {
         let plan = Plan::make(&config, scope)?;
         show(&plan, args.json)?;
@@ -89,17 +85,17 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     super::block_on(format(&config, &data, &plan, scope))?;
     show(&plan, args.json)?;
     if !args.json {
-        println!("{}", if args.fast_only { "a new fast leg; the next start fills it" } else { "a new pool" });
+        let disks = config.disk_sets().len();
+        println!(
+            "{}",
+            match (args.fast_only, disks) {
+                (true, _) => "new fast legs; the next start fills them".to_owned(),
+                (false, 1) => "a new pool".to_owned(),
+                (false, _) => format!("a new pool of {disks} disks"),
+            }
+        );
     }
     Ok(())
-}
-
-async fn format_many(config: &Config, data: &DataDir, force: bool) -> Result<(), String> {
-    // What they said was of the old pools.
-    for index in many::indexes(data)? {
-        std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
-    }
-    many::make(config, &Env::tokio(), &config.disk_paths(), force).await
 }
 
 fn show(plan: &Plan, as_json: bool) -> Result<(), Failure> {
@@ -113,92 +109,38 @@ fn show(plan: &Plan, as_json: bool) -> Result<(), Failure> {
 
 async fn format(config: &Config, data: &DataDir, plan: &Plan, scope: Scope) -> Result<(), String> {
     let env = Env::tokio();
-    let of = |role: Role| plan.disks.iter().filter(|disk| disk.role == role).collect::<Vec<_>>();
-    let fast = of(Role::Fast);
-    for disk in fast.iter().filter(|disk| !disk.found.device && !disk.found.contents.is_empty()) {
-        remove_file(disk)?;
-    }
     if scope.pool {
-        make_durable(config, data, &of(Role::Durable), scope, &env).await?;
-    }
-    if fast.is_empty() {
-        return Ok(());
-    }
-    // Makes the two legs a pair.
-    let disks = Disks::open(config, &env, Taking::All).await?;
-    let made = disks.superdisk();
-    disks.close().await;
-    match made.as_ref().and_then(|fast| fast.why()) {
-        Some(why) => Err(format!("the fast leg could not be made: {why}")),
-        None => Ok(()),
-    }
-}
-
-async fn make_durable(
-    config: &Config,
-    data: &DataDir,
-    disks: &[&Planned],
-    scope: Scope,
-    env: &Env,
-) -> Result<(), String> {
-    match disks {
-        [one] if !one.found.device => engine::create(&one.path, config, env).await?,
-        disks => {
-            let limit = config.data.pool_size.map(|size| size.0);
-            let mut opened = Vec::new();
-            for disk in disks {
-                opened.push(open_file(&disk.path, config, env, limit, !disk.found.device).await?);
+        if config.is_many() {
+            making::begin(config, data, scope.force)?;
+        }
+        // What they said was of old pools.
+        for index in many::indexes(data)?.into_iter().chain([data.index()]) {
+            match std::fs::remove_dir_all(&index) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {e}", index.display()))?,
+                _ => {}
             }
-            let pool = match &opened[..] {
-                [one] => one.clone(),
-                all => {
-                    Stripe::format(all, env, &StripeOptions::default(), scope.force)
-                        .await
-                        .map_err(|e| e.to_string())?;
-                    Stripe::open(opened).await.map_err(|e| e.to_string())?
-                }
-            };
-            make_pool(&pool, config, env, scope.force).await?;
         }
     }
-    // What it said was of the old pool.
-    match std::fs::remove_dir_all(data.index()) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {e}", data.index().display())),
-        _ => Ok(()),
+    make::format(config, plan, scope, &env).await?;
+    if !config.is_many() {
+        return pair(config, &env).await;
     }
+    if !scope.pool {
+        return many::pair(config, &env).await;
+    }
+    many::found(config, &env).await?;
+    making::end(data)
 }
 
-async fn make_pool(pool: &Arc<dyn Disk>, config: &Config, env: &Env, force: bool) -> Result<(), String> {
-    if force && pool.len() >= HEAD_BYTES {
-        // The mark of an older pair would stay beside the new superblock.
-        wipe(pool, HEAD_BYTES).await?;
+/// Makes the legs of a super-disk a pair, where there are two.
+async fn pair(config: &Config, env: &Env) -> Result<(), String> {
+    for set in config.disk_sets().into_iter().filter(|set| !set.fast.is_empty()) {
+        let disks = Disks::open(config, &set, env, Taking::All).await?;
+        let made = disks.superdisk();
+        disks.close().await;
+        if let Some(why) = made.as_ref().and_then(|fast| fast.why()) {
+            return Err(format!("the fast leg could not be made: {why}"));
+        }
     }
-    Log::format(pool, env, &engine::format_options(config, force))
-        .await
-        .map(|_| ())
-        .map_err(|e| format!("{}: {e}", pool.describe()))
-}
-
-/// Where the pool's own head ends.
-const HEAD_BYTES: u64 = 1 << 20;
-
-/// Takes away the fast leg's files, which are made anew.
-fn remove_file(disk: &Planned) -> Result<(), String> {
-    match std::fs::remove_file(&disk.path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {e}", disk.path.display())),
-        _ => Ok(()),
-    }
-}
-
-async fn wipe(disk: &Arc<dyn Disk>, bytes: u64) -> Result<(), String> {
-    let fail = |e: std::io::Error| format!("{}: {e}", disk.describe());
-    let zeros = Bytes::from(vec![0u8; 1 << 20]);
-    let end = bytes.min(disk.len());
-    let mut at = 0;
-    while at < end {
-        let len = (end - at).min(zeros.len() as u64);
-        disk.write(at, zeros.slice(..len as usize)).await.map_err(fail)?;
-        at += len;
-    }
-    disk.flush().await.map_err(fail)
+    Ok(())
 }

@@ -5,8 +5,10 @@ mod format;
 mod options;
 mod probe;
 mod progress;
+mod scrub;
 mod serve;
 mod simulate;
+mod snapshot;
 mod status;
 mod verify;
 
@@ -51,6 +53,10 @@ enum Command {
     Format(format::FormatArgs),
     /// The disks of a pool.
     Disk(disk::DiskArgs),
+    /// Snapshots of everything: made, exported, restored.
+    Snapshot(snapshot::SnapshotArgs),
+    /// Verify everything stored in a running server: begin, end, show.
+    Scrub(scrub::ScrubArgs),
 }
 
 /// Why a command ended without having done what was asked.
@@ -87,6 +93,8 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Format(args) => format::run(args),
         Command::Disk(args) => disk::run(args),
+        Command::Snapshot(args) => snapshot::run(args),
+        Command::Scrub(args) => scrub::run(&args),
     };
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),

@@ -25,6 +25,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<String>,
 
+    /// Address of the live port; empty for none [default: 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDRESS")]
+    live_listen: Option<String>,
+
+    /// Configuration file of Centrifugo's (JSON or TOML), for the live door
+    #[arg(long, value_name = "FILE")]
+    live_config: Option<String>,
+
     /// Log lines as text or json
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
@@ -43,6 +51,8 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = args.data.load(&[
         ("--s3-listen", "s3.listen", args.s3_listen),
         ("--admin-listen", "admin.listen", args.admin_listen),
+        ("--live-listen", "live.listen", args.live_listen),
+        ("--live-config", "live.config", args.live_config),
         ("--log-format", "output.format", args.log_format),
         ("--log-level", "output.level", args.log_level),
     ])?;

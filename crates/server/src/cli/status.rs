@@ -2,21 +2,27 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
 
 use super::Failure;
+use crate::control::{Command, client};
 
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit code 3 when the server answers but is not ready.\n\n\
-Example:\n  steadfast status --admin http://127.0.0.1:9001")]
+Examples:\n  steadfast status --data /var/lib/steadfast\n  steadfast status --admin http://127.0.0.1:9001 --json")]
 pub struct StatusArgs {
     /// URL of the server's admin port
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9001")]
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9001", conflicts_with = "data")]
     admin: String,
+
+    /// Data directory of a server on this machine, instead of its admin port
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
 
     /// Print the server's whole status as JSON
     #[arg(long)]
@@ -31,7 +37,10 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Runs it.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let status = ask(&args.admin)?;
+    let status = match &args.data {
+        Some(dir) => client::ask(dir, &Command::Status {}, |_| {})?,
+        None => ask(&args.admin)?,
+    };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {

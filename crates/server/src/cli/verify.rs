@@ -1,7 +1,6 @@
 //! `steadfast verify`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
@@ -13,11 +12,10 @@ use steadfast_store::{Names, named_chunks};
 
 use super::progress::Progress;
 use super::{DataArgs, Failure};
-use crate::config::Config;
+use crate::config::{Config, DiskSet};
 use crate::datadir::DataDir;
 use crate::disks::open::{open_durable, open_fast_alone};
 use crate::report::size;
-use crate::serve;
 
 /// Arguments of `verify`.
 #[derive(Args, Debug)]
@@ -48,42 +46,92 @@ const SHOWN_MAX: usize = 50;
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     let data = DataDir::open(&config.data.dir)?;
-    if args.fast && config.superdisk.fast.0.is_empty() {
-        return Err("--fast: superdisk.fast names no disk".into());
+    let sets = config.disk_sets();
+    if args.fast && sets.iter().all(|set| set.fast.is_empty()) {
+        return Err("--fast: the configuration names no fast disk".into());
     }
-    if !config.data.disks.0.is_empty() {
-        return many(&config, args.json);
-    }
-    let paths: Vec<String> = config.pool_paths().iter().map(|path| path.display().to_string()).collect();
-    let path = std::path::PathBuf::from(paths.join(", "));
-    let (report, names, fast) = super::block_on(async {
+    let checked = super::block_on(async {
         let env = Env::tokio();
-        // The durable leg alone: what is promised is there.
-        let disk = open_durable(&config, &env).await?;
-        let (report, names) = verify(&disk, &path, env.clone()).await?;
-        let fast = if args.fast { Some(compare(&disk, &config, &env).await?) } else { None };
-        Ok((report, names, fast))
+        let mut checked = Vec::new();
+        for set in &sets {
+            checked.push((set.name(), check(&config, set, args.fast, &env).await));
+        }
+        Ok::<_, String>(checked)
     })?;
     drop(data);
-    if args.json {
-        let mut shown = as_value(&report, &names)?;
-        if let Some(fast) = &fast {
+    let clean = checked.iter().all(|(_, one)| one.as_ref().is_ok_and(Checked::is_clean));
+    if config.is_many() {
+        show_many(&checked, args.json)?;
+    } else if let Some((name, one)) = checked.into_iter().next() {
+        let one = one?;
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&one.as_value()?)?);
+        } else {
+            one.print(&name);
+        }
+    }
+    if clean { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// What was found on the disks of one log.
+struct Checked {
+    report: VerifyReport,
+    names: Names,
+    fast: Option<Comparison>,
+}
+
+impl Checked {
+    fn is_clean(&self) -> bool {
+        self.report.is_clean() && self.fast.as_ref().is_none_or(|fast| fast.differing_blocks == 0)
+    }
+
+    fn as_value(&self) -> Result<Value, Failure> {
+        let mut shown = as_value(&self.report, &self.names)?;
+        if let Some(fast) = &self.fast {
             shown["fast"] = json!(fast);
         }
-        println!("{}", serde_json::to_string_pretty(&shown)?);
-    } else {
-        print(&path, &report, &names);
-        if let Some(fast) = &fast {
+        Ok(shown)
+    }
+
+    fn print(&self, name: &str) {
+        print(name, &self.report, &self.names);
+        if let Some(fast) = &self.fast {
             print_fast(fast);
         }
     }
-    let same = fast.is_none_or(|fast| fast.differing_blocks == 0);
-    if report.is_clean() && same { Ok(()) } else { Err(Failure::Found) }
+}
+
+fn show_many(checked: &[(String, Result<Checked, String>)], as_json: bool) -> Result<(), Failure> {
+    let mut shown = Vec::new();
+    for (name, one) in checked {
+        match one {
+            Ok(one) if as_json => {
+                let value = one.as_value()?;
+                shown.push(json!({"path": name, "report": value, "fast": value["fast"]}));
+            }
+            Err(why) if as_json => shown.push(json!({"path": name, "error": why})),
+            Ok(one) => one.print(name),
+            Err(why) => println!("{name}: {why}: NOT VERIFIED"),
+        }
+    }
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
+    }
+    Ok(())
+}
+
+/// Reads all that is on the disks of one log.
+async fn check(config: &Config, set: &DiskSet, fast: bool, env: &Env) -> Result<Checked, String> {
+    // The durable leg alone: what is promised is there.
+    let disk = open_durable(config, set, env).await?;
+    let (report, names) = verify(&disk, &set.name(), env.clone()).await?;
+    let fast = if fast && !set.fast.is_empty() { Some(compare(&disk, config, set, env).await?) } else { None };
+    Ok(Checked { report, names, fast })
 }
 
 /// Compares the fast leg with the durable one.
-async fn compare(durable: &Arc<dyn Disk>, config: &Config, env: &Env) -> Result<Comparison, String> {
-    let fast = open_fast_alone(config, env).await?;
+async fn compare(durable: &Arc<dyn Disk>, config: &Config, set: &DiskSet, env: &Env) -> Result<Comparison, String> {
+    let fast = open_fast_alone(config, set, env).await?;
     let mut progress = Progress::new(env.clone());
     let show = |done: u64, total: u64| progress.show("comparing", done as f64 / total.max(1) as f64);
     let found = Superdisk::compare(durable, &fast, show).await;
@@ -107,7 +155,7 @@ fn print_fast(fast: &Comparison) {
 }
 
 /// Reads all that is on a disk.
-async fn verify(disk: &Arc<dyn Disk>, path: &Path, env: Env) -> Result<(VerifyReport, Names), String> {
+async fn verify(disk: &Arc<dyn Disk>, name: &str, env: Env) -> Result<(VerifyReport, Names), String> {
     let mut progress = Progress::new(env);
     let mut names = Names::default();
     let named = |head: &[u8], body: &[u8]| {
@@ -119,39 +167,7 @@ async fn verify(disk: &Arc<dyn Disk>, path: &Path, env: Env) -> Result<(VerifyRe
     })
     .await;
     progress.clear();
-    report.map(|report| (report, names)).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// Verifies each disk of a pool of several.
-fn many(config: &Config, as_json: bool) -> Result<(), Failure> {
-    let reports = super::block_on(async {
-        let env = Env::tokio();
-        let mut reports = Vec::new();
-        for (path, disk) in serve::many::Disks::open(config, &env).await.iter() {
-            let report = match disk {
-                Ok(disk) => verify(disk, path, env.clone()).await,
-                Err(why) => Err(format!("{}: {why}", path.display())),
-            };
-            reports.push((path.clone(), report));
-        }
-        Ok::<_, String>(reports)
-    })?;
-    let mut shown = Vec::new();
-    for (path, report) in &reports {
-        match report {
-            Ok((report, names)) if as_json => {
-                shown.push(json!({"path": path, "report": as_value(report, names)?}));
-            }
-            Err(why) if as_json => shown.push(json!({"path": path, "error": why})),
-            Ok((report, names)) => print(path, report, names),
-            Err(why) => println!("{why}: NOT VERIFIED"),
-        }
-    }
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
-    }
-    let clean = reports.iter().all(|(_, report)| report.as_ref().is_ok_and(|(report, _)| report.is_clean()));
-    if clean { Ok(()) } else { Err(Failure::Found) }
+    report.map(|report| (report, names)).map_err(|e| format!("{name}: {e}"))
 }
 
 fn as_value(report: &VerifyReport, names: &Names) -> Result<Value, Failure> {
@@ -167,7 +183,7 @@ fn subjects(damage: &steadfast_log::check::Damage, names: &Names) -> BTreeSet<St
     damage.heads.iter().map(|head| names.describe(head)).collect()
 }
 
-fn print(path: &Path, report: &steadfast_log::VerifyReport, names: &Names) {
+fn print(name: &str, report: &steadfast_log::VerifyReport, names: &Names) {
     for damage in report.damage.iter().take(SHOWN_MAX) {
         let lsns = damage.lsns.map(|(first, last)| format!(", LSN {first} to {last}")).unwrap_or_default();
         println!("damage: extent {} at {}, {}{lsns}: {}", damage.extent, damage.offset, size(damage.len), damage.what);
@@ -181,8 +197,7 @@ fn print(path: &Path, report: &steadfast_log::VerifyReport, names: &Names) {
     }
     let found = if report.is_clean() { "no damage".to_owned() } else { format!("{} DAMAGED", report.damage_total) };
     println!(
-        "{}: {found}; {} records in {} frames, {} read, LSN {} the last",
-        path.display(),
+        "{name}: {found}; {} records in {} frames, {} read, LSN {} the last",
         report.counts.records,
         report.counts.frames,
         size(report.counts.read_bytes),

@@ -3,21 +3,29 @@
 //! Unknown keys are refused with the nearest known one named; a wrong value is reported with its place and with what is
 //! expected. All settings are declared once, here; the dump and the reference in `docs/operations.md` come from the same list.
 
+mod disks;
 mod error;
+mod live;
 mod schema;
-mod setting;
+pub(crate) mod setting;
 mod settings;
+mod window;
 
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
+use crate::disks::remembered;
+pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use error::{ConfigError, nearest};
+pub(crate) use live::of_file as live_of_file;
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, parse_duration};
 
+pub use window::TimeOfDay;
+
 pub use settings::{
-    AdminSection, Config, DataSection, LimitsSection, LogSection, OutputSection, S3Section, ServerSection,
+    AdminSection, Config, DataSection, LimitsSection, LiveSection, LogSection, OutputSection, S3Section, ServerSection,
     StoreSection, SuperdiskSection, TlsSection,
 };
 
@@ -57,10 +65,17 @@ impl Config {
                 return Err(error.at(text, section.span().start));
             }
             for (key, value) in keys {
+                if name == "live" && matches!(value.get_ref(), DeValue::Table(_)) {
+                    // Centrifugo's own: read together below.
+                    continue;
+                }
                 self.set(name, key.get_ref(), Input::Value(value.get_ref())).map_err(|e| {
                     let place = if matches!(e, SetError::Value(_)) { value.span() } else { key.span() };
                     describe(name, key.get_ref(), e).at(text, place.start)
                 })?;
+            }
+            if name == "live" {
+                self.channels = live::tables_of(text).map_err(|e| e.at(text, section.span().start))?;
             }
         }
         Ok(())
@@ -135,7 +150,14 @@ impl Config {
                 self.s3.listen
             )));
         }
-        if !self.data.disks.0.is_empty() && self.data.pool.is_some() {
+        if let Some(live) = self.live.listen.filter(|live| live.port() != 0)
+            && (live == self.s3.listen || live == self.admin.listen)
+        {
+            return Err(ConfigError::new(format!(
+                "live.listen and another port are both {live}: give one of them another port, or leave live.listen empty for no live door"
+            )));
+        }
+        if self.names_many() && self.data.pool.is_some() {
             return Err(ConfigError::new("data.disks and data.pool both say where the pool is: set one of them"));
         }
         if let Some(bytes) = self.data.extent_size
@@ -147,23 +169,43 @@ impl Config {
         if stripe && self.data.pool.is_some() {
             return Err(ConfigError::new("data.pool and data.stripe both say where the pool is: set one of them"));
         }
-        if stripe && !self.data.disks.0.is_empty() {
+        if stripe && self.names_many() {
             return Err(ConfigError::new("data.disks and data.stripe both say where the pool is: set one of them"));
         }
-        if !self.data.disks.0.is_empty() && !self.superdisk.fast.0.is_empty() {
+        if self.names_many() && !self.superdisk.fast.0.is_empty() {
             return Err(ConfigError::new(
-                "superdisk.fast goes with one durable leg (data.pool or data.stripe): it does not go with data.disks yet",
+                "superdisk.fast goes with one pool disk (data.pool or data.stripe): with data.disks, name fast disks beside the disk that \
+                 they are for, as in disks = [{ path = \"/dev/sdb\", fast = [\"/dev/nvme0n1\"] }]",
             ));
+        }
+        if self.data.zone_size.is_some() {
+            let sets = self.disk_sets();
+            if sets.iter().any(|set| !set.fast.is_empty()) {
+                return Err(ConfigError::new("data.zone_size does not go with fast disks: a super-disk has no zones"));
+            }
+            let file = |path: &PathBuf| !path.starts_with("/dev");
+            if self.data.pool_size.is_none() && sets.iter().flat_map(|set| &set.durable).any(file) {
+                return Err(ConfigError::new(
+                    "data.zone_size cuts a file into zones at once: say with data.pool_size how large it is",
+                ));
+            }
         }
         if self.data.stripe.0.len() == 1 {
             return Err(ConfigError::new("data.stripe names one disk: use data.pool for that, or name two or more"));
         }
-        if let Some(path) = self.fast_paths().iter().find(|path| self.pool_paths().contains(path)) {
-            return Err(ConfigError::new(format!(
-                "superdisk.fast names {}, which is where the pool is: a super-disk needs different disks",
-                path.display()
-            )));
+        let mut known: Vec<PathBuf> = Vec::new();
+        for set in self.disk_sets() {
+            for path in set.durable.into_iter().chain(set.fast) {
+                if known.contains(&path) {
+                    return Err(ConfigError::new(format!(
+                        "{} stands there twice: a disk of the pool and a fast disk must be different disks",
+                        path.display()
+                    )));
+                }
+                known.push(path);
+            }
         }
+        self.channels.check().map_err(|e| ConfigError::new(e.to_string()))?;
         crate::output::targets(&self.output.level)
             .map(|_| ())
             .map_err(|e| ConfigError::new(format!("output.level: {e}")))
@@ -192,31 +234,43 @@ impl Config {
         out
     }
 
-    /// Where the pool is: one file or device, or the disks of a stripe in their order.
-    pub fn pool_paths(&self) -> Vec<PathBuf> {
-        if !self.data.stripe.0.is_empty() {
-            return self.in_dir(&self.data.stripe);
+    /// Whether the pool has a log on each of several disks, and not one on all there is.
+    pub fn is_many(&self) -> bool {
+        self.names_many() || !remembered::read(&self.data.dir).is_empty()
+    }
+
+    /// Whether the configuration itself names disks each with its own log.
+    fn names_many(&self) -> bool {
+        !self.data.disks.0.is_empty()
+    }
+
+    /// The disks of each of the pool's logs; at least one.
+    pub fn disk_sets(&self) -> Vec<DiskSet> {
+        let mut sets = self.named_sets();
+        for path in remembered::read(&self.data.dir) {
+            if !sets.iter().any(|set| set.durable.contains(&path)) {
+                sets.push(DiskSet { durable: vec![path], fast: Vec::new(), hint: true });
+            }
         }
-        match &self.data.pool {
+        sets
+    }
+
+    fn named_sets(&self) -> Vec<DiskSet> {
+        let in_dir = |paths: &Paths| paths.0.iter().map(|path| self.data.dir.join(path)).collect::<Vec<_>>();
+        if self.names_many() {
+            let one = |disk: &DiskSpec| DiskSet {
+                durable: vec![self.data.dir.join(&disk.path)],
+                fast: in_dir(&disk.fast),
+                hint: false,
+            };
+            return self.data.disks.0.iter().map(one).collect();
+        }
+        let durable = match &self.data.pool {
+            _ if !self.data.stripe.0.is_empty() => in_dir(&self.data.stripe),
             Some(path) => vec![self.data.dir.join(path)],
             None => vec![self.data.dir.join("pool")],
-        }
-    }
-
-    /// The fast disks of a super-disk, in their order.
-    pub fn fast_paths(&self) -> Vec<PathBuf> {
-        self.in_dir(&self.superdisk.fast)
-    }
-
-    fn in_dir(&self, paths: &Paths) -> Vec<PathBuf> {
-        paths.0.iter().map(|path| self.data.dir.join(path)).collect()
-    }
-}
-
-impl Config {
-    /// The disks of a pool of several, each with its own log; empty for a pool of one.
-    pub fn disk_paths(&self) -> Vec<PathBuf> {
-        self.data.disks.0.iter().map(|path| self.data.dir.join(path)).collect()
+        };
+        vec![DiskSet { durable, fast: in_dir(&self.superdisk.fast), hint: false }]
     }
 }
 

@@ -69,6 +69,8 @@ macro_rules! sections {
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Config {
             $($(#[doc = $sdoc])+ pub $section: $type,)+
+            /// What sessions and channels are like, under Centrifugo's names: the tables in `[live]`.
+            pub channels: steadfast_live::LiveConfig,
         }
 
         impl Config {

@@ -4,8 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::disks::DiskSpecs;
 use super::schema::sections;
 use super::setting::{EtagKind, IoMode, LogFormat, Paths, Size};
+use super::window::TimeOfDay;
 
 const fn local(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
@@ -27,8 +29,9 @@ sections! {
         /// The pool: a file or a block device, relative to `dir`. Empty: the file `pool` in `dir`.
         pool: Option<PathBuf> = None;
         /// Instead of `pool`: several disks, each with a log of its own and its share of the objects, as in ["/dev/sdb", "/dev/sdc"].
-        /// Throughput grows with them; one that is missing takes only its own share with it.
-        disks: Paths = Paths::default();
+        /// Throughput grows with them; one that is missing takes only its own share with it. A disk with fast disks beside it (see superdisk) is
+        /// written as { path = "/dev/sdb", fast = ["/dev/nvme0n1"] }, or "/dev/sdb + /dev/nvme0n1" where it is text.
+        disks: DiskSpecs = DiskSpecs::default();
         /// Instead of `pool`: several equal disks, written in turns as one, as in ["/dev/sdb", "/dev/sdc"]. `steadfast format` makes it. Without
         /// one of them the pool cannot be read.
         stripe: Paths = Paths::default();
@@ -36,6 +39,11 @@ sections! {
         pool_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
         /// Size of an extent, set when the pool is made; a power of two. Empty: chosen from the pool's size.
         extent_size: Option<Size> = None, in 1_048_576..=2_147_483_648;
+        /// For trials, set when the pool is made: drive each disk as if it were a zoned device (SMR, ZNS) with zones of this size, which are only
+        /// written in order; `pool_size` must be set for files. A real zoned device is recognised by itself. Empty: no zones.
+        zone_size: Option<Size> = None, in 262_144..=2_147_483_648;
+        /// How many such zones may be open at a time, as devices limit it; 0 for no limit.
+        zone_open_max: usize = 14, in 0..=65_536;
         /// How the disk is driven: "auto", "uring" or "threads".
         io: IoMode = IoMode::Auto;
         /// Requests given to the disk at a time.
@@ -49,11 +57,12 @@ sections! {
     /// A super-disk: fast local disks beside a pool on a slow or distant one. Writes are answered when the pool has them, reads come from the
     /// fast disks. These may be lost, wiped or replaced at any time, at the price of speed alone.
     superdisk: SuperdiskSection {
-        /// The fast disks: devices, or files relative to `data.dir`; several are written in turns as one. None: no super-disk.
+        /// The fast disks: devices, or files relative to `data.dir`; several are written in turns as one. None: no super-disk. In a pool of
+        /// several disks they stand in data.disks, beside the disk that they are for.
         fast: Paths = Paths::default();
-        /// How large each file among them is made. Empty: all of them together as large as `data.pool_size`.
+        /// How large each file among them is made. Empty: those of a disk together as large as `data.pool_size`.
         fast_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
-        /// Bytes a second that are copied onto fast disks that are new or were away, at most; "0 B" for no bound.
+        /// Bytes a second that are copied onto fast disks that are new or were away, at most, for each super-disk; "0 B" for no bound.
         rebuild_rate: Size = Size::mib(100), in 0..=1_099_511_627_776;
     }
 
@@ -95,6 +104,8 @@ sections! {
         rate: Size = Size::mib(16), in 0..=1_099_511_627_776;
         /// From the end of one pass to the beginning of the next, and from the start to the first.
         interval: Duration = Duration::from_secs(6 * 3600), in 1_000_000..=31_536_000_000_000;
+        /// The part of the day, in UTC, in which passes begin and go on, as in "01:00-05:00 UTC"; they pause outside it. Empty: all of it.
+        window: Option<TimeOfDay> = None;
     }
 
     /// Objects.
@@ -111,6 +122,16 @@ sections! {
         read_ahead: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
         /// Uploads in parts that are older are given up. Empty: never.
         upload_expiry: Option<Duration> = None, in 60_000_000..=31_536_000_000_000;
+        /// Bytes a second at which objects are moved between the disks of a pool; "0 B" for no bound.
+        move_rate: Size = Size::mib(100), in 0..=17_592_186_044_416;
+    }
+
+    /// Snapshots.
+    snapshots: SnapshotsSection {
+        /// How many there may be.
+        max: usize = 256, in 1..=4096;
+        /// Bytes that an export reads a second at most; "0 B" for no bound.
+        export_rate: Size = Size::mib(64), in 0..=1_099_511_627_776;
     }
 
     /// The S3 door.
@@ -123,7 +144,32 @@ sections! {
         etag: EtagKind = EtagKind::Md5;
     }
 
-    /// TLS for the S3 port: both files, in PEM, or neither.
+    /// The live door: channels for Centrifugo's client SDKs. Beside what is here, it takes Centrifugo's own options in their own nesting, as in
+    /// [live.client.token] or [[live.channel.namespaces]].
+    live: LiveSection {
+        /// Address to listen on. Port 0: one that is free, printed at start. Empty: no live door.
+        listen: Option<SocketAddr> = Some(local(8000));
+        /// A configuration file of Centrifugo's (JSON or TOML) that says the rest, instead of tables here.
+        config: Option<PathBuf> = None;
+        /// Threads that sessions are shared out to; 0: as many as cores.
+        partitions: usize = 0, in 0..=1024;
+        /// Whether the port speaks TLS when `tls` is set; not behind a proxy that does it.
+        tls: bool = true;
+        /// Connections from one address; 0: any number. Behind a proxy all come from its address.
+        address_connections: usize = 0, in 0..=1_000_000;
+        /// Publications that a session may make in a second; more get the temporary error 111. 0: any number.
+        publish_rate: usize = 0, in 0..=1_000_000;
+        /// Connects that are worked on at a time.
+        connects: usize = 512, in 1..=1_000_000;
+        /// Subscribes that are worked on at a time.
+        subscribes: usize = 512, in 1..=1_000_000;
+        /// Reads of histories, for recoveries too, at a time.
+        history_reads: usize = 256, in 1..=1_000_000;
+        /// How many may wait for each of these; more get the temporary error 111 at once.
+        waiting: usize = 20_000, in 0..=1_000_000;
+    }
+
+    /// TLS for the S3 port and the live port: both files, in PEM, or neither.
     tls: TlsSection {
         /// Certificate chain, the server's own first.
         certificate: Option<PathBuf> = None;

@@ -6,16 +6,53 @@ fn message(text: &str) -> String {
     parse(text).expect_err("a mistake").to_string()
 }
 
+fn paths(paths: &[&str]) -> Vec<std::path::PathBuf> {
+    paths.iter().map(std::path::PathBuf::from).collect()
+}
+
+fn sets(config: &Config) -> Vec<(Vec<std::path::PathBuf>, Vec<std::path::PathBuf>)> {
+    config.disk_sets().into_iter().map(|set| (set.durable, set.fast)).collect()
+}
+
 #[test]
 fn several_disks() {
-    let paths = |paths: &[&str]| paths.iter().map(std::path::PathBuf::from).collect::<Vec<_>>();
     let config = parse("[data]\ndir = \"d\"\ndisks = [\"/dev/a\", \"b\"]\n").expect("valid");
-    assert_eq!(config.disk_paths(), paths(&["/dev/a", "d/b"]));
+    assert_eq!(sets(&config), [(paths(&["/dev/a"]), vec![]), (paths(&["d/b"]), vec![])]);
     assert_eq!(parse(&config.to_toml()), Ok(config));
     let mut config = Config::default();
     config.set_text("data.disks", "/dev/a, /dev/b").expect("valid");
-    assert_eq!(config.disk_paths(), paths(&["/dev/a", "/dev/b"]));
+    assert_eq!(sets(&config), [(paths(&["/dev/a"]), vec![]), (paths(&["/dev/b"]), vec![])]);
     assert!(message("[data]\npool = \"/dev/a\"\ndisks = [\"/dev/b\", \"/dev/c\"]").contains("set one of them"));
+}
+
+#[test]
+fn several_disks_with_fast_disks_beside_them() {
+    let expected = [
+        (paths(&["/dev/a"]), paths(&["/dev/x", "/dev/y"])),
+        (paths(&["/dev/b"]), paths(&["/dev/z"])),
+        (paths(&["/dev/c"]), vec![]),
+    ];
+    let text = "[data]\ndisks = [\n  { path = \"/dev/a\", fast = [\"/dev/x\", \"/dev/y\"] },\n  { path = \"/dev/b\", fast = \"/dev/z\" },\n  \"/dev/c\",\n]\n";
+    let config = parse(text).expect("valid");
+    assert_eq!(sets(&config), expected);
+    assert_eq!(parse(&config.to_toml()), Ok(config));
+    let tables = "[[data.disks]]\npath = \"/dev/a\"\nfast = [\"/dev/x\", \"/dev/y\"]\n[[data.disks]]\npath = \"/dev/b\"\nfast = \"/dev/z\"\n\
+                  [[data.disks]]\npath = \"/dev/c\"\n";
+    assert_eq!(sets(&parse(tables).expect("valid")), expected);
+    let mut config = Config::default();
+    config.set_text("data.disks", "/dev/a + /dev/x + /dev/y, /dev/b + /dev/z, /dev/c").expect("valid");
+    assert_eq!(sets(&config), expected);
+
+    assert!(message("[data]\ndisks = [{ path = \"/dev/a\", fats = \"/dev/b\" }]").contains("did you mean `fast`"));
+    assert!(message("[data]\ndisks = [{ fast = \"/dev/b\" }]").contains("needs a `path`"));
+    assert!(message("[data]\ndisks = [{ path = 7 }]").contains("a path in quotes"));
+    assert!(message("[data]\ndisks = [7]").contains("a list of disks"));
+    let twice = "[data]\ndisks = [{ path = \"/dev/a\", fast = \"/dev/x\" }, { path = \"/dev/b\", fast = \"/dev/x\" }]";
+    assert!(message(twice).contains("/dev/x stands there twice"));
+    assert!(
+        message("[data]\ndir = \"d\"\ndisks = [\"d/a\", \"/dev/x\"]\n[superdisk]\nfast = \"/dev/b\"")
+            .contains("beside the disk")
+    );
 }
 
 #[test]
@@ -78,18 +115,15 @@ fn contradictions_are_refused() {
 
 #[test]
 fn lists_of_disks() {
-    let paths = |paths: &[&str]| paths.iter().map(std::path::PathBuf::from).collect::<Vec<_>>();
     let text = "[data]\ndir = \"d\"\npool = \"/dev/x\"\n[superdisk]\nfast = [\"/dev/a\", \"b\"]\n";
     let config = parse(text).expect("valid");
-    assert_eq!(config.pool_paths(), paths(&["/dev/x"]));
-    assert_eq!(config.fast_paths(), paths(&["/dev/a", "d/b"]));
+    assert_eq!(sets(&config), [(paths(&["/dev/x"]), paths(&["/dev/a", "d/b"]))]);
     assert_eq!(parse(&config.to_toml()), Ok(config));
     let config = parse("[data]\nstripe = [\"/dev/a\", \"/dev/b\"]\n[superdisk]\nfast = \"/dev/c\"\n").expect("valid");
-    assert_eq!(config.pool_paths(), paths(&["/dev/a", "/dev/b"]));
-    assert_eq!(config.fast_paths(), paths(&["/dev/c"]));
+    assert_eq!(sets(&config), [(paths(&["/dev/a", "/dev/b"]), paths(&["/dev/c"]))]);
     let mut config = Config::default();
     config.set_text("superdisk.fast", "/dev/a, /dev/b").expect("valid");
-    assert_eq!(config.fast_paths(), paths(&["/dev/a", "/dev/b"]));
+    assert_eq!(config.disk_sets()[0].fast, paths(&["/dev/a", "/dev/b"]));
     config.set_text("superdisk.fast", "").expect("valid");
     assert_eq!(config, Config::default());
 
@@ -98,7 +132,7 @@ fn lists_of_disks() {
     assert!(message("[superdisk]\nfast = 7").contains("a list of paths"));
     assert!(message("[data]\npool = \"/dev/a\"\nstripe = [\"/dev/b\", \"/dev/c\"]").contains("set one of them"));
     assert!(message("[data]\nstripe = [\"/dev/b\"]").contains("use data.pool"));
-    assert!(message("[data]\npool = \"/dev/a\"\n[superdisk]\nfast = [\"/dev/a\"]").contains("where the pool is"));
+    assert!(message("[data]\npool = \"/dev/a\"\n[superdisk]\nfast = [\"/dev/a\"]").contains("different disks"));
 }
 
 #[test]

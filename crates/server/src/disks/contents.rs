@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_known_by_either_superblock() {
-        let sb = Superblock { pool: [7; 16], extent_bytes: 1 << 20, created_ms: 5 };
+        let sb = Superblock { pool: [7; 16], extent_bytes: 1 << 20, created_ms: 5, zones: None };
         let expected = Contents::Pool {
             pool: uuid::Uuid::from_bytes([7; 16]).to_string(),
             extent_bytes: 1 << 20,

@@ -11,12 +11,15 @@ use steadfast_flow::Env;
 
 use super::contents::{Contents, Found, look};
 use super::plan::{Role, fast_file_bytes};
-use crate::config::{Config, IoMode};
+use crate::config::{Config, DiskSet, IoMode};
 
 /// How long a fast disk may take to be looked at and opened before the server goes on without it.
 const FAST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The disks of a pool, open.
+/// Memory for data on its way to a disk, and from it, that each disk of a pool of several gets at least.
+const BUFFERS_BYTES_MIN: usize = 32 << 20;
+
+/// The disks of one log, open.
 #[derive(Clone)]
 pub struct Disks(Arc<Inner>);
 
@@ -29,6 +32,8 @@ struct Inner {
     trouble: Option<Trouble>,
     /// Whether the configuration names a fast leg.
     wanted: bool,
+    /// What to call all of it.
+    name: String,
 }
 
 /// A disk in its role.
@@ -77,36 +82,36 @@ pub enum Taking {
 }
 
 impl Disks {
-    /// Opens the pool's disks. Files of the fast leg are made and blank disks taken; nothing of somebody else's is touched, and a fast leg that
+    /// Opens the disks of one log. Files of the fast leg are made and blank disks taken; nothing of somebody else's is touched, and a fast leg that
     /// cannot be used is done without.
     ///
     /// # Errors
     /// When the pool itself cannot be opened.
-    pub async fn open(config: &Config, env: &Env, taking: Taking) -> Result<Self, String> {
-        let paths = config.pool_paths();
+    pub async fn open(config: &Config, set: &DiskSet, env: &Env, taking: Taking) -> Result<Self, String> {
         let mut members = Vec::new();
         let mut disks = Vec::new();
-        for (index, path) in paths.iter().enumerate() {
+        for (index, path) in set.durable.iter().enumerate() {
             let found = look_at(path, env).await;
             let disk = open_file(path, config, env, config.data.pool_size.map(|size| size.0), false).await?;
             disks.push(disk.clone());
             members.push(Member {
                 role: Role::Durable,
                 index,
-                count: paths.len(),
+                count: set.durable.len(),
                 path: path.clone(),
                 found,
                 disk: Some(disk),
             });
         }
+        let (name, wanted) = (set.name(), !set.fast.is_empty());
         let durable = stripe(disks).await?;
-        let wanted = !config.superdisk.fast.0.is_empty();
         let paired = Superdisk::is_paired(&durable).await.map_err(|e| format!("{}: {e}", durable.describe()))?;
         if !wanted && !paired {
-            return Ok(Self(Arc::new(Inner { top: durable, superdisk: None, members, trouble: None, wanted })));
+            return Ok(Self(Arc::new(Inner { top: durable, superdisk: None, members, trouble: None, wanted, name })));
         }
         // A pool that has had a fast leg stays a super-disk without one, so that what happens meanwhile is known when that comes back.
-        let (fast, trouble) = if wanted { open_fast(config, env, taking, &mut members).await } else { (None, None) };
+        let (fast, trouble) =
+            if wanted { open_fast(config, set, env, taking, &mut members).await } else { (None, None) };
         let options = SuperdiskOptions {
             rebuild_bytes_s: config.superdisk.rebuild_rate.0,
             take_foreign_fast: taking == Taking::All,
@@ -115,7 +120,12 @@ impl Disks {
         let superdisk = Superdisk::open(durable, fast, env.clone(), options)
             .await
             .map_err(|e| format!("the super-disk cannot be opened: {e}"))?;
-        Ok(Self(Arc::new(Inner { top: superdisk.clone(), superdisk: Some(superdisk), members, trouble, wanted })))
+        Ok(Self(Arc::new(Inner { top: superdisk.clone(), superdisk: Some(superdisk), members, trouble, wanted, name })))
+    }
+
+    /// What to call them.
+    pub fn name(&self) -> &str {
+        &self.0.name
     }
 
     /// What the log drives.
@@ -142,11 +152,23 @@ impl Disks {
             };
         }
         status["configured"] = json!(self.0.wanted);
-        Some(FastLeg { status })
+        status["disk"] = json!(self.0.name);
+        let mut fast = FastLeg { status };
+        let degraded = fast.degraded();
+        fast.status["degraded"] = json!(degraded);
+        Some(fast)
     }
 
-    /// Every disk, for people and scripts.
-    pub fn list(&self) -> Value {
+    /// The pool's own disks that hang, each with for how many milliseconds. A fast disk that hangs is taken out of use by the super-disk.
+    pub fn hanging(&self) -> Vec<(PathBuf, u64)> {
+        let durable = self.0.members.iter().filter(|member| member.role == Role::Durable);
+        let one =
+            |member: &Member| Some((member.path.clone(), hangs_ms(member.disk.as_ref()?))).filter(|(_, ms)| *ms > 0);
+        durable.filter_map(one).collect()
+    }
+
+    /// Every disk, for people and scripts: `index` of `count` in its role.
+    pub fn list(&self) -> Vec<Value> {
         let fast = self.superdisk();
         let rows = self.0.members.iter().map(|member| {
             let mut row = json!({
@@ -158,7 +180,9 @@ impl Disks {
                 "size_bytes": member.disk.as_ref().map_or(member.found.size_bytes, |disk| disk.len()),
                 "stats": member.disk.as_ref().map(|disk| disk.stats()),
             });
+            let hangs = member.disk.as_ref().is_some_and(|disk| hangs_ms(disk) > 0);
             row["state"] = match (member.role, &member.disk) {
+                (Role::Durable, _) if hangs => json!("hangs"),
                 (Role::Durable, _) => json!("in use"),
                 (Role::Fast, None) => json!(own_state(&member.found.contents)),
                 (Role::Fast, Some(_)) => json!(fast.as_ref().map_or("missing", FastLeg::state)),
@@ -169,8 +193,17 @@ impl Disks {
             };
             row
         });
-        Value::Array(rows.collect())
+        rows.collect()
     }
+}
+
+/// A disk that has not answered a request for so long hangs.
+pub const HANGS: Duration = Duration::from_secs(5);
+
+/// For how many milliseconds a disk has not answered a request, when that is long enough to say so; else 0.
+fn hangs_ms(disk: &Arc<dyn Disk>) -> u64 {
+    let stats = disk.stats();
+    Some(stats.oldest_read_ms.max(stats.oldest_write_ms)).filter(|ms| u128::from(*ms) >= HANGS.as_millis()).unwrap_or(0)
 }
 
 /// The state of a fast disk that was not opened.
@@ -198,6 +231,11 @@ impl FastLeg {
     /// Everything, as JSON.
     pub fn status(&self) -> &Value {
         &self.status
+    }
+
+    /// The disk whose fast leg it is.
+    pub fn disk(&self) -> &str {
+        self.status["disk"].as_str().unwrap_or("?")
     }
 
     /// One word.
@@ -230,14 +268,14 @@ async fn look_at(path: &Path, env: &Env) -> Found {
     })
 }
 
-/// Opens the pool's own disk alone, without a fast leg: for checks that change nothing.
+/// Opens the disk of a log alone, without a fast leg: for checks that change nothing.
 ///
 /// # Errors
 /// What is wrong, for people.
-pub async fn open_durable(config: &Config, env: &Env) -> Result<Arc<dyn Disk>, String> {
+pub async fn open_durable(config: &Config, set: &DiskSet, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let mut disks = Vec::new();
-    for path in config.pool_paths() {
-        disks.push(open_file(&path, config, env, config.data.pool_size.map(|size| size.0), false).await?);
+    for path in &set.durable {
+        disks.push(open_file(path, config, env, config.data.pool_size.map(|size| size.0), false).await?);
     }
     stripe(disks).await
 }
@@ -246,11 +284,11 @@ pub async fn open_durable(config: &Config, env: &Env) -> Result<Arc<dyn Disk>, S
 ///
 /// # Errors
 /// What is wrong, for people.
-pub async fn open_fast_alone(config: &Config, env: &Env) -> Result<Arc<dyn Disk>, String> {
+pub async fn open_fast_alone(config: &Config, set: &DiskSet, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let mut disks = Vec::new();
-    for path in config.fast_paths() {
+    for path in &set.fast {
         let options = DiskOptions { read_only: true, ..options(config, None, false) };
-        disks.push(open_with(&path, options, env).await?);
+        disks.push(open_with(path, options, env).await?);
     }
     stripe(disks).await
 }
@@ -270,13 +308,14 @@ async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> 
 /// Opens the fast leg, or says why it is done without.
 async fn open_fast(
     config: &Config,
+    set: &DiskSet,
     env: &Env,
     taking: Taking,
     members: &mut Vec<Member>,
 ) -> (Option<Arc<dyn Disk>>, Option<Trouble>) {
-    let paths = config.fast_paths();
+    let paths = &set.fast;
     let mut found = Vec::new();
-    for path in &paths {
+    for path in paths {
         let silent = || Found {
             device: false,
             size_bytes: 0,
@@ -291,11 +330,11 @@ async fn open_fast(
     }
     let opened = async {
         if taking == Taking::Safe {
-            check_fast(&paths, &found)?;
+            check_fast(paths, &found)?;
         }
         let mut disks = Vec::new();
         for (path, found) in paths.iter().zip(&found) {
-            disks.push(open_fast_file(path, found, config, env).await?);
+            disks.push(open_fast_file(path, found, paths.len(), config, env).await?);
         }
         let leg = assemble_fast(&disks, &found, env, taking).await?;
         Ok((leg, disks))
@@ -352,12 +391,18 @@ fn check_fast(paths: &[PathBuf], found: &[Found]) -> Result<(), Trouble> {
     Ok(())
 }
 
-async fn open_fast_file(path: &Path, found: &Found, config: &Config, env: &Env) -> Result<Arc<dyn Disk>, Trouble> {
+async fn open_fast_file(
+    path: &Path,
+    found: &Found,
+    count: usize,
+    config: &Config,
+    env: &Env,
+) -> Result<Arc<dyn Disk>, Trouble> {
     let limit = if found.device {
         None
     } else {
         // One that is there may be as large as it is.
-        match fast_file_bytes(config) {
+        match fast_file_bytes(config, count) {
             Ok(bytes) => Some(bytes),
             Err(_) if found.size_bytes > 0 => Some(found.size_bytes),
             Err(what) => return trouble(TroubleKind::Missing, what),
@@ -398,6 +443,9 @@ pub async fn open_file(
 }
 
 fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptions {
+    // The disks of a pool of several share the memory.
+    let count = config.data.disks.0.len().max(1);
+    let share = |whole: usize| (whole / count).max(BUFFERS_BYTES_MIN.min(whole));
     DiskOptions {
         io: match config.data.io {
             IoMode::Auto => steadfast_disk::IoMode::Auto,
@@ -406,8 +454,8 @@ fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptio
         },
         create,
         queue_depth: config.data.queue_depth,
-        pool_bytes: config.data.write_buffers.bytes(),
-        read_pool_bytes: config.data.read_buffers.bytes(),
+        pool_bytes: share(config.data.write_buffers.bytes()),
+        read_pool_bytes: share(config.data.read_buffers.bytes()),
         file_limit_bytes: limit_bytes,
         ..DiskOptions::default()
     }

@@ -25,6 +25,10 @@ pub enum Role {
 /// A disk in its role.
 #[derive(Debug, Clone, Serialize)]
 pub struct Planned {
+    /// Of which of the pool's logs, from 0.
+    pub disk: usize,
+    /// How many logs the pool has.
+    pub disks: usize,
     /// What it is for.
     pub role: Role,
     /// Which of the disks in that role, from 0.
@@ -36,6 +40,8 @@ pub struct Planned {
     /// What it is now.
     #[serde(flatten)]
     pub found: Found,
+    /// Whether it is written zone by zone, in order.
+    pub zoned: bool,
     /// How large it will be, in bytes, at most.
     pub will_hold_bytes: u64,
     /// Why it is not used as it is; `None` when it can be.
@@ -49,6 +55,8 @@ pub struct Plan {
     pub disks: Vec<Planned>,
     /// What the pool can hold at most, in bytes.
     pub usable_bytes: u64,
+    /// Whether making it was begun before, and is carried on.
+    pub begun: bool,
 }
 
 /// What is to be made.
@@ -58,6 +66,8 @@ pub struct Scope {
     pub pool: bool,
     /// Whatever is there now.
     pub force: bool,
+    /// Making this pool was begun before and interrupted: what it left behind is its own.
+    pub begun: bool,
 }
 
 impl Plan {
@@ -66,44 +76,41 @@ impl Plan {
     /// # Errors
     /// When the configuration does not say enough.
     pub fn make(config: &Config, scope: Scope) -> Result<Self, String> {
-        let mut disks = Vec::new();
-        let pool = config.pool_paths();
-        let (durable, fast) = (found_all(&pool), found_all(&config.fast_paths()));
-        // As large as the smallest allows, times their number; a file is as large as it may become.
+        let sets = config.disk_sets();
+        let (mut disks, mut usable_bytes) = (Vec::new(), 0u64);
+        // A file is as large as it may become.
         let limit = |path: &Path, found: &Found| {
             if found.device { found.size_bytes } else { config.data.pool_size.map_or_else(|| room(path), |s| s.0) }
         };
-        let smallest = durable.iter().map(|(path, found)| limit(path, found)).min().unwrap_or(0);
-        let usable_bytes = smallest.saturating_mul(durable.len() as u64);
-        if scope.pool {
-            for (index, (path, found)) in durable.iter().enumerate() {
-                let refused = refuse_pool(path, found, scope.force);
-                disks.push(Planned {
-                    role: Role::Durable,
-                    index,
-                    count: durable.len(),
-                    path: path.clone(),
-                    found: found.clone(),
-                    will_hold_bytes: limit(path, found),
-                    refused,
-                });
-            }
-        }
-        for (index, (path, found)) in fast.iter().enumerate() {
-            let kept = found.device || (found.contents == Contents::Blank && found.size_bytes > 0);
-            let will_hold_bytes = if kept { found.size_bytes } else { fast_file_bytes(config)? };
-            let refused = refuse_fast(path, found, scope.force);
-            disks.push(Planned {
-                role: Role::Fast,
+        for (disk, set) in sets.iter().enumerate() {
+            let (durable, fast) = (found_all(&set.durable), found_all(&set.fast));
+            // As large as the smallest of a stripe allows, times their number.
+            let smallest = durable.iter().map(|(path, found)| limit(path, found)).min().unwrap_or(0);
+            usable_bytes = usable_bytes.saturating_add(smallest.saturating_mul(durable.len() as u64));
+            let planned = |role, index, count, (path, found): &(PathBuf, Found), will_hold_bytes, refused| Planned {
+                disk,
+                disks: sets.len(),
+                role,
                 index,
-                count: fast.len(),
+                count,
                 path: path.clone(),
                 found: found.clone(),
+                zoned: (role == Role::Durable && config.data.zone_size.is_some()) || steadfast_disk::is_zoned(path),
                 will_hold_bytes,
                 refused,
-            });
+            };
+            for (index, one) in durable.iter().enumerate().filter(|_| scope.pool) {
+                let refused = refuse_pool(&one.0, &one.1, scope);
+                disks.push(planned(Role::Durable, index, durable.len(), one, limit(&one.0, &one.1), refused));
+            }
+            for (index, one) in fast.iter().enumerate() {
+                let (path, found) = one;
+                let kept = found.device || (found.contents == Contents::Blank && found.size_bytes > 0);
+                let bytes = if kept { found.size_bytes } else { fast_file_bytes(config, fast.len())? };
+                disks.push(planned(Role::Fast, index, fast.len(), one, bytes, refuse_fast(path, found, scope)));
+            }
         }
-        let mut plan = Self { disks, usable_bytes };
+        let mut plan = Self { disks, usable_bytes, begun: scope.begun && !scope.force };
         plan.refuse_twice();
         Ok(plan)
     }
@@ -132,28 +139,41 @@ impl Plan {
     pub fn table(&self) -> String {
         let mut out = String::new();
         for disk in &self.disks {
-            let role = role(disk.role, disk.index, disk.count);
-            let kind = if disk.found.device { "block device" } else { "file" };
+            let role = role(disk.role, (disk.index, disk.count), (disk.disk, disk.disks));
+            let kind = match (disk.found.device, disk.zoned) {
+                (true, false) => "block device",
+                (true, true) => "zoned device",
+                (false, false) => "file",
+                (false, true) => "file, zoned",
+            };
             let fate = match &disk.refused {
                 Some(why) => format!("REFUSED: {why}"),
                 None if disk.found.contents == Contents::Absent => "will be made".to_owned(),
                 None if disk.found.contents.is_empty() => "blank".to_owned(),
+                None if self.begun => "was begun, will be finished".to_owned(),
                 None => format!("WILL BE OVERWRITTEN: {}", disk.found.contents),
             };
             let path = disk.path.display().to_string();
-            let _ = writeln!(out, "{role:<18} {path:<28} {kind:<13} {:>10}  {fate}", size(disk.will_hold_bytes));
+            let _ = writeln!(out, "{role:<24} {path:<28} {kind:<13} {:>10}  {fate}", size(disk.will_hold_bytes));
         }
         out
     }
 }
 
-/// The name of a role.
-pub fn role(role: Role, index: usize, count: usize) -> String {
-    let name = match role {
+/// The name of a role: which disk in it, and of which of the pool's logs, each from 0 and with how many there are.
+pub fn role(role: Role, (index, count): (usize, usize), (disk, disks): (usize, usize)) -> String {
+    let mut name = match role {
         Role::Durable => "pool",
         Role::Fast => "fast leg",
-    };
-    if count > 1 { format!("{name}, {} of {count}", index + 1) } else { name.to_owned() }
+    }
+    .to_owned();
+    if disks > 1 {
+        name.push_str(&format!(" disk {} of {disks}", disk + 1));
+        if role == Role::Fast {
+            name = format!("  fast leg of {}", disk + 1);
+        }
+    }
+    if count > 1 { format!("{name}, {} of {count}", index + 1) } else { name }
 }
 
 fn found_all(paths: &[PathBuf]) -> Vec<(PathBuf, Found)> {
@@ -166,19 +186,19 @@ fn room(path: &Path) -> u64 {
     rustix::fs::statvfs(exists).map_or(0, |fs| fs.f_blocks.saturating_mul(fs.f_frsize))
 }
 
-/// How large each file of the fast leg is made.
+/// How large each of so many files of a fast leg is made.
 ///
 /// # Errors
 /// When the configuration does not say.
-pub fn fast_file_bytes(config: &Config) -> Result<u64, String> {
+pub fn fast_file_bytes(config: &Config, count: usize) -> Result<u64, String> {
     match (config.superdisk.fast_size, config.data.pool_size) {
         (Some(each), _) => Ok(each.0),
         (None, Some(pool)) => {
-            let each = pool.0.div_ceil(config.superdisk.fast.0.len().max(1) as u64);
+            let each = pool.0.div_ceil(count.max(1) as u64);
             // Room for the headers in front of the data.
             Ok(each.saturating_add(HEADERS_BYTES).next_multiple_of(1 << 20))
         }
-        (None, None) => Err("superdisk.fast names a file: say with superdisk.fast_size how large it is to be made \
+        (None, None) => Err("a fast disk is a file: say with superdisk.fast_size how large it is to be made \
                              (as large as the pool, or as much of it as is to be fast)"
             .to_owned()),
     }
@@ -187,25 +207,28 @@ pub fn fast_file_bytes(config: &Config) -> Result<u64, String> {
 /// What a fast file needs beside its data.
 const HEADERS_BYTES: u64 = 16 << 20;
 
-fn refuse_pool(path: &Path, found: &Found, force: bool) -> Option<String> {
+/// Why a disk is not made one of a pool; `None` when it can be.
+pub fn refuse_pool(path: &Path, found: &Found, scope: Scope) -> Option<String> {
     match &found.contents {
         Contents::Absent if !found.device && path.starts_with("/dev") => Some("there is no such device".to_owned()),
         Contents::Unreadable { .. } => Some(found.contents.to_string()),
         _ if found.device && in_use(path) => Some(IN_USE.to_owned()),
         Contents::Absent => None,
-        _ if force => None,
+        _ if scope.force => None,
+        Contents::Pool { .. } if scope.begun => None,
         Contents::Blank if found.device || found.size_bytes == 0 => None,
         Contents::Blank => Some("the file exists already; --force replaces it".to_owned()),
         contents => Some(format!("it holds {contents}; --force overwrites it, and ALL THAT IS ON IT IS LOST")),
     }
 }
 
-fn refuse_fast(path: &Path, found: &Found, force: bool) -> Option<String> {
+fn refuse_fast(path: &Path, found: &Found, scope: Scope) -> Option<String> {
     match &found.contents {
         Contents::Absent if path.starts_with("/dev") => Some("there is no such device".to_owned()),
         Contents::Unreadable { .. } => Some(found.contents.to_string()),
         _ if found.device && in_use(path) => Some(IN_USE.to_owned()),
-        contents if contents.is_empty() || force => None,
+        contents if contents.is_empty() || scope.force => None,
+        Contents::FastLeg { .. } if scope.begun => None,
         contents => Some(format!("it holds {contents}; --force overwrites it, and ALL THAT IS ON IT IS LOST")),
     }
 }

@@ -11,12 +11,12 @@ pub fn advice(fast: &FastLeg) -> Option<String> {
     let text = match fast.state() {
         "missing" if fast.degraded() => format!(
             "the fast leg is missing{why}. Everything is served from the pool, at its speed; nothing is lost. What to do: attach \
-             or replace the disk, or correct superdisk.fast; restart; it is rebuilt by itself. Fast disks that are not blank, and a \
+             or replace the disk, or correct the configuration; restart; it is rebuilt by itself. Fast disks that are not blank, and a \
              stripe of which a part is gone: `steadfast format --fast-only --force` makes them anew and leaves the pool alone"
         ),
         "foreign" => format!(
             "the fast leg is not this pool's{why}, and is not touched. Everything is served from the pool, at its speed. What to \
-             do: if superdisk.fast names the wrong disk, correct it; if what the disk holds may be lost, stop the server, run \
+             do: if the configuration names the wrong disk, correct it; if what the disk holds may be lost, stop the server, run \
              `steadfast format --fast-only --force`, which leaves the pool alone, and start it again"
         ),
         "failed" => {
@@ -34,9 +34,34 @@ pub fn advice(fast: &FastLeg) -> Option<String> {
     Some(text)
 }
 
+/// A moment in UTC for people, from milliseconds since the Unix epoch.
+pub fn utc(ms: u64) -> String {
+    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // Days to a date of the Gregorian calendar, whose eras of 400 years are alike and begin on a first of March (Howard Hinnant's algorithm).
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+}
+
 /// A super-disk in one line.
 pub fn line(fast: &FastLeg) -> String {
     line_in(fast.status()).unwrap_or_default()
+}
+
+/// Super-disks in a line each, from what a server's status says of them; with their names where there are several.
+pub fn lines_in(status: &Value) -> Vec<String> {
+    let all = status.as_array().map_or(&[][..], Vec::as_slice);
+    let named = |one: &Value| {
+        let line = line_in(one)?;
+        Some(if all.len() > 1 { format!("{}: {line}", one["disk"].as_str().unwrap_or("?")) } else { line })
+    };
+    all.iter().filter_map(named).collect()
 }
 
 /// A super-disk in one line, from what a server's status says of it; `None` when it says nothing.
@@ -64,6 +89,26 @@ pub fn line_in(status: &Value) -> Option<String> {
     Some(out)
 }
 
+/// How keys that are being moved between disks get on, from their status; `None` when there are none.
+pub fn moving(status: &Value) -> Option<String> {
+    let number = |key: &str| status[key].as_u64().unwrap_or_default();
+    let disk = status["disk"].as_str()?;
+    let what = match status["kind"].as_str()? {
+        "add" => format!("{disk} gets its share"),
+        "replace" => format!("{disk} is replaced"),
+        _ => format!("{disk} is emptied"),
+    };
+    let bytes = format!("{} of about {}", size(number("copied_bytes")), size(number("bytes_total")));
+    let end = match status["state"].as_str()? {
+        "failed" => format!("; FAILED: {}", status["error"].as_str().unwrap_or("?")),
+        "stopped" => "; interrupted".to_owned(),
+        "done" => "; done".to_owned(),
+        _ => format!("; {}", status["step"].as_str().unwrap_or_default()),
+    };
+    let slots = (number("slots_done"), number("slots_total"));
+    Some(format!("{what}: {} of {} slots, {} things, {bytes} copied{end}", slots.0, slots.1, number("copied")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +129,14 @@ mod tests {
             assert!(line(&fast).starts_with("DEGRADED"), "{}", line(&fast));
         }
         assert_eq!(advice(&leg(json!({"state": "clean"}))), None);
+    }
+
+    #[test]
+    fn moments() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_782_400_000), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(1_795_323_599_999), "2026-11-22 04:59:59 UTC");
+        assert_eq!(utc(4_107_542_400_000), "2100-03-01 00:00:00 UTC");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! TLS for the S3 port.
+//! TLS for the S3 port and the live port.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,36 +1,30 @@
 //! Disk, log and store of one server, opened from its configuration.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 use steadfast_flow::Env;
 use steadfast_log::check::Damage;
-use steadfast_log::{CompactionOptions, FormatOptions, Log, LogOptions, LogState, ScrubOptions, ScrubStatus};
-use steadfast_store::{IndexKind, Store, StoreOptions};
+use steadfast_log::{CompactionOptions, LogOptions, LogState, ScrubOptions, ScrubStatus, ScrubWish};
+use steadfast_store::{IndexKind, PoolDisk, Store, StoreOptions};
 
 use super::many;
 use crate::config::Config;
+use crate::control::ScrubAction;
 use crate::datadir::DataDir;
-use crate::disks::open::{self, FastLeg, Taking, open_file};
+use crate::disks::make;
+use crate::disks::open::{self, FastLeg, Taking};
 
 /// Disk and store. Cloning shares them.
 #[derive(Clone)]
 pub struct Engine {
-    disks: Disks,
+    /// Those of each log. One, which may be a stripe or a super-disk, or several; they come and go.
+    disks: Arc<RwLock<many::Disks>>,
     store: Store,
-}
-
-/// What the store is on.
-#[derive(Clone)]
-enum Disks {
-    /// One, which may be a stripe or a super-disk.
-    One(open::Disks),
-    /// Several, each with a log of its own.
-    Many(many::Disks),
 }
 
 impl Engine {
@@ -39,7 +33,7 @@ impl Engine {
     /// # Errors
     /// What is wrong and what to do.
     pub async fn open(config: &Config, data: &DataDir, env: &Env) -> Result<Self, String> {
-        if !config.data.disks.0.is_empty() {
+        if config.is_many() {
             let begun = env.now();
             let (disks, store, report) = many::open(config, data, env, store_options(config)).await?;
             tracing::info!(
@@ -50,27 +44,27 @@ impl Engine {
                 replayed_records = report.replayed_records,
                 "the pool is open"
             );
-            return Ok(Self { disks: Disks::Many(disks), store });
+            return Ok(Self::new(disks, store, report.moves_unfinished));
         }
-        let paths = config.pool_paths();
-        if let [path] = &paths[..]
+        let set = config.disk_sets().remove(0);
+        if let [path] = &set.durable[..]
             && !path.exists()
         {
             refuse_to_forget(path, data)?;
-            create(path, config, env).await?;
+            make::create(path, config, env).await?;
             tracing::info!(pool = %path.display(), "a new pool has been made");
         }
-        let disks = open::Disks::open(config, env, Taking::Safe).await?;
+        let disks = open::Disks::open(config, &set, env, Taking::Safe).await?;
         tracing::info!(disk = %disks.top().describe(), "opening the pool");
         let begun = env.now();
         let index = IndexKind::Lsm(data.index());
-        let opened = Store::open(disks.top().clone(), index, env.clone(), store_options(config)).await;
+        let given = PoolDisk { name: set.name(), disk: Ok(disks.top().clone()), hint: false };
+        let opened = Store::open_pool(vec![given], index, env.clone(), store_options(config)).await;
         let (store, report) = match opened {
             Ok(opened) => opened,
             Err(e) => {
                 disks.close().await;
-                let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-                return Err(format!("{}: {e}", shown.join(", ")));
+                return Err(format!("{}: {e}", set.name()));
             }
         };
         let took_ms = env.now().saturating_sub(begun).as_millis();
@@ -80,15 +74,43 @@ impl Engine {
             replayed_records = report.replayed_records,
             "the pool is open"
         );
-        Ok(Self { disks: Disks::One(disks), store })
+        Ok(Self::new(many::Disks::of_one(disks), store, report.moves_unfinished))
     }
 
-    /// How the super-disk is, if there is one.
-    pub fn superdisk(&self) -> Option<FastLeg> {
-        match &self.disks {
-            Disks::One(disks) => disks.superdisk(),
-            Disks::Many(_) => None,
+    fn new(disks: many::Disks, store: Store, moves_unfinished: bool) -> Self {
+        if moves_unfinished {
+            match store.resume_moves() {
+                Ok(_) => tracing::info!("keys were being moved between disks: that goes on"),
+                Err(e) => tracing::warn!("keys were being moved between disks, and that cannot go on now: {e}"),
+            }
         }
+        Self { disks: Arc::new(RwLock::new(disks)), store }
+    }
+
+    /// The disks as they are now.
+    fn disks(&self) -> many::Disks {
+        self.disks.read().clone()
+    }
+
+    /// A disk is about to come into the pool.
+    pub fn came(&self, name: String, disks: open::Disks) {
+        self.disks.write().came(name, disks);
+    }
+
+    /// Lets go of the disks that the pool does not have any more.
+    pub fn forget_gone(&self) {
+        let there: Vec<String> = self.store.status().disks.into_iter().map(|disk| disk.name).collect();
+        drop(self.disks.write().retain(|name| there.iter().any(|there| there == name)));
+    }
+
+    /// How the super-disks are, those that there are.
+    pub fn superdisks(&self) -> Vec<FastLeg> {
+        self.disks().open_ones().filter_map(open::Disks::superdisk).collect()
+    }
+
+    /// Whether the pool has a log on each of several disks.
+    pub fn is_many(&self) -> bool {
+        self.disks.read().count() > 1
     }
 
     /// The store.
@@ -98,7 +120,7 @@ impl Engine {
 
     /// Why no writes are taken; `None` when they are.
     pub fn trouble(&self) -> Option<String> {
-        if let Disks::Many(_) = &self.disks {
+        if self.is_many() {
             // One that has failed takes only its own objects to read-only.
             let all = || self.disks_in_trouble().iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>();
             return (!self.store.takes_writes()).then(|| format!("no disk takes writes: {}", all().join("; ")));
@@ -111,12 +133,26 @@ impl Engine {
         }
     }
 
+    /// The disks that hang, each with for how many milliseconds.
+    pub fn hanging(&self) -> Vec<(PathBuf, u64)> {
+        self.disks().open_ones().flat_map(open::Disks::hanging).collect()
+    }
+
+    /// Why the server should get no requests; `None` when it should.
+    pub fn not_ready(&self) -> Option<String> {
+        if let Some(trouble) = self.trouble() {
+            return Some(trouble);
+        }
+        let hanging = self.hanging();
+        let (path, ms) = hanging.first()?;
+        // The others go on.
+        let all = !self.is_many() || self.disks_in_trouble().len() + hanging.len() >= self.store.status().disks.len();
+        all.then(|| format!("the disk {} hangs: it has not answered for {} s", path.display(), ms / 1000))
+    }
+
     /// The disks of a pool of several that do not do all of their part, by name, and why.
     pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
-        if let Disks::One(_) = &self.disks {
-            return Vec::new();
-        }
-        self.store.disks_in_trouble()
+        if self.is_many() { self.store.disks_in_trouble() } else { Vec::new() }
     }
 
     /// Damages that the scrubs have found beyond those that are `known` of each disk, each with what it concerns.
@@ -131,10 +167,41 @@ impl Engine {
         found
     }
 
+    /// Begins or ends a pass of the scrub, or neither; what the scrub of each disk says.
+    ///
+    /// # Errors
+    /// When the store is closed.
+    pub fn scrub(&self, action: ScrubAction) -> Result<Value, String> {
+        match action {
+            ScrubAction::Start => self.store.scrub(ScrubWish::Start).map_err(|e| e.to_string())?,
+            ScrubAction::Stop => self.store.scrub(ScrubWish::Stop).map_err(|e| e.to_string())?,
+            ScrubAction::Status => {}
+        }
+        Ok(self.scrubs())
+    }
+
+    /// The scrub of each disk: how far it is, what it healed and where from, and what is damaged, with what that concerns.
+    fn scrubs(&self) -> Value {
+        let scrubs = self.store.scrubs().into_iter().map(|(disk, scrub)| {
+            let mut shown = json!(scrub);
+            shown["disk"] = json!(disk);
+            let (found, _) = self.damage_in(scrub, 0);
+            shown["damage"] = found
+                .into_iter()
+                .map(|(damage, concerns)| {
+                    json!({"disk": disk, "extent": damage.extent, "epoch": damage.epoch, "offset": damage.offset, "len": damage.len,
+                        "lsns": damage.lsns, "what": damage.what, "records": damage.records, "concerns": concerns})
+                })
+                .collect();
+            shown
+        });
+        scrubs.collect()
+    }
+
     fn damage_in(&self, scrub: ScrubStatus, known: u64) -> (Vec<(Damage, Vec<String>)>, u64) {
-        let new = scrub.damaged.saturating_sub(known) as usize;
+        let new = scrub.told.saturating_sub(known) as usize;
         if new == 0 {
-            return (Vec::new(), scrub.damaged);
+            return (Vec::new(), scrub.told);
         }
         let names = self.store.names();
         let old = scrub.damage.len().saturating_sub(new);
@@ -144,32 +211,24 @@ impl Engine {
             subjects.dedup();
             (damage, subjects)
         });
-        (found.collect(), scrub.damaged)
+        (found.collect(), scrub.told)
     }
 
     /// Puts disk and store into `status`.
     pub fn describe(&self, status: &mut Value) {
-        status["disk"] = match &self.disks {
-            Disks::One(disks) => {
-                let disk = disks.top();
-                json!({
-                    "description": disk.describe(),
-                    "geometry": disk.geometry(),
-                    "len_bytes": disk.len(),
-                    "stats": disk.stats(),
-                })
-            }
-            Disks::Many(disks) => disks.describe(),
-        };
-        status["disks"] = match &self.disks {
-            Disks::One(disks) => disks.list(),
-            Disks::Many(disks) => disks.list(),
-        };
-        if let Some(fast) = self.superdisk() {
-            status["superdisk"] = fast.status().clone();
-            status["superdisk"]["degraded"] = json!(fast.degraded());
-        }
+        let disks = self.disks();
+        status["disk"] = disks.describe();
+        status["disks"] = disks.list();
+        status["disks_full"] = json!(self.store.full_disks().len());
+        status["disks_hanging"] = json!(self.hanging().len());
+        status["superdisks"] = self.superdisks().iter().map(|fast| fast.status().clone()).collect();
         status["store"] = json!(self.store.status());
+        // The heads of records mean nothing to people; what they concern does.
+        let scrubs = self.scrubs();
+        let all =
+            scrubs.as_array().into_iter().flatten().flat_map(|scrub| scrub["damage"].as_array().into_iter().flatten());
+        status["store"]["log"]["scrub"]["damage"] = all.cloned().collect();
+        status["scrubs"] = scrubs;
     }
 
     /// Commits what was accepted, saves the index, stops the tasks.
@@ -179,9 +238,7 @@ impl Engine {
     pub async fn close(&self, deadline: Duration, env: &Env) -> Result<(), String> {
         let closing = async {
             let closed = self.store.close().await;
-            if let Disks::One(disks) = &self.disks {
-                disks.close().await;
-            }
+            self.disks().close().await;
             closed
         };
         match env.timeout(deadline.max(Duration::from_secs(1)), closing).await {
@@ -190,11 +247,6 @@ impl Engine {
             None => Err("the pool could not be closed in time; the next start recovers it".to_owned()),
         }
     }
-}
-
-/// Whether `path` is a block device.
-pub fn is_block_device(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
 }
 
 /// An index without its pool means that the pool is somewhere else now: a new one would hide that.
@@ -211,34 +263,6 @@ fn refuse_to_forget(path: &Path, data: &DataDir) -> Result<(), String> {
         index.display(),
         index.display()
     ))
-}
-
-/// Makes a pool file beside its final name and then renames it, so that a pool is there whole or not at all. Replaces what is there.
-///
-/// # Errors
-/// When there is no room, or what the file system says.
-pub async fn create(path: &Path, config: &Config, env: &Env) -> Result<(), String> {
-    let shown = path.display().to_string();
-    let fail = |e: io::Error| format!("{shown}: {e}");
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let unfinished: PathBuf = path.with_file_name(name);
-    match std::fs::remove_file(&unfinished) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
-        _ => {}
-    }
-    let limit = config.data.pool_size.map(|size| size.0);
-    let disk = open_file(&unfinished, config, env, limit, true).await?;
-    Log::format(&disk, env, &format_options(config, false)).await.map_err(|e| format!("{shown}: {e}"))?;
-    drop(disk);
-    std::fs::rename(&unfinished, path).map_err(fail)?;
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(parent).and_then(|d| d.sync_all()).map_err(fail)
-}
-
-/// How a pool is laid out.
-pub fn format_options(config: &Config, force: bool) -> FormatOptions {
-    FormatOptions { extent_bytes: config.data.extent_size.map(|size| size.0), force }
 }
 
 fn percent(value: usize) -> u32 {
@@ -264,6 +288,7 @@ fn store_options(config: &Config) -> StoreOptions {
             enabled: config.scrub.enabled,
             bytes_s: config.scrub.rate.0,
             interval: config.scrub.interval,
+            window: config.scrub.window.map(|window| window.0),
         },
         ..LogOptions::default()
     };
@@ -275,6 +300,8 @@ fn store_options(config: &Config) -> StoreOptions {
         cache_bytes: config.store.cache.0,
         index_cache_bytes: config.store.index_cache.0,
         upload_expiry: config.store.upload_expiry,
+        snapshots_max: config.snapshots.max,
+        move_bytes_s: config.store.move_rate.0,
         ..StoreOptions::default()
     }
 }

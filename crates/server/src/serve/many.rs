@@ -1,61 +1,109 @@
 //! A pool of several disks, each with a log of its own: opening, making, describing.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use futures::future::join_all;
 use serde_json::{Value, json};
-use steadfast_disk::{Disk, DiskOptions, FileDisk};
 use steadfast_flow::Env;
 use steadfast_log::Log;
 use steadfast_store::{IndexKind, OpenReport, PoolDisk, Store, StoreOptions};
 
-use super::engine::{format_options, is_block_device};
-use crate::config::{Config, IoMode};
+use crate::config::Config;
 use crate::datadir::DataDir;
+use crate::disks::contents::{Contents, look};
+use crate::disks::making::{self, Begun};
+use crate::disks::open::{self, Taking, open_file};
+use crate::disks::{contents::Found, make};
 
-/// Memory for data on its way to a disk, and from it, that each gets at least.
-const BUFFERS_BYTES_MIN: usize = 32 << 20;
+/// The disks of one log, or what is wrong with them.
+type Opened = Result<open::Disks, String>;
 
-/// A disk, or what is wrong with it.
-type Opened = Result<Arc<dyn Disk>, String>;
-
-/// The disks of a pool, by their paths.
+/// The disks of a pool: those of each log, by its name; and which of them are only remembered.
 #[derive(Clone)]
-pub struct Disks(Vec<(PathBuf, Opened)>);
+pub struct Disks(Vec<(String, Opened)>, Vec<String>);
 
 impl Disks {
     /// Opens the disks that the configuration names. One that cannot be opened is kept, with what is wrong with it.
-    pub async fn open(config: &Config, env: &Env) -> Self {
-        let paths = config.disk_paths();
-        let opened = paths.iter().map(|path| open_one(path, config, env, false));
-        Self(paths.iter().cloned().zip(futures::future::join_all(opened).await).collect())
+    pub async fn open(config: &Config, env: &Env, taking: Taking) -> Self {
+        let sets = config.disk_sets();
+        let opened = join_all(sets.iter().map(|set| open::Disks::open(config, set, env, taking))).await;
+        let hints = sets.iter().filter(|set| set.hint).map(crate::config::DiskSet::name).collect();
+        Self(sets.iter().map(crate::config::DiskSet::name).zip(opened).collect(), hints)
     }
 
-    /// The disks, with their paths.
-    pub fn iter(&self) -> impl Iterator<Item = &(PathBuf, Opened)> {
-        self.0.iter()
+    /// Those of one log.
+    pub fn of_one(disks: open::Disks) -> Self {
+        Self(vec![(disks.name().to_owned(), Ok(disks))], Vec::new())
+    }
+
+    /// One that has come, in place of what had its name.
+    pub fn came(&mut self, name: String, disks: open::Disks) {
+        self.0.retain(|(other, _)| *other != name);
+        self.0.push((name, Ok(disks)));
+    }
+
+    /// Takes away those that are not `there`.
+    pub fn retain(&mut self, there: impl Fn(&str) -> bool) -> Vec<open::Disks> {
+        let (stay, gone) = std::mem::take(&mut self.0).into_iter().partition(|(name, _)| there(name));
+        self.0 = stay;
+        gone.into_iter().filter_map(|(_, disks): (String, Opened)| disks.ok()).collect()
+    }
+
+    /// How many logs there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those that are open.
+    pub fn open_ones(&self) -> impl Iterator<Item = &open::Disks> {
+        self.0.iter().filter_map(|(_, disks)| disks.as_ref().ok())
     }
 
     /// As the store takes them.
     fn given(&self) -> Vec<PoolDisk> {
-        let one = |(path, disk): &(PathBuf, Opened)| PoolDisk { name: path.display().to_string(), disk: disk.clone() };
+        let one = |(name, disks): &(String, Opened)| PoolDisk {
+            name: name.clone(),
+            disk: disks.as_ref().map(|disks| disks.top().clone()).map_err(Clone::clone),
+            hint: self.1.contains(name),
+        };
         self.0.iter().map(one).collect()
+    }
+
+    /// Ends what goes on in the background. After the last flush.
+    pub async fn close(&self) {
+        join_all(self.open_ones().map(open::Disks::close)).await;
+    }
+
+    /// What was wrong with fast legs when they were opened.
+    fn fast_trouble(&self) -> Vec<String> {
+        let one = |disks: &open::Disks| {
+            let fast = disks.superdisk()?;
+            Some(format!("{}: the fast leg could not be made: {}", disks.name(), fast.why()?))
+        };
+        self.open_ones().filter_map(one).collect()
     }
 
     /// Every disk, for people and scripts.
     pub fn list(&self) -> Value {
-        let rows = self.0.iter().enumerate().map(|(index, (path, disk))| {
-            json!({
-                "role": "durable",
-                "index": index,
-                "count": self.0.len(),
-                "path": path,
-                "device": is_block_device(path),
-                "size_bytes": disk.as_ref().map_or(0, |disk| disk.len()),
-                "state": if disk.is_ok() { "in use" } else { "missing" },
-                "holds": disk.as_ref().err(),
-                "stats": disk.as_ref().ok().map(|disk| disk.stats()),
-            })
+        let rows = self.0.iter().enumerate().flat_map(|(number, (name, disks))| {
+            let mut rows = match disks {
+                Ok(disks) => disks.list(),
+                Err(why) => vec![json!({
+                    "role": "durable",
+                    "index": 0,
+                    "count": 1,
+                    "path": name,
+                    "device": false,
+                    "size_bytes": 0,
+                    "state": "missing",
+                    "holds": why,
+                    "stats": null,
+                })],
+            };
+            for row in &mut rows {
+                (row["disk"], row["disks"]) = (json!(number), json!(self.0.len()));
+            }
+            rows
         });
         Value::Array(rows.collect())
     }
@@ -63,7 +111,7 @@ impl Disks {
     /// All of them as one, for the status: sums.
     pub fn describe(&self) -> Value {
         let mut sum = Value::Null;
-        for disk in self.0.iter().filter_map(|(_, disk)| disk.as_ref().ok()) {
+        for disk in self.open_ones().map(open::Disks::top) {
             let one = json!({"geometry": disk.geometry(), "len_bytes": disk.len(), "stats": disk.stats()});
             if sum.is_null() {
                 sum = one;
@@ -73,11 +121,19 @@ impl Disks {
                 add(sum.pointer_mut(path), one.pointer(path));
             }
             for (name, value) in one["stats"].as_object().into_iter().flatten() {
-                add(sum["stats"].get_mut(name), Some(value));
+                let sum = sum["stats"].get_mut(name);
+                if name.starts_with("oldest_") {
+                    most(sum, value);
+                } else {
+                    add(sum, Some(value));
+                }
             }
         }
-        let names: Vec<String> = self.0.iter().map(|(path, _)| path.display().to_string()).collect();
-        sum["description"] = json!(format!("{} disks: {}", names.len(), names.join(", ")));
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        sum["description"] = match &self.0[..] {
+            [(_, Ok(only))] => json!(only.top().describe()),
+            _ => json!(format!("{} disks: {}", names.len(), names.join(", "))),
+        };
         sum
     }
 }
@@ -90,7 +146,15 @@ fn add(sum: Option<&mut Value>, other: Option<&Value>) {
     }
 }
 
-/// Opens the pool on its disks. Where they are files and none of them is there yet, they are made.
+fn most(sum: Option<&mut Value>, other: &Value) {
+    if let Some(sum) = sum
+        && sum.as_u64() < other.as_u64()
+    {
+        *sum = other.clone();
+    }
+}
+
+/// Opens the pool on its disks. Where they are files and none of them is there yet, they are made; a making that was interrupted is finished.
 ///
 /// # Errors
 /// What is wrong and what to do.
@@ -100,47 +164,107 @@ pub async fn open(
     env: &Env,
     options: StoreOptions,
 ) -> Result<(Disks, Store, OpenReport), String> {
-    let paths = config.disk_paths();
-    if paths.iter().all(|path| !path.exists() && !path.starts_with("/dev")) {
-        refuse_to_forget(&paths, data)?;
-        make(config, env, &paths, false).await?;
+    let paths: Vec<PathBuf> = config.disk_sets().into_iter().flat_map(|set| set.durable).collect();
+    let begun = making::begun(config)?;
+    let new = paths.iter().all(|path| !path.exists() && !path.starts_with("/dev"));
+    match begun {
+        Begun::Forced => {
+            return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold what they held before. Run it again, \
+                        with --force, to overwrite them all"
+                .to_owned());
+        }
+        Begun::Yes => tracing::info!("making the pool was interrupted: it is finished now"),
+        Begun::No if new => refuse_to_forget(&paths, data)?,
+        Begun::No => {}
+    }
+    let making = new || begun == Begun::Yes;
+    if making {
+        making::begin(config, data, false)?;
+        make_missing(config, env, &paths).await?;
+    }
+    let mut disks = Disks::open(config, env, Taking::Safe).await;
+    let opened = Store::open_pool(disks.given(), IndexKind::Lsm(data.index()), env.clone(), options).await;
+    let (store, report) = match opened {
+        Ok(opened) => opened,
+        Err(e) => {
+            disks.close().await;
+            return Err(format!("the pool of {} disks: {e}", paths.len()));
+        }
+    };
+    if making {
+        making::end(data)?;
         tracing::info!(disks = paths.len(), "a new pool has been made");
     }
-    let disks = Disks::open(config, env).await;
-    let (store, report) = Store::open_pool(disks.given(), IndexKind::Lsm(data.index()), env.clone(), options)
-        .await
-        .map_err(|e| format!("the pool of {} disks: {e}", paths.len()))?;
     for (name, why) in &report.missing {
         tracing::error!(
             "THE DISK {name} IS MISSING: {why}. Objects on it, and listings, are answered with 503; all else goes on. What to \
              do: connect or repair the disk, see that data.disks names it, then restart"
         );
     }
+    for (name, why) in &report.left_out {
+        tracing::warn!("the disk {name} {why}. It is not used; take it out of data.disks");
+    }
+    let names: Vec<String> = store.status().disks.into_iter().map(|disk| disk.name).collect();
+    join_all(disks.retain(|name| names.iter().any(|there| there == name)).iter().map(open::Disks::close)).await;
     Ok((disks, store, report))
 }
 
-/// Makes the pool: every disk is formatted and told of the others.
-///
-/// # Errors
-/// When a disk holds something and `force` is not set, is too small or fails.
-pub async fn make(config: &Config, env: &Env, paths: &[PathBuf], force: bool) -> Result<(), String> {
+/// Formats the disks that are not: all, or those that an interrupted making has left.
+async fn make_missing(config: &Config, env: &Env, paths: &[PathBuf]) -> Result<(), String> {
     for path in paths {
         let shown = path.display();
-        let device = is_block_device(path);
-        if !device && path.exists() {
-            if !force {
-                return Err(format!("{shown} exists; --force replaces it, and ALL THAT IS IN IT IS LOST"));
+        match look(path) {
+            Found { contents: Contents::Pool { .. }, .. } => {}
+            Found { contents: Contents::Absent, .. } if path.starts_with("/dev") => {
+                return Err(format!("{shown}: there is no such device; the pool was not made on it yet"));
             }
-            std::fs::remove_file(path).map_err(|e| format!("{shown}: {e}"))?;
+            Found { contents: Contents::Absent | Contents::Blank, device: false, .. } => {
+                make::create(path, config, env).await?;
+            }
+            Found { contents: Contents::Blank, device: true, .. } => {
+                let disk = open_file(path, config, env, None, false).await?;
+                let formatted = Log::format(&disk, env, &make::format_options(config, false)).await;
+                formatted.map_err(|e| format!("{shown}: {e}"))?;
+            }
+            Found { contents, .. } => {
+                return Err(format!(
+                    "{shown} holds {contents}: the pool was not made on it. If what it holds may be lost, run `steadfast format --force`"
+                ));
+            }
         }
-        let disk = open_one(path, config, env, !device).await?;
-        Log::format(&disk, env, &format_options(config, force)).await.map_err(|e| format!("{shown}: {e}"))?;
     }
-    let disks = Disks::open(config, env).await;
-    let (store, _) = Store::open_pool(disks.given(), IndexKind::memory(), env.clone(), StoreOptions::default())
-        .await
-        .map_err(|e| e.to_string())?;
-    store.close().await.map_err(|e| e.to_string())
+    Ok(())
+}
+
+/// Makes one pool of disks that have just been formatted, and super-disks of those with fast disks beside them.
+///
+/// # Errors
+/// When a disk cannot be opened or written.
+pub async fn found(config: &Config, env: &Env) -> Result<(), String> {
+    let disks = Disks::open(config, env, Taking::All).await;
+    let opened = Store::open_pool(disks.given(), IndexKind::memory(), env.clone(), StoreOptions::default()).await;
+    let made = match opened {
+        Ok((store, _)) => store.close().await.map_err(|e| e.to_string()),
+        Err(e) => Err(e.to_string()),
+    };
+    disks.close().await;
+    made?;
+    said(disks.fast_trouble())
+}
+
+/// Makes the fast legs of a pool that is there anew.
+///
+/// # Errors
+/// When a disk cannot be opened or written.
+pub async fn pair(config: &Config, env: &Env) -> Result<(), String> {
+    let disks = Disks::open(config, env, Taking::All).await;
+    disks.close().await;
+    let missing = disks.0.iter().filter_map(|(name, disks)| Some(format!("{name}: {}", disks.as_ref().err()?)));
+    said(missing.chain(disks.fast_trouble()).collect())
+}
+
+fn said(trouble: Vec<String>) -> Result<(), String> {
+    if trouble.is_empty() { Ok(()) } else { Err(trouble.join("\n")) }
 }
 
 /// The indexes of the disks of pools: beside that of a pool of one disk.
@@ -166,7 +290,7 @@ pub fn indexes(data: &DataDir) -> Result<Vec<PathBuf>, String> {
 fn refuse_to_forget(paths: &[PathBuf], data: &DataDir) -> Result<(), String> {
     let found = indexes(data)?;
     let Some(first) = found.first() else { return Ok(()) };
-    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let paths: Vec<String> = paths.iter().map(|path: &PathBuf| Path::display(path).to_string()).collect();
     Err(format!(
         "all disks of the pool are missing ({}), but {} shows that there was one: mount or restore them, or set data.disks. To \
          begin anew, remove {} index.* directories in {}",
@@ -175,27 +299,4 @@ fn refuse_to_forget(paths: &[PathBuf], data: &DataDir) -> Result<(), String> {
         found.len(),
         data.path().display()
     ))
-}
-
-async fn open_one(path: &Path, config: &Config, env: &Env, create: bool) -> Result<Arc<dyn Disk>, String> {
-    let count = config.disk_paths().len().max(1);
-    let share = |whole: usize| (whole / count).max(BUFFERS_BYTES_MIN.min(whole));
-    let options = DiskOptions {
-        io: match config.data.io {
-            IoMode::Auto => steadfast_disk::IoMode::Auto,
-            IoMode::Uring => steadfast_disk::IoMode::Uring,
-            IoMode::Threads => steadfast_disk::IoMode::Threads,
-        },
-        create,
-        queue_depth: config.data.queue_depth,
-        pool_bytes: share(config.data.write_buffers.bytes()),
-        read_pool_bytes: share(config.data.read_buffers.bytes()),
-        file_limit_bytes: config.data.pool_size.map(|size| size.0),
-        ..DiskOptions::default()
-    };
-    let path = path.to_owned();
-    env.blocking(move || FileDisk::open(&path, &options))
-        .await
-        .unwrap_or_else(|| Err(std::io::Error::other("opening it panicked")))
-        .map_err(|e| e.to_string())
 }

@@ -1,11 +1,15 @@
 //! `serve`: from the configuration to a running server, and to its end.
 
+mod commands;
 pub mod engine;
+mod live;
 pub mod many;
+mod membership;
 mod signals;
+mod snapshots;
 mod state;
+mod watches;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,13 +26,17 @@ use crate::admin::Admin;
 use crate::admin::collect::StatusCollector;
 use crate::admin::metrics::Requests;
 use crate::config::{Config, EtagKind};
+use crate::control::socket::ControlSocket;
 use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
-use crate::disks::words;
 use crate::net::listener::{Door, Port, Tls};
 use crate::net::tls;
+use commands::ServerCommands;
 use engine::Engine;
+use live::LivePort;
+use membership::Membership;
 use signals::Signals;
+use snapshots::Snapshots;
 use state::{Serving, State};
 
 /// Connections to the admin port at a time.
@@ -101,9 +109,11 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         _ => None,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let s3_port = Port::bind(config.s3.listen, config.limits.connections, tls, "s3.listen").await?;
+    let s3_port = Port::bind(config.s3.listen, config.limits.connections, tls.clone(), "s3.listen").await?;
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
+    let live_port = LivePort::bind(config, tls).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
+    let live = live_port.as_ref().map(|port| format!(" live={}", port.url())).unwrap_or_default();
 
     let state = Arc::new(State::new(env.clone(), s3_port.stats()));
     let mut registry = Registry::with_prefix("steadfast");
@@ -126,14 +136,34 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
             return Ok(());
         }
     };
-    let served = serve_engine(config, &env, &engine, &state, keys, compute, requests, s3_port, &mut signals, || {
-        println!(
-            "steadfast {} ready: s3={scheme}://{} admin=http://{}",
-            env!("CARGO_PKG_VERSION"),
-            addresses.0,
-            addresses.1
-        );
-    });
+    let control = ControlSocket::bind(data.path())
+        .inspect_err(|why| {
+            // Some file systems have no sockets. Serving needs none.
+            tracing::warn!(
+                "{why}. Commands to this server are not possible; put data.dir onto a local file system for them"
+            );
+        })
+        .ok();
+    let served = serve_engine(
+        config,
+        &env,
+        &engine,
+        &state,
+        keys,
+        compute,
+        requests,
+        (s3_port, live_port),
+        control,
+        &mut signals,
+        || {
+            println!(
+                "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}",
+                env!("CARGO_PKG_VERSION"),
+                addresses.0,
+                addresses.1
+            );
+        },
+    );
     let served = served.await;
     state.stopping();
     let closed = engine.close(config.server.stop_deadline, &env).await;
@@ -153,7 +183,8 @@ async fn serve_engine(
     keys: Credentials,
     compute: Env,
     requests: Requests,
-    port: Port,
+    (port, live): (Port, Option<LivePort>),
+    control: Option<ControlSocket>,
     signals: &mut Signals,
     ready: impl FnOnce(),
 ) -> Result<(), String> {
@@ -161,17 +192,28 @@ async fn serve_engine(
     let door =
         S3Door::build(engine.store().clone(), env.clone(), s3_options(config, keys), Some(compute), Some(observer))
             .map_err(|e| e.to_string())?;
-    state.serving(Serving { engine: engine.clone(), door: door.clone() });
-    env.spawn("latch watch", watch_latch(env.clone(), engine.clone(), state.clone()));
-    env.spawn("damage watch", watch_damage(env.clone(), engine.clone(), state.clone()));
-    env.spawn("super-disk watch", watch_superdisk(env.clone(), engine.clone(), state.clone()));
     let (stop, stopped) = watch::channel(false);
+    let live = live.map(|live| live.serve(config, engine.store(), env, stopped.clone())).transpose()?;
+    let (node, workers) = live.unzip();
+    state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node });
+    watches::start(env, engine, state);
+    let membership = Membership::new(engine.clone(), config, env);
+    env.spawn("disks that left", membership.clone().tidy(stopped.clone()));
+    if let Some(control) = control {
+        let snapshots = Snapshots::new(env, &config.data.dir, config.snapshots.export_rate.0);
+        let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership });
+        env.spawn("control", control.run(env.clone(), commands, stopped.clone()));
+    }
     let mut ended = start(env, port, S3(door), stopped, config.server.stop_deadline);
     ready();
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: what was accepted is finished; a second signal ends at once");
     state.stopping();
     let _ = stop.send(true);
+    if let Some(workers) = workers {
+        // What they still write takes no longer than a moment: they never wait for a client.
+        env.blocking(move || workers.stop()).await;
+    }
     let cut_off = tokio::select! {
         biased;
         cut_off = &mut ended => cut_off.unwrap_or(0),
@@ -221,102 +263,6 @@ fn s3_options(config: &Config, keys: Credentials) -> S3Options {
         body_stall: config.limits.stall_timeout,
         response_stall: config.limits.stall_timeout,
         ..S3Options::default()
-    }
-}
-
-/// Says once, and loudly, that the log takes no more writes, and what to do about it.
-async fn watch_latch(env: Env, engine: Engine, state: Arc<State>) {
-    const EVERY: Duration = Duration::from_millis(200);
-    let mut told = BTreeSet::new();
-    while !state.is_stopping() {
-        for (disk, why) in engine.disks_in_trouble() {
-            if told.insert(disk.clone()) {
-                tracing::error!(
-                    "THE DISK {disk} DOES NOT TAKE PART: {why}. Only objects on it are concerned; `steadfast status` says how many. \
-                     What to do: look at the disk (dmesg, smartctl -a); repair or replace it; then restart the server"
-                );
-            }
-        }
-        if let Some(trouble) = engine.trouble() {
-            tracing::error!(
-                "WRITES ARE REFUSED: {trouble}. Everything acknowledged is on the disk and can be read. What to do: look at the \
-                 disk (dmesg, smartctl -a, free space); repair or replace it; then restart the server. Writes that were \
-                 answered \"outcome unknown\" may or may not be there after the restart. /health/ready answers 503 until then"
-            );
-            return;
-        }
-        env.sleep(EVERY).await;
-    }
-}
-
-/// Says of each damage that the scrub finds what it concerns and what to do about it, once.
-async fn watch_damage(env: Env, engine: Engine, state: Arc<State>) {
-    const EVERY: Duration = Duration::from_secs(1);
-    let mut known = BTreeMap::new();
-    while !state.is_stopping() {
-        for (damage, subjects) in engine.damage_since(&mut known) {
-            let concerns =
-                if subjects.is_empty() { "cannot be told from what is left".to_owned() } else { subjects.join(", ") };
-            tracing::error!(
-                extent = damage.extent, offset = damage.offset, what = %damage.what, %concerns,
-                "STORED DATA IS DAMAGED. Reads of it answer with an error, never with wrong bytes. What to do: look at the disk \
-                 (smartctl -a, dmesg), copy what is concerned again from its source, and replace the disk if more follows"
-            );
-        }
-        env.sleep(EVERY).await;
-    }
-}
-
-/// Says when the fast leg changes its state, and what to do about it.
-async fn watch_superdisk(env: Env, engine: Engine, state: Arc<State>) {
-    const EVERY: Duration = Duration::from_millis(500);
-    // Whatever is written makes a place of the fast leg unclean for a moment: only what lasts is said.
-    const LASTS: u32 = 4;
-    let (mut said, mut seen, mut lasted) = (String::new(), String::new(), 0);
-    let (mut quarantined, mut healed) = (0, [0; 2]);
-    while !state.is_stopping() {
-        let Some(fast) = engine.superdisk() else { return };
-        let n = |key: &str| fast.status()[key].as_u64().unwrap_or_default();
-        if fast.state() == seen {
-            lasted += 1;
-        } else {
-            fast.state().clone_into(&mut seen);
-            lasted = 0;
-        }
-        let passing = matches!(fast.state(), "clean" | "rebuilding") && lasted < LASTS;
-        if fast.state() != said && !passing {
-            let line = words::line(&fast);
-            match words::advice(&fast) {
-                Some(advice) => tracing::warn!("super-disk: {advice}"),
-                None => tracing::info!("super-disk: {line}"),
-            }
-            fast.state().clone_into(&mut said);
-        }
-        if n("regions_quarantined") > quarantined {
-            quarantined = n("regions_quarantined");
-            tracing::warn!(
-                regions = quarantined,
-                "super-disk: parts of the fast leg failed again and again and are not used any more; they are served from the pool. What \
-                 to do: look at the fast disks (smartctl -a, dmesg) and replace the one that wears out"
-            );
-        }
-        // The fast leg heals in passing; damage of the pool itself deserves a word each time.
-        let now = [n("healed_fast"), n("healed_durable")];
-        if now[1] > healed[1] {
-            tracing::warn!(
-                healed = now[1] - healed[1],
-                "super-disk: damaged places of the pool were healed from the fast leg. What to do: look at the pool's disk (smartctl -a, \
-                 dmesg), and replace it if more follows"
-            );
-        }
-        if now[0] > healed[0] {
-            tracing::info!(
-                healed = now[0] - healed[0],
-                "super-disk: damaged places of the fast leg were healed from the pool"
-            );
-        }
-        healed = now;
-        env.sleep(EVERY).await;
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use steadfast_flow::Env;
+use steadfast_live::Node;
+use steadfast_store::Store;
 
 use super::engine::Engine;
 use crate::admin::Source;
@@ -26,6 +28,8 @@ pub struct Serving {
     pub engine: Engine,
     /// The S3 door.
     pub door: steadfast_s3::S3Door,
+    /// The live door's node, where there is one.
+    pub live: Option<Arc<Node>>,
 }
 
 /// The server's state.
@@ -49,6 +53,25 @@ impl State {
         *self.phase.write() = Phase::Serving(Box::new(serving));
     }
 
+    /// What is served from.
+    ///
+    /// # Errors
+    /// When nothing is served now.
+    pub fn store(&self) -> Result<Store, String> {
+        match &*self.phase.read() {
+            Phase::Serving(serving) => Ok(serving.engine.store().clone()),
+            _ => Err("the server is starting or stopping".to_owned()),
+        }
+    }
+
+    /// Disk and store, while it serves.
+    pub fn engine(&self) -> Option<Engine> {
+        match &*self.phase.read() {
+            Phase::Serving(serving) => Some(serving.engine.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether it stops.
     pub fn is_stopping(&self) -> bool {
         matches!(&*self.phase.read(), Phase::Stopping)
@@ -65,7 +88,7 @@ impl Source for State {
         match &*self.phase.read() {
             Phase::Opening => Some("the pool is being opened".to_owned()),
             Phase::Stopping => Some("the server is stopping".to_owned()),
-            Phase::Serving(serving) => serving.engine.trouble(),
+            Phase::Serving(serving) => serving.engine.not_ready(),
         }
     }
 
@@ -93,7 +116,11 @@ impl Source for State {
             serving.engine.describe(&mut status);
             let gate = serving.door.gate_status();
             status["s3"] = json!({"requests_in_flight": gate.used});
+            if let Some(live) = &serving.live {
+                status["live"] = json!(live.status());
+            }
             let mut bounds = vec![json!(gate)];
+            collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);
             status["bounds"] = Value::Array(bounds);
         }

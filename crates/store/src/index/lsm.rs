@@ -130,6 +130,12 @@ impl Index for LsmIndex {
         }))
     }
 
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Bytes)>, IndexError> {
+        let Some(guard) = self.tree.range::<&[u8], _>(from..to, NEWEST, None).next_back() else { return Ok(None) };
+        let (key, value) = guard.into_inner()?;
+        Ok(Some((Bytes::from(key), Bytes::from(value))))
+    }
+
     fn memtable_bytes(&self) -> u64 {
         self.tree.active_memtable().size()
     }

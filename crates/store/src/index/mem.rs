@@ -75,6 +75,11 @@ impl Index for MemIndex {
         })
     }
 
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Bytes)>, IndexError> {
+        let (from, to) = (Bound::Included(from), Bound::Excluded(to));
+        Ok(self.map.read().range::<[u8], _>((from, to)).next_back().map(|(k, v)| (k.clone(), v.clone())))
+    }
+
     fn memtable_bytes(&self) -> u64 {
         *self.changed.lock()
     }

@@ -55,6 +55,9 @@ pub(crate) trait Index: Send + Sync + 'static {
     /// The pairs with `from <= key < to`, in order. `to` of `None` is the end.
     fn range(&self, from: &[u8], to: Option<&[u8]>) -> Box<dyn Iterator<Item = Entry> + Send>;
 
+    /// The pair with the highest key with `from <= key < to`.
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Bytes)>, IndexError>;
+
     /// Bytes of changes that a [`Index::persist`] would write.
     fn memtable_bytes(&self) -> u64;
 

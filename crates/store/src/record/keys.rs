@@ -4,14 +4,16 @@
 //! ```text
 //! 00 'c'                                   the checkpoint
 //! 00 'p'                                   the layout of the pool of disks
+//! 00 's' snapshot:16                       a snapshot
 //! 01 bucket:8                              a bucket
 //! 02 bucket:8 key                          an object
 //! 03 bucket:8 escaped-key 00 01 upload:16  an upload that is going on
 //! 04 upload:16 part:2                      a part of it
+//! 05 escaped-channel 00 01 offset:8        a publication
 //! ```
 //!
 //! Integers are big-endian. Buckets are keyed by their random identity, so one that is deleted and created again starts
-//! empty. In an upload's key, `00` is escaped as `00 ff`, so that a key sorts before those it is a prefix of.
+//! empty. In the keys of uploads and publications, `00` is escaped as `00 ff`, so that a key sorts before those it is a prefix of.
 
 /// The identity of a bucket: random, never used again.
 pub(crate) type BucketId = u64;
@@ -25,10 +27,24 @@ pub(crate) const CHECKPOINT: &[u8] = b"\x00c";
 /// Where the layout of the pool is kept, where there are several disks.
 pub(crate) const LAYOUT: &[u8] = b"\x00p";
 
+/// Where the snapshots are kept.
+pub(crate) const SNAPSHOTS: &[u8] = b"\x00s";
+
 pub(crate) const BUCKETS: u8 = 1;
-const OBJECTS: u8 = 2;
+pub(crate) const OBJECTS: u8 = 2;
 pub(crate) const UPLOADS: u8 = 3;
 pub(crate) const PARTS: u8 = 4;
+pub(crate) const PUBLICATIONS: u8 = 5;
+
+/// The key of a snapshot.
+pub(crate) fn snapshot(id: &Id) -> Vec<u8> {
+    [SNAPSHOTS, &id[..]].concat()
+}
+
+/// Reads a snapshot's key.
+pub(crate) fn parse_snapshot(index_key: &[u8]) -> Option<Id> {
+    index_key.strip_prefix(SNAPSHOTS)?.try_into().ok()
+}
 
 pub(crate) fn bucket(id: BucketId) -> Vec<u8> {
     let mut out = vec![BUCKETS];
@@ -88,7 +104,10 @@ pub(crate) fn after_uploads_of(id: BucketId, key: &[u8]) -> Vec<u8> {
 /// Reads an upload's key: the object's key and the upload's identity.
 pub(crate) fn parse_upload(index_key: &[u8]) -> Option<(Vec<u8>, Id)> {
     let (rest, id) = index_key.get(9..)?.split_last_chunk::<16>()?;
-    let escaped = rest.strip_suffix(&[0, 1])?;
+    Some((unescape(rest.strip_suffix(&[0, 1])?)?, *id))
+}
+
+fn unescape(escaped: &[u8]) -> Option<Vec<u8>> {
     let mut key = Vec::with_capacity(escaped.len());
     let mut bytes = escaped.iter();
     while let Some(&byte) = bytes.next() {
@@ -97,7 +116,7 @@ pub(crate) fn parse_upload(index_key: &[u8]) -> Option<(Vec<u8>, Id)> {
             return None;
         }
     }
-    Some((key, *id))
+    Some(key)
 }
 
 /// Where the parts of an upload begin.
@@ -113,6 +132,44 @@ pub(crate) fn part(upload: &Id, number: u16) -> Vec<u8> {
     let mut out = parts(upload);
     out.extend_from_slice(&number.to_be_bytes());
     out
+}
+
+fn channel(name: &[u8], room: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1 + name.len() + room);
+    out.push(PUBLICATIONS);
+    escape(&mut out, name);
+    out
+}
+
+/// The key of a publication.
+pub(crate) fn publication(name: &[u8], offset: u64) -> Vec<u8> {
+    let mut out = channel(name, 10);
+    out.extend_from_slice(&[0, 1]);
+    out.extend_from_slice(&offset.to_be_bytes());
+    out
+}
+
+/// Where the publications of a channel begin, and what is past them.
+pub(crate) fn publications(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut end = channel(name, 2);
+    end.extend_from_slice(&[0, 2]);
+    (publication(name, 0), end)
+}
+
+/// The offset in a publication's key.
+pub(crate) fn offset_of(index_key: &[u8]) -> Option<u64> {
+    index_key.split_last_chunk::<8>().map(|(_, offset)| u64::from_be_bytes(*offset))
+}
+
+/// What of a publication's key is the same for all of its channel.
+pub(crate) fn channel_of(index_key: &[u8]) -> &[u8] {
+    index_key.split_last_chunk::<8>().map_or(index_key, |(channel, _)| channel)
+}
+
+/// Reads a publication's key: the channel's name and the offset.
+pub(crate) fn parse_publication(index_key: &[u8]) -> Option<(Vec<u8>, u64)> {
+    let escaped = channel_of(index_key).strip_prefix(&[PUBLICATIONS])?.strip_suffix(&[0, 1])?;
+    Some((unescape(escaped)?, offset_of(index_key)?))
 }
 
 /// The first key that does not start with `prefix`; `None` when there can be none.
@@ -139,6 +196,16 @@ mod tests {
         }
 
         #[test]
+        fn publications_sort_by_channel_then_offset(a in ".{0,6}", b in ".{0,6}", x: u64, y: u64) {
+            let (ka, kb) = (publication(a.as_bytes(), x), publication(b.as_bytes(), y));
+            prop_assert_eq!(ka.cmp(&kb), (a.as_bytes(), x).cmp(&(b.as_bytes(), y)));
+            prop_assert_eq!(parse_publication(&ka), Some((a.as_bytes().to_vec(), x)));
+            let (from, to) = publications(a.as_bytes());
+            prop_assert!(from <= ka && ka < to);
+            prop_assert_eq!(from <= kb && kb < to, a == b);
+        }
+
+        #[test]
         fn past_is_the_least_key_beyond_a_prefix(prefix: Vec<u8>, tail: Vec<u8>, other: Vec<u8>) {
             if let Some(end) = past(&prefix) {
                 prop_assert!([&prefix[..], &tail].concat() < end);
@@ -149,6 +216,7 @@ mod tests {
         #[test]
         fn any_bytes_are_parsed_without_panic(bytes: Vec<u8>) {
             let _ = parse_upload(&bytes);
+            let _ = parse_publication(&bytes);
         }
     }
 }

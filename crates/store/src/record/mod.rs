@@ -10,6 +10,7 @@
 pub(crate) mod keys;
 pub(crate) mod manifest;
 pub(crate) mod object;
+pub(crate) mod snapshot;
 pub(crate) mod wire;
 
 use steadfast_log::{Durability, Location, Lsn};
@@ -31,6 +32,9 @@ const PART_PUT: u8 = 7;
 const CHUNK: u8 = 8;
 const PART_CHUNK: u8 = 9;
 const POOL_LAYOUT: u8 = 10;
+const SNAPSHOT_PUT: u8 = 20;
+const SNAPSHOT_DELETE: u8 = 21;
+const PUBLICATION: u8 = 30;
 
 /// A decoded head. Borrows from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,12 @@ pub(crate) enum Head<'a> {
     Chunk { bucket: BucketId, writer: Id, key: &'a [u8] },
     /// The disk is one of a pool with this layout. It belongs to no bucket: zeros in its place.
     PoolLayout { payload: &'a [u8] },
+    /// A snapshot exists. It belongs to no bucket: zeros in its place.
+    SnapshotPut { id: Id, payload: &'a [u8] },
+    /// A snapshot is gone.
+    SnapshotDelete { id: Id },
+    /// Something was published into a channel, or all that was is gone. It belongs to no bucket: zeros in its place.
+    Publication { channel: &'a [u8], offset: u64, payload: &'a [u8] },
     /// A piece of a part's body.
     PartChunk { bucket: BucketId, writer: Id, upload: Id, number: u16, key: &'a [u8] },
 }
@@ -85,6 +95,11 @@ impl<'a> Head<'a> {
                 key: dec.bytes()?,
             },
             POOL_LAYOUT => Self::PoolLayout { payload: dec.0 },
+            SNAPSHOT_PUT => Self::SnapshotPut { id: dec.array()?, payload: dec.0 },
+            SNAPSHOT_DELETE => Self::SnapshotDelete { id: dec.array()? },
+            PUBLICATION => {
+                Self::Publication { offset: u64::from_be_bytes(dec.array()?), channel: dec.bytes()?, payload: dec.0 }
+            }
             _ => return Err(Malformed("record: unknown kind")),
         })
     }
@@ -102,6 +117,9 @@ impl<'a> Head<'a> {
             Self::Chunk { bucket, key, .. } => (CHUNK, *bucket, key, &[]),
             Self::PartChunk { bucket, key, .. } => (PART_CHUNK, *bucket, key, &[]),
             Self::PoolLayout { payload } => (POOL_LAYOUT, 0, &[], payload),
+            Self::SnapshotPut { payload, .. } => (SNAPSHOT_PUT, 0, &[], payload),
+            Self::SnapshotDelete { .. } => (SNAPSHOT_DELETE, 0, &[], &[]),
+            Self::Publication { channel, payload, .. } => (PUBLICATION, 0, channel, payload),
         };
         let mut out = Vec::with_capacity(52 + key.len() + payload.len());
         out.extend_from_slice(&[FORMAT, kind]);
@@ -111,12 +129,18 @@ impl<'a> Head<'a> {
                 out.extend_from_slice(payload);
                 return out;
             }
+            Self::SnapshotPut { id, .. } | Self::SnapshotDelete { id } => {
+                out.extend_from_slice(id);
+                out.extend_from_slice(payload);
+                return out;
+            }
             Self::ObjectPut { .. } | Self::ObjectDelete { .. } => {}
             Self::UploadCreate { upload, .. } | Self::UploadEnd { upload, .. } => out.extend_from_slice(upload),
             Self::PartPut { upload, number, .. } => {
                 out.extend_from_slice(upload);
                 put_varint(&mut out, u64::from(*number));
             }
+            Self::Publication { offset, .. } => out.extend_from_slice(&offset.to_be_bytes()),
             Self::Chunk { writer, .. } => out.extend_from_slice(writer),
             Self::PartChunk { writer, upload, number, .. } => {
                 out.extend_from_slice(writer);
@@ -194,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>, kind in 0u8..12) {
+        fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>, kind in 0u8..32) {
             let _ = Head::decode(&bytes);
             let _ = Head::decode(&[&[FORMAT, kind], &bytes[..]].concat());
             let _ = Value::decode(&bytes);
@@ -215,6 +239,9 @@ mod tests {
                 Head::Chunk { bucket, writer, key },
                 Head::PartChunk { bucket, writer, upload, number, key },
                 Head::PoolLayout { payload },
+                Head::SnapshotPut { id: upload, payload },
+                Head::SnapshotDelete { id: upload },
+                Head::Publication { channel: key, offset: bucket, payload },
             ] {
                 let bytes = head.encode();
                 prop_assert_eq!(Head::decode(&bytes), Ok(head));

@@ -9,7 +9,9 @@ use steadfast_log::{Durability, Priority, Record};
 use crate::record::keys::{self, BucketId};
 use crate::record::{BucketMeta, Head};
 use crate::shard::Shard;
+use crate::shard::list::Scan;
 use crate::shard::writer::batch_bytes;
+use crate::store::topology::Owned;
 use crate::{BucketInfo, BucketSettings, StoreError};
 
 /// A bucket in memory.
@@ -86,12 +88,12 @@ impl Shard {
     }
 
     /// The records that delete a bucket, if it is empty: uploads in parts are given up with it. The caller holds its gate for
-    /// writing until they are committed, so nothing of the bucket comes between.
-    pub(crate) async fn deletion(&self, bucket: &Bucket) -> Result<Vec<Record>, StoreError> {
+    /// writing until they are committed, so nothing of the bucket comes between. What is not `owned` does not count.
+    pub(crate) async fn deletion(&self, bucket: &Bucket, owned: Option<Owned>) -> Result<Vec<Record>, StoreError> {
         let core = &self.core;
         core.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;
         let objects = keys::object(bucket.id, b"");
-        if core.index.range(&objects, keys::past(&objects).as_deref()).next().transpose()?.is_some() {
+        if Scan::new(core, &objects, keys::past(&objects), owned).next()?.is_some() {
             return Err(StoreError::BucketNotEmpty);
         }
         let mut batch = Vec::new();

@@ -10,15 +10,18 @@ use steadfast_flow::Env;
 use steadfast_log::{Batch, Committed, Durability, ExtentUsage, LogError, Lsn, Priority};
 use tokio::sync::{Notify, watch};
 
+use super::hang::Hang;
 use crate::cache::ReadCache;
 use crate::index::Index;
 use crate::layout::Layout;
 use crate::record::keys::{BucketId, Id};
 use crate::record::object::First;
+use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Value};
 use crate::shard::accounts::Accounts;
 use crate::shard::buckets::Bucket;
+use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
 use crate::shard::owners::Owners;
 use crate::shard::pending::{Bin, Entry, Fate, Pending, bin_of};
@@ -103,10 +106,18 @@ pub(crate) struct Persisted {
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) options: StoreOptions,
+    /// New data was refused for want of space, and none has been taken since.
+    pub(crate) full: AtomicBool,
+    /// Whether the disk hangs.
+    pub(crate) hang: tokio::sync::watch::Sender<Hang>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) registry: RwLock<Registry>,
     /// Of which pool of disks this one is a part; `None` for a pool of one disk that never had another.
     pub(crate) layout: RwLock<Option<Arc<Layout>>>,
+    /// The snapshots of which this disk has a part.
+    pub(crate) snapshots: RwLock<BTreeMap<Id, SnapshotMeta>>,
+    /// Something in the index or in a record did not make sense.
+    pub(crate) distrusted: AtomicBool,
     pub(crate) pending: Pending,
     pub(crate) accounts: Mutex<Accounts>,
     pub(crate) owners: Owners,
@@ -139,8 +150,18 @@ pub(crate) struct Core {
     pub(crate) last_manifest: crate::shard::apply::live::LastManifest,
     /// Bytes that streams may have read ahead, in KiB.
     pub(crate) read_ahead: Arc<tokio::sync::Semaphore>,
+    /// Channels that are in use.
+    pub(crate) channels: Channels,
+    /// Publications that were removed because their time was over.
+    pub(crate) swept: AtomicU64,
+    /// The last record that was there when the shard was opened.
+    pub(crate) opened_lsn: AtomicU64,
     /// LSN of the last record of a bucket that was submitted.
     pub(crate) bucket_lsn: AtomicU64,
+    /// How large the disk may become, in bytes.
+    pub(crate) capacity_bytes: u64,
+    /// What has changed of slots that are being moved away.
+    pub(crate) dirty: crate::shard::dirty::Dirty,
 }
 
 /// What must hold of a key for a record to be submitted.
@@ -172,6 +193,61 @@ pub(crate) enum Refusal {
 }
 
 impl Core {
+    /// A state that a replay goes on from, or begins.
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the state")]
+    pub(crate) fn new(
+        env: Env,
+        index: Arc<dyn Index>,
+        pool: [u8; 16],
+        checkpoint: Checkpoint,
+        registry: Registry,
+        layout: Option<Arc<Layout>>,
+        read_ahead: Arc<tokio::sync::Semaphore>,
+        checkpoint_log_bytes: u64,
+        options: StoreOptions,
+    ) -> Self {
+        Self {
+            env,
+            registry: RwLock::new(registry),
+            layout: RwLock::new(layout),
+            snapshots: Default::default(),
+            distrusted: AtomicBool::new(false),
+            pending: Default::default(),
+            accounts: Mutex::new(Accounts::load(&checkpoint.usage)),
+            owners: Default::default(),
+            cache: ReadCache::new(options.cache_bytes),
+            progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
+            submitted: AtomicU64::new(0),
+            replay: Mutex::new(Some(Replay { base: checkpoint.lsn, marks: Default::default(), records: 0 })),
+            pool,
+            objects: AtomicU64::new(checkpoint.objects),
+            bytes: AtomicU64::new(checkpoint.bytes),
+            uploads: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(0),
+            memtable_bytes: AtomicU64::new(0),
+            sealing: AtomicBool::new(false),
+            sealed: Mutex::new(None),
+            checkpoint_due: Notify::new(),
+            checkpoint_wanted: AtomicBool::new(false),
+            applying: Mutex::new(()),
+            checkpoint_log_bytes,
+            persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
+            manifests: tokio::sync::RwLock::new(()),
+            last_manifest: Default::default(),
+            read_ahead,
+            channels: Channels::default(),
+            swept: AtomicU64::new(0),
+            opened_lsn: AtomicU64::new(u64::MAX),
+            bucket_lsn: AtomicU64::new(0),
+            capacity_bytes: 0,
+            dirty: Default::default(),
+            index,
+            options,
+            full: AtomicBool::new(false),
+            hang: Default::default(),
+        }
+    }
+
     /// What the index holds.
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         Ok(self.index.get(key)?)
@@ -264,7 +340,7 @@ impl Core {
 
     /// Awaits a ticket.
     pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
-        match ticket.await {
+        match self.unless_hanging(ticket).await? {
             Ok(committed) => Ok(committed),
             Err(e) => {
                 if matches!(e, LogError::Unknown { .. } | LogError::Failed { .. }) {
@@ -300,10 +376,22 @@ impl Core {
 
     /// Room in the log's budget.
     pub(crate) async fn reserve(&self, log: &Log, bytes: u64, priority: Priority) -> Result<Reservation, StoreError> {
+        self.refuse_hanging()?;
         if priority == Priority::Write {
             self.admit()?;
         }
-        log.reserve(bytes, priority, self.options.write_wait).await.map_err(busy)
+        let room = log.reserve(bytes, priority, self.options.write_wait).await;
+        if priority == Priority::Write {
+            self.note_full(&room);
+        }
+        room.map_err(busy)
+    }
+
+    /// Remembers that new data was refused for want of space.
+    pub(crate) fn note_full<T>(&self, result: &Result<T, LogError>) {
+        if matches!(result, Err(LogError::Full)) {
+            self.full.store(true, Ordering::Relaxed);
+        }
     }
 
     /// 128 random bits.

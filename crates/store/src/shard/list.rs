@@ -8,7 +8,9 @@ use crate::record::object::First;
 use crate::record::{Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::Core;
+use crate::shard::scan::thing_of;
 use crate::store::merge::{Listed, Source};
+use crate::store::topology::Owned;
 use crate::{ListEntry, ListQuery, StoreError};
 
 /// How many keys of a rolled-up prefix are read through before seeking past it: a seek costs about as much.
@@ -37,11 +39,13 @@ pub(crate) struct Scan<'a> {
     core: &'a Core,
     entries: Box<dyn Iterator<Item = Entry> + Send>,
     end: Option<Vec<u8>>,
+    /// Only what is at home here.
+    owned: Option<Owned>,
 }
 
 impl<'a> Scan<'a> {
-    pub(crate) fn new(core: &'a Core, from: &[u8], end: Option<Vec<u8>>) -> Self {
-        Self { core, entries: core.index.range(from, end.as_deref()), end }
+    pub(crate) fn new(core: &'a Core, from: &[u8], end: Option<Vec<u8>>, owned: Option<Owned>) -> Self {
+        Self { core, entries: core.index.range(from, end.as_deref()), end, owned }
     }
 
     pub(crate) fn seek(&mut self, to: &[u8]) {
@@ -62,7 +66,14 @@ impl<'a> Scan<'a> {
     }
 
     pub(crate) fn next(&mut self) -> Result<Option<(Bytes, Bytes)>, StoreError> {
-        Ok(self.entries.next().transpose()?)
+        let Some(owned) = &self.owned else { return Ok(self.entries.next().transpose()?) };
+        for pair in self.entries.by_ref() {
+            let pair = pair?;
+            if thing_of(&pair.0).is_none_or(|thing| owned.has_slot(thing.slot())) {
+                return Ok(Some(pair));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -127,7 +138,7 @@ impl Source for Items<'_> {
 
 impl Shard {
     /// What there is of the objects of a bucket for this query, without its limit.
-    pub(crate) fn items<'a>(&'a self, bucket: BucketId, query: &'a ListQuery) -> Items<'a> {
+    pub(crate) fn items<'a>(&'a self, bucket: BucketId, query: &'a ListQuery, owned: Option<Owned>) -> Items<'a> {
         let roll = Roll { prefix: &query.prefix, delimiter: &query.delimiter };
         let first = keys::object(bucket, query.prefix.as_bytes());
         let after = keys::object(bucket, query.start_after.as_bytes());
@@ -144,6 +155,6 @@ impl Shard {
         } else {
             [&after[..], &[0]].concat()
         };
-        Items { scan: Scan::new(&self.core, &from, keys::past(&first)), roll, bucket, skip: None, ended }
+        Items { scan: Scan::new(&self.core, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
     }
 }

@@ -3,38 +3,39 @@
 pub(crate) mod accounts;
 pub(crate) mod apply;
 pub(crate) mod buckets;
+pub(crate) mod channels;
 pub(crate) mod checkpoint;
 mod complete;
 pub(crate) mod core;
+pub(crate) mod dirty;
+pub(crate) mod hang;
 pub(crate) mod list;
 mod objects;
 pub(crate) mod owners;
 pub(crate) mod pending;
 pub(crate) mod reader;
+pub(crate) mod scan;
+pub(crate) mod snapshots;
 pub(crate) mod uploads;
 pub(crate) mod writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
-use steadfast_disk::{BLOCK, Disk};
+use steadfast_disk::Disk;
 use steadfast_flow::Env;
-use steadfast_log::format::{SUPERBLOCK_OFFSETS, Superblock};
-use steadfast_log::{LogError, Priority, Record};
-use tokio::sync::{Notify, Semaphore, watch};
+use steadfast_log::{Durability, LogError, Priority, Record};
+use tokio::sync::{Semaphore, watch};
 
-use crate::cache::ReadCache;
 use crate::index::{Index, IndexError, LsmIndex, MemIndex};
 use crate::layout::Layout;
 use crate::record::keys::Id;
 use crate::record::{BucketMeta, Head, Value, keys};
-use crate::shard::accounts::Accounts;
 use crate::shard::apply::{LogSlot, StoreApplier};
 use crate::shard::checkpoint::Checkpoint;
-use crate::shard::core::{Core, Persisted, Progress, Registry, Replay};
+use crate::shard::core::{Core, Registry};
 use crate::status::StoreStatus;
 use crate::{IndexKind, StoreError, StoreOptions};
 use steadfast_log::{Log, RecoveryReport};
@@ -73,17 +74,7 @@ pub(crate) struct Shard {
 
 /// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
 pub(crate) async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
-    for copy in 0..disk.copies() {
-        for offset in SUPERBLOCK_OFFSETS {
-            if offset + BLOCK as u64 <= disk.len()
-                && let Ok(bytes) = disk.read_copy(copy, offset, BLOCK).await
-                && let Ok(superblock) = Superblock::decode(&bytes)
-            {
-                return superblock.pool;
-            }
-        }
-    }
-    [0; 16]
+    steadfast_log::pool_on(disk).await
 }
 
 /// Opens the index, and what it was at its checkpoint. One without a checkpoint is empty.
@@ -178,45 +169,34 @@ impl Shard {
         let index_rebuilt = checkpoint.lsn == 0;
         let registry = load_registry(&*index)?;
         let layout = load_layout(&*index)?;
-        let core = Arc::new(Core {
-            env: env.clone(),
-            registry: RwLock::new(registry),
-            layout: RwLock::new(layout),
-            pending: Default::default(),
-            accounts: Mutex::new(Accounts::load(&checkpoint.usage)),
-            owners: Default::default(),
-            cache: ReadCache::new(options.cache_bytes),
-            progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
-            submitted: AtomicU64::new(0),
-            replay: Mutex::new(Some(Replay { base: checkpoint.lsn, marks: Default::default(), records: 0 })),
-            pool,
-            objects: AtomicU64::new(checkpoint.objects),
-            bytes: AtomicU64::new(checkpoint.bytes),
-            uploads: AtomicU64::new(0),
-            log_bytes: AtomicU64::new(0),
-            memtable_bytes: AtomicU64::new(0),
-            sealing: AtomicBool::new(false),
-            sealed: Mutex::new(None),
-            checkpoint_due: Notify::new(),
-            checkpoint_wanted: AtomicBool::new(false),
-            applying: Mutex::new(()),
-            checkpoint_log_bytes: options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes),
-            persisted: Mutex::new(Persisted { lsn: checkpoint.lsn, usage: checkpoint.usage }),
-            manifests: tokio::sync::RwLock::new(()),
-            last_manifest: Default::default(),
-            read_ahead,
-            bucket_lsn: AtomicU64::new(0),
+        let snapshots = snapshots::load(&*index)?;
+        let checkpoint_log_bytes = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
+        let mut core = Core::new(
+            env.clone(),
             index,
-            options: options.clone(),
-        });
+            pool,
+            checkpoint,
+            registry,
+            layout,
+            read_ahead,
+            checkpoint_log_bytes,
+            options.clone(),
+        );
+        *core.snapshots.write() = snapshots;
+        core.capacity_bytes = disk.geometry().capacity_bytes;
+        let core = Arc::new(core);
+        let watched = disk.clone();
         let slot = LogSlot::default();
         let applier = Arc::new(StoreApplier { core: core.clone(), log: slot.clone() });
         let (log, recovery) = Log::open(disk, env.clone(), options.log, applier).await?;
         let replayed_records = core.finish_replay()?;
+        core.opened_lsn.store(core.progress.borrow().lsn, Ordering::Release);
         core.accounts.lock().attach(log.clone());
         *slot.write() = Some(log.clone());
         let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
+        env.spawn("store-hang-watch", hang::watch(core.clone(), watched, shared.closing.subscribe()));
         env.spawn("store-maintenance", maintain(core.clone(), log.clone(), shared.closing.subscribe()));
+        env.spawn("store-sweep", channels::sweep(core.clone(), shared.closing.subscribe()));
         if replayed_records > 0 {
             let _one = core.applying.lock();
             core.seal();
@@ -241,14 +221,18 @@ impl Shard {
             objects: core.objects.load(Ordering::Relaxed),
             object_bytes: core.bytes.load(Ordering::Relaxed),
             uploads: core.uploads.load(Ordering::Relaxed),
+            channels: core.channels.len() as u64,
+            publications_expired: core.swept.load(Ordering::Relaxed),
             pending_keys: core.pending.len() as u64,
             index: core.index.status(),
             applied_lsn: core.progress.borrow().lsn,
             checkpoint_lsn: core.persisted.lock().lsn,
             cache: core.cache.status(),
             log: self.log.status(),
+            snapshots: Vec::new(),
             disks: Vec::new(),
             disks_in_trouble: 0,
+            moving: None,
         }
     }
 
@@ -257,12 +241,19 @@ impl Shard {
         self.core.layout.read().clone()
     }
 
-    /// Commits of which pool of disks this one is a part.
+    /// Commits of which pool of disks this one is a part. Waits until that is decided, however long the disk may hang: after an error it is
+    /// not there, or the log takes no more writes.
     pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
+        let core = &self.core;
         let head = Head::PoolLayout { payload: &layout.encode() }.encode();
         writer::check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        self.commit_buckets(batch, Priority::Write).await
+        // It may be what makes room.
+        let room = core.reserve(self.log(), writer::batch_bytes(&batch), Priority::Delete).await?;
+        let ticket = self.log().submit(room, batch, Durability::Sync)?;
+        core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        ticket.await?;
+        Ok(())
     }
 
     /// Finishes what was accepted and persists the index, so that the next start replays nothing.

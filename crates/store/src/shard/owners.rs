@@ -35,6 +35,11 @@ impl Owners {
         self.0.lock().live.contains_key(id)
     }
 
+    /// Whether any is.
+    pub(crate) fn any(&self) -> bool {
+        !self.0.lock().live.is_empty()
+    }
+
     /// The one writer that is going on.
     #[cfg(test)]
     pub(crate) fn only(&self) -> Id {

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 use steadfast_log::{Location, LogError};
 
-use crate::record::object::{Body, ObjectMeta};
+use crate::record::keys::Id;
+use crate::record::object::{Body, ObjectMeta, id_to_text};
 use crate::record::{Value, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
 use crate::shard::core::Core;
-use crate::{ObjectInfo, PartInfo, StoreError};
+use crate::{ObjectInfo, PartInfo, StoreError, StoredObject};
 use steadfast_log::{ExtentPin, Log};
 
 /// How often a look-up is repeated because the record moved meanwhile: each time the index has news, so one is the rule.
@@ -28,6 +29,7 @@ pub struct ObjectReader {
     core: Arc<Core>,
     log: Log,
     info: ObjectInfo,
+    upload: Option<Id>,
     parts: Vec<PartInfo>,
     source: Source,
 }
@@ -93,25 +95,46 @@ impl Shard {
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
     pub(crate) async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
-        let core = &self.core;
         let index_key = keys::object(self.find(bucket)?.id, key.as_bytes());
+        self.reader_of(&index_key, key).await
+    }
+
+    /// The same of what is under this key of the index: an object, or a part.
+    pub(crate) async fn reader_of(&self, index_key: &[u8], key: &str) -> Result<ObjectReader, StoreError> {
+        self.core.open_reader(self.log(), index_key, key).await
+    }
+}
+
+impl Core {
+    /// Begins to read the object under `index_key`.
+    pub(crate) async fn open_reader(
+        self: &Arc<Self>,
+        log: &Log,
+        index_key: &[u8],
+        key: &str,
+    ) -> Result<ObjectReader, StoreError> {
         for _ in 0..MOVES_MAX {
-            let Found { version, location, meta } = core.find_object(&index_key)?.ok_or(StoreError::NoSuchKey)?;
-            let (parts, source) = match self.open_body(&location, &meta).await {
+            let Found { version, location, meta } = self.find_object(index_key)?.ok_or(StoreError::NoSuchKey)?;
+            let (parts, source) = match self.unless_hanging(self.open_body(log, &location, &meta)).await? {
                 Ok(opened) => opened,
                 Err(StoreError::Log(LogError::Moved)) => continue,
                 Err(e) => return Err(e),
             };
+            let upload = meta.upload.map(|(id, _)| id);
             let info = meta.into_info(key.to_owned(), version);
-            return Ok(ObjectReader { core: core.clone(), log: self.log().clone(), info, parts, source });
+            return Ok(ObjectReader { core: self.clone(), log: log.clone(), info, upload, parts, source });
         }
         Err(LogError::Moved.into())
     }
 
-    async fn open_body(&self, at: &Location, meta: &ObjectMeta) -> Result<(Vec<PartInfo>, Source), StoreError> {
-        let log = self.log();
+    async fn open_body(
+        &self,
+        log: &Log,
+        at: &Location,
+        meta: &ObjectMeta,
+    ) -> Result<(Vec<PartInfo>, Source), StoreError> {
         let shares = match &meta.body {
-            Body::Inline => return Ok((Vec::new(), Source::Inline(self.core.inline_body(log, at).await?))),
+            Body::Inline => return Ok((Vec::new(), Source::Inline(self.inline_body(log, at).await?))),
             Body::Chunks { shares, .. } | Body::ChunksAside { shares } => shares,
         };
         let mut pins = Vec::with_capacity(shares.len());
@@ -132,6 +155,17 @@ impl ObjectReader {
     /// The parts that it was uploaded in; none when in one piece.
     pub fn parts(&self) -> &[PartInfo] {
         &self.parts
+    }
+
+    /// All that there is to say of it beside its bytes, to make the same object elsewhere with
+    /// [`ObjectWriter::commit_stored`](crate::ObjectWriter::commit_stored).
+    pub fn stored(&self) -> StoredObject {
+        StoredObject {
+            modified_ms: self.info.modified_ms,
+            attributes: self.info.attributes.clone(),
+            parts: self.parts.clone(),
+            upload_id: self.upload.as_ref().map(id_to_text),
+        }
     }
 
     /// The bytes of `range`, cut to the object's size. An item that is an error is the last.
@@ -156,16 +190,16 @@ impl ObjectReader {
                         async move {
                             let kib = (range.len() as u32).div_ceil(1024);
                             let room = core.read_ahead.clone().acquire_many_owned(kib).await;
-                            let bytes = core.chunk_bytes(&log, &at, range).await;
+                            let bytes = core.unless_hanging(core.chunk_bytes(&log, &at, range)).await;
                             drop(pins);
-                            (bytes, room)
+                            (bytes.and_then(|bytes| bytes.map_err(StoreError::from)), room)
                         }
                     })
                     .buffered(ahead)
                     // The consumer has it now: it is no longer ahead.
                     .map(|(bytes, room)| {
                         drop(room);
-                        bytes.map_err(StoreError::from)
+                        bytes
                     })
                     .right_stream()
             }

@@ -13,9 +13,10 @@ use crate::shard::buckets::Bucket;
 use crate::shard::core::{Core, Expect, Refusal, Touch};
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::Fate;
-use crate::shard::writer::{Target, batch_bytes, check_head};
+use crate::shard::writer::{ShardWriter, Target, batch_bytes, check_head};
 use crate::store::merge::{Listed, Source};
-use crate::{Attributes, ObjectWriter, PartInfo, StoreError, UploadInfo};
+use crate::store::topology::Owned;
+use crate::{Attributes, PartInfo, StoreError, UploadInfo};
 
 /// What an upload's record holds: when it began and what the object will get.
 pub(crate) fn upload_meta(created_ms: u64, attributes: Attributes) -> ObjectMeta {
@@ -138,7 +139,7 @@ impl Shard {
         upload_id: &str,
         number: u16,
         size: Option<u64>,
-    ) -> Result<ObjectWriter, StoreError> {
+    ) -> Result<ShardWriter, StoreError> {
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
         if self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &upload))?.is_none() {
@@ -183,6 +184,7 @@ impl Shard {
         prefix: &'a str,
         delimiter: &'a str,
         (after_key, after_id): (&str, &str),
+        owned: Option<Owned>,
     ) -> UploadItems<'a> {
         let roll = Roll { prefix, delimiter };
         let first = keys::uploads(bucket, prefix.as_bytes());
@@ -200,7 +202,7 @@ impl Shard {
             };
             from = from.max(after);
         }
-        UploadItems { scan: Scan::new(&self.core, &from, keys::past(&first)), roll, bucket, skip: None, ended }
+        UploadItems { scan: Scan::new(&self.core, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
     }
 
     /// Gives an upload up; its parts are freed.

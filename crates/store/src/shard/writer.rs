@@ -10,16 +10,17 @@ use parking_lot::Mutex;
 use steadfast_flow::BoxFuture;
 use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
 
+use crate::layout::slot_of;
 use crate::record::Head;
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
-use crate::record::object::{Body, ObjectMeta};
+use crate::record::object::{Body, ObjectMeta, id_from_text};
 use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::core::{Core, Expect, Refusal, Touch, busy};
 use crate::shard::pending::Fate;
-use crate::{Attributes, Condition, StoreError, Written};
+use crate::{Attributes, Condition, PartInfo, StoreError, StoredObject, Written};
 use steadfast_log::{ChunkBuf, Log, Reservation};
 
 /// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
@@ -76,7 +77,7 @@ impl Drop for Chunking {
 }
 
 /// Takes the bytes of an object, or of a part, and commits it. Dropping it gives up: what it has written is garbage.
-pub struct ObjectWriter {
+pub(crate) struct ShardWriter {
     core: Arc<Core>,
     log: Log,
     bucket: Arc<Bucket>,
@@ -98,7 +99,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when there is no room in the budget for too long; those of the log.
-    pub(crate) async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
+    pub(crate) async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ShardWriter, StoreError> {
         self.begin(self.find(bucket)?, key, Target::Object, size).await
     }
 
@@ -108,14 +109,14 @@ impl Shard {
         key: &str,
         target: Target,
         size_hint: Option<u64>,
-    ) -> Result<ObjectWriter, StoreError> {
+    ) -> Result<ShardWriter, StoreError> {
         let core = self.core.clone();
         // In a small pool a batch is small.
         let batch_max = self.log().limits().batch_bytes_max;
         let inline_max =
             (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096));
         let chunked = matches!(target, Target::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
-        let mut writer = ObjectWriter {
+        let mut writer = ShardWriter {
             core,
             log: self.log().clone(),
             bucket,
@@ -139,9 +140,65 @@ impl Shard {
     }
 }
 
-impl ObjectWriter {
+impl ShardWriter {
+    /// The slot of its key.
+    pub(crate) fn slot(&self) -> usize {
+        slot_of(self.bucket.id, self.key.as_bytes())
+    }
+
+    /// Whether it writes to this shard.
+    pub(crate) fn is_of(&self, shard: &Shard) -> bool {
+        Arc::ptr_eq(&self.core, &shard.core)
+    }
+
+    /// Waits until all that was taken is on the disk, or within the record.
+    pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
+        if let Some(chunking) = &mut self.chunking {
+            chunking.launch(&self.log)?;
+            while !chunking.in_flight.get_mut().is_empty() {
+                chunking.wait_one().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes to another shard: what was written here is read back, verified, and written there. Of no use after an error.
+    pub(crate) async fn move_to(&mut self, shard: &Shard) -> Result<(), StoreError> {
+        let bucket = shard.core.registry.read().by_id.get(&self.bucket.id).cloned().ok_or(StoreError::NoSuchBucket)?;
+        let mut to = shard.begin(bucket, &self.key, self.target, self.size_hint).await?;
+        self.settle().await?;
+        self.gather();
+        for piece in std::mem::take(&mut self.pieces) {
+            to.write(piece).await?;
+        }
+        let Some(chunking) = &self.chunking else {
+            *self = to;
+            return Ok(());
+        };
+        let piece_bytes = self.core.options.read_piece_bytes.max(1);
+        for chunk in &chunking.done {
+            let mut from = 0;
+            while from < chunk.body_len {
+                // Compaction may move it meanwhile: the writer's moves are told by where it left the chunk.
+                let mut at = [*chunk];
+                self.core.owners.follow(&chunking.id, &mut at);
+                let until = chunk.body_len.min(from.saturating_add(piece_bytes));
+                match self.log.read(at[0], from..until).await {
+                    Ok(piece) if to.chunking.is_some() => to.write(piece).await?,
+                    // The disk's own memory is not kept.
+                    Ok(piece) => to.write(Bytes::copy_from_slice(&piece)).await?,
+                    Err(LogError::Moved) => continue,
+                    Err(e) => return Err(e.into()),
+                }
+                from = until;
+            }
+        }
+        *self = to;
+        Ok(())
+    }
+
     /// Bytes taken so far.
-    pub fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
@@ -149,13 +206,21 @@ impl ObjectWriter {
     ///
     /// # Errors
     /// [`StoreError::Busy`] when there is no room in the budget for too long; those of the log. The writer is of no use then.
-    pub async fn write(&mut self, data: Bytes) -> Result<(), StoreError> {
+    pub(crate) async fn write(&mut self, data: Bytes) -> Result<(), StoreError> {
         self.size += data.len() as u64;
         if self.chunking.is_none() {
             if self.size <= self.inline_max {
                 self.keep(data);
                 return Ok(());
             }
+            self.chunk_pieces().await?;
+        }
+        self.fill(&data).await
+    }
+
+    /// From a body within the record to one in chunks.
+    async fn chunk_pieces(&mut self) -> Result<(), StoreError> {
+        if self.chunking.is_none() {
             self.start_chunking();
             self.gather();
             for piece in std::mem::take(&mut self.pieces) {
@@ -163,7 +228,7 @@ impl ObjectWriter {
             }
             self.room = None;
         }
-        self.fill(&data).await
+        Ok(())
     }
 
     fn keep(&mut self, data: Bytes) {
@@ -249,20 +314,50 @@ impl ObjectWriter {
     /// # Errors
     /// [`StoreError::ConditionFailed`], [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::TooLarge`], those of
     /// the log; [`LogError::Unknown`] when it may or may not have been committed.
-    pub async fn commit(
-        mut self,
+    pub(crate) async fn commit(
+        self,
         attributes: Attributes,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        let stored = StoredObject { modified_ms: self.core.env.wall_ms(), attributes, ..StoredObject::default() };
+        self.commit_as(stored, condition, durability).await
+    }
+
+    /// [`ShardWriter::commit`] of an object that was stored before, here or elsewhere: with its time, its entity tag and its parts. Only
+    /// the version is new. Not for the parts of an upload.
+    ///
+    /// # Errors
+    /// Those of [`ShardWriter::commit`]; [`StoreError::InvalidPartOrder`], and [`StoreError::InvalidPart`] when the sizes of the parts do not
+    /// add up to the bytes that were written (with the number of the last).
+    pub(crate) async fn commit_stored(
+        mut self,
+        stored: StoredObject,
+        condition: Condition,
+        durability: Option<Durability>,
+    ) -> Result<Written, StoreError> {
+        if let Some(last) = stored.parts.last() {
+            if stored.parts.windows(2).any(|pair| pair[0].number >= pair[1].number) {
+                return Err(StoreError::InvalidPartOrder);
+            }
+            if stored.parts.iter().map(|part| u128::from(part.size)).sum::<u128>() != u128::from(self.size) {
+                return Err(StoreError::InvalidPart(last.number));
+            }
+            // Parts are named in a manifest, which only a body in chunks has.
+            self.chunk_pieces().await?;
+        }
+        self.commit_as(stored, condition, durability).await
+    }
+
+    async fn commit_as(
+        mut self,
+        stored: StoredObject,
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let core = self.core.clone();
         let durability = self.bucket.durability(durability);
-        if let Some(chunking) = &mut self.chunking {
-            chunking.launch(&self.log)?;
-            while !chunking.in_flight.get_mut().is_empty() {
-                chunking.wait_one().await?;
-            }
-        }
+        self.settle().await?;
         self.gather();
         let mut body = std::mem::take(&mut self.pieces);
         let mut chunks = match &mut self.chunking {
@@ -271,13 +366,14 @@ impl ObjectWriter {
         };
         let mut meta = ObjectMeta {
             size: self.size,
-            modified_ms: core.env.wall_ms(),
+            modified_ms: stored.modified_ms,
             revision: 0,
-            upload: None,
+            upload: upload_of(&stored, &core),
             body: Body::Inline,
-            attributes,
+            attributes: stored.attributes,
         };
-        let mut head = self.head(&mut meta, &mut body, chunks.as_deref());
+        let parts = stored.parts;
+        let mut head = self.head(&mut meta, &mut body, chunks.as_deref(), &parts);
         check_head(&head)?;
         let body_len: usize = body.iter().map(Bytes::len).sum();
         let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
@@ -292,7 +388,7 @@ impl ObjectWriter {
             (Some(id), Some(chunks)) => {
                 let shared = core.manifests.read().await;
                 if core.owners.follow(&id, chunks) {
-                    head = self.head(&mut meta, &mut body, Some(chunks));
+                    head = self.head(&mut meta, &mut body, Some(chunks), &parts);
                 }
                 Some(shared)
             }
@@ -331,15 +427,24 @@ impl ObjectWriter {
         drop(gate);
         drop(shared);
         let committed = core.committed(ticket).await?;
+        if core.full.load(Ordering::Relaxed) {
+            core.full.store(false, Ordering::Relaxed);
+        }
         Ok(Written { version, durable: committed.durable, modified_ms: meta.modified_ms })
     }
 }
 
-impl ObjectWriter {
+impl ShardWriter {
     /// The record's head; for chunks also its body.
-    fn head(&self, meta: &mut ObjectMeta, body: &mut Vec<Bytes>, chunks: Option<&[Location]>) -> Vec<u8> {
+    fn head(
+        &self,
+        meta: &mut ObjectMeta,
+        body: &mut Vec<Bytes>,
+        chunks: Option<&[Location]>,
+        parts: &[PartInfo],
+    ) -> Vec<u8> {
         if let Some(chunks) = chunks {
-            *body = place(meta, &Manifest { parts: Vec::new(), chunks: chunks.to_vec() });
+            *body = place(meta, &Manifest { parts: parts.to_vec(), chunks: chunks.to_vec() });
         }
         let (bucket, key, payload) = (self.bucket.id, self.key.as_bytes(), &meta.encode()[..]);
         match self.target {
@@ -350,7 +455,7 @@ impl ObjectWriter {
 }
 
 #[cfg(test)]
-impl ObjectWriter {
+impl ShardWriter {
     /// The chunks that are on disk, when all that were launched are.
     pub(crate) async fn settled_chunks(&mut self) -> Vec<Location> {
         let chunking = self.chunking.as_mut().expect("a large body");
@@ -359,6 +464,16 @@ impl ObjectWriter {
         }
         chunking.done.clone()
     }
+}
+
+/// The upload that an object says it is from: one that has parts is from some.
+fn upload_of(stored: &StoredObject, core: &Core) -> Option<(Id, u16)> {
+    let known = stored.upload_id.as_deref().and_then(id_from_text);
+    if stored.parts.is_empty() {
+        return None;
+    }
+    let id = known.unwrap_or_else(|| core.random_id());
+    Some((id, u16::try_from(stored.parts.len()).unwrap_or(u16::MAX)))
 }
 
 /// What a condition asks of a key.
@@ -378,8 +493,12 @@ impl Chunking {
         if chunk.is_empty() {
             return Ok(());
         }
-        let (log, head) = (log.clone(), self.head.clone());
-        self.in_flight.get_mut().push_back(Box::pin(async move { log.write_chunk(&room, head, chunk).await }));
+        let (log, head, core) = (log.clone(), self.head.clone(), self.core.clone());
+        self.in_flight.get_mut().push_back(Box::pin(async move {
+            let written = log.write_chunk(&room, head, chunk).await;
+            core.note_full(&written);
+            written
+        }));
         Ok(())
     }
 
@@ -392,15 +511,15 @@ impl Chunking {
     }
 
     async fn wait_one(&mut self) -> Result<(), StoreError> {
-        if let Some(location) = self.in_flight.get_mut().next().await {
+        if let Some(location) = self.core.unless_hanging(self.in_flight.get_mut().next()).await? {
             self.done.push(location?);
         }
         Ok(())
     }
 }
 
-impl std::fmt::Debug for ObjectWriter {
+impl std::fmt::Debug for ShardWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ObjectWriter({}/{}, {} bytes)", self.bucket.name, self.key, self.size)
+        write!(f, "ShardWriter({}/{}, {} bytes)", self.bucket.name, self.key, self.size)
     }
 }

@@ -14,6 +14,7 @@ use futures::future::join_all;
 use steadfast_log::Priority;
 
 use super::Store;
+use super::topology::Topology;
 use crate::record::BucketMeta;
 use crate::record::keys::BucketId;
 use crate::shard::Shard;
@@ -26,7 +27,7 @@ fn registry(shard: &Shard) -> Registry {
     shard.core.registry.read().by_id.clone()
 }
 
-fn meta(bucket: &Bucket) -> BucketMeta {
+pub(super) fn meta(bucket: &Bucket) -> BucketMeta {
     let info = bucket.info();
     BucketMeta { name: info.name, created_ms: info.created_ms, settings: info.settings }
 }
@@ -45,34 +46,34 @@ impl Store {
     /// # Errors
     /// None today.
     pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
-        Ok(self.lead()?.core.registry.read().by_name.values().map(|b| b.info()).collect())
+        let lead = self.lead()?;
+        let registry = lead.core.registry.read();
+        Ok(registry.by_name.values().map(|b| b.info()).collect())
     }
 
     /// All shards, with what earlier changes of buckets submitted in their registries, and agreeing. The caller holds `bucket_ops`.
-    async fn agreeing(&self) -> Result<Vec<&Shard>, StoreError> {
-        let shards = self.0.topology.all()?;
+    pub(super) async fn agreeing(&self, topology: &Topology) -> Result<(), StoreError> {
+        let shards = topology.all()?;
         if let [only] = shards[..] {
-            only.settle_buckets().await?;
-            return Ok(shards);
+            return only.settle_buckets().await;
         }
-        if let Some(trouble) = self.0.topology.members().iter().find_map(|member| member.trouble()) {
+        if let Some(trouble) = topology.members().iter().find_map(|member| member.trouble()) {
             return Err(trouble);
         }
         // Also when those calls were cancelled meanwhile.
         join_all(shards.iter().map(|shard| shard.settle_buckets())).await.into_iter().collect::<Result<(), _>>()?;
-        agree(&shards).await?;
-        Ok(shards)
+        agree(topology).await.map(drop)
     }
 
     /// Makes the shards agree about buckets, when all are there; how many buckets they did not agree about.
     pub(super) async fn repair_buckets(&self) -> u64 {
         let _one = self.0.bucket_ops.lock().await;
-        let members = self.0.topology.members();
-        let Ok(shards) = self.0.topology.all() else { return 0 };
-        if shards.len() < 2 || members.iter().any(|member| member.trouble().is_some()) {
+        let topology = self.topology();
+        let members = topology.members();
+        if topology.all().is_err() || members.len() < 2 || members.iter().any(|member| member.trouble().is_some()) {
             return 0;
         }
-        match agree(&shards).await {
+        match agree(&topology).await {
             Ok(count) => count,
             Err(e) => {
                 tracing::error!(error = %e, "the disks do not agree about buckets, and that could not be repaired");
@@ -86,12 +87,18 @@ impl Store {
     /// # Errors
     /// [`StoreError::BucketExists`], [`StoreError::Unavailable`], and those of a commit.
     pub async fn create_bucket(&self, name: &str, settings: BucketSettings) -> Result<BucketInfo, StoreError> {
+        self.make_bucket(BucketMeta { name: name.to_owned(), created_ms: self.0.env.wall_ms(), settings }).await
+    }
+
+    pub(super) async fn make_bucket(&self, meta: BucketMeta) -> Result<BucketInfo, StoreError> {
         let _one = self.0.bucket_ops.lock().await;
-        let shards = self.agreeing().await?;
+        let topology = self.topology();
+        self.agreeing(&topology).await?;
+        let shards = topology.all()?;
         let Some(first) = shards.first() else { return Err(StoreError::NoSuchBucket) };
         let id = {
             let registry = first.core.registry.read();
-            if registry.by_name.contains_key(name) {
+            if registry.by_name.contains_key(&meta.name) {
                 return Err(StoreError::BucketExists);
             }
             loop {
@@ -101,7 +108,6 @@ impl Store {
                 }
             }
         };
-        let meta = BucketMeta { name: name.to_owned(), created_ms: self.0.env.wall_ms(), settings };
         put_everywhere(&shards, id, &meta).await?;
         Ok(BucketInfo { name: meta.name, created_ms: meta.created_ms, settings: meta.settings })
     }
@@ -112,7 +118,9 @@ impl Store {
     /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`], and those of a commit.
     pub async fn update_bucket(&self, name: &str, settings: BucketSettings) -> Result<(), StoreError> {
         let _one = self.0.bucket_ops.lock().await;
-        let shards = self.agreeing().await?;
+        let topology = self.topology();
+        self.agreeing(&topology).await?;
+        let shards = topology.all()?;
         let bucket = self.lead()?.find(name)?;
         put_everywhere(&shards, bucket.id, &BucketMeta { settings, ..meta(&bucket) }).await
     }
@@ -123,14 +131,16 @@ impl Store {
     /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], [`StoreError::Unavailable`], and those of a commit.
     pub async fn delete_bucket(&self, name: &str) -> Result<(), StoreError> {
         let _one = self.0.bucket_ops.lock().await;
-        let shards = self.agreeing().await?;
+        let topology = self.topology();
+        self.agreeing(&topology).await?;
+        let shards = topology.all()?;
         let buckets = shards.iter().map(|shard| shard.find(name)).collect::<Result<Vec<_>, _>>()?;
         // Nothing more of the bucket is submitted from here on, and what was is applied: then empty means empty.
         let mut alone = Vec::with_capacity(buckets.len());
         let mut batches = Vec::with_capacity(buckets.len());
-        for (shard, bucket) in shards.iter().zip(&buckets) {
+        for (seat, (shard, bucket)) in shards.iter().zip(&buckets).enumerate() {
             alone.push(bucket.gate.write().await);
-            batches.push(shard.deletion(bucket).await?);
+            batches.push(shard.deletion(bucket, topology.owned(seat)).await?);
         }
         for (shard, batch) in shards.iter().zip(batches) {
             shard.commit_buckets(batch, Priority::Delete).await?;
@@ -148,15 +158,16 @@ async fn put_everywhere(shards: &[&Shard], id: BucketId, meta: &BucketMeta) -> R
 }
 
 /// See the module. How many buckets there was something to do about.
-async fn agree(shards: &[&Shard]) -> Result<u64, StoreError> {
+async fn agree(topology: &Topology) -> Result<u64, StoreError> {
+    let shards = topology.all()?;
     let Some((first, others)) = shards.split_first() else { return Ok(0) };
     let mut count = 0;
-    for shard in others {
+    for (seat, shard) in (1..).zip(others) {
         let (truth, theirs) = (registry(first), registry(shard));
         for (id, bucket) in theirs.iter().filter(|(id, _)| !truth.contains_key(id)) {
             count += 1;
             let _alone = bucket.gate.write().await;
-            match shard.deletion(bucket).await {
+            match shard.deletion(bucket, topology.owned(seat)).await {
                 Ok(batch) => shard.commit_buckets(batch, Priority::Delete).await?,
                 // Cannot be, but what is there is never thrown away: it is the first shard that must have missed it.
                 Err(StoreError::BucketNotEmpty) => {

@@ -13,13 +13,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing, [`StoreError::Index`].
     pub fn list(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
-        let id = self.lead()?.find(bucket)?.id;
-        let shards = self.0.topology.all()?;
+        let topology = self.topology();
+        let id = topology.lead()?.find(bucket)?.id;
+        let homes = topology.homes()?;
         let mut page = ListPage::default();
         if query.limit == 0 {
             return Ok(page);
         }
-        let mut items = Merge::new(shards.into_iter().map(|shard| shard.items(id, query)).collect());
+        let mut items = Merge::new(homes.into_iter().map(|(shard, owned)| shard.items(id, query, owned)).collect());
         let mut last = String::new();
         while let Some(item) = items.next()? {
             if page.objects.len() + page.prefixes.len() == query.limit {
@@ -49,10 +50,12 @@ impl Store {
         after: (&str, &str),
         limit: usize,
     ) -> Result<UploadPage, StoreError> {
-        let id = self.lead()?.find(bucket)?.id;
-        let shards = self.0.topology.all()?;
+        let topology = self.topology();
+        let id = topology.lead()?.find(bucket)?.id;
+        let homes = topology.homes()?;
         let mut page = UploadPage::default();
-        let sources = shards.into_iter().map(|shard| shard.upload_items(id, prefix, delimiter, after)).collect();
+        let sources =
+            homes.into_iter().map(|(shard, owned)| shard.upload_items(id, prefix, delimiter, after, owned)).collect();
         let mut items = Merge::new(sources);
         let mut last = None;
         while let Some(item) = items.next()? {

@@ -4,29 +4,49 @@
 //! the first shard is the one that is believed about them (`buckets.rs`).
 
 mod buckets;
+mod channels;
+mod gates;
 mod list;
 pub(crate) mod merge;
+pub(crate) mod moves;
 mod open;
-mod topology;
+pub(crate) mod snapshots;
+pub(crate) mod topology;
+pub(crate) mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use futures::StreamExt;
 use futures::future::join_all;
-use steadfast_log::{Durability, ScrubStatus};
+use steadfast_log::{Durability, ScrubStatus, ScrubWish};
 
+use crate::layout::slot_of;
+use crate::record::keys::BucketId;
 use crate::status::StoreStatus;
 use crate::{
-    Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, PartChoice, PartInfo, StoreError, UploadInfo,
-    Written,
+    Attributes, Condition, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError, StoreOptions,
+    UploadInfo, Written,
 };
+use gates::Gates;
+use moves::Moves;
+use tokio::sync::Semaphore;
 use topology::Topology;
+use writer::ObjectWriter;
 
 pub(crate) struct Pool {
-    topology: Topology,
+    topology: ArcSwap<Topology>,
+    gates: Gates,
+    moves: Moves,
+    /// What further disks are opened with.
+    index: IndexKind,
+    options: StoreOptions,
+    read_ahead: Arc<Semaphore>,
     /// Held while buckets are created, changed and deleted.
     bucket_ops: tokio::sync::Mutex<()>,
+    /// Held while snapshots are made and deleted.
+    snapshot_ops: tokio::sync::Mutex<()>,
     env: steadfast_flow::Env,
 }
 
@@ -43,12 +63,23 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Gauges and counters.
     pub fn status(&self) -> StoreStatus {
-        self.0.topology.status()
+        let mut status = self.topology().status();
+        status.moving = self.0.moves.status();
+        status.snapshots = self.snapshots();
+        status
+    }
+
+    /// Begins a pass of the scrub on every disk that is there, or ends those that are going on.
+    ///
+    /// # Errors
+    /// When the store is closed.
+    pub fn scrub(&self, wish: ScrubWish) -> Result<(), StoreError> {
+        self.topology().open().try_for_each(|(_, shard)| shard.log().scrub(wish).map_err(StoreError::from))
     }
 
     /// What the scrub of each disk has found, by the disk's name.
     pub fn scrubs(&self) -> Vec<(String, ScrubStatus)> {
-        self.0.topology.open().map(|(member, shard)| (member.name.clone(), shard.log().status().scrub)).collect()
+        self.topology().open().map(|(member, shard)| (member.name.clone(), shard.log().status().scrub)).collect()
     }
 
     /// Finishes what was accepted and persists the index, so that the next start replays nothing.
@@ -56,7 +87,9 @@ impl Store {
     /// # Errors
     /// Those of the log. An index that cannot be persisted is only logged: it is rebuilt.
     pub async fn close(&self) -> Result<(), StoreError> {
-        let closed = join_all(self.0.topology.open().map(|(_, shard)| shard.close())).await;
+        self.0.moves.stop().await;
+        let topology = self.topology();
+        let closed = join_all(topology.open().map(|(_, shard)| shard.close())).await;
         closed.into_iter().collect()
     }
 
@@ -84,7 +117,8 @@ impl Store {
     /// [`StoreError::Unavailable`]; those of the log.
     pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        home.said(home.writer(bucket, key, size).await)
+        let writer = home.said(home.writer(bucket, key, size).await)?;
+        Ok(ObjectWriter::new(self.clone(), writer))
     }
 
     /// Deletes an object; succeeds when there is none, unless the condition asks for one.
@@ -98,7 +132,7 @@ impl Store {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        let home = self.home(bucket, key)?;
+        let home = self.enter(bucket, key).await?;
         home.said(home.delete(bucket, key, condition, durability).await)
     }
 
@@ -109,16 +143,20 @@ impl Store {
         keys: Vec<String>,
         durability: Option<Durability>,
     ) -> Vec<Result<(), StoreError>> {
-        if let Some(only) = self.0.topology.only() {
-            return match only {
-                Ok(shard) => shard.delete_many(bucket, keys, durability).await,
-                Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
-            };
-        }
+        let refused = |e: StoreError| keys.iter().map(|_| Err(e.clone())).collect();
+        let bucket_id = match self.bucket_id(bucket) {
+            Ok(id) => id,
+            Err(e) => return refused(e),
+        };
+        let slots: Vec<usize> = keys.iter().map(|key| slot_of(bucket_id, key.as_bytes())).collect();
+        let entered = match self.enter_many(&slots).await {
+            Ok(entered) => entered,
+            Err(e) => return refused(e),
+        };
         let mut results: Vec<Result<(), StoreError>> = keys.iter().map(|_| Ok(())).collect();
         let mut by_home = BTreeMap::new();
-        for (i, key) in keys.into_iter().enumerate() {
-            match self.home(bucket, &key) {
+        for (i, (key, slot)) in keys.into_iter().zip(slots).enumerate() {
+            match entered.home_of(slot) {
                 Ok(home) => {
                     let (_, places, keys) = by_home.entry(home.seat).or_insert_with(|| (home, Vec::new(), Vec::new()));
                     places.push(i);
@@ -129,12 +167,19 @@ impl Store {
         }
         let deletes = by_home.into_values().map(|(home, places, keys)| async move {
             let answers = home.delete_many(bucket, keys, durability).await;
-            places.into_iter().zip(answers.into_iter().map(move |answer| home.said(answer))).collect::<Vec<_>>()
+            places
+                .into_iter()
+                .zip(answers.into_iter().map(|answer| home.said(answer)).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
         });
         for (i, answer) in join_all(deletes).await.into_iter().flatten() {
             results[i] = answer;
         }
         results
+    }
+
+    fn bucket_id(&self, bucket: &str) -> Result<BucketId, StoreError> {
+        Ok(self.topology().lead()?.find(bucket)?.id)
     }
 
     /// Copies an object. `attributes` of `None` keeps those of the source, entity tag included. Onto itself, only the attributes
@@ -152,7 +197,7 @@ impl Store {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         if from == to {
-            let home = self.home(to.0, to.1)?;
+            let home = self.enter(to.0, to.1).await?;
             return home.said(home.copy_onto_itself(to, attributes, condition, durability).await);
         }
         let reader = self.reader(from.0, from.1).await?;
@@ -176,7 +221,7 @@ impl Store {
         key: &str,
         tags: BTreeMap<String, String>,
     ) -> Result<Written, StoreError> {
-        let home = self.home(bucket, key)?;
+        let home = self.enter(bucket, key).await?;
         home.said(home.set_tags(bucket, key, tags).await)
     }
 
@@ -190,7 +235,7 @@ impl Store {
         key: &str,
         attributes: Attributes,
     ) -> Result<UploadInfo, StoreError> {
-        let home = self.home(bucket, key)?;
+        let home = self.enter(bucket, key).await?;
         home.said(home.create_upload(bucket, key, attributes).await)
     }
 
@@ -215,7 +260,8 @@ impl Store {
         size: Option<u64>,
     ) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        home.said(home.part_writer(bucket, key, upload_id, number, size).await)
+        let writer = home.said(home.part_writer(bucket, key, upload_id, number, size).await)?;
+        Ok(ObjectWriter::new(self.clone(), writer))
     }
 
     /// The parts of an upload with numbers above `after`, at most `limit`; and whether there are more.
@@ -238,7 +284,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`], those of the log.
     pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
-        let home = self.home(bucket, key)?;
+        let home = self.enter(bucket, key).await?;
         home.said(home.abort_upload(bucket, key, upload_id).await)
     }
 
@@ -262,7 +308,7 @@ impl Store {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        let home = self.home(bucket, key)?;
+        let home = self.enter(bucket, key).await?;
         home.said(home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await)
     }
 }

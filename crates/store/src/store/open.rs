@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use futures::future::join_all;
 use steadfast_disk::Disk;
 use steadfast_flow::Env;
 use steadfast_log::{LogError, RecoveryReport};
 use tokio::sync::{Mutex, Semaphore};
 
+use super::gates::Gates;
+use super::moves::Moves;
 use super::topology::{Member, Missing, Topology};
 use super::{Pool, Store};
 use crate::layout::{DISKS_MAX, Layout, Seat};
@@ -23,11 +26,19 @@ struct Given {
     name: String,
     /// Zeros when it cannot be read.
     id: Id,
+    hint: bool,
     capacity_bytes: u64,
     shard: Result<(Shard, ShardReport), StoreError>,
 }
 
-fn refuse(why: String) -> StoreError {
+/// How the disks belong together.
+struct Seated {
+    members: Vec<Arc<Member>>,
+    layout: Option<Arc<Layout>>,
+    left_out: Vec<(String, String)>,
+}
+
+pub(super) fn refuse(why: String) -> StoreError {
     LogError::Open(why).into()
 }
 
@@ -43,7 +54,7 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Self, OpenReport), StoreError> {
         let name = disk.describe();
-        Self::open_pool(vec![PoolDisk { name, disk: Ok(disk) }], index, env, options).await
+        Self::open_pool(vec![PoolDisk { name, disk: Ok(disk), hint: false }], index, env, options).await
     }
 
     /// Opens the store on the disks of a pool, in any order. Formatted disks without anything on them become a pool. A disk that
@@ -60,7 +71,9 @@ impl Store {
         if disks.is_empty() || disks.len() > DISKS_MAX {
             return Err(refuse(format!("a pool of {} disks: 1 to {DISKS_MAX} are possible", disks.len())));
         }
-        let given = open_all(disks, &index, &env, &options).await?;
+        let permits = usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28);
+        let read_ahead = Arc::new(Semaphore::new(permits));
+        let given = open_all(disks, &index, &env, &options, &read_ahead).await?;
         let members = match seat(&given, &index, &env).await {
             Ok(members) => members,
             Err(e) => {
@@ -68,7 +81,7 @@ impl Store {
                 return Err(e);
             }
         };
-        let (members, layout) = members;
+        let Seated { members, layout, left_out } = members;
         let missing: Vec<(String, String)> = members
             .iter()
             .filter_map(|member| Some((member.name.clone(), member.shard.as_ref().err()?.why.clone())))
@@ -81,14 +94,28 @@ impl Store {
         let logs: Vec<(String, RecoveryReport)> =
             reports.iter().map(|(name, report)| (name.clone(), report.recovery.clone())).collect();
         let Some((_, recovery)) = logs.first().cloned() else { return Err(refuse("no disk could be opened".into())) };
-        let store = Self(Arc::new(Pool { topology: Topology::new(members, layout), bucket_ops: Mutex::new(()), env }));
+        let moves_unfinished = layout.as_ref().is_some_and(|layout| layout.has_work());
+        let store = Self(Arc::new(Pool {
+            topology: ArcSwap::from_pointee(Topology::new(members, layout)),
+            gates: Gates::default(),
+            moves: Moves::new(&options, &env),
+            index,
+            options,
+            read_ahead,
+            bucket_ops: Mutex::new(()),
+            snapshot_ops: Mutex::new(()),
+            env,
+        }));
         let buckets_repaired = store.repair_buckets().await;
+        store.repair_snapshots().await;
         let report = OpenReport {
             recovery,
             index_rebuilt: reports.iter().any(|(_, report)| report.index_rebuilt),
             replayed_records: reports.iter().map(|(_, report)| report.replayed_records).sum(),
             disks: logs,
             missing,
+            left_out,
+            moves_unfinished,
             buckets_repaired,
         };
         Ok((store, report))
@@ -101,6 +128,7 @@ async fn open_all(
     index: &IndexKind,
     env: &Env,
     options: &StoreOptions,
+    read_ahead: &Arc<Semaphore>,
 ) -> Result<Vec<Given>, StoreError> {
     let count = disks.len();
     let mut ids = Vec::with_capacity(count);
@@ -118,10 +146,11 @@ async fn open_all(
             )));
         }
     }
-    let permits = usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28);
-    let read_ahead = Arc::new(Semaphore::new(permits));
     let options = options.of_one_disk(count);
-    let given = join_all(disks.into_iter().zip(ids).map(|(PoolDisk { name, disk }, id)| {
+    if count > 1 {
+        adopt_index(index, env, &ids).await;
+    }
+    let given = join_all(disks.into_iter().zip(ids).map(|(PoolDisk { name, disk, hint }, id)| {
         let (env, options, read_ahead) = (env.clone(), options.clone(), read_ahead.clone());
         let index = if count == 1 { index.of_only_disk(&id) } else { index.of_disk(&id) };
         async move {
@@ -132,7 +161,7 @@ async fn open_all(
                 }
                 Err(why) => (0, Err(refuse(why))),
             };
-            Given { name, id, capacity_bytes, shard }
+            Given { name, id, hint, capacity_bytes, shard }
         }
     }))
     .await;
@@ -146,7 +175,7 @@ async fn open_all(
 }
 
 /// Finds out how the disks belong together.
-async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<(Vec<Member>, Option<Arc<Layout>>), StoreError> {
+async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, StoreError> {
     let open = || given.iter().filter_map(|g| Some((g, &g.shard.as_ref().ok()?.0)));
     let mut newest: Option<(&Given, Arc<Layout>)> = None;
     for (g, shard) in open() {
@@ -164,19 +193,33 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<(Vec<Memb
         (None, [only]) => {
             let shard = only.shard.as_ref().map(|(shard, _)| shard.clone());
             let shard = shard.map_err(|e| Missing { why: e.to_string(), objects: None });
-            return Ok((vec![Member { id: only.id, name: only.name.clone(), shard }], None));
+            let members = vec![Arc::new(Member { id: only.id, name: only.name.clone(), shard })];
+            return Ok(Seated { members, layout: None, left_out: Vec::new() });
         }
         (None, _) => found(given, env)?,
     };
+    let any = open().any(|(g, _)| layout.seat_of(&g.id).is_some());
+    let mut left_out = Vec::new();
     for (g, shard) in open() {
         if layout.seat_of(&g.id).is_some() {
             continue;
         }
-        return Err(refuse(match (shard.layout(), is_blank(g)) {
-            (Some(_), _) => format!("{} was taken out of the pool: it does not belong to it any more", g.name),
-            (None, true) => format!("{} has nothing on it and is not a disk of this pool", g.name),
-            (None, false) => format!("{} holds a pool of its own, and is not a disk of this one", g.name),
-        }));
+        let (why, taken_out) = match (shard.layout(), is_blank(g)) {
+            (Some(_), _) => ("was taken out of the pool: it does not belong to it any more", true),
+            (None, true) => ("has nothing on it and is not a disk of this pool", false),
+            (None, false) => ("holds a pool of its own, and is not a disk of this one", false),
+        };
+        if !any || !(taken_out || g.hint) {
+            return Err(refuse(format!("{} {why}", g.name)));
+        }
+        // It may not know yet.
+        if taken_out && shard.layout().is_some_and(|known| known.seat_of(&g.id).is_some()) {
+            let told = shard.put_layout(&layout).await;
+            told.unwrap_or_else(|e| tracing::warn!(disk = %g.name, error = %e, "it could not be marked as taken out"));
+        }
+        tracing::warn!(disk = %g.name, "a disk that was given {why}; it is left out");
+        left_out.push((g.name.clone(), why.to_owned()));
+        shard.close().await.unwrap_or_else(|e| tracing::warn!(disk = %g.name, error = %e, "it could not be closed"));
     }
     // In this order, and again by the next start if this one does not come to its end.
     for seat in &layout.seats {
@@ -192,7 +235,7 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<(Vec<Memb
     for seat in &layout.seats {
         let there = given.iter().find(|g| g.id == seat.disk);
         members.push(match there.map(|g| (g, &g.shard)) {
-            Some((g, Ok((shard, _)))) => Member { id: g.id, name: g.name.clone(), shard: Ok(shard.clone()) },
+            Some((g, Ok((shard, _)))) => Arc::new(Member { id: g.id, name: g.name.clone(), shard: Ok(shard.clone()) }),
             Some((g, Err(e))) => absent(seat, g.name.clone(), e.to_string(), index, env).await,
             None => {
                 // One that cannot be read does not say which it is; its name may.
@@ -203,12 +246,26 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<(Vec<Memb
             }
         });
     }
-    Ok((members, Some(layout)))
+    Ok(Seated { members, layout: Some(layout), left_out })
 }
 
-async fn absent(seat: &Seat, name: String, why: String, index: &IndexKind, env: &Env) -> Member {
+async fn absent(seat: &Seat, name: String, why: String, index: &IndexKind, env: &Env) -> Arc<Member> {
     let objects = saved_objects(&index.of_disk(&seat.disk), env, seat.disk).await;
-    Member { id: seat.disk, name, shard: Err(Missing { why, objects }) }
+    Arc::new(Member { id: seat.disk, name, shard: Err(Missing { why, objects }) })
+}
+
+/// The index of a pool of one disk, when that has got company, is the one of that disk.
+async fn adopt_index(index: &IndexKind, env: &Env, ids: &[Id]) {
+    for id in ids {
+        let IndexKind::Lsm(to) = index.of_disk(id) else { return };
+        let IndexKind::Lsm(from) = index.clone() else { return };
+        if !to.exists() && from.is_dir() && saved_objects(index, env, *id).await.is_some() {
+            let renamed = std::fs::rename(&from, &to);
+            // Without it the disk's index is rebuilt from its log.
+            renamed.unwrap_or_else(|e| tracing::warn!(error = %e, "{} cannot be renamed", from.display()));
+            return;
+        }
+    }
 }
 
 /// Whether nothing was ever committed on it.
@@ -229,13 +286,23 @@ fn found(given: &[Given], env: &Env) -> Result<Arc<Layout>, StoreError> {
             )));
         }
     }
+    let family = new_family(env);
+    let seats = given.iter().map(|g| new_seat(g.id, &g.name)).collect();
+    let capacities: Vec<u64> = given.iter().map(|g| g.capacity_bytes).collect();
+    Ok(Arc::new(Layout::found(family, seats, &capacities)))
+}
+
+/// The identity of a new pool.
+pub(super) fn new_family(env: &Env) -> Id {
     let mut family = Id::default();
     family[..8].copy_from_slice(&env.random_u64().to_le_bytes());
     family[8..].copy_from_slice(&env.random_u64().to_le_bytes());
-    let family = *uuid::Builder::from_random_bytes(family).as_uuid().as_bytes();
-    let seats = given.iter().map(|g| Seat { disk: g.id, name: shortened(&g.name) }).collect();
-    let capacities: Vec<u64> = given.iter().map(|g| g.capacity_bytes).collect();
-    Ok(Arc::new(Layout::found(family, seats, &capacities)))
+    *uuid::Builder::from_random_bytes(family).as_uuid().as_bytes()
+}
+
+/// A disk that comes into a pool.
+pub(super) fn new_seat(disk: Id, name: &str) -> Seat {
+    Seat { disk, name: shortened(name), unclean: false, leaving: false }
 }
 
 fn shortened(name: &str) -> String {

@@ -2,10 +2,13 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use steadfast_log::{LogError, LogState};
+use tokio::sync::watch;
 
 use super::Store;
+use super::gates::Pass;
 use crate::StoreError;
 use crate::layout::{Layout, SLOTS, slot_of};
 use crate::record::keys::Id;
@@ -29,7 +32,7 @@ pub(crate) struct Member {
 
 impl Member {
     /// Its shard, if it is there.
-    fn open(&self) -> Result<&Shard, StoreError> {
+    pub(super) fn open(&self) -> Result<&Shard, StoreError> {
         self.shard.as_ref().map_err(|missing| self.unavailable(&missing.why))
     }
 
@@ -52,68 +55,118 @@ impl Member {
     }
 }
 
-/// The shard that is home to a key.
-#[derive(Clone, Copy)]
-pub(crate) struct Home<'a> {
+/// The shard that is home to a key. While it lives, the mover does not remove what was at home there when it was looked up.
+pub(crate) struct Home {
     /// The number of the disk in the pool.
     pub(crate) seat: usize,
-    member: &'a Member,
-    shard: &'a Shard,
+    shard: Shard,
     /// Whether it is the only one.
     only: bool,
+    topology: Arc<Topology>,
 }
 
-impl Deref for Home<'_> {
+impl Deref for Home {
     type Target = Shard;
 
     fn deref(&self) -> &Shard {
-        self.shard
+        &self.shard
     }
 }
 
-impl Home<'_> {
+impl Home {
     /// Says which disk it is that takes no writes, where there are several.
     pub(crate) fn said<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match result {
             Err(StoreError::Log(LogError::Failed { what, cause })) if !self.only => {
-                Err(self.member.read_only(&format!("a {what} failed: {cause}")))
+                Err(self.topology.members[self.seat].read_only(&format!("a {what} failed: {cause}")))
             }
             result => result,
         }
     }
 }
 
-/// See the module.
+/// A home that may be changed: its slot does not move meanwhile.
+pub(crate) struct Entered<'a> {
+    home: Home,
+    _pass: Pass<'a>,
+}
+
+impl Deref for Entered<'_> {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.home
+    }
+}
+
+/// Homes that may be changed: none of the slots moves meanwhile.
+pub(crate) struct EnteredMany<'a> {
+    topology: Arc<Topology>,
+    _passes: Vec<Pass<'a>>,
+}
+
+impl EnteredMany<'_> {
+    /// The home of one of the slots.
+    pub(crate) fn home_of(&self, slot: usize) -> Result<Home, StoreError> {
+        self.topology.home_of(slot)
+    }
+}
+
+/// Which keys of a shard are at home there, where it may hold others too.
+#[derive(Clone)]
+pub(crate) struct Owned {
+    layout: Arc<Layout>,
+    seat: usize,
+}
+
+impl Owned {
+    /// Whether the slot is at home there.
+    pub(crate) fn has_slot(&self, slot: usize) -> bool {
+        usize::from(self.layout.homes[slot]) == self.seat
+    }
+}
+
+/// See the module. It never changes: a new one takes its place.
 pub(crate) struct Topology {
-    members: Vec<Member>,
+    members: Vec<Arc<Member>>,
     /// Of a pool that never had more than one disk there is none.
     layout: Option<Arc<Layout>>,
     /// The first that is open.
     lead: usize,
+    /// Closed when the last one who looked something up in it is done.
+    in_use: watch::Sender<()>,
 }
 
 impl Topology {
     /// The members in the order of the layout. At least one is open.
-    pub(crate) fn new(members: Vec<Member>, layout: Option<Arc<Layout>>) -> Self {
+    pub(crate) fn new(members: Vec<Arc<Member>>, layout: Option<Arc<Layout>>) -> Self {
         let lead = members.iter().position(|member| member.shard.is_ok()).unwrap_or_default();
-        Self { members, layout, lead }
+        Self { members, layout, lead, in_use: watch::Sender::new(()) }
     }
 
-    /// The shard, if the pool has only one disk.
-    pub(crate) fn only(&self) -> Option<Result<&Shard, StoreError>> {
-        match &self.members[..] {
-            [member] => Some(member.open()),
-            _ => None,
-        }
+    /// Ends when nobody uses this topology any more.
+    pub(crate) fn disuse(&self) -> impl Future<Output = ()> + use<> {
+        let mut in_use = self.in_use.subscribe();
+        async move { while in_use.changed().await.is_ok() {} }
+    }
+
+    /// The layout, where there is one.
+    pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
+        self.layout.as_ref()
+    }
+
+    /// Whether there is only one disk.
+    fn is_only(&self) -> bool {
+        self.members.len() == 1 || self.layout.is_none()
     }
 
     /// All disks, in order.
-    pub(crate) fn members(&self) -> &[Member] {
+    pub(crate) fn members(&self) -> &[Arc<Member>] {
         &self.members
     }
 
     /// The disks that are there, in order.
-    pub(crate) fn open(&self) -> impl Iterator<Item = (&Member, &Shard)> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = (&Arc<Member>, &Shard)> {
         self.members.iter().filter_map(|member| Some((member, member.shard.as_ref().ok()?)))
     }
 
@@ -122,22 +175,46 @@ impl Topology {
     /// # Errors
     /// [`StoreError::Unavailable`] when one is missing.
     pub(crate) fn all(&self) -> Result<Vec<&Shard>, StoreError> {
-        self.members.iter().map(Member::open).collect()
+        self.members.iter().map(|member| member.open()).collect()
     }
 
-    fn home(&self, bucket: &str, key: &str) -> Result<Home<'_>, StoreError> {
-        let (seat, only) = match (&self.members[..], &self.layout) {
-            ([_], _) | (_, None) => (0, true),
-            (_, Some(layout)) => {
-                let bucket = self.lead()?.find(bucket)?.id;
-                (usize::from(layout.homes[slot_of(bucket, key.as_bytes())]), false)
-            }
+    /// Every shard that is home to something, and which of its keys are: `None` where all are.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when one is missing.
+    pub(crate) fn homes(&self) -> Result<Vec<(&Shard, Option<Owned>)>, StoreError> {
+        let homes = self.members.iter().enumerate().filter(|(seat, _)| match &self.layout {
+            Some(layout) => layout.slots_of(*seat) > 0,
+            None => true,
+        });
+        homes.map(|(seat, member)| Ok((member.open()?, self.owned(seat)))).collect()
+    }
+
+    /// Which keys of a disk are at home there; `None` where all are.
+    pub(crate) fn owned(&self, seat: usize) -> Option<Owned> {
+        let layout = self.layout.as_ref().filter(|layout| layout.seats[seat].unclean)?;
+        Some(Owned { layout: layout.clone(), seat })
+    }
+
+    /// The slot of a key. With one disk it matters to nobody but the gates.
+    fn slot(&self, bucket: &str, key: &str) -> Result<usize, StoreError> {
+        Ok(slot_of(self.lead()?.find(bucket)?.id, key.as_bytes()))
+    }
+
+    pub(super) fn home_of(self: &Arc<Self>, slot: usize) -> Result<Home, StoreError> {
+        let seat = match &self.layout {
+            Some(layout) if !self.is_only() => usize::from(layout.homes[slot]),
+            _ => 0,
         };
-        let member = &self.members[seat];
-        Ok(Home { seat, member, shard: member.open()?, only })
+        let shard = self.members[seat].open()?.clone();
+        Ok(Home { seat, shard, only: self.is_only(), topology: self.clone() })
     }
 
-    fn lead(&self) -> Result<&Shard, StoreError> {
+    fn home(self: &Arc<Self>, bucket: &str, key: &str) -> Result<Home, StoreError> {
+        self.home_of(if self.is_only() { 0 } else { self.slot(bucket, key)? })
+    }
+
+    pub(crate) fn lead(&self) -> Result<&Shard, StoreError> {
         self.members[self.lead].open()
     }
 
@@ -152,6 +229,7 @@ impl Topology {
                 name: member.name.clone(),
                 state: DiskState::Missing,
                 trouble: None,
+                full: false,
                 slots,
                 slots_total: SLOTS as u64,
                 objects: None,
@@ -167,6 +245,7 @@ impl Topology {
                 Ok(shard) => {
                     let status = shard.status();
                     (disk.state, disk.trouble) = disk_state(&status.log.log);
+                    disk.full = shard.core.full.load(Ordering::Relaxed);
                     disk.objects = Some(status.objects);
                     disk.object_bytes = Some(status.object_bytes);
                     disk.extents = Some(status.log.extents);
@@ -199,14 +278,53 @@ impl Topology {
 }
 
 impl Store {
-    /// The shard that is home to a key.
-    pub(crate) fn home(&self, bucket: &str, key: &str) -> Result<Home<'_>, StoreError> {
-        self.0.topology.home(bucket, key)
+    /// What is where, now.
+    pub(crate) fn topology(&self) -> Arc<Topology> {
+        self.0.topology.load_full()
+    }
+
+    /// The shard that is home to a key: for reading.
+    pub(crate) fn home(&self, bucket: &str, key: &str) -> Result<Home, StoreError> {
+        self.topology().home(bucket, key)
+    }
+
+    /// The shard that is home to a key: for changing it. Waits while the key's slot is moving.
+    pub(crate) async fn enter(&self, bucket: &str, key: &str) -> Result<Entered<'_>, StoreError> {
+        let slot = self.topology().slot(bucket, key)?;
+        self.enter_slot(slot).await
+    }
+
+    /// [`Store::enter`], by slot.
+    pub(crate) async fn enter_slot(&self, slot: usize) -> Result<Entered<'_>, StoreError> {
+        let (env, wait) = (&self.0.env, self.0.options.write_wait);
+        loop {
+            let pass = self.0.gates.pass(slot, env, wait).await?;
+            let home = self.topology().home_of(slot)?;
+            if !home.core.dirty.is_full(slot) {
+                return Ok(Entered { home, _pass: pass });
+            }
+            drop(pass);
+            let room = env.timeout(wait, home.core.dirty.room(slot)).await;
+            room.ok_or(StoreError::Busy("changes of slots that are being moved"))?;
+        }
+    }
+
+    /// [`Store::enter`] for several slots at once.
+    pub(crate) async fn enter_many(&self, slots: &[usize]) -> Result<EnteredMany<'_>, StoreError> {
+        let (env, wait) = (&self.0.env, self.0.options.write_wait);
+        let mut sorted = slots.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut passes = Vec::with_capacity(sorted.len());
+        for slot in sorted {
+            passes.push(self.0.gates.pass(slot, env, wait).await?);
+        }
+        Ok(EnteredMany { topology: self.topology(), _passes: passes })
     }
 
     /// The shard that is asked about buckets.
-    pub(crate) fn lead(&self) -> Result<&Shard, StoreError> {
-        self.0.topology.lead()
+    pub(crate) fn lead(&self) -> Result<Shard, StoreError> {
+        self.topology().lead().cloned()
     }
 
     /// The disks that are missing or take no writes, by name, and why.
@@ -215,12 +333,19 @@ impl Store {
             Ok(shard) => disk_state(&shard.log().watch().borrow()).1,
             Err(missing) => Some(missing.why.clone()),
         };
-        let members = self.0.topology.members().iter();
-        members.filter_map(|member| Some((member.name.clone(), trouble(member)?))).collect()
+        let topology = self.topology();
+        topology.members().iter().filter_map(|member| Some((member.name.clone(), trouble(member)?))).collect()
+    }
+
+    /// The disks that refused new data for want of space and have taken none since, by name.
+    pub fn full_disks(&self) -> Vec<String> {
+        let topology = self.topology();
+        let full = topology.open().filter(|(_, shard)| shard.core.full.load(Ordering::Relaxed));
+        full.map(|(member, _)| member.name.clone()).collect()
     }
 
     /// Whether any disk takes writes.
     pub fn takes_writes(&self) -> bool {
-        self.0.topology.open().any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok)
+        self.topology().open().any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok)
     }
 }

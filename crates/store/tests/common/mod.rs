@@ -68,7 +68,7 @@ macro_rules! on_disks {
 /// An empty disk, formatted.
 pub async fn formatted() -> Arc<dyn Disk> {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(256 << 20));
-    let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     disk
 }
@@ -91,7 +91,11 @@ impl Pool {
 
     /// The disks as they are given to the store, named `d0` and so on.
     pub fn given(&self) -> Vec<PoolDisk> {
-        let named = |(i, disk): (usize, &Arc<dyn Disk>)| PoolDisk { name: format!("d{i}"), disk: Ok(disk.clone()) };
+        let named = |(i, disk): (usize, &Arc<dyn Disk>)| PoolDisk {
+            name: format!("d{i}"),
+            disk: Ok(disk.clone()),
+            hint: false,
+        };
         self.disks.iter().enumerate().map(named).collect()
     }
 

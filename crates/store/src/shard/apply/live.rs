@@ -18,6 +18,7 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         // Not understood: not ours to throw away.
         return true;
     };
+    let ends_upload = matches!(head, Head::UploadEnd { .. });
     let (key, delete) = match head {
         Head::BucketPut { id, .. } => (keys::bucket(id), false),
         Head::BucketDelete { id } => (keys::bucket(id), true),
@@ -27,6 +28,9 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
         Head::PartPut { upload, number, .. } => (keys::part(&upload, number), false),
         Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
+        Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
+        Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
+        Head::Publication { channel, offset, .. } => (keys::publication(channel, offset), false),
         Head::Chunk { .. } | Head::PartChunk { .. } => return true,
     };
     let value = match core.lookup(&key) {
@@ -36,8 +40,8 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
     let there = value.as_deref().map(Value::decode);
     match there {
         Some(Err(_)) => true,
-        // A newer record of the key hides all that the delete would hide.
-        Some(Ok(value)) if delete => value.version < version,
+        // A newer record of the key hides all that the delete would hide: but not parts, of an upload that has come again.
+        Some(Ok(value)) if delete => value.version < version || ends_upload && version >= oldest,
         Some(Ok(value)) => value.location == *location,
         None => delete && version >= oldest,
     }

@@ -15,13 +15,15 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use steadfast_flow::BoxFuture;
-use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Location, LogError, Lsn};
+use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Hold, Location, LogError, Lsn};
 
 use crate::layout::Layout;
 use crate::record::object::Account;
+use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};
 use crate::shard::core::{Core, Persisted};
+use crate::shard::dirty::Thing;
 use steadfast_log::Log;
 
 /// What kind of thing a key stands for: what is counted.
@@ -32,6 +34,8 @@ enum Class {
     Upload,
     Part,
     Layout,
+    Snapshot,
+    Publication,
 }
 
 /// The log, once it is open.
@@ -80,6 +84,10 @@ impl Applier for StoreApplier {
         live::record(&self.core, head, version, location, oldest)
     }
 
+    fn holds(&self) -> Vec<Hold> {
+        self.core.snapshots.read().iter().map(|(id, meta)| meta.hold(*id)).collect()
+    }
+
     fn names_chunks(&self, head: &[u8]) -> bool {
         live::names_chunks(head)
     }
@@ -126,37 +134,47 @@ impl StoreApplier {
                 }
             }
             Head::ObjectPut { bucket, key, payload } => {
-                let key = Bytes::from(keys::object(bucket, key));
-                self.put(r, key.clone(), payload, Class::Object)?;
-                core.pending.settle(&key, r.lsn);
+                let index_key = Bytes::from(keys::object(bucket, key));
+                self.put(r, index_key.clone(), payload, Class::Object)?;
+                if !r.moved {
+                    core.dirty.note(bucket, key, |key| Thing::Object { bucket, key });
+                }
+                core.pending.settle(&index_key, r.lsn);
             }
             Head::ObjectDelete { bucket, key } => {
-                let key = Bytes::from(keys::object(bucket, key));
-                self.delete(r, &key, Class::Object)?;
-                core.pending.settle(&key, r.lsn);
+                let index_key = Bytes::from(keys::object(bucket, key));
+                self.delete(r, &index_key, Class::Object)?;
+                core.dirty.note(bucket, key, |key| Thing::Object { bucket, key });
+                core.pending.settle(&index_key, r.lsn);
             }
             Head::UploadCreate { bucket, upload, key, payload } => {
                 self.put(r, keys::upload(bucket, key, &upload).into(), payload, Class::Upload)?;
+                core.dirty.note(bucket, key, |key| Thing::Upload { bucket, key, upload });
             }
             Head::UploadEnd { bucket, upload, key } => {
-                let key = Bytes::from(keys::upload(bucket, key, &upload));
-                self.delete(r, &key, Class::Upload)?;
+                let index_key = Bytes::from(keys::upload(bucket, key, &upload));
+                self.delete(r, &index_key, Class::Upload)?;
                 let prefix = keys::parts(&upload);
                 for pair in core.index.range(&prefix, keys::past(&prefix).as_deref()) {
                     let Ok((part, _)) = pair else { return Err(Malformed("index: parts cannot be read")) };
                     self.delete(r, &part, Class::Part)?;
                 }
-                core.pending.settle(&key, r.lsn);
+                core.dirty.note(bucket, key, |key| Thing::Upload { bucket, key, upload });
+                core.pending.settle(&index_key, r.lsn);
             }
             Head::PartPut { bucket, upload, number, key, payload } => {
-                // In a replay the upload may come later; parts that it never comes for are removed at the end.
+                // In a replay the upload may come later; parts that it never comes for are removed at the end. One that ended here may have
+                // come again since, with its parts: slots move to a disk, away, and back.
                 let upload_key = keys::upload(bucket, key, &upload);
                 let there = match core.replay.lock().as_ref() {
-                    Some(replay) => !replay.marks.contains_key(&upload_key),
+                    Some(replay) => replay.marks.get(&upload_key).is_none_or(|ended| *ended < r.version),
                     None => core.index.get(&upload_key).map_err(|_| Malformed("index: unreadable"))?.is_some(),
                 };
                 if there {
                     self.put(r, keys::part(&upload, number).into(), payload, Class::Part)?;
+                }
+                if !r.moved {
+                    core.dirty.note(bucket, key, |key| Thing::Part { bucket, key, upload, number });
                 }
                 core.pending.settle(&upload_key, r.lsn);
             }
@@ -166,6 +184,25 @@ impl StoreApplier {
                     *core.layout.write() = Some(Arc::new(layout));
                 }
             }
+            Head::SnapshotPut { id, payload } => {
+                let meta = SnapshotMeta::decode(payload)?;
+                if self.put(r, keys::snapshot(&id).into(), payload, Class::Snapshot)? {
+                    core.snapshots.write().insert(id, meta);
+                }
+            }
+            Head::SnapshotDelete { id } => {
+                if self.delete(r, &keys::snapshot(&id).into(), Class::Snapshot)? {
+                    core.snapshots.write().remove(&id);
+                }
+            }
+            Head::Publication { channel, offset, payload } => core.apply_publication(
+                r,
+                channel,
+                offset,
+                payload,
+                |key| self.put(r, key, payload, Class::Publication),
+                |key| core.remove(key, Class::Publication, None, r.lsn),
+            )?,
             Head::Chunk { .. } | Head::PartChunk { .. } => return Err(Malformed("record: a chunk was committed")),
         }
         Ok(())
@@ -217,7 +254,9 @@ impl Account {
     fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
         match class {
             Class::Object | Class::Part => Self::decode(payload),
-            Class::Bucket | Class::Upload | Class::Layout => Ok(Self { size: 0, revision: 0, shares: Vec::new() }),
+            Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot | Class::Publication => {
+                Ok(Self { size: 0, revision: 0, shares: Vec::new() })
+            }
         }
     }
 }
@@ -239,7 +278,7 @@ impl Core {
             Class::Upload => {
                 add(&self.uploads, 1);
             }
-            Class::Bucket | Class::Part | Class::Layout => {}
+            Class::Bucket | Class::Part | Class::Layout | Class::Snapshot | Class::Publication => {}
         }
     }
 
@@ -257,9 +296,15 @@ impl Core {
         Ok(true)
     }
 
+    /// Removes a publication whose time is over. With `applying` held.
+    pub(crate) fn remove_expired(&self, key: &Bytes, lsn: Lsn) -> Result<bool, Malformed> {
+        self.remove(key, Class::Publication, None, lsn)
+    }
+
     /// Something in the index or in a record does not make sense: go on as well as can be, and rebuild at the next start.
     pub(crate) fn distrust(&self, what: &Malformed) {
         tracing::error!(error = %what, "a record could not be applied; the index will be rebuilt at the next start");
+        self.distrusted.store(true, Ordering::Release);
         self.index.condemn();
     }
 

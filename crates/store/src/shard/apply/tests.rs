@@ -12,18 +12,19 @@ use super::{LogSlot, StoreApplier};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
+use crate::shard::core::Replay;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, PartChoice, Store, StoreOptions};
 
 const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-fn lead(store: &Store) -> &Shard {
+fn lead(store: &Store) -> Shard {
     store.lead().expect("open")
 }
 
 /// A store of one disk, and its shard as the applier sees it.
 async fn start() -> (Store, StoreApplier, u64) {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
-    let format = FormatOptions { extent_bytes: Some(4 << 20), force: false };
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
     let options =
         StoreOptions { inline_max_bytes: 1000, chunk_bytes: 8192, part_min_bytes: 1, ..StoreOptions::default() };
@@ -174,4 +175,34 @@ async fn old_uploads_expire() {
     assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began).await.expect("runs"), 0);
     assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began + 1).await.expect("runs"), 1);
     assert!(store.upload("b", "k", &id).is_err());
+}
+
+#[tokio::test]
+async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
+    let (store, applier, bucket) = start().await;
+    let (upload, key) = ([7; 16], &b"k"[..]);
+    let payload = crate::shard::uploads::upload_meta(1, Attributes::default()).encode();
+    let create = Bytes::from(Head::UploadCreate { bucket, upload, key, payload: &payload }.encode());
+    let part = |number| Bytes::from(Head::PartPut { bucket, upload, number, key, payload: &payload }.encode());
+    let end = Bytes::from(Head::UploadEnd { bucket, upload, key }.encode());
+    let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
+    let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
+    let first = 1_000;
+    let replay = Replay { base: 0, marks: Default::default(), records: 0 };
+    lead(&store).core.replay.lock().replace(replay);
+    applier.apply(&[
+        record(first, first, create.clone()),
+        record(first + 1, first + 1, part(1)),
+        record(first + 2, first + 2, end.clone()),
+        record(first + 3, first + 3, create),
+        record(first + 4, first + 4, part(2)),
+        // Compaction had not come round to it.
+        record(first + 5, first + 1, part(1)),
+    ]);
+    lead(&store).core.finish_replay().expect("readable");
+    let there = |number| lead(&store).core.lookup(&keys::part(&upload, number)).expect("readable").is_some();
+    assert!(there(2), "came with the upload when it came again");
+    assert!(!there(1), "ended with the upload when it left");
+    assert!(applier.record_is_live(&end, first + 2, &at, first), "hides a part that may still be somewhere");
+    assert!(!applier.record_is_live(&end, first + 2, &at, first + 3), "nothing is left to hide");
 }

@@ -6,50 +6,20 @@
 //! one was answered before the other was asked for. After a power cut the same rule holds, over those writes that must have
 //! survived: the acknowledged durable ones, those that somebody saw, and those of lower versions than any that survived.
 
+mod frozen;
+mod pieces;
+mod survival;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use steadfast_log::Lsn;
 
-use crate::rng::stream_bytes;
+pub use frozen::Frozen;
+pub use pieces::{Piece, Pieces, bytes_of, total};
 
 /// A key with its bucket.
 pub type Key = (Arc<str>, Arc<str>);
-
-/// A piece of an object's bytes: so many bytes of the stream with that number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
-    /// Which stream.
-    pub id: u64,
-    /// Bytes of it.
-    pub len: u64,
-}
-
-/// The bytes of an object.
-pub type Pieces = Arc<[Piece]>;
-
-/// Bytes in all of `pieces`.
-pub fn total(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|piece| piece.len).sum()
-}
-
-/// The bytes at `offset`, `len` of them.
-pub fn bytes_of(pieces: &[Piece], offset: u64, len: usize) -> Vec<u8> {
-    let mut out = vec![0; len];
-    let (mut at, mut filled) = (0, 0);
-    for piece in pieces {
-        let end = at + piece.len;
-        let want = offset + filled as u64;
-        if want >= at && want < end && filled < len {
-            let n = ((end - want) as usize).min(len - filled);
-            stream_bytes(piece.id, want - at, &mut out[filled..filled + n]);
-            filled += n;
-        }
-        at = end;
-    }
-    out.truncate(filled);
-    out
-}
 
 /// What a write was conditional on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +77,18 @@ struct Content {
     refused: bool,
 }
 
+/// What the versions of writes tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The order of all writes: one log has them all.
+    #[default]
+    OneLog,
+    /// The order of the writes of one key: a key stays on its disk.
+    PerKey,
+    /// Nothing: a key that moves to another disk gets a version of that one.
+    Untold,
+}
+
 /// What a reader saw of a key.
 pub type Seen = Option<(u64, Lsn)>;
 
@@ -114,7 +96,10 @@ pub type Seen = Option<(u64, Lsn)>;
 #[derive(Default)]
 pub struct Model {
     clock: u64,
-    era: u64,
+    /// What versions tell.
+    order: Order,
+    /// How often each key was taken anew for what was seen of it after a start.
+    eras: BTreeMap<Key, u64>,
     keys: BTreeMap<Key, Vec<Op>>,
     contents: BTreeMap<u64, Content>,
     next_tag: u64,
@@ -128,6 +113,11 @@ fn before(a: &Op, b: &Op) -> bool {
 }
 
 impl Model {
+    /// An empty one.
+    pub fn new(order: Order) -> Self {
+        Self { order, ..Self::default() }
+    }
+
     /// The time now. Every call moves it on.
     pub fn tick(&mut self) -> u64 {
         self.clock += 1;
@@ -161,11 +151,11 @@ impl Model {
         let start = self.tick();
         let ops = self.keys.entry(key.clone()).or_default();
         ops.push(Op { tag, demand, start, end: None, version: None, state: State::Pending, lax, durable: false });
-        OpId { key: key.clone(), at: ops.len() - 1, era: self.era }
+        OpId { key: key.clone(), at: ops.len() - 1, era: self.eras.get(key).copied().unwrap_or(0) }
     }
 
     fn op(&mut self, id: &OpId) -> Option<&mut Op> {
-        if id.era != self.era {
+        if id.era != self.eras.get(&id.key).copied().unwrap_or(0) {
             return None;
         }
         self.keys.get_mut(&id.key)?.get_mut(id.at)
@@ -176,6 +166,9 @@ impl Model {
     /// # Errors
     /// When what the answer says cannot be.
     pub fn acked(&mut self, id: &OpId, version: Lsn, durable: bool) -> Result<(), String> {
+        if self.order == Order::Untold {
+            return self.acked_untold(id, durable);
+        }
         let now = self.tick();
         let taken = self.keys.get(&id.key).is_some_and(|ops| {
             ops.iter().enumerate().any(|(at, op)| at != id.at && op.version.is_some_and(|other| other >= version))
@@ -196,6 +189,18 @@ impl Model {
         if op.tag.is_some() || !taken {
             op.version = Some(version);
         }
+        if !durable && !op.lax {
+            return Err(format!("{:?}: answered as not durable, though that was not asked for", id.key));
+        }
+        op.state = State::Acked;
+        op.end = Some(op.end.map_or(now, |end| end.min(now)));
+        op.durable |= durable;
+        Ok(())
+    }
+
+    fn acked_untold(&mut self, id: &OpId, durable: bool) -> Result<(), String> {
+        let now = self.tick();
+        let Some(op) = self.op(id) else { return Ok(()) };
         if !durable && !op.lax {
             return Err(format!("{:?}: answered as not durable, though that was not asked for", id.key));
         }
@@ -239,6 +244,7 @@ impl Model {
     /// When it must not have.
     pub fn saw(&mut self, key: &Key, start: u64, tag: u64, version: Option<Lsn>) -> Result<(), String> {
         let now = self.tick();
+        let version = version.filter(|_| self.order != Order::Untold);
         let at = self.find(key, tag)?;
         let ops = self.keys.get_mut(key).ok_or("no such key")?;
         let op = &mut ops[at];
@@ -466,209 +472,7 @@ impl Model {
         }
         may
     }
-
-    /// After a restart all keys have been read, and this was seen. `clean`: the store had been closed, so everything answered must be there.
-    /// Checks it, and from now on takes it for what is there; what was not seen is gone for good.
-    ///
-    /// # Errors
-    /// When something that must have survived has not.
-    pub fn restarted(&mut self, seen: &BTreeMap<Key, Seen>, clean: bool) -> Result<(), String> {
-        for (key, state) in seen {
-            if let Some((tag, version)) = state {
-                let at = self.find(key, *tag)?;
-                let Some(op) = self.keys.get_mut(key).and_then(|ops| ops.get_mut(at)) else { continue };
-                if op.version.is_some_and(|known| known != *version) {
-                    return Err(format!("{key:?} came back with version {version}, not as {op:?}"));
-                }
-                op.version = Some(*version);
-            }
-        }
-        let durable = self.keys.values().flatten().filter(|op| op.durable && op.state != State::Failed);
-        let mut reached = durable.filter_map(|op| op.version).max().unwrap_or(0);
-        reached = reached.max(seen.values().flatten().map(|(_, version)| *version).max().unwrap_or(0));
-        if clean {
-            reached = Lsn::MAX;
-        }
-        loop {
-            let mut needed = reached;
-            for (key, state) in seen {
-                let ops = self.keys.get(key).map_or(&[][..], Vec::as_slice);
-                let must = |op: &Op| {
-                    op.state != State::Failed
-                        && (op.durable || (op.state == State::Acked && op.version.map_or(clean, |v| v <= reached)))
-                };
-                match state {
-                    Some((tag, _)) => {
-                        let Some(op) = ops.iter().find(|op| op.tag == Some(*tag)) else { continue };
-                        if let Some(newer) = Self::supersedes(ops, op, must) {
-                            return Err(format!("LOST: after a restart {key:?} shows {op:?} instead of {newer:?}"));
-                        }
-                    }
-                    None => {
-                        if !ops.iter().any(must) {
-                            continue;
-                        }
-                        let deletes: Vec<&Op> = ops
-                            .iter()
-                            .filter(|op| op.tag.is_none() && op.state != State::Failed)
-                            .filter(|op| Self::supersedes(ops, op, must).is_none())
-                            .collect();
-                        if deletes.is_empty() {
-                            let newest = ops.iter().filter(|op| must(op)).max_by_key(|op| (op.version, op.end));
-                            return Err(format!("LOST: after a restart {key:?} is gone: {newest:?}"));
-                        }
-                        // If only answered deletes explain it, the log reached the first of them.
-                        if deletes.iter().all(|op| op.version.is_some_and(|v| v > reached)) {
-                            needed = needed.max(deletes.iter().filter_map(|op| op.version).min().unwrap_or(0));
-                        }
-                    }
-                }
-            }
-            if needed == reached {
-                break;
-            }
-            reached = needed;
-        }
-        self.rebase(seen);
-        Ok(())
-    }
-
-    /// After a restart over a medium that has lost or damaged what it acknowledged: what was seen must once have been written.
-    ///
-    /// # Errors
-    /// When it was not.
-    pub fn restarted_damaged(&mut self, seen: &BTreeMap<Key, Seen>) -> Result<(), String> {
-        for (key, state) in seen {
-            let Some((tag, _)) = state else { continue };
-            match self.contents.get(tag) {
-                Some(content) if content.key == *key && !content.refused => {}
-                other => return Err(format!("WRONG {key:?} shows tag {tag}: {other:?}")),
-            }
-        }
-        self.rebase(seen);
-        Ok(())
-    }
-
-    fn rebase(&mut self, seen: &BTreeMap<Key, Seen>) {
-        self.era += 1;
-        let now = self.tick();
-        for (key, ops) in &mut self.keys {
-            ops.clear();
-            if let Some(Some((tag, version))) = seen.get(key) {
-                ops.push(Op {
-                    tag: Some(*tag),
-                    demand: Demand::None,
-                    start: now,
-                    end: Some(now),
-                    version: Some(*version),
-                    state: State::Acked,
-                    lax: false,
-                    durable: true,
-                });
-            }
-        }
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(name: &str) -> Key {
-        ("b".into(), name.into())
-    }
-
-    fn put(model: &mut Model, key: &Key, lax: bool) -> (OpId, u64) {
-        let tag = model.new_tag();
-        let pieces: Pieces = Arc::from([Piece { id: tag, len: 100 }]);
-        (model.begin_put(key, tag, vec![pieces], Demand::None, lax), tag)
-    }
-
-    fn seen(states: &[(&Key, Seen)]) -> BTreeMap<Key, Seen> {
-        states.iter().map(|(key, state)| ((*key).clone(), *state)).collect()
-    }
-
-    #[test]
-    fn an_acknowledged_write_must_be_read_and_survive() {
-        let (mut model, k) = (Model::default(), key("k"));
-        let (first, one) = put(&mut model, &k, false);
-        model.acked(&first, 1, true).expect("fine");
-        let (second, two) = put(&mut model, &k, false);
-        let start = model.tick();
-        model.saw(&k, start, one, Some(1)).expect("the second is not answered");
-        model.acked(&second, 2, true).expect("fine");
-        let start = model.tick();
-        assert!(model.saw(&k, start, one, Some(1)).is_err(), "stale");
-        model.saw(&k, start, two, Some(2)).expect("fine");
-        assert!(model.saw_nothing(&k, start).is_err());
-        assert!(model.restarted(&seen(&[(&k, Some((one, 1)))]), false).is_err());
-        assert!(model.restarted(&seen(&[(&k, None)]), false).is_err());
-        model.restarted(&seen(&[(&k, Some((two, 2)))]), false).expect("fine");
-        let start = model.tick();
-        assert!(model.saw(&k, start, one, None).is_err(), "resurrected");
-    }
-
-    #[test]
-    fn an_unanswered_write_may_be_there_or_not_but_once_seen_must_stay() {
-        for look in [false, true] {
-            let (mut model, k) = (Model::default(), key("k"));
-            let (_pending, tag) = put(&mut model, &k, false);
-            if look {
-                let start = model.tick();
-                model.saw(&k, start, tag, Some(9)).expect("fine");
-            }
-            assert_eq!(model.restarted(&seen(&[(&k, None)]), false).is_err(), look);
-        }
-    }
-
-    #[test]
-    fn what_is_before_a_survivor_must_have_survived() {
-        for (version, lost) in [(5, true), (7, false)] {
-            let (mut model, a, b) = (Model::default(), key("a"), key("b"));
-            let (lax, _) = put(&mut model, &a, true);
-            model.acked(&lax, version, false).expect("fine");
-            let (strict, tag) = put(&mut model, &b, false);
-            model.acked(&strict, 6, true).expect("fine");
-            let result = model.restarted(&seen(&[(&a, None), (&b, Some((tag, 6)))]), false);
-            assert_eq!(result.is_err(), lost, "{result:?}");
-        }
-    }
-
-    #[test]
-    fn demands_are_checked_against_the_order_of_versions() {
-        let (mut model, k) = (Model::default(), key("k"));
-        let (first, _) = put(&mut model, &k, false);
-        model.acked(&first, 1, true).expect("fine");
-        let tag = model.new_tag();
-        let absent = model.begin_put(&k, tag, Vec::new(), Demand::Absent, false);
-        model.check_demands().expect("nothing is known yet");
-        model.acked(&absent, 2, true).expect("fine");
-        assert!(model.check_demands().is_err());
-    }
-
-    #[test]
-    fn a_refusal_needs_a_reason() {
-        let (mut model, k) = (Model::default(), key("k"));
-        let tag = model.new_tag();
-        let start = model.tick();
-        let absent = model.begin_put(&k, tag, Vec::new(), Demand::Absent, false);
-        assert!(model.refused(&k, start, &absent, &Demand::Absent).is_err());
-        let (_pending, other) = put(&mut model, &k, false);
-        model.refused(&k, start, &absent, &Demand::Absent).expect("the other may have come first");
-        model.failed(&absent).expect("fine");
-        assert!(model.restarted(&seen(&[(&k, None)]), false).is_err(), "the reason must survive");
-        let _ = other;
-    }
-
-    #[test]
-    fn bytes_are_those_of_the_pieces_in_order() {
-        let pieces = [Piece { id: 1, len: 10 }, Piece { id: 2, len: 20 }];
-        let whole = bytes_of(&pieces, 0, 30);
-        for offset in 0..30 {
-            for len in 0..30 - offset {
-                assert_eq!(bytes_of(&pieces, offset as u64, len), whole[offset..offset + len]);
-            }
-        }
-        assert_eq!(bytes_of(&pieces, 25, 30).len(), 5);
-    }
-}
+mod tests;

@@ -1,0 +1,228 @@
+//! Load for the live door and for any other endpoint of Centrifugo's client protocol: many sessions on one channel.
+
+mod fanout;
+pub mod floor;
+mod http;
+pub mod nats;
+mod publish;
+mod slow;
+mod storm;
+mod swarm;
+pub mod watch;
+mod wire;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use steadfast_live::protocol::Encoding;
+
+use swarm::{Happening, Options, Swarm};
+use wire::bad;
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Measure {
+    /// Publications, one after another, until the last session has each: the time, and CPU for each delivery.
+    Fanout,
+    /// Sessions are opened: the rate, and what one takes in the server's memory while it is idle.
+    Connect,
+    /// All sessions are dropped, publications follow, and all come back at once and recover.
+    Storm,
+    /// Publishers, each waiting for its answer before the next publication.
+    Publish,
+    /// One session of many stops reading.
+    Slow,
+}
+
+/// How sessions speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// JSON in text frames.
+    Json,
+    /// Protobuf in binary frames.
+    Protobuf,
+}
+
+/// How publishers publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// `POST /api/publish`.
+    Http,
+    /// The publish command of a session.
+    Websocket,
+}
+
+/// Which endpoint, and how much.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LiveArgs {
+    /// Address of the endpoint.
+    #[arg(long)]
+    pub endpoint: SocketAddr,
+    /// What to measure.
+    #[arg(long, value_enum)]
+    pub measure: Measure,
+    /// Of the WebSocket.
+    #[arg(long, default_value = "/connection/websocket")]
+    pub path: String,
+    /// How sessions speak.
+    #[arg(long, value_enum, default_value = "json")]
+    pub format: Format,
+    /// Connection token; none for a server that needs none.
+    #[arg(long, default_value = "")]
+    pub token: String,
+    /// Key of the HTTP API.
+    #[arg(long, default_value = "")]
+    pub api_key: String,
+    /// Channel.
+    #[arg(long, default_value = "bench")]
+    pub channel: String,
+    /// Sessions.
+    #[arg(long, default_value_t = 1000)]
+    pub sessions: usize,
+    /// Sessions that are being opened at a time.
+    #[arg(long, default_value_t = 1024)]
+    pub window: usize,
+    /// Publications (fanout), or those that are missed (storm).
+    #[arg(long, default_value_t = 20)]
+    pub publications: u64,
+    /// Bytes of a publication's data.
+    #[arg(long, default_value_t = 256)]
+    pub size: usize,
+    /// Publishers (publish).
+    #[arg(long, default_value_t = 1)]
+    pub publishers: usize,
+    /// How they publish.
+    #[arg(long, value_enum, default_value = "http")]
+    pub way: Way,
+    /// Publications a second (slow).
+    #[arg(long, default_value_t = 50.0)]
+    pub rate: f64,
+    /// Seconds (publish, slow).
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// The endpoint is the floor program.
+    #[arg(long)]
+    pub bare: bool,
+    /// Process id of the server, whose CPU time and memory are then reported.
+    #[arg(long)]
+    pub pid: Option<u32>,
+}
+
+impl LiveArgs {
+    fn options(&self) -> Options {
+        Options {
+            address: self.endpoint,
+            path: self.path.clone(),
+            encoding: self.encoding(),
+            token: self.token.clone(),
+            channel: self.channel.clone(),
+            bare: self.bare,
+        }
+    }
+
+    fn encoding(&self) -> Encoding {
+        encoding_of(self.format)
+    }
+}
+
+fn encoding_of(format: Format) -> Encoding {
+    match format {
+        Format::Json => Encoding::Json,
+        Format::Protobuf => Encoding::Protobuf,
+    }
+}
+
+/// Measures; a JSON report.
+///
+/// # Errors
+/// When the endpoint cannot be reached, or does not do what it should.
+pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
+    match args.measure {
+        Measure::Fanout => fanout::run(args),
+        Measure::Connect => storm::connect(args),
+        Measure::Storm => storm::run(args),
+        Measure::Publish => publish::run(args),
+        Measure::Slow => slow::run(args),
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// CPU time of a process, user and system, in microseconds; that of this one without a number.
+fn cpu_us(pid: Option<u32>) -> Option<f64> {
+    let name = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    // The kernel reports in USER_HZ, which is 100 on every Linux that Rust runs on.
+    Some(ticks * 10_000.0)
+}
+
+/// CPU time that server and client have used since a moment.
+struct Used {
+    pid: Option<u32>,
+    server: Option<f64>,
+    client: Option<f64>,
+}
+
+impl Used {
+    fn begin(pid: Option<u32>) -> Self {
+        Self { pid, server: pid.and_then(|pid| cpu_us(Some(pid))), client: cpu_us(None) }
+    }
+
+    /// For each of so many operations, microseconds: the server's and the client's.
+    fn each(&self, operations: u64) -> (Option<f64>, Option<f64>) {
+        let each = |before: Option<f64>, after: Option<f64>| Some((after? - before?) / operations.max(1) as f64);
+        (each(self.server, self.pid.and_then(|pid| cpu_us(Some(pid)))), each(self.client, cpu_us(None)))
+    }
+}
+
+/// A value at a share of sorted ones; 0 if there are none.
+fn quantile(sorted: &[u64], share: f64) -> u64 {
+    let at = (sorted.len() as f64 * share) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+/// How long all sessions may take to get ready, and a publication to reach all of them.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Opens all sessions that are not, `window` at a time, again where one is refused; what happens is handed on too.
+///
+/// # Errors
+/// When they do not all get ready.
+fn open_all(swarm: &mut Swarm, window: usize, told: &mut dyn FnMut(usize, Happening)) -> io::Result<()> {
+    let all = swarm.len();
+    let begin = now();
+    let mut waiting: std::collections::VecDeque<usize> = (0..all).collect();
+    let (mut opening, mut ready) = (0, 0);
+    while ready < all {
+        while opening < window
+            && let Some(number) = waiting.pop_front()
+        {
+            swarm.open(number, None)?;
+            opening += 1;
+        }
+        let mut again = Vec::new();
+        swarm.poll(Duration::from_millis(100), &mut |number, happening| {
+            match happening {
+                Happening::Ready(_) => {
+                    ready += 1;
+                    opening -= 1;
+                }
+                Happening::Closed(_) => again.push(number),
+                Happening::Got(_) => {}
+            }
+            told(number, happening);
+        })?;
+        opening -= again.len();
+        waiting.extend(again);
+        if begin.elapsed() > PATIENCE {
+            return Err(bad(format!("{ready} of {all} sessions are ready after {PATIENCE:?}")));
+        }
+    }
+    Ok(())
+}

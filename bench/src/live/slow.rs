@@ -1,0 +1,124 @@
+//! One session of many stops reading: what the others notice of it, and what becomes of it.
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::http::Publisher;
+use super::swarm::{Happening, Swarm};
+use super::wire::{self, Marks, bad};
+use super::{LiveArgs, PATIENCE, Used, now, open_all, quantile};
+
+/// What the kernel takes in for the session that does not read, bytes: little, so that it is found out soon.
+const SLOW_WINDOW_BYTES: usize = 64 << 10;
+
+/// How long the end of that session may take to arrive, behind what was on its way to it.
+const END_WAIT: Duration = Duration::from_secs(60);
+
+/// Resident memory of a process, MiB: now, and at most so far.
+fn memory_mib(pid: u32) -> Option<(f64, f64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
+    };
+    Some((field("VmRSS")?, field("VmHWM")?))
+}
+
+/// Latencies of the others in a part of the run.
+fn part(latencies: &mut [u64]) -> serde_json::Value {
+    latencies.sort_unstable();
+    json!({
+        "deliveries": latencies.len(), "p50_us": quantile(latencies, 0.5), "p99_us": quantile(latencies, 0.99),
+        "max_us": latencies.last(),
+    })
+}
+
+/// Publishes for `--seconds` while all read, and as long again while one does not.
+///
+/// # Errors
+/// When one of the others misses something, or the one that does not read is not disconnected.
+pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
+    let mut swarm = Swarm::new(args.options(), args.sessions)?;
+    open_all(&mut swarm, args.window, &mut |_, _| {})?;
+    // The last one is opened again as one for which the kernel keeps little.
+    let slow = args.sessions - 1;
+    swarm.drop_connection(slow);
+    swarm.open(slow, Some(SLOW_WINDOW_BYTES))?;
+    let mut ready = false;
+    while !ready {
+        swarm.poll(Duration::from_millis(100), &mut |number, happening| {
+            ready |= number == slow && matches!(happening, Happening::Ready(_));
+        })?;
+    }
+    let base = now();
+    let per_part = (args.seconds * args.rate) as u64;
+    let every = Duration::from_secs_f64(1.0 / args.rate);
+    let (size, mut publisher) = (args.size, Publisher::connect(args.endpoint, &args.api_key, &args.channel)?);
+    // On a thread of its own, so that a delivery never waits for a publication.
+    let publishing = std::thread::spawn(move || {
+        for n in 0..2 * per_part {
+            let due = every * n as u32;
+            #[allow(clippy::disallowed_methods, reason = "a thread of its own, which keeps a beat")]
+            std::thread::sleep(due.saturating_sub(base.elapsed()));
+            publisher.send(&wire::data(Marks { n, t: base.elapsed().as_nanos() as u64 }, size))?;
+            publisher.answer()?;
+        }
+        Ok::<(), io::Error>(())
+    });
+    let used = Used::begin(args.pid);
+    let memory = || args.pid.and_then(memory_mib);
+    let (mut reading, mut not_reading) = (Vec::new(), Vec::new());
+    let mut next = vec![0u64; args.sessions];
+    let (mut stalled, mut before) = (false, None);
+    let (mut behind, mut wrong) = (args.sessions - 1, None);
+    while behind > 0 {
+        swarm.poll(Duration::from_millis(20), &mut |number, happening| match happening {
+            Happening::Got(got) => {
+                if got.marks.n != next[number] {
+                    wrong = Some((number, happening));
+                }
+                next[number] = got.marks.n + 1;
+                behind -= usize::from(number != slow && next[number] == 2 * per_part);
+                if number != slow {
+                    let latency = (base.elapsed().as_nanos() as u64).saturating_sub(got.marks.t) / 1000;
+                    if got.marks.n < per_part { reading.push(latency) } else { not_reading.push(latency) }
+                }
+            }
+            _ => wrong = Some((number, happening)),
+        })?;
+        if let Some((number, happening)) = wrong {
+            return Err(bad(format!("session {number} at {}: {happening:?}", next[number])));
+        }
+        if !stalled && next[slow] == per_part {
+            stalled = true;
+            before = memory();
+            swarm.stall(slow);
+        }
+        if base.elapsed() > PATIENCE + Duration::from_secs_f64(2.0 * args.seconds) {
+            return Err(bad(format!("{behind} sessions are behind")));
+        }
+    }
+    publishing.join().map_err(|_| bad("the publisher ended"))??;
+    let (server_cpu_us, client_cpu_us) = used.each((reading.len() + not_reading.len()) as u64);
+    let after = memory();
+    // What was on its way to it comes first, then the reason.
+    let (mut code, begin) = (None, now());
+    let mut ended = |number: usize, happening: Happening| {
+        if let (true, Happening::Closed(with)) = (number == slow, happening) {
+            code = Some(with);
+        }
+    };
+    swarm.resume(slow, &mut ended);
+    while begin.elapsed() < END_WAIT && swarm.is_open(slow) {
+        swarm.poll(Duration::from_millis(100), &mut ended)?;
+    }
+    let Some(code) = code else { return Err(bad("the session that does not read was not disconnected")) };
+    Ok(json!({
+        "sessions": args.sessions, "rate": args.rate, "size": args.size, "all_read": part(&mut reading),
+        "one_does_not": part(&mut not_reading), "its_code": code, "its_publications": next[slow] - per_part,
+        "memory_mib": after.map(|(now, _)| now), "memory_growth_mib": before.zip(after).map(|(b, a)| a.0 - b.0),
+        "peak_mib": after.map(|(_, peak)| peak), "server_cpu_us": server_cpu_us, "client_cpu_us": client_cpu_us,
+    }))
+}

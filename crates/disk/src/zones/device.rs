@@ -1,0 +1,258 @@
+//! A real zoned block device (ZBC, ZAC, ZNS): its zones are asked for when it is opened, and reset and finished with `ioctl`s.
+//!
+//! Write pointers are followed in memory, by the same rules as in [`super::Zoned`]: what the device would refuse is refused here, with the reason. One write to a
+//! zone is under way at a time, since neither the kernel nor the device promises an order.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use steadfast_flow::BoxFuture;
+use tokio::sync::oneshot;
+
+use super::Zone;
+use super::map::{Ended, ZoneMap};
+use super::report::{self, BLKFINISHZONE, BLKREPORTZONE, BLKRESETZONE};
+use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
+
+/// Zones asked for at a time.
+const ASKED: u32 = 4096;
+
+/// The zones of a device, as they are now.
+pub(crate) struct Zones(ZoneMap);
+
+/// Asks the device for its zones. `open` and `active` are the limits that sysfs gives.
+///
+/// # Errors
+/// What the kernel says, `InvalidData` for an answer that makes no sense, `Unsupported` for zones that are cut in a way that the log cannot use.
+pub(crate) fn zones_of(file: &File, len: u64, open: Option<&str>, active: Option<&str>) -> io::Result<Zones> {
+    let mut zones: Vec<report::Reported> = Vec::new();
+    let mut at = 0;
+    while at < len {
+        let mut bytes = report::request(at, ASKED);
+        // SAFETY: the request reads the head and writes head and as many entries as it says; the vector has room for both.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE, bytes.as_mut_ptr()) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let more = report::decode(&bytes)?;
+        let Some(last) = more.last() else { break };
+        let end = last.start + last.len;
+        if end <= at {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the device reports the same zones again"));
+        }
+        at = end;
+        zones.extend(more);
+    }
+    let (shape, pointers) = report::shape(&zones, report::open_limit(open, active))?;
+    Ok(Zones(ZoneMap::new(shape, pointers, usize::MAX)))
+}
+
+/// A zoned device. Cloning shares it.
+#[derive(Clone)]
+pub(crate) struct ZonedDevice(Arc<Inner>);
+
+struct Inner {
+    /// Reads, writes and flushes.
+    disk: Arc<dyn Disk>,
+    file: Arc<File>,
+    map: ZoneMap,
+}
+
+impl ZonedDevice {
+    pub(crate) fn new(disk: Arc<dyn Disk>, file: Arc<File>, zones: Zones) -> Self {
+        Self(Arc::new(Inner { disk, file, map: zones.0 }))
+    }
+}
+
+impl Inner {
+    async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.map.check(offset, len as u64, io::ErrorKind::UnexpectedEof)?;
+        let holes = self.map.unwritten(offset, len as u64);
+        if holes.is_empty() {
+            return self.disk.read(offset, len).await;
+        }
+        // Some devices give an error for what is not written: it is not asked for.
+        let mut whole = vec![0u8; len];
+        let mut at = 0;
+        for hole in holes.into_iter().chain(std::iter::once(len..len)) {
+            if at < hole.start {
+                let bytes = self.disk.read(offset + at as u64, hole.start - at).await?;
+                whole[at..hole.start].copy_from_slice(&bytes);
+            }
+            at = hole.end;
+        }
+        Ok(whole.into())
+    }
+
+    /// Large writes go in pieces, one after the other: pieces side by side could reach the device in any order.
+    async fn write(&self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
+        let zone = self.map.admit(offset, data.len() as u64)?;
+        let mut ended = Ended { map: &self.map, zone, failed: true };
+        let piece = self.disk.geometry().max_io_bytes;
+        let mut at = 0;
+        while at < data.len() {
+            let end = data.len().min(at + piece);
+            let (place, bytes) = (offset + at as u64, data.slice(at..end));
+            if flush && end == data.len() {
+                self.disk.write_flush(place, bytes).await?;
+            } else {
+                self.disk.write(place, bytes).await?;
+            }
+            at = end;
+        }
+        ended.failed = false;
+        Ok(())
+    }
+
+    /// Has the device do something with a zone, on a thread of its own: a reset may take a while.
+    async fn manage(self: Arc<Self>, request: libc::Ioctl, zone: usize) -> io::Result<()> {
+        let range = report::range(self.map.start_of(zone), self.map.shape.zone_bytes);
+        let (done, answer) = oneshot::channel();
+        let inner = self.clone();
+        std::thread::Builder::new().name("zone".into()).spawn(move || {
+            // SAFETY: the request reads two u64 through the pointer, which is valid for that.
+            let result = match unsafe { libc::ioctl(inner.file.as_raw_fd(), request, range.as_ptr()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            };
+            let _ = done.send(result);
+        })?;
+        answer.await.unwrap_or_else(|_| Err(io::Error::other("the thread that managed the zone has ended")))
+    }
+}
+
+impl Disk for ZonedDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            capacity_bytes: self.0.map.len(),
+            growable: false,
+            prefill_pays: false,
+            zones: Some(self.0.map.shape),
+            ..self.0.disk.geometry()
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.0.map.len()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.read(offset, len).await })
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.write(offset, data, false).await })
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        self.0.disk.flush()
+    }
+
+    fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.write(offset, data, true).await })
+    }
+
+    /// Reaches the conventional area only: a zone gives its space back with a reset.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            inner.map.check(offset, len, io::ErrorKind::InvalidInput)?;
+            let end = (offset + len).min(inner.map.shape.conventional_bytes);
+            if offset < end { inner.disk.discard(offset, end - offset).await } else { Ok(()) }
+        })
+    }
+
+    fn reserve(&self, end: u64) -> IoFuture<()> {
+        let fits = end <= self.len();
+        Box::pin(async move { if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } })
+    }
+
+    fn zone(&self, offset: u64) -> Option<Zone> {
+        self.0.map.zone(offset)
+    }
+
+    fn reset_zone(&self, offset: u64) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            if let Some(zone) = inner.map.quiet_zone(offset)? {
+                inner.clone().manage(BLKRESETZONE, zone).await?;
+                inner.map.reset(zone);
+                // What the device says of the pointer it has made durable; a cache in front of it may not have.
+                inner.disk.flush().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn finish_zone(&self, offset: u64) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            if let Some(zone) = inner.map.quiet_zone(offset)? {
+                inner.clone().manage(BLKFINISHZONE, zone).await?;
+                inner.map.finish(zone);
+            }
+            Ok(())
+        })
+    }
+
+    fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
+        self.0.disk.buffer(capacity)
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.0.disk.stats()
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {} zones", self.0.disk.describe(), self.0.map.zones)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zones::ZoneState;
+    use crate::zones::map::Pointer;
+    use crate::{BLOCK, MemDisk, ZoneGeometry};
+
+    #[test]
+    fn what_is_no_zoned_device_says_so() {
+        let file = tempfile::tempfile().expect("a file");
+        let error = zones_of(&file, 1 << 20, None, None).err().expect("refused");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+    }
+
+    /// As far as no device is needed for it: the rules, and what a device that refuses leaves.
+    #[tokio::test]
+    async fn rules_are_kept_and_a_refused_reset_changes_nothing() {
+        const B: u64 = BLOCK as u64;
+        let shape =
+            ZoneGeometry { zone_bytes: 4 * B, zone_capacity_bytes: 3 * B, conventional_bytes: B, open_zones_max: 1 };
+        let map = ZoneMap::new(shape, vec![Pointer::default(); 2], usize::MAX);
+        let below: Arc<dyn Disk> = Arc::new(MemDisk::fixed(9 * B));
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        let disk = ZonedDevice::new(below, file, Zones(map));
+        let filled = |blocks: usize| Bytes::from(vec![7u8; blocks * BLOCK]);
+        disk.write(0, filled(1)).await.expect("conventional");
+        disk.write_flush(B, filled(2)).await.expect("in order");
+        assert!(disk.write(B, filled(1)).await.is_err(), "behind the pointer");
+        assert!(disk.write(5 * B, filled(1)).await.is_err(), "a second open zone");
+        assert!(disk.write(3 * B, filled(2)).await.is_err(), "past the capacity");
+        let read = disk.read(0, 9 * BLOCK).await.expect("reads");
+        assert!(read[..3 * BLOCK].iter().all(|b| *b == 7) && read[3 * BLOCK..].iter().all(|b| *b == 0));
+        // The file is no zoned device: the kernel refuses, and the zone stays as it was.
+        let error = disk.reset_zone(B).await.expect_err("refused");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        assert!(disk.finish_zone(B).await.is_err());
+        let zone = disk.zone(B).expect("a zone");
+        assert_eq!((zone.state, zone.write_pointer, zone.len), (ZoneState::Open, 3 * B, 3 * B));
+        disk.write(3 * B, filled(1)).await.expect("to its capacity");
+        assert_eq!(disk.zone(B).expect("a zone").state, ZoneState::Full);
+    }
+}

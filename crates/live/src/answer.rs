@@ -1,0 +1,120 @@
+//! The answer to a subscribe command. Sessions that come back together ask for the same: it is encoded once for all of them, and only
+//! the number of the command, which goes in front, is each session's own.
+
+use std::sync::OnceLock;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use steadfast_store::Position;
+
+use crate::protocol::Encoding;
+use crate::protocol::message::SubscribeResult;
+use crate::websocket;
+
+/// Fields of [`crate::protocol::message::Reply`] in Protobuf.
+const ID: u32 = 1;
+const SUBSCRIBE: u32 = 6;
+
+/// All that an answer depends on, within a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// From where to recover, if at all.
+    pub(crate) since: Option<Position>,
+    /// Where the channel stands.
+    pub(crate) top: Position,
+    pub(crate) encoding: Encoding,
+    pub(crate) delta: bool,
+    pub(crate) recoverable: bool,
+    pub(crate) positioned: bool,
+}
+
+/// See the module.
+pub(crate) struct SubscribeAnswer {
+    pub(crate) result: SubscribeResult,
+    /// By encoding: what follows the command's number.
+    encoded: [OnceLock<Option<Bytes>>; 2],
+}
+
+impl SubscribeAnswer {
+    pub(crate) fn new(result: SubscribeResult) -> Self {
+        Self { result, encoded: Default::default() }
+    }
+
+    /// The two parts of the frame that answers a command: the session's own, and that of all. `None` when it cannot be said in JSON.
+    pub(crate) fn frame(&self, encoding: Encoding, id: u32) -> Option<(Bytes, Bytes)> {
+        let rest = self.encoded[encoding as usize].get_or_init(|| self.encode(encoding)).clone()?;
+        let mut own = BytesMut::with_capacity(40);
+        match encoding {
+            Encoding::Json => own.extend_from_slice(format!("{{\"id\":{id}").as_bytes()),
+            Encoding::Protobuf => {
+                let id_len = key_len(ID) + encoded_len_varint(u64::from(id));
+                encode_varint((id_len + rest.len()) as u64, &mut own);
+                encode_key(ID, WireType::Varint, &mut own);
+                encode_varint(u64::from(id), &mut own);
+            }
+        }
+        let mut head = websocket::message_head(encoding, own.len() + rest.len());
+        head.unsplit(own);
+        Some((head.freeze(), rest))
+    }
+
+    fn encode(&self, encoding: Encoding) -> Option<Bytes> {
+        match encoding {
+            Encoding::Json => {
+                let mut out = b",\"subscribe\":".to_vec();
+                serde_json::to_writer(&mut out, &self.result).ok()?;
+                out.push(b'}');
+                Some(out.into())
+            }
+            Encoding::Protobuf => {
+                let len = self.result.encoded_len();
+                let mut out = BytesMut::with_capacity(len + 16);
+                encode_key(SUBSCRIBE, WireType::LengthDelimited, &mut out);
+                encode_varint(len as u64, &mut out);
+                out.put(&self.result.encode_to_vec()[..]);
+                Some(out.freeze())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::codec::encode_reply;
+    use crate::protocol::message::{Publication, Reply};
+
+    #[test]
+    fn its_two_parts_are_what_the_whole_reply_would_be() {
+        let publications = vec![Publication { data: b"{\"x\":1}".to_vec(), offset: 4, ..Publication::default() }; 30];
+        let result = SubscribeResult {
+            recoverable: true,
+            epoch: "e".into(),
+            offset: 33,
+            publications,
+            recovered: true,
+            ..SubscribeResult::default()
+        };
+        let answer = SubscribeAnswer::new(result.clone());
+        for encoding in [Encoding::Json, Encoding::Protobuf] {
+            for id in [1, 127, 128, u32::MAX] {
+                let (head, rest) = answer.frame(encoding, id).expect("it can be said");
+                let mut whole = Vec::new();
+                let reply = Reply { id, subscribe: Some(result.clone()), ..Reply::default() };
+                encode_reply(encoding, &reply, &mut whole).expect("it can be said");
+                let whole = websocket::message(encoding, &whole);
+                assert_eq!([head, rest.clone()].concat(), whole, "{encoding:?} {id}");
+                assert_eq!(rest.as_ptr(), answer.frame(encoding, 9).expect("again").1.as_ptr(), "encoded once");
+            }
+        }
+    }
+
+    #[test]
+    fn what_json_cannot_say_has_no_frame() {
+        let publications = vec![Publication { data: vec![0xff], ..Publication::default() }];
+        let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
+        assert!(answer.frame(Encoding::Json, 1).is_none());
+        assert!(answer.frame(Encoding::Protobuf, 1).is_some());
+    }
+}

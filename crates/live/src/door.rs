@@ -1,0 +1,489 @@
+//! The live port: handshakes, which turn a connection into a session of a partition, and the server API.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use steadfast_flow::Pass;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::Api;
+use crate::commands::NodeHub;
+use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
+use crate::node::Node;
+use crate::partition::{self, Event, Opened, Transport};
+use crate::protocol::Encoding;
+use crate::websocket;
+
+/// Bytes of an API request.
+const API_BYTES_MAX: usize = 10 << 20;
+
+/// What there is, for who asks for something else.
+const PATHS: &str = "there is /connection/websocket, /connection/http_stream, /connection/sse, /connection/uni_websocket, \
+                     /connection/uni_http_stream, /connection/uni_sse, /emulation, /api/METHOD and /health\n";
+
+const PROTOBUF: &str = "centrifuge-protobuf";
+
+/// How the port is served, beyond what Centrifugo has options for.
+#[derive(Clone)]
+pub struct DoorOptions {
+    /// TLS, with its certificate.
+    pub tls: Option<TlsAcceptor>,
+    /// How long a client may take for a TLS handshake, a request's header, or its body.
+    pub header_timeout: Duration,
+    /// How long a client may take nothing of an answer.
+    pub stall_timeout: Duration,
+}
+
+/// An answer, whole or one that goes on.
+type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
+
+/// What a connection becomes once it has been answered.
+#[derive(Debug, Clone, Copy)]
+struct Upgraded {
+    transport: Transport,
+    encoding: Encoding,
+}
+
+/// The live door over a node. Cloning shares it.
+#[derive(Clone)]
+pub struct LiveDoor {
+    node: Arc<Node>,
+    api: Arc<Api>,
+    emulation: Arc<Emulation>,
+    options: DoorOptions,
+}
+
+/// The workers of a door.
+pub struct Workers {
+    node: Arc<Node>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Ends all sessions, and waits for the workers. Blocks for a moment.
+    pub fn stop(self) {
+        for inbox in &self.node.inboxes {
+            inbox.send(Event::Stop);
+        }
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker of the live door panicked");
+            }
+        }
+    }
+}
+
+impl LiveDoor {
+    /// A door, and the workers behind it.
+    ///
+    /// # Errors
+    /// When the threads cannot be started.
+    pub fn start(node: Arc<Node>, options: DoorOptions) -> io::Result<(Self, Workers)> {
+        let mut threads = Vec::with_capacity(node.inboxes.len());
+        for (number, inbox) in (0u16..).zip(&node.inboxes) {
+            let hub = Arc::new(NodeHub(node.clone()));
+            threads.push(partition::start(number, inbox.clone(), hub, node.bounds())?);
+        }
+        let emulation = Arc::new(Emulation::new(node.env.clone()));
+        let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node };
+        Ok((door.clone(), Workers { node: door.node, threads }))
+    }
+
+    /// Accepts connections until `stop` is set.
+    pub async fn run(self, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+        let env = self.node.env.clone();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((socket, peer)) => {
+                    let Ok(place) = self.node.connections.try_enter(&peer.ip().to_canonical().to_string()) else {
+                        tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
+                        continue;
+                    };
+                    env.spawn("live connection", self.clone().connection(socket, peer, place));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    env.sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass) {
+        let _ = socket.set_nodelay(true);
+        let (env, options) = (self.node.env.clone(), self.options.clone());
+        let (limit, stall) = (options.header_timeout, options.stall_timeout);
+        let max = self.node.config.websocket.message_size_limit;
+        let Some(tls) = options.tls else {
+            let client = Stalling::new(socket, env, stall);
+            let Some((client, leftover, upgraded)) = self.http(client, peer).await else { return };
+            if upgraded.transport == Transport::UniWebSocket {
+                return self.unidirectional(client, leftover, max, place).await;
+            }
+            // The worker gets the socket itself.
+            return match client.into_inner().into_std() {
+                Ok(socket) => self.open(socket, leftover, upgraded, Some(place)),
+                Err(error) => tracing::warn!(%peer, %error, "a connection cannot be handed over"),
+            };
+        };
+        let client = match env.timeout(limit, tls.accept(socket)).await {
+            Some(Ok(client)) => Stalling::new(client, env, stall),
+            Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+            None => return tracing::debug!(%peer, "TLS handshake took too long"),
+        };
+        let Some((client, leftover, upgraded)) = self.http(client, peer).await else { return };
+        if upgraded.transport == Transport::UniWebSocket {
+            return self.unidirectional(client, leftover, max, place).await;
+        }
+        match gateway::pair() {
+            Ok((worker, gateway)) => {
+                self.open(worker, leftover, upgraded, None);
+                gateway::bridge(client, gateway, &self.node.env).await;
+                drop(place);
+            }
+            Err(error) => tracing::warn!(%peer, %error, "no descriptors for a session"),
+        }
+    }
+
+    /// Serves requests on a connection. If it has become a WebSocket: it, and what the client sent behind its handshake.
+    async fn http<T>(&self, client: T, peer: SocketAddr) -> Option<(T, Vec<u8>, Upgraded)>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let upgraded = Arc::new(Mutex::new(None));
+        let (door, decided) = (self.clone(), upgraded.clone());
+        let service = service_fn(move |request| {
+            let (door, decided) = (door.clone(), decided.clone());
+            async move { Ok::<_, Infallible>(door.answer(request, &decided).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.options.header_timeout)
+            .max_buf_size(64 << 10)
+            .serve_connection(TokioIo::new(client), service);
+        let parts = match connection.without_shutdown().await {
+            Ok(parts) => parts,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "connection ended");
+                return None;
+            }
+        };
+        let upgraded = upgraded.lock().take()?;
+        Some((parts.io.into_inner(), parts.read_buf.to_vec(), upgraded))
+    }
+
+    /// Gives a session to the worker that has fewest.
+    fn open(&self, socket: std::net::TcpStream, leftover: Vec<u8>, upgraded: Upgraded, place: Option<Pass>) {
+        let Upgraded { transport, encoding } = upgraded;
+        let place = place.map(|place| Box::new(place) as Box<dyn Send>);
+        let opened = Opened { socket, leftover, encoding, transport, place };
+        let least = self.node.inboxes.iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
+        if let Some(inbox) = least {
+            inbox.send(Event::Open(Box::new(opened)));
+        }
+    }
+
+    async fn unidirectional<T>(&self, client: T, leftover: Vec<u8>, message_max: usize, place: Pass)
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        match gateway::pair() {
+            Ok((worker, gateway)) => {
+                let session = Upgraded { transport: Transport::UniWebSocket, encoding: Encoding::Json };
+                self.open(worker, Vec::new(), session, None);
+                let served = gateway::unidirectional(client, leftover, message_max, gateway, &self.emulation).await;
+                if let Err(error) = served {
+                    tracing::debug!(%error, "connection ended");
+                }
+                drop(place);
+            }
+            Err(error) => tracing::warn!(%error, "no descriptors for a session"),
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, upgraded: &Mutex<Option<Upgraded>>) -> Answer {
+        let path = request.uri().path();
+        let config = &self.node.config;
+        let transport = match path {
+            "/connection/websocket" => return self.upgrade(&request, Transport::WebSocket, upgraded),
+            "/connection/uni_websocket" if config.uni_websocket.enabled => {
+                return self.upgrade(&request, Transport::UniWebSocket, upgraded);
+            }
+            "/connection/http_stream" if config.http_stream.enabled => Some(Transport::HttpStream),
+            "/connection/sse" if config.sse.enabled => Some(Transport::Sse),
+            "/connection/uni_http_stream" if config.uni_http_stream.enabled => Some(Transport::UniHttpStream),
+            "/connection/uni_sse" if config.uni_sse.enabled => Some(Transport::UniSse),
+            _ => None,
+        };
+        let emulates = path == "/emulation" && (config.http_stream.enabled || config.sse.enabled);
+        if transport.is_some() || emulates {
+            let origin = request.headers().get(header::ORIGIN).cloned();
+            if !self.origin_allowed(request.headers()) {
+                return forbidden(origin.as_ref());
+            }
+            let mut response = match transport {
+                _ if *request.method() == Method::OPTIONS => preflight(request.headers()),
+                Some(transport) => self.stream(request, transport).await,
+                None => self.emulate(request).await,
+            };
+            if let Some(origin) = origin {
+                // The page of another origin may read the answer: its origin was looked at above.
+                let headers = response.headers_mut();
+                headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+                headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+            }
+            return response;
+        }
+        if path == "/health" {
+            return text(StatusCode::OK, "{}");
+        }
+        match path.strip_prefix("/api/") {
+            Some(method) => {
+                let method = method.to_owned();
+                self.api(&method, request).await
+            }
+            None if path.starts_with("/connection/") || path == "/emulation" => text(
+                StatusCode::NOT_FOUND,
+                "there is no such endpoint, or it is not enabled (http_stream.enabled, sse.enabled, ...)\n",
+            ),
+            None => text(StatusCode::NOT_FOUND, PATHS),
+        }
+    }
+
+    /// A body, of a bounded size and in a bounded time.
+    async fn body(&self, request: Request<Incoming>, max: usize) -> Result<Bytes, Answer> {
+        let collected = Limited::new(request.into_body(), max).collect();
+        match self.node.env.timeout(self.options.header_timeout, collected).await {
+            Some(Ok(body)) => Ok(body.to_bytes()),
+            Some(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large, or was cut short\n")),
+            None => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time\n")),
+        }
+    }
+
+    /// A session whose answer goes on.
+    async fn stream(&self, request: Request<Incoming>, transport: Transport) -> Answer {
+        let events = matches!(transport, Transport::Sse | Transport::UniSse);
+        let protobuf = transport == Transport::HttpStream
+            && request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/octet-stream");
+        let max = self.node.config.websocket.message_size_limit;
+        let first = match *request.method() {
+            Method::GET if events => match connect_of(request.uri().query().unwrap_or_default()) {
+                Some(connect) => connect,
+                None => return text(StatusCode::BAD_REQUEST, "cf_connect is not text in percent encoding\n"),
+            },
+            Method::POST => match self.body(request, max).await {
+                Ok(body) => body.to_vec(),
+                Err(refused) => return refused,
+            },
+            _ if events => return text(StatusCode::METHOD_NOT_ALLOWED, "use GET with cf_connect, or POST\n"),
+            _ => return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n"),
+        };
+        let first = match transport.is_unidirectional() {
+            true => connect_command(&first),
+            false => Some(first),
+        };
+        let Some(first) = first.filter(|first| !first.is_empty() && first.len() <= max) else {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "there must be a connect request, not larger than a message may be\n",
+            );
+        };
+        let (worker, gateway) = match gateway::pair() {
+            Ok(pair) => pair,
+            Err(error) => {
+                tracing::warn!(%error, "no descriptors for a session");
+                return text(StatusCode::SERVICE_UNAVAILABLE, "the server can take no more sessions now\n");
+            }
+        };
+        let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
+        let leftover = websocket::from_client(encoding, &first);
+        self.open(worker, leftover, Upgraded { transport, encoding }, None);
+        let streaming = Streaming::new(gateway, transport, encoding, &self.emulation);
+        let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
+        let kind = match (events, protobuf) {
+            (true, _) => "text/event-stream; charset=utf-8",
+            (false, true) => "application/octet-stream",
+            (false, false) => "application/json",
+        };
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache, no-store, max-age=0"));
+        // Proxies that collect an answer before they pass it on would hold it for ever.
+        headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        response
+    }
+
+    /// Commands of a session that has such an answer.
+    async fn emulate(&self, request: Request<Incoming>) -> Answer {
+        if *request.method() != Method::POST {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
+        }
+        let kind = request.headers().get(header::CONTENT_TYPE);
+        let protobuf = kind.is_some_and(|kind| kind == "application/octet-stream");
+        // Commands as a JSON text, in which each quote is two bytes, and its cover.
+        let max = 2 * self.node.config.websocket.message_size_limit + 1024;
+        match self.body(request, max).await {
+            Ok(body) => text(self.emulation.answer(protobuf, &body).await, ""),
+            Err(refused) => refused,
+        }
+    }
+
+    fn upgrade(&self, request: &Request<Incoming>, transport: Transport, upgraded: &Mutex<Option<Upgraded>>) -> Answer {
+        let headers = request.headers();
+        let says = |name, word: &str| {
+            let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+            values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
+        };
+        let key = headers.get(header::SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok());
+        let (Some(key), true, true, true) = (
+            key,
+            *request.method() == Method::GET,
+            says(header::UPGRADE, "websocket") && says(header::CONNECTION, "upgrade"),
+            says(header::SEC_WEBSOCKET_VERSION, "13"),
+        ) else {
+            return text(StatusCode::BAD_REQUEST, "this is a WebSocket endpoint: connect with a Centrifugo SDK\n");
+        };
+        if !self.origin_allowed(headers) {
+            return forbidden(headers.get(header::ORIGIN));
+        }
+        let asked = says(header::SEC_WEBSOCKET_PROTOCOL, PROTOBUF);
+        let query = request.uri().query().unwrap_or_default();
+        let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
+        let protobuf = (asked || format) && !transport.is_unidirectional();
+        let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
+        *upgraded.lock() = Some(Upgraded { transport, encoding });
+        let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
+        let headers = response.headers_mut();
+        headers.clear();
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        if let Ok(accept) = HeaderValue::from_str(&websocket::accept_key(key)) {
+            headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        }
+        if asked {
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
+        }
+        response
+    }
+
+    /// Browsers say which page connects; others say nothing.
+    fn origin_allowed(&self, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(header::ORIGIN) else { return true };
+        let Ok(origin) = origin.to_str() else { return false };
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let own = host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, place)| place == host));
+        own || self.node.config.client.allowed_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+    }
+
+    async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {
+        let config = &self.node.config.http_api;
+        let headers = request.headers();
+        let given = headers.get("x-api-key").and_then(|key| key.to_str().ok());
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let given = given.or_else(|| bearer.and_then(|value| value.strip_prefix("apikey ")));
+        let known = !config.key.is_empty() && given.is_some_and(|given| same(given.as_bytes(), config.key.as_bytes()));
+        if !known && !config.insecure {
+            return text(StatusCode::UNAUTHORIZED, "the API needs X-API-Key with the key of http_api.key\n");
+        }
+        if *request.method() != Method::POST {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
+        }
+        let body = match self.body(request, API_BYTES_MAX).await {
+            Ok(body) => body,
+            Err(refused) => return refused,
+        };
+        let answer = self.api.call(method, &body).await;
+        let mut response = Response::new(whole(Bytes::from(answer.to_string())));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+/// Whether two are the same, in a time that does not tell where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+/// The connect command or request in a query.
+fn connect_of(query: &str) -> Option<Vec<u8>> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("cf_connect=")).unwrap_or_default();
+    let mut out = Vec::with_capacity(value.len());
+    let mut bytes = value.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                (digit()? * 16 + digit()?) as u8
+            }
+            byte => byte,
+        });
+    }
+    Some(out)
+}
+
+fn forbidden(origin: Option<&HeaderValue>) -> Answer {
+    tracing::info!(?origin, "refused: the origin is not in client.allowed_origins");
+    text(StatusCode::FORBIDDEN, "this origin may not connect: see client.allowed_origins\n")
+}
+
+/// Tells a browser that a page of another origin may send what it wants to send.
+fn preflight(asked: &HeaderMap) -> Answer {
+    let mut response = text(StatusCode::NO_CONTENT, "");
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
+    if let Some(names) = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+    }
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("300"));
+    response
+}
+
+fn whole(bytes: Bytes) -> UnsyncBoxBody<Bytes, io::Error> {
+    UnsyncBoxBody::new(Full::new(bytes).map_err(|never| match never {}))
+}
+
+fn text(status: StatusCode, body: &'static str) -> Answer {
+    let mut response = Response::new(whole(Bytes::from_static(body.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connect_command_is_found_in_a_query() {
+        let found = |query: &str| connect_of(query).map(|found| String::from_utf8(found).expect("text"));
+        assert_eq!(found("a=b&cf_connect=%7B%22id%22%3A1+%7D&c=d").as_deref(), Some("{\"id\":1 }"));
+        assert_eq!(found("").as_deref(), Some(""));
+        assert_eq!(found("cf_connect=%7"), None);
+        assert_eq!(found("cf_connect=%zz"), None);
+    }
+}

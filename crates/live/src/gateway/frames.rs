@@ -1,0 +1,132 @@
+//! The gateway's end of a session: WebSocket frames from the worker, commands to it.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 16 << 10;
+
+/// What a worker takes for the socket of a client, and the gateway's end of it.
+///
+/// # Errors
+/// When the process may have no more descriptors.
+pub(crate) fn pair() -> io::Result<(TcpStream, UnixStream)> {
+    let (worker, gateway) = std::os::unix::net::UnixStream::pair()?;
+    worker.set_nonblocking(true)?;
+    gateway.set_nonblocking(true)?;
+    // The worker reads, writes and shuts down: the same system calls for a socket of either family.
+    Ok((TcpStream::from(OwnedFd::from(worker)), UnixStream::from_std(gateway)?))
+}
+
+/// What a worker sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// Replies and pushes.
+    Message(Bytes),
+    /// The end of the session.
+    Close(u16, String),
+}
+
+/// Frames of a worker. Owns no buffer while there are none.
+pub(super) struct Frames {
+    from: OwnedReadHalf,
+    buffer: BytesMut,
+}
+
+impl Frames {
+    pub(super) fn new(from: OwnedReadHalf) -> Self {
+        Self { from, buffer: BytesMut::new() }
+    }
+
+    /// The next frame; `None` when the worker has ended the session. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+        loop {
+            if let Some(frame) = self.ready() {
+                return Ok(Some(frame));
+            }
+            if self.buffer.is_empty() {
+                self.buffer = BytesMut::new();
+            }
+            self.from.readable().await?;
+            self.buffer.reserve(READ_BYTES);
+            match self.from.try_read_buf(&mut self.buffer) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The next frame, if it is there already.
+    pub(super) fn ready(&mut self) -> Option<Frame> {
+        loop {
+            let (opcode, payload) = cut(&mut self.buffer)?;
+            match opcode {
+                1 | 2 => return Some(Frame::Message(payload)),
+                8 => {
+                    let code = payload.get(..2).map_or(1005, |code| u16::from_be_bytes([code[0], code[1]]));
+                    let reason = payload.get(2..).unwrap_or_default();
+                    return Some(Frame::Close(code, String::from_utf8_lossy(reason).into_owned()));
+                }
+                // The gateway sends no pings of the transport, so there are no pongs that matter.
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Cuts a whole frame of a server off.
+fn cut(buffer: &mut BytesMut) -> Option<(u8, Bytes)> {
+    let [first, second, ..] = buffer[..] else { return None };
+    let (head, len) = match second {
+        126 => (4, usize::from(u16::from_be_bytes(buffer.get(2..4)?.try_into().ok()?))),
+        127 => (10, usize::try_from(u64::from_be_bytes(buffer.get(2..10)?.try_into().ok()?)).ok()?),
+        len => (2, usize::from(len)),
+    };
+    if buffer.len() < head + len {
+        return None;
+    }
+    buffer.advance(head);
+    Some((first & 0x0f, buffer.split_to(len).freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::protocol::Encoding;
+    use crate::websocket;
+
+    #[tokio::test]
+    async fn frames_come_whole_however_they_are_cut() {
+        let (mut worker, gateway) = pair().expect("descriptors");
+        let (read, _write) = gateway.into_split();
+        let mut frames = Frames::new(read);
+        let long = vec![b'x'; 100_000];
+        let sent = [
+            websocket::message(Encoding::Json, b"{}").to_vec(),
+            websocket::pong(b"p").to_vec(),
+            websocket::message(Encoding::Protobuf, &long).to_vec(),
+            websocket::close(3008, "slow").to_vec(),
+        ]
+        .concat();
+        worker.set_nonblocking(false).expect("a socket");
+        let writing = std::thread::spawn(move || {
+            for piece in sent.chunks(777) {
+                worker.write_all(piece).expect("read");
+            }
+        });
+        assert_eq!(frames.next().await.expect("a frame"), Some(Frame::Message(Bytes::from_static(b"{}"))));
+        assert_eq!(frames.next().await.expect("a frame"), Some(Frame::Message(long.into())));
+        assert_eq!(frames.next().await.expect("a frame"), Some(Frame::Close(3008, "slow".into())));
+        assert_eq!(frames.next().await.expect("the end"), None);
+        writing.join().expect("written");
+    }
+}

@@ -1,0 +1,26 @@
+//! The live door: sessions, subscriptions and fan-out, in Centrifugo's client protocol, over the channels of the store.
+//!
+//! `door` turns connections into sessions, with `gateway` for those that are not plain WebSockets; `partition` has a worker thread for each share of them; `commands` is what sessions ask; `node` knows
+//! which partitions have subscribers of a channel, and brings publications to them; `api` is what a back end asks.
+
+mod answer;
+mod api;
+mod auth;
+mod commands;
+pub mod config;
+mod door;
+mod filter;
+mod fossil;
+mod gateway;
+mod metrics;
+mod node;
+mod outgoing;
+mod partition;
+mod presence;
+pub mod protocol;
+mod websocket;
+
+pub use config::{LiveConfig, LiveConfigError};
+pub use door::{DoorOptions, LiveDoor, Workers};
+pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
+pub use node::{Limits, Node};

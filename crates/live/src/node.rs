@@ -1,0 +1,559 @@
+//! The channels of this server: who is subscribed where, and the way of a publication from the store to the partitions.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
+use parking_lot::Mutex;
+use steadfast_flow::{Env, Gate, KeyedGate, KeyedGateOptions};
+use steadfast_log::{Durability, LogError};
+use steadfast_store::{
+    ChannelHandle, ChannelSink, NewPublication, Position, Publication as Stored, Published, Store, StoreError,
+};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::answer::{Asked, SubscribeAnswer};
+use crate::auth::Verifier;
+use crate::config::{ChannelDurability, LiveConfig, LiveConfigError, NamespaceOptions};
+use crate::outgoing::{ChannelPush, Outgoing, from_stored, to_stored};
+use crate::partition::{Bounds, Event, Inbox, SessionId, SubscriptionKind, ToSession, Who};
+use crate::presence::Presence;
+use crate::protocol::codes::{self, ClientError};
+use crate::protocol::message::{Presence as PresenceMessage, Publication, Push};
+
+const PARTS: usize = 64;
+
+/// Bytes of publications that may wait for a partition: over it, publishers wait.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
+/// How long a publisher waits for that.
+const PUBLISH_WAIT: Duration = Duration::from_secs(5);
+
+/// Connections, where the configuration does not say.
+const CONNECTIONS: usize = 1 << 20;
+
+/// What the door keeps to beyond Centrifugo's options. Who comes above a bound on how many wait is told at once to come again.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connects that are worked on at a time.
+    pub connects: usize,
+    /// Subscribes that are worked on at a time.
+    pub subscribes: usize,
+    /// Reads of histories, recoveries among them, at a time.
+    pub history_reads: usize,
+    /// How many may wait for each of these.
+    pub waiting: usize,
+    /// Connections from one address; 0 for any number.
+    pub address_connections: usize,
+    /// Publications of a session in a second; 0 for any number.
+    pub publish_rate: usize,
+}
+
+/// How long they wait.
+pub(crate) const GATE_WAIT: Duration = Duration::from_secs(5);
+
+/// Answers to subscribe commands that a channel keeps for others who ask the same: sessions that come back together, in both encodings.
+const ANSWERS_MAX: usize = 4;
+
+/// How long they hold, milliseconds: a publication whose time is over is told no longer than that.
+const ANSWER_MS: u64 = 1000;
+
+/// A channel that has subscribers here.
+struct LiveChannel {
+    /// Of one that keeps history.
+    handle: Option<ChannelHandle>,
+    /// By partition.
+    subscribers: Box<[u32]>,
+    total: usize,
+    /// The newest publication, where differences may be wanted.
+    last: Option<Arc<Outgoing>>,
+    delta: bool,
+    /// Answers to those who subscribed last, and until when they hold, milliseconds.
+    answers: Vec<(u64, Asked, Arc<SubscribeAnswer>)>,
+}
+
+/// A user's sessions.
+type Sessions = HashMap<Uuid, SessionId>;
+
+/// See the module.
+pub struct Node {
+    pub(crate) config: LiveConfig,
+    pub(crate) env: Env,
+    pub(crate) store: Store,
+    pub(crate) verifier: Verifier,
+    pub(crate) presence: Presence,
+    /// Places for connections.
+    pub(crate) connections: KeyedGate,
+    pub(crate) connects: Gate,
+    pub(crate) subscribes: Gate,
+    pub(crate) reads: Gate,
+    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
+    users: Vec<Mutex<HashMap<String, Sessions>>>,
+    hasher: RandomState,
+    delivered: Notify,
+    publish_rate: u32,
+    publications: AtomicU64,
+    backlog_refused: AtomicU64,
+    pub(crate) refusals: Refusals,
+    /// Channels that keep answers, and when to look at them.
+    answered: Mutex<VecDeque<(u64, Arc<str>)>>,
+    /// The server's version, as clients are told.
+    pub(crate) version: String,
+}
+
+fn parts<T: Default>() -> Vec<Mutex<T>> {
+    (0..PARTS).map(|_| Mutex::default()).collect()
+}
+
+impl Node {
+    /// Over a store, with so many partitions. The workers are started by [`crate::door::LiveDoor::start`].
+    ///
+    /// # Errors
+    /// A setting that makes no sense, or no descriptors.
+    pub fn new(
+        config: LiveConfig,
+        limits: &Limits,
+        store: Store,
+        env: Env,
+        partitions: usize,
+    ) -> Result<Arc<Self>, LiveConfigError> {
+        config.check()?;
+        let verifier = Verifier::new(&config.client.token)?;
+        let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
+        let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
+        let connections = match config.client.connection_limit {
+            0 => CONNECTIONS,
+            limit => limit,
+        };
+        let connections = KeyedGateOptions {
+            limit: connections,
+            waiting_max: 0,
+            key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
+            key_waiting_max: 0,
+        };
+        let node = Arc::new(Self {
+            connections: KeyedGate::new("live_connections", connections, env.clone()),
+            connects: Gate::new("live_connects", limits.connects, limits.waiting, env.clone()),
+            subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
+            reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
+            publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
+            config,
+            env,
+            store,
+            verifier,
+            presence: Presence::default(),
+            inboxes,
+            channels: parts(),
+            users: parts(),
+            hasher: RandomState::new(),
+            delivered: Notify::new(),
+            publications: AtomicU64::new(0),
+            backlog_refused: AtomicU64::new(0),
+            refusals: Refusals::default(),
+            answered: Mutex::default(),
+            version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
+        });
+        node.store.set_channel_sink(node.clone()).map_err(|e| LiveConfigError(e.to_string()))?;
+        Ok(node)
+    }
+
+    /// What workers keep to.
+    pub fn bounds(&self) -> Bounds {
+        let (client, ms) = (&self.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
+        Bounds {
+            message_bytes_max: self.config.websocket.message_size_limit,
+            queue_bytes_max: client.queue_max_size,
+            ping_ms: ms(client.ping_interval),
+            pong_ms: ms(client.pong_timeout),
+            stale_ms: ms(client.stale_close_delay),
+            expired_ms: ms(client.expired_close_delay),
+            expired_sub_ms: ms(client.expired_sub_close_delay),
+            publish_rate: self.publish_rate,
+        }
+    }
+
+    fn part<'a, T>(&self, parts: &'a [Mutex<T>], name: &str) -> &'a Mutex<T> {
+        &parts[self.hasher.hash_one(name) as usize % PARTS]
+    }
+
+    /// The namespace of a channel.
+    ///
+    /// # Errors
+    /// A name that is none, or of a namespace that there is not.
+    pub fn namespace(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
+        if channel.is_empty() || channel.len() > self.config.channel.max_length {
+            return Err(codes::BAD_REQUEST);
+        }
+        self.config.namespace_of(channel).ok_or(codes::UNKNOWN_CHANNEL)
+    }
+
+    /// The channel in the store.
+    pub(crate) fn handle(&self, channel: &str) -> Result<ChannelHandle, ClientError> {
+        let part = self.part(&self.channels, channel).lock();
+        if let Some(handle) = part.get(channel).and_then(|live| live.handle.clone()) {
+            return Ok(handle);
+        }
+        drop(part);
+        self.store.channel(channel).map_err(|e| refusal(&e))
+    }
+
+    pub(crate) fn to(&self, session: SessionId, what: ToSession) {
+        self.inboxes[usize::from(session.partition)].send(Event::To(session, what));
+    }
+
+    /// From now on the partition is told of what is published in the channel.
+    pub(crate) fn join(
+        &self,
+        session: SessionId,
+        channel: &str,
+        options: &NamespaceOptions,
+    ) -> Result<Arc<str>, ClientError> {
+        let mut part = self.part(&self.channels, channel).lock();
+        if !part.contains_key(channel) {
+            let handle = match options.has_history() {
+                true => Some(self.store.channel(channel).map_err(|e| refusal(&e))?),
+                false => None,
+            };
+            let live = LiveChannel {
+                handle,
+                subscribers: vec![0; self.inboxes.len()].into(),
+                total: 0,
+                last: None,
+                delta: !options.allowed_delta_types.is_empty(),
+                answers: Vec::new(),
+            };
+            part.insert(channel.into(), live);
+        }
+        let name = part.get_key_value(channel).map(|(name, _)| name.clone()).unwrap_or_else(|| channel.into());
+        if let Some(live) = part.get_mut(channel) {
+            live.subscribers[usize::from(session.partition)] += 1;
+            live.total += 1;
+        }
+        Ok(name)
+    }
+
+    /// What somebody else was answered who asked the same just now.
+    pub(crate) fn answer(&self, channel: &str, asked: &Asked) -> Option<Arc<SubscribeAnswer>> {
+        let now_ms = self.now_ms();
+        let part = self.part(&self.channels, channel).lock();
+        let mut answers = part.get(channel)?.answers.iter();
+        answers.find(|(until, known, _)| known == asked && now_ms < *until).map(|(_, _, answer)| answer.clone())
+    }
+
+    /// Keeps an answer for others.
+    pub(crate) fn keep_answer(&self, channel: &str, asked: Asked, answer: &Arc<SubscribeAnswer>) {
+        let now_ms = self.now_ms();
+        let mut part = self.part(&self.channels, channel).lock();
+        let Some((name, live)) = part.get_key_value(channel).map(|(name, _)| name.clone()).zip(part.get_mut(channel))
+        else {
+            return;
+        };
+        live.answers.retain(|(until, known, _)| now_ms < *until && *known != asked);
+        if live.answers.len() == ANSWERS_MAX {
+            live.answers.remove(0);
+        }
+        live.answers.push((now_ms + ANSWER_MS, asked, answer.clone()));
+        drop(part);
+        let mut answered = self.answered.lock();
+        if answered.back().is_none_or(|(_, last)| *last != name) {
+            answered.push_back((now_ms + ANSWER_MS, name));
+        }
+    }
+
+    /// Lets go of answers whose time is over. To be called from time to time.
+    pub(crate) fn forget_answers(&self) {
+        let now_ms = self.now_ms();
+        loop {
+            let mut answered = self.answered.lock();
+            if answered.front().is_none_or(|(until, _)| now_ms < *until) {
+                return;
+            }
+            let Some((_, name)) = answered.pop_front() else { return };
+            drop(answered);
+            let mut part = self.part(&self.channels, &name).lock();
+            let Some(live) = part.get_mut(&name) else { continue };
+            live.answers.retain(|(until, ..)| now_ms < *until);
+            if !live.answers.is_empty() {
+                drop(part);
+                self.answered.lock().push_back((now_ms + ANSWER_MS, name));
+            }
+        }
+    }
+
+    /// Whether somebody is subscribed to the channel, so that it can be used without looking into the index.
+    pub(crate) fn is_in_use(&self, channel: &str) -> bool {
+        self.part(&self.channels, channel).lock().contains_key(channel)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The opposite of [`Node::join`].
+    pub(crate) fn leave(&self, session: SessionId, channel: &str) {
+        let mut part = self.part(&self.channels, channel).lock();
+        if let Some(live) = part.get_mut(channel) {
+            live.subscribers[usize::from(session.partition)] -= 1;
+            live.total -= 1;
+            if live.total == 0 {
+                part.remove(channel);
+            }
+        }
+    }
+
+    /// Channels that have subscribers, and how many, for which `wanted`.
+    pub fn channels(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, usize)> {
+        let mut found = Vec::new();
+        for part in &self.channels {
+            let part = part.lock();
+            found.extend(part.iter().filter(|(name, _)| wanted(name)).map(|(name, live)| (name.clone(), live.total)));
+        }
+        found
+    }
+
+    /// Sessions and users that are connected.
+    pub fn counts(&self) -> (usize, usize) {
+        let (mut sessions, mut users) = (0, 0);
+        for part in &self.users {
+            let part = part.lock();
+            users += part.len();
+            sessions += part.values().map(HashMap::len).sum::<usize>();
+        }
+        (sessions, users)
+    }
+
+    /// How the door is.
+    pub fn status(&self) -> LiveStatus {
+        let sums = Sums::of(self.inboxes.iter().map(|inbox| &inbox.counters));
+        let backlog = self.inboxes.iter().map(|inbox| inbox.backlog()).max().unwrap_or_default();
+        LiveStatus {
+            sessions: sums.sessions_by.iter().map(|by| by.sessions).sum(),
+            users: self.counts().1,
+            subscriptions: sums.subscriptions,
+            channels: self.channels.iter().map(|part| part.lock().len()).sum(),
+            publications: self.publications.load(Relaxed),
+            deliveries: sums.deliveries,
+            queued_sessions: sums.queued_sessions,
+            queued_bytes: sums.queued_bytes,
+            slow: sums.slow(),
+            refused: self.refusals.counts(),
+            backlog: SimpleBound {
+                name: "live_backlog",
+                limit: BACKLOG_BYTES_MAX as u64,
+                used: backlog as u64,
+                refused: self.backlog_refused.load(Relaxed),
+            },
+            gates: vec![
+                self.connections.status(),
+                self.connects.status(),
+                self.subscribes.status(),
+                self.reads.status(),
+            ],
+            sessions_by: sums.sessions_by,
+            ended: sums.ended,
+        }
+    }
+
+    /// Counts a session in; `false` when its user has as many as there may be.
+    pub(crate) fn enter(&self, session: SessionId, who: &Who) -> bool {
+        let mut part = self.part(&self.users, &who.user).lock();
+        let sessions = part.entry(who.user.clone()).or_default();
+        let limit = self.config.client.user_connection_limit;
+        if limit > 0 && !who.user.is_empty() && sessions.len() >= limit {
+            return false;
+        }
+        sessions.insert(who.client, session);
+        true
+    }
+
+    /// The opposite of [`Node::enter`].
+    pub(crate) fn exit(&self, session: SessionId, who: &Who) {
+        let mut part = self.part(&self.users, &who.user).lock();
+        if let Some(sessions) = part.get_mut(&who.user) {
+            if sessions.get(&who.client) == Some(&session) {
+                sessions.remove(&who.client);
+            }
+            if sessions.is_empty() {
+                part.remove(&who.user);
+            }
+        }
+    }
+
+    /// A user's sessions; only that of `client`, if that is given.
+    pub fn sessions_of(&self, user: &str, client: Option<Uuid>) -> Vec<SessionId> {
+        let part = self.part(&self.users, user).lock();
+        let sessions = part.get(user).into_iter().flatten();
+        sessions.filter(|(id, _)| client.is_none_or(|client| client == **id)).map(|(_, session)| *session).collect()
+    }
+
+    /// Waits until the partitions have delivered enough to take more.
+    pub(crate) async fn room(&self) -> Result<(), ClientError> {
+        let full = || self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX);
+        if !full() {
+            return Ok(());
+        }
+        let wait = async {
+            loop {
+                let delivered = self.delivered.notified();
+                if !full() {
+                    return;
+                }
+                delivered.await;
+            }
+        };
+        let waited = self.env.timeout(PUBLISH_WAIT, wait).await;
+        waited.ok_or_else(|| {
+            self.backlog_refused.fetch_add(1, Relaxed);
+            codes::TOO_MANY_REQUESTS
+        })
+    }
+
+    /// Publishes, up to the point where its place is certain; what it returns waits for the answer.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn submit(
+        &self,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+        let options = self.namespace(channel)?;
+        self.room().await?;
+        let pending = if options.has_history() && !skip_history {
+            let new = NewPublication {
+                body: to_stored(&publication),
+                history_size: options.history_size,
+                history_ttl_ms: u64::try_from(options.history_ttl.0.as_millis()).unwrap_or(u64::MAX),
+                durability: match options.durability {
+                    ChannelDurability::Sync => Durability::Sync,
+                    ChannelDurability::Async => Durability::Async,
+                },
+            };
+            Some(self.handle(channel)?.submit(new).await.map_err(|e| refusal(&e))?)
+        } else {
+            let mut publication = publication;
+            publication.time = self.env.wall_ms() as i64;
+            self.fan_out(channel, 0, publication);
+            None
+        };
+        self.publications.fetch_add(1, Relaxed);
+        Ok(async move {
+            match pending {
+                Some(pending) => {
+                    let published: Published = pending.await.map_err(|e| refusal(&e))?;
+                    Ok(published.position)
+                }
+                None => Ok(Position::default()),
+            }
+        })
+    }
+
+    /// Publishes, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn publish(&self, channel: &str, publication: Publication, skip: bool) -> Result<Position, ClientError> {
+        self.submit(channel, publication, skip).await?.await
+    }
+
+    fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {
+        let mut part = self.part(&self.channels, channel).lock();
+        let Some((name, _)) = part.get_key_value(channel) else { return };
+        let name = name.clone();
+        let Some(live) = part.get_mut(channel) else { return };
+        let outgoing = Arc::new(Outgoing::new(name, epoch, publication, live.last.take()));
+        if live.delta {
+            live.last = Some(Arc::new(outgoing.without_previous()));
+        }
+        // What they say is no longer where the channel stands.
+        live.answers.clear();
+        // Under the lock, so that all partitions get what is published in the same order.
+        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
+            if *subscribers > 0 {
+                inbox.send(Event::Publication(outgoing.clone()));
+            }
+        }
+    }
+
+    fn push(&self, channel: &Arc<str>, push: Push) {
+        let push = Arc::new(ChannelPush::new(channel.clone(), push));
+        let part = self.part(&self.channels, channel).lock();
+        let Some(live) = part.get(channel) else { return };
+        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
+            if *subscribers > 0 {
+                inbox.send(Event::Push(push.clone()));
+            }
+        }
+    }
+
+    /// Somebody has subscribed.
+    pub(crate) fn came(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
+        if !kind.presence && !kind.announced {
+            return;
+        }
+        let info = Arc::new(who.client_info(&kind.info));
+        if kind.presence {
+            self.presence.add(channel, who.client, info.clone());
+        }
+        if kind.announced {
+            let join = Some(PresenceMessage { info: Some(info.as_ref().clone()) });
+            self.push(channel, Push { channel: channel.as_ref().to_owned(), join, ..Push::default() });
+        }
+    }
+
+    /// Somebody has gone.
+    pub(crate) fn went(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.leave(session, channel);
+        let Some(who) = who else { return };
+        if kind.presence {
+            self.presence.remove(channel, &who.client);
+        }
+        if kind.announced {
+            let leave = Some(PresenceMessage { info: Some(who.client_info(&kind.info)) });
+            self.push(channel, Push { channel: channel.as_ref().to_owned(), leave, ..Push::default() });
+        }
+    }
+
+    pub(crate) fn delivered(&self) {
+        self.delivered.notify_waiters();
+    }
+}
+
+impl ChannelSink for Node {
+    fn published(&self, channel: &Arc<str>, epoch: u32, stored: &Arc<Stored>) {
+        if !self.part(&self.channels, channel).lock().contains_key(channel) {
+            return;
+        }
+        match from_stored(stored) {
+            Ok(publication) => self.fan_out(channel, epoch, publication),
+            Err(error) => tracing::error!(%channel, offset = stored.offset, %error, "a publication cannot be read"),
+        }
+    }
+}
+
+/// What a client is told when the store says no.
+pub(crate) fn refusal(e: &StoreError) -> ClientError {
+    match e {
+        StoreError::Busy(_) => codes::TOO_MANY_REQUESTS,
+        StoreError::TooLarge(_) => codes::LIMIT_EXCEEDED,
+        StoreError::Log(LogError::Full) => {
+            tracing::debug!(error = %e, "a publication was refused");
+            codes::INTERNAL
+        }
+        e => {
+            tracing::warn!(error = %e, "a channel cannot be used");
+            codes::INTERNAL
+        }
+    }
+}
+
+/// An epoch as clients see it.
+pub(crate) fn epoch_text(epoch: u32) -> String {
+    format!("{epoch:08x}")
+}

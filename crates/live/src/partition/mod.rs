@@ -1,0 +1,310 @@
+//! Partitions: each session belongs to one worker thread, which owns its socket and all of its state.
+//!
+//! What concerns a session comes to its worker as an event, in one queue, so a session needs no lock, and publications stay in order for everyone.
+//! The queue has no bound of its own: all that puts into it is bounded (publications by the budget of those on their way,
+//! the rest by the number of sessions and the commands that each may have under way).
+
+mod session;
+mod subscriptions;
+mod worker;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use uuid::Uuid;
+
+use crate::answer::SubscribeAnswer;
+use crate::metrics::Counters;
+use crate::outgoing::{ChannelPush, Outgoing};
+use crate::protocol::Encoding;
+use crate::protocol::codes::Disconnected;
+use crate::protocol::message::{ClientInfo, Command, FilterNode, Reply};
+
+pub use worker::start;
+
+/// A session, for as long as it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId {
+    /// Its partition.
+    pub partition: u16,
+    /// Its place there,
+    pub slot: u32,
+    /// and how often that had been used before.
+    pub generation: u32,
+}
+
+/// Who a session belongs to; known when it is connected.
+#[derive(Debug)]
+pub struct Who {
+    /// The session's name to the outside.
+    pub client: Uuid,
+    /// The user; empty for an anonymous one.
+    pub user: String,
+    /// What others are told of the session: JSON, or nothing.
+    pub info: Vec<u8>,
+}
+
+impl Who {
+    /// What others are told.
+    pub fn client_info(&self, chan_info: &[u8]) -> ClientInfo {
+        ClientInfo {
+            user: self.user.clone(),
+            client: self.client.to_string(),
+            conn_info: self.info.clone(),
+            chan_info: chan_info.to_vec(),
+        }
+    }
+}
+
+/// How a session is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// A WebSocket.
+    WebSocket,
+    /// Lines of an answer that goes on; commands in requests of their own.
+    HttpStream,
+    /// Events of an answer that goes on; commands in requests of their own.
+    Sse,
+    /// A WebSocket on which the client sends nothing but its connect request.
+    UniWebSocket,
+    /// Lines of an answer that goes on, and no commands.
+    UniHttpStream,
+    /// Events of an answer that goes on, and no commands.
+    UniSse,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::WebSocket, Self::HttpStream, Self::Sse, Self::UniWebSocket, Self::UniHttpStream, Self::UniSse];
+
+    /// Whether the client sends no commands.
+    pub const fn is_unidirectional(self) -> bool {
+        matches!(self, Self::UniWebSocket | Self::UniHttpStream | Self::UniSse)
+    }
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WebSocket => "websocket",
+            Self::HttpStream => "http_stream",
+            Self::Sse => "sse",
+            Self::UniWebSocket => "uni_websocket",
+            Self::UniHttpStream => "uni_http_stream",
+            Self::UniSse => "uni_sse",
+        }
+    }
+}
+
+/// A connection that has become a WebSocket.
+pub struct Opened {
+    /// The socket, which does not block.
+    pub socket: std::net::TcpStream,
+    /// What the client sent behind the handshake.
+    pub leftover: Vec<u8>,
+    /// How it speaks.
+    pub encoding: Encoding,
+    /// How it is connected.
+    pub transport: Transport,
+    /// Given back when the connection ends.
+    pub place: Option<Box<dyn Send>>,
+}
+
+/// How a subscription behaves.
+#[derive(Debug, Default)]
+pub struct SubscriptionKind {
+    /// Its position is followed: a gap ends it.
+    pub positioned: bool,
+    /// It hears who comes and goes.
+    pub join_leave: bool,
+    /// Others hear of it.
+    pub announced: bool,
+    /// It counts as presence.
+    pub presence: bool,
+    /// It takes differences.
+    pub delta: bool,
+    /// The server made it.
+    pub server_side: bool,
+    /// Only publications with these tags.
+    pub filter: Option<Box<FilterNode>>,
+    /// When it ends, milliseconds since the Unix epoch.
+    pub expires_ms: Option<u64>,
+    /// What others are told of the subscription.
+    pub info: Vec<u8>,
+}
+
+/// What a session is told.
+pub enum ToSession {
+    /// A reply to a command.
+    Reply(Box<Reply>),
+    /// It is connected. With the subscriptions that the server made, and up to where each has been told.
+    Connected {
+        /// Whose it is.
+        who: Arc<Who>,
+        /// When it ends, milliseconds since the Unix epoch.
+        expires_ms: Option<u64>,
+        /// What the client is told.
+        reply: Box<Reply>,
+        /// By channel: up to which offset its reply tells.
+        subscribed: Vec<(Arc<str>, u64)>,
+    },
+    /// Publications of the channel are kept for it from now on.
+    Subscribing(Arc<str>, Box<SubscriptionKind>),
+    /// It is subscribed; what was kept and has a higher offset follows the reply.
+    Subscribed {
+        /// To this.
+        channel: Arc<str>,
+        /// Up to here the answer tells.
+        offset: u64,
+        /// Of the command.
+        id: u32,
+        /// To it.
+        answer: Arc<SubscribeAnswer>,
+    },
+    /// It is not subscribed (any more).
+    Unsubscribed(Arc<str>, Option<Box<Reply>>),
+    /// It lasts until then.
+    Refreshed(Option<u64>, Box<Reply>),
+    /// The subscription lasts until then.
+    SubRefreshed(Arc<str>, Option<u64>, Box<Reply>),
+    /// Its commands have been carried out: the next ones may come.
+    Ready,
+    /// It ends.
+    Disconnect(Disconnected),
+}
+
+/// What comes to a worker.
+pub enum Event {
+    /// A new session.
+    Open(Box<Opened>),
+    /// To the subscribers of its channel.
+    Publication(Arc<Outgoing>),
+    /// To those subscribers of its channel who listen for it.
+    Push(Arc<ChannelPush>),
+    /// To a session.
+    To(SessionId, ToSession),
+    /// The end of all sessions.
+    Stop,
+}
+
+/// The way to a worker.
+pub struct Inbox {
+    queue: Mutex<Vec<Event>>,
+    wake: OwnedFd,
+    /// Bytes of publications in the queue.
+    backlog: AtomicUsize,
+    /// Sessions.
+    pub(crate) sessions: AtomicUsize,
+    /// What the worker counts.
+    pub(crate) counters: Counters,
+}
+
+impl Inbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When the process may have no more descriptors.
+    pub fn new() -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self {
+            queue: Mutex::default(),
+            wake,
+            backlog: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Puts an event behind those that are there.
+    pub fn send(&self, event: Event) {
+        if let Event::Publication(outgoing) = &event {
+            self.backlog.fetch_add(outgoing.weight(), Ordering::Relaxed);
+        }
+        let first = {
+            let mut queue = self.queue.lock();
+            queue.push(event);
+            queue.len() == 1
+        };
+        if first {
+            // It fails only when the counter is full, and then the worker is awake.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Bytes of publications that the worker has not given to its sessions.
+    pub fn backlog(&self) -> usize {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, into: &mut Vec<Event>) {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        std::mem::swap(into, &mut *self.queue.lock());
+    }
+
+    fn done(&self, outgoing: &Outgoing) {
+        self.backlog.fetch_sub(outgoing.weight(), Ordering::Relaxed);
+    }
+}
+
+/// What a worker asks of the rest of the server.
+pub trait Hub: Send + Sync + 'static {
+    /// Carries out commands of a session, one after another, and says [`ToSession::Ready`] at the end.
+    fn carry_out(&self, session: SessionId, encoding: Encoding, who: Option<Arc<Who>>, commands: Vec<Asked>);
+
+    /// A subscription gets what is published from now on.
+    fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
+
+    /// A subscription has ended. `kind` announces it only if it had come that far.
+    fn left(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind);
+
+    /// A session has ended.
+    fn gone(&self, session: SessionId, who: Option<&Arc<Who>>);
+
+    /// Milliseconds since the Unix epoch.
+    fn wall_ms(&self) -> u64;
+
+    /// Monotonic milliseconds.
+    fn now_ms(&self) -> u64;
+
+    /// A worker has delivered what it had.
+    fn delivered(&self);
+
+    /// Some time has passed.
+    fn tick(&self);
+}
+
+/// A command, and what the worker knows that decides about it.
+pub struct Asked {
+    /// It.
+    pub command: Command,
+    /// Whether the session is subscribed to the channel that it names, and whether the server made that subscription.
+    pub subscribed: Option<bool>,
+    /// How many subscriptions the session has.
+    pub subscriptions: usize,
+    /// More publications in this second than the session may make.
+    pub over_rate: bool,
+}
+
+/// The bounds that workers keep.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// Bytes of a message from a client.
+    pub message_bytes_max: usize,
+    /// Bytes that wait for a session that does not read.
+    pub queue_bytes_max: usize,
+    /// From ping to ping, milliseconds.
+    pub ping_ms: u64,
+    /// How long a pong may take, milliseconds.
+    pub pong_ms: u64,
+    /// How long the connect command may take, milliseconds.
+    pub stale_ms: u64,
+    /// How long a session may go on after its end, milliseconds.
+    pub expired_ms: u64,
+    /// The same of a subscription.
+    pub expired_sub_ms: u64,
+    /// Publications of a session in a second; 0 for any number.
+    pub publish_rate: u32,
+}

@@ -1,0 +1,107 @@
+//! Who is subscribed to what, in channels that keep it. Counts are kept and not counted, so asking for them costs the same whatever the channel's size.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::protocol::message::{ClientInfo, PresenceStatsResult};
+
+const PARTS: usize = 64;
+
+#[derive(Default)]
+struct Members {
+    clients: HashMap<Uuid, Arc<ClientInfo>>,
+    /// Sessions of each user.
+    users: HashMap<String, u32>,
+}
+
+/// See the module.
+pub struct Presence {
+    parts: Vec<Mutex<HashMap<Arc<str>, Members>>>,
+    hasher: RandomState,
+}
+
+impl Default for Presence {
+    fn default() -> Self {
+        Self { parts: (0..PARTS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl Presence {
+    fn part(&self, channel: &str) -> &Mutex<HashMap<Arc<str>, Members>> {
+        &self.parts[self.hasher.hash_one(channel) as usize % PARTS]
+    }
+
+    /// Somebody has come.
+    pub fn add(&self, channel: &Arc<str>, client: Uuid, info: Arc<ClientInfo>) {
+        let mut part = self.part(channel).lock();
+        let members = part.entry(channel.clone()).or_default();
+        let user = info.user.clone();
+        if members.clients.insert(client, info).is_none() {
+            *members.users.entry(user).or_default() += 1;
+        }
+    }
+
+    /// Somebody has gone.
+    pub fn remove(&self, channel: &str, client: &Uuid) {
+        let mut part = self.part(channel).lock();
+        let Some(members) = part.get_mut(channel) else { return };
+        if let Some(info) = members.clients.remove(client)
+            && let Some(count) = members.users.get_mut(&info.user)
+        {
+            *count -= 1;
+            if *count == 0 {
+                members.users.remove(&info.user);
+            }
+        }
+        if members.clients.is_empty() {
+            part.remove(channel);
+        }
+    }
+
+    /// Those who are there, at most `limit` of them.
+    pub fn list(&self, channel: &str, limit: usize) -> BTreeMap<String, ClientInfo> {
+        let part = self.part(channel).lock();
+        let clients = part.get(channel).into_iter().flat_map(|members| &members.clients);
+        clients.take(limit).map(|(client, info)| (client.to_string(), ClientInfo::clone(info))).collect()
+    }
+
+    /// How many are there.
+    pub fn stats(&self, channel: &str) -> PresenceStatsResult {
+        let part = self.part(channel).lock();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        part.get(channel).map_or_else(Default::default, |members| PresenceStatsResult {
+            num_clients: count(members.clients.len()),
+            num_users: count(members.users.len()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_sessions_and_users() {
+        let presence = Presence::default();
+        let channel: Arc<str> = "c".into();
+        let info = |user: &str| Arc::new(ClientInfo { user: user.into(), ..Default::default() });
+        let ids: Vec<Uuid> = (1..=3).map(Uuid::from_u128).collect();
+        for (id, user) in ids.iter().zip(["a", "a", "b"]) {
+            presence.add(&channel, *id, info(user));
+            presence.add(&channel, *id, info(user));
+        }
+        assert_eq!(presence.stats("c"), PresenceStatsResult { num_clients: 3, num_users: 2 });
+        assert_eq!(presence.list("c", 2).len(), 2);
+        presence.remove("c", &ids[0]);
+        presence.remove("c", &ids[0]);
+        assert_eq!(presence.stats("c"), PresenceStatsResult { num_clients: 2, num_users: 2 });
+        presence.remove("c", &ids[1]);
+        presence.remove("c", &ids[2]);
+        assert_eq!(presence.stats("c"), PresenceStatsResult::default());
+        assert!(presence.parts.iter().all(|part| part.lock().is_empty()));
+    }
+}

@@ -1,0 +1,195 @@
+//! Commands from frames and frames from replies, in both encodings.
+//!
+//! A frame of either kind may hold several messages: JSON ones in lines, Protobuf ones each behind its length (a varint).
+
+use prost::Message;
+
+use super::message::{Command, Push, Reply};
+
+/// How a session speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// Lines of JSON in text frames.
+    Json,
+    /// Messages behind their lengths in binary frames.
+    Protobuf,
+}
+
+impl Encoding {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Json, Self::Protobuf];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Protobuf => "protobuf",
+        }
+    }
+}
+
+/// A frame that is not of the protocol.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(pub String);
+
+impl Malformed {
+    fn new(what: impl std::fmt::Display) -> Self {
+        Self(what.to_string())
+    }
+}
+
+/// Reads all commands of a frame, at most `commands_max` of them.
+///
+/// # Errors
+/// What is wrong with it; none of its commands count then.
+pub fn decode_commands(encoding: Encoding, frame: &[u8], commands_max: usize) -> Result<Vec<Command>, Malformed> {
+    let mut commands = Vec::new();
+    let mut take = |command: Command| {
+        if commands.len() == commands_max {
+            return Err(Malformed::new("too many commands in a frame"));
+        }
+        commands.push(command);
+        Ok(())
+    };
+    match encoding {
+        Encoding::Json => {
+            for line in frame.split(|byte| *byte == b'\n') {
+                if !line.trim_ascii().is_empty() {
+                    take(serde_json::from_slice(line).map_err(Malformed::new)?)?;
+                }
+            }
+        }
+        Encoding::Protobuf => {
+            let mut rest = frame;
+            while !rest.is_empty() {
+                let len = prost::decode_length_delimiter(&mut rest).map_err(Malformed::new)?;
+                let (message, more) =
+                    rest.split_at_checked(len).ok_or_else(|| Malformed::new("a command is cut short"))?;
+                take(Command::decode(message).map_err(Malformed::new)?)?;
+                rest = more;
+            }
+        }
+    }
+    Ok(commands)
+}
+
+/// Appends a reply to the payload of a frame.
+///
+/// # Errors
+/// In JSON, when data that the reply holds is not JSON.
+pub fn encode_reply(encoding: Encoding, reply: &Reply, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    match encoding {
+        Encoding::Json => {
+            if !out.is_empty() {
+                out.push(b'\n');
+            }
+            let len = out.len();
+            serde_json::to_writer(&mut *out, reply).map_err(|e| {
+                out.truncate(len.saturating_sub(1));
+                Malformed::new(e)
+            })
+        }
+        Encoding::Protobuf => {
+            out.reserve(reply.encoded_len() + 10);
+            reply.encode_length_delimited(out).map_err(Malformed::new)
+        }
+    }
+}
+
+/// The payload of a frame with one push.
+///
+/// # Errors
+/// In JSON, when data that the push holds is not JSON.
+pub fn encode_push(encoding: Encoding, push: Push) -> Result<Vec<u8>, Malformed> {
+    let mut out = Vec::new();
+    encode_reply(encoding, &Reply { push: Some(push), ..Reply::default() }, &mut out)?;
+    Ok(out)
+}
+
+/// The payload of a ping: an empty reply.
+pub fn ping(encoding: Encoding) -> &'static [u8] {
+    match encoding {
+        Encoding::Json => b"{}",
+        Encoding::Protobuf => &[0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::message::{ConnectRequest, Empty, Publication, SubscribeRequest};
+    use super::*;
+
+    const BOTH: [Encoding; 2] = [Encoding::Json, Encoding::Protobuf];
+
+    #[test]
+    fn commands_of_an_sdk_are_read() {
+        let frame = br#"{"id":1,"connect":{"token":"t","data":{"a": [1]},"name":"js"}}
+{"id":2,"subscribe":{"channel":"news","recover":true,"epoch":"e","offset":7}}
+{}"#;
+        let commands = decode_commands(Encoding::Json, frame, 10).expect("valid");
+        let connect = ConnectRequest {
+            token: "t".into(),
+            data: br#"{"a": [1]}"#.to_vec(),
+            name: "js".into(),
+            ..Default::default()
+        };
+        let subscribe = SubscribeRequest {
+            channel: "news".into(),
+            recover: true,
+            epoch: "e".into(),
+            offset: 7,
+            ..Default::default()
+        };
+        assert_eq!(commands[0], Command { id: 1, connect: Some(connect), ..Default::default() });
+        assert_eq!(commands[1], Command { id: 2, subscribe: Some(subscribe), ..Default::default() });
+        assert_eq!(commands[2], Command::default(), "a pong");
+        let mut frame = Vec::new();
+        for command in &commands {
+            command.encode_length_delimited(&mut frame).expect("room");
+        }
+        assert_eq!(decode_commands(Encoding::Protobuf, &frame, 10), Ok(commands));
+        assert!(decode_commands(Encoding::Protobuf, &frame, 2).is_err());
+        assert_eq!(decode_commands(Encoding::Protobuf, ping(Encoding::Protobuf), 2), Ok(vec![Command::default()]));
+    }
+
+    #[test]
+    fn replies_leave_out_what_is_not_set() {
+        let mut out = Vec::new();
+        let publish = Reply { id: 3, publish: Some(Empty {}), ..Default::default() };
+        encode_reply(Encoding::Json, &publish, &mut out).expect("encoded");
+        let publication = Publication { data: b"{\"x\":1}".to_vec(), offset: 4, ..Default::default() };
+        let push = Push { channel: "c".into(), publication: Some(publication), ..Default::default() };
+        encode_reply(Encoding::Json, &Reply { push: Some(push), ..Default::default() }, &mut out).expect("encoded");
+        let text =
+            "{\"id\":3,\"publish\":{}}\n{\"push\":{\"channel\":\"c\",\"pub\":{\"data\":{\"x\":1},\"offset\":4}}}";
+        assert_eq!(String::from_utf8_lossy(&out), text);
+    }
+
+    #[test]
+    fn binary_data_is_refused_in_json_and_what_was_there_stays() {
+        for first in [false, true] {
+            let mut out = Vec::new();
+            let ping = Reply { id: 1, ping: Some(Empty {}), ..Default::default() };
+            if first {
+                encode_reply(Encoding::Json, &ping, &mut out).expect("encoded");
+            }
+            let before = out.clone();
+            let publication = Publication { data: vec![0xff, 0], ..Default::default() };
+            let push = Push { publication: Some(publication), ..Default::default() };
+            assert!(encode_reply(Encoding::Json, &Reply { push: Some(push), ..Default::default() }, &mut out).is_err());
+            assert_eq!(out, before);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(frame: Vec<u8>) {
+            for encoding in BOTH {
+                let _ = decode_commands(encoding, &frame, 100);
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! WebSocket frames (RFC 6455), the server's side.
+//!
+//! Written here and not taken from a library because a session must own no buffer while it is idle, and a publication must be one frame for all
+//! sessions, made once.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{BufMut, Bytes, BytesMut};
+use sha1::{Digest, Sha1};
+
+use crate::protocol::Encoding;
+
+const FIN: u8 = 0x80;
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// What the answer to a handshake says.
+pub fn accept_key(key: &str) -> String {
+    let mut hash = Sha1::new();
+    hash.update(key.as_bytes());
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(hash.finalize())
+}
+
+/// A message as a client sends it, with a mask that changes nothing: for those whose client does not speak WebSocket itself.
+pub fn from_client(encoding: Encoding, payload: &[u8]) -> Vec<u8> {
+    let mut out = message(encoding, payload).to_vec();
+    out[1] |= 0x80;
+    let head = out.len() - payload.len();
+    out.splice(head..head, [0; 4]);
+    out
+}
+
+fn frame(opcode: u8, payload: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(payload.len() + 10);
+    put_head(opcode, payload.len(), &mut out);
+    out.put_slice(payload);
+    out.freeze()
+}
+
+fn put_head(opcode: u8, len: usize, out: &mut BytesMut) {
+    out.put_u8(FIN | opcode);
+    match len {
+        len @ 0..=125 => out.put_u8(len as u8),
+        len @ 126..=0xffff => {
+            out.put_u8(126);
+            out.put_u16(len as u16);
+        }
+        len => {
+            out.put_u8(127);
+            out.put_u64(len as u64);
+        }
+    }
+}
+
+/// What goes before the payload of a message that has so many bytes.
+pub fn message_head(encoding: Encoding, len: usize) -> BytesMut {
+    let mut out = BytesMut::with_capacity(64);
+    put_head(if encoding == Encoding::Json { TEXT } else { BINARY }, len, &mut out);
+    out
+}
+
+/// A message of a session that speaks so.
+pub fn message(encoding: Encoding, payload: &[u8]) -> Bytes {
+    frame(if encoding == Encoding::Json { TEXT } else { BINARY }, payload)
+}
+
+/// The end, with a reason of at most 123 bytes.
+pub fn close(code: u16, reason: &str) -> Bytes {
+    let mut payload = code.to_be_bytes().to_vec();
+    payload.extend_from_slice(&reason.as_bytes()[..reason.len().min(123)]);
+    frame(CLOSE, &payload)
+}
+
+/// The answer to a ping of the transport.
+pub fn pong(payload: &[u8]) -> Bytes {
+    frame(PONG, payload)
+}
+
+/// What a client sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incoming {
+    /// A message.
+    Message(Vec<u8>),
+    /// A ping of the transport.
+    Ping(Vec<u8>),
+    /// The end.
+    Close,
+}
+
+/// What is wrong with what a client sent: the close code of RFC 6455 for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Violation {
+    /// Not what the standard allows.
+    Protocol,
+    /// Larger than this server takes.
+    TooBig,
+}
+
+impl Violation {
+    /// The close code.
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Protocol => 1002,
+            Self::TooBig => 1009,
+        }
+    }
+}
+
+/// Puts frames together from bytes as they come. Empty, and without memory of its own, between messages.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Bytes of a frame that is not whole.
+    partial: Vec<u8>,
+    /// Payload of a message that is not whole.
+    fragments: Option<Vec<u8>>,
+}
+
+impl Reader {
+    /// Takes in bytes; what they complete is given to `take` in order, until it says no.
+    ///
+    /// # Errors
+    /// When they are not what the standard allows, or a message is larger than `message_max` bytes.
+    pub fn feed(
+        &mut self,
+        bytes: &mut [u8],
+        message_max: usize,
+        mut take: impl FnMut(Incoming) -> bool,
+    ) -> Result<(), Violation> {
+        if self.partial.is_empty() {
+            let used = self.take_all(bytes, message_max, &mut take)?;
+            self.partial.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut all = std::mem::take(&mut self.partial);
+            all.extend_from_slice(bytes);
+            let used = self.take_all(&mut all, message_max, &mut take)?;
+            if used < all.len() {
+                all.drain(..used);
+                self.partial = all;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_all(
+        &mut self,
+        mut bytes: &mut [u8],
+        message_max: usize,
+        take: &mut impl FnMut(Incoming) -> bool,
+    ) -> Result<usize, Violation> {
+        let whole = bytes.len();
+        while let Some((head, len)) = head(bytes, message_max)? {
+            if bytes.len() < head + len {
+                break;
+            }
+            let (now, rest) = bytes.split_at_mut(head + len);
+            let (head, payload) = now.split_at_mut(head);
+            let mask = [head[head.len() - 4], head[head.len() - 3], head[head.len() - 2], head[head.len() - 1]];
+            unmask(payload, mask);
+            let left = rest.len();
+            bytes = rest;
+            if let Some(incoming) = self.frame(head[0], payload, message_max)?
+                && !take(incoming)
+            {
+                return Ok(whole - left);
+            }
+        }
+        Ok(whole - bytes.len())
+    }
+
+    fn frame(&mut self, first: u8, payload: &[u8], message_max: usize) -> Result<Option<Incoming>, Violation> {
+        let (fin, opcode) = (first & FIN != 0, first & 0x0f);
+        Ok(match (opcode, fin, &mut self.fragments) {
+            (TEXT | BINARY, true, None) => Some(Incoming::Message(payload.to_vec())),
+            (TEXT | BINARY, false, None) => {
+                self.fragments = Some(payload.to_vec());
+                None
+            }
+            (CONTINUATION, _, Some(fragments)) => {
+                if fragments.len() + payload.len() > message_max {
+                    return Err(Violation::TooBig);
+                }
+                fragments.extend_from_slice(payload);
+                if fin { self.fragments.take().map(Incoming::Message) } else { None }
+            }
+            (CLOSE, true, _) => Some(Incoming::Close),
+            (PING, true, _) => Some(Incoming::Ping(payload.to_vec())),
+            (PONG, true, _) => None,
+            _ => return Err(Violation::Protocol),
+        })
+    }
+}
+
+/// How long a frame's header and payload are; `None` when the header is not there yet.
+fn head(bytes: &[u8], message_max: usize) -> Result<Option<(usize, usize)>, Violation> {
+    let [first, second, ..] = bytes else { return Ok(None) };
+    if first & 0x70 != 0 || second & 0x80 == 0 {
+        return Err(Violation::Protocol);
+    }
+    let control = first & 0x08 != 0;
+    let (at, len) = match second & 0x7f {
+        126 => match bytes.get(2..4) {
+            Some(len) => (4, u64::from(u16::from_be_bytes([len[0], len[1]]))),
+            None => return Ok(None),
+        },
+        127 => match bytes.get(2..10).and_then(|len| <[u8; 8]>::try_from(len).ok()) {
+            Some(len) => (10, u64::from_be_bytes(len)),
+            None => return Ok(None),
+        },
+        len => (2, u64::from(len)),
+    };
+    if control && len > 125 {
+        return Err(Violation::Protocol);
+    }
+    if len > message_max as u64 {
+        return Err(Violation::TooBig);
+    }
+    Ok((bytes.len() >= at + 4).then_some((at + 4, len as usize)))
+}
+
+fn unmask(payload: &mut [u8], mask: [u8; 4]) {
+    let wide = u64::from_ne_bytes([mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3]]);
+    let (words, rest) = payload.as_chunks_mut::<8>();
+    for word in words {
+        *word = (u64::from_ne_bytes(*word) ^ wide).to_ne_bytes();
+    }
+    for (i, byte) in rest.iter_mut().enumerate() {
+        *byte ^= mask[i % 4];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn from_client(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = frame(0, payload).to_vec();
+        out[0] = first;
+        out[1] |= 0x80;
+        let head = out.len() - payload.len();
+        let mask = [1, 2, 3, 4];
+        unmask(&mut out[head..], mask);
+        out.splice(head..head, mask);
+        out
+    }
+
+    fn read(bytes: &[u8], step: usize) -> Result<Vec<Incoming>, Violation> {
+        let (mut reader, mut all) = (Reader::default(), Vec::new());
+        for piece in bytes.chunks(step) {
+            reader.feed(&mut piece.to_vec(), 70_000, |incoming| {
+                all.push(incoming);
+                true
+            })?;
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn the_handshake_is_that_of_the_standard() {
+        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn messages_come_whole_however_they_are_cut() {
+        let mut bytes = Vec::new();
+        let long = vec![7; 66_000];
+        for (first, payload) in [
+            (FIN | TEXT, &b"hello"[..]),
+            (FIN | PING, b"p"),
+            (BINARY, b"one "),
+            (FIN | PONG, b""),
+            (CONTINUATION, b"two "),
+            (FIN | CONTINUATION, b"three"),
+            (FIN | BINARY, &long),
+            (FIN | TEXT, &[9; 200]),
+            (FIN | CLOSE, b"\x03\xe8"),
+        ] {
+            bytes.extend(from_client(first, payload));
+        }
+        let expected = vec![
+            Incoming::Message(b"hello".to_vec()),
+            Incoming::Ping(b"p".to_vec()),
+            Incoming::Message(b"one two three".to_vec()),
+            Incoming::Message(long.clone()),
+            Incoming::Message(vec![9; 200]),
+            Incoming::Close,
+        ];
+        for step in [1, 2, 3, 7, 1000, usize::MAX] {
+            assert_eq!(read(&bytes, step.min(bytes.len())), Ok(expected.clone()), "step {step}");
+        }
+    }
+
+    #[test]
+    fn what_the_standard_forbids_is_refused() {
+        let unmasked = frame(TEXT, b"x");
+        let reserved = from_client(FIN | 0x40 | TEXT, b"x");
+        let continuation = from_client(FIN | CONTINUATION, b"x");
+        let long_ping = from_client(FIN | PING, &[0; 126]);
+        let cut_ping = from_client(PING, b"x");
+        let unknown = from_client(FIN | 3, b"x");
+        for bytes in [&unmasked[..], &reserved, &continuation, &long_ping, &cut_ping, &unknown] {
+            assert_eq!(read(bytes, bytes.len()), Err(Violation::Protocol));
+        }
+        let interleaved = [from_client(TEXT, b"x"), from_client(FIN | TEXT, b"y")].concat();
+        assert_eq!(read(&interleaved, 100), Err(Violation::Protocol));
+        let large = from_client(FIN | TEXT, &[0; 70_001]);
+        assert_eq!(read(&large[..14], 14), Err(Violation::TooBig), "before it has come");
+        let pieces = [from_client(TEXT, &[0; 60_000]), from_client(FIN | CONTINUATION, &[0; 60_000])].concat();
+        assert_eq!(read(&pieces, pieces.len()), Err(Violation::TooBig));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, step in 1usize..20) {
+            let _ = read(&bytes, step);
+        }
+    }
+}

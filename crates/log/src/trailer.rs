@@ -1,0 +1,41 @@
+//! Finding the trailer of an extent: in its last block, or on zones in one of a few places.
+
+use std::sync::Arc;
+
+use steadfast_disk::{BLOCK, Disk};
+
+use crate::format::{Superblock, Trailer};
+
+/// Where the trailer of the extent may be, in the order in which to look. Nothing is in front of a zone's write pointer.
+pub(crate) fn places(disk: &Arc<dyn Disk>, superblock: &Superblock, extent: u32) -> Vec<u64> {
+    let start = superblock.extent_start(extent);
+    let zone = superblock.zones.and_then(|_| disk.zone(start));
+    let written = zone.map_or(u64::MAX, |zone| zone.write_pointer.saturating_sub(start));
+    superblock.trailer_places().filter(|place| *place < written).collect()
+}
+
+/// The trailer of the extent and where it is: that of `epoch`, else the one of the highest epoch. A zone that was finished may show what it held before
+/// behind its end, so an older one may be found first.
+pub(crate) async fn find(
+    disk: &Arc<dyn Disk>,
+    superblock: &Superblock,
+    extent: u32,
+    epoch: Option<u64>,
+) -> Option<(u64, Trailer)> {
+    let start = superblock.extent_start(extent);
+    let mut best: Option<(u64, Trailer)> = None;
+    for place in places(disk, superblock, extent) {
+        let Ok(block) = disk.read_copy(0, start + place, BLOCK).await else { continue };
+        let Ok(trailer) = Trailer::decode(&block, superblock.extent_bytes) else { continue };
+        if (trailer.id.pool, trailer.id.extent) != (superblock.pool, extent) {
+            continue;
+        }
+        if epoch == Some(trailer.id.epoch) {
+            return Some((place, trailer));
+        }
+        if best.as_ref().is_none_or(|(_, other)| other.id.epoch < trailer.id.epoch) {
+            best = Some((place, trailer));
+        }
+    }
+    best
+}

@@ -1,0 +1,102 @@
+//! Metrics of the live door that have labels, read off the status; none where there is no live door.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use serde_json::Value;
+
+/// Sessions by encoding and transport: its metric's name, and what it says.
+pub const SESSIONS: (&str, &str) = ("live_sessions", "Sessions, by encoding and transport");
+
+/// Counters by code: the field of the status, the metric's name, what it says.
+pub const BY_CODE: [(&str, &str, &str); 2] = [
+    ("ended", "live_ended_sessions", "Sessions that have ended, by close code; 0: the client or the network ended it"),
+    ("refused", "live_refused_commands", "Commands that were refused, by error code"),
+];
+
+/// Puts them into the answer.
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
+    let live = &status["live"];
+    let Some(kinds) = live["sessions_by"].as_array() else { return Ok(()) };
+    let mut family = encoder.encode_descriptor(SESSIONS.0, SESSIONS.1, None, MetricType::Gauge)?;
+    for kind in kinds {
+        let text = |field: &str| kind[field].as_str().unwrap_or("?").to_owned();
+        let labels = [("encoding", text("encoding")), ("transport", text("transport"))];
+        let sessions = kind["sessions"].as_f64().unwrap_or_default();
+        ConstGauge::new(sessions).encode(family.encode_family(&labels)?)?;
+    }
+    for (field, name, help) in BY_CODE {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for counted in live[field].as_array().into_iter().flatten() {
+            let labels = [("code", counted["code"].to_string())];
+            let count = counted["count"].as_f64().unwrap_or_default();
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::admin::Source;
+    use crate::admin::collect::{StatusCollector, TABLE};
+
+    struct Fixed(Value);
+
+    impl Source for Fixed {
+        fn not_ready(&self) -> Option<String> {
+            None
+        }
+
+        fn status(&self) -> Value {
+            self.0.clone()
+        }
+    }
+
+    fn metrics(status: Value) -> String {
+        let mut registry = Registry::with_prefix("steadfast");
+        registry.register_collector(Box::new(StatusCollector::new(Arc::new(Fixed(status)))));
+        let mut out = String::new();
+        prometheus_client::encoding::text::encode(&mut out, &registry).expect("encoded");
+        out
+    }
+
+    #[test]
+    fn sessions_and_codes_have_labels() {
+        let out = metrics(serde_json::json!({"live": {
+            "sessions_by": [{"encoding": "json", "transport": "websocket", "sessions": 3}],
+            "ended": [{"code": 0, "count": 5}, {"code": 3008, "count": 2}], "refused": [{"code": 111, "count": 4}],
+            "publications": 7, "queued_bytes": 8,
+        }}));
+        for line in [
+            "steadfast_live_sessions{encoding=\"json\",transport=\"websocket\"} 3.0",
+            "steadfast_live_ended_sessions_total{code=\"0\"} 5.0",
+            "steadfast_live_ended_sessions_total{code=\"3008\"} 2.0",
+            "steadfast_live_refused_commands_total{code=\"111\"} 4.0",
+            "steadfast_live_publications_total 7.0",
+            "steadfast_live_queued_bytes 8.0",
+        ] {
+            assert!(out.lines().any(|l| l == line), "{line} is missing in:\n{out}");
+        }
+        assert!(!metrics(serde_json::json!({"ready": true})).contains("live_"), "none without a live door");
+    }
+
+    #[test]
+    fn no_name_is_used_twice() {
+        let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
+        names.push(SESSIONS.0);
+        names.extend(BY_CODE.iter().map(|(_, name, _)| *name));
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

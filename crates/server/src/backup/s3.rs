@@ -1,0 +1,331 @@
+//! Exports in a bucket of any S3 endpoint: as much of the protocol as it takes to put and get files.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use steadfast_flow::Env;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+
+use super::Result;
+use super::place::S3Spec;
+use super::sign::{encode, headers};
+
+/// Bytes of a part of a large file; the protocol allows 10,000 of them.
+const PART_BYTES: usize = 16 << 20;
+/// How long one request may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often a request is sent before its failure counts.
+const TRIES: u32 = 5;
+/// The longest answer.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Connections that are kept for the next request.
+const IDLE_MAX: usize = 4;
+
+/// Where the certificates of public authorities are, unless `SSL_CERT_FILE` says.
+const ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+type Connection = SendRequest<Full<Bytes>>;
+
+struct Shared {
+    spec: S3Spec,
+    /// As it stands in the `Host` header.
+    authority: String,
+    host: String,
+    port: u16,
+    tls: Option<tokio_rustls::TlsConnector>,
+    idle: Mutex<Vec<Connection>>,
+    env: Env,
+}
+
+/// A prefix in a bucket. Cloning shares it.
+#[derive(Clone)]
+pub struct S3(Arc<Shared>);
+
+struct Answer {
+    status: u16,
+    etag: Option<String>,
+    length: Option<u64>,
+    body: Bytes,
+}
+
+fn connector() -> Result<tokio_rustls::TlsConnector> {
+    let named = std::env::var("SSL_CERT_FILE").ok();
+    let path = named.as_deref().or_else(|| ROOTS.into_iter().find(|path| std::path::Path::new(path).exists()));
+    let path = path.ok_or("no certificates of authorities were found: set SSL_CERT_FILE to a bundle of them")?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| format!("{path}: {e}"))? {
+        // One that is not understood vouches for nothing.
+        let _ = roots.add(certificate.map_err(|e| format!("{path}: {e}"))?);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(tokio_rustls::TlsConnector::from(Arc::new(config)))
+}
+
+/// The text between two tags, once.
+fn between<'a>(text: &'a str, tag: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+    Some(rest.split_once(&format!("</{tag}>"))?.0)
+}
+
+impl S3 {
+    pub(super) fn new(spec: &S3Spec, env: &Env) -> Result<Self> {
+        let wrong = |what: &str| format!("{}: {what}", spec.endpoint);
+        let url: http::Uri = spec.endpoint.parse().map_err(|_| wrong("not a URL"))?;
+        let tls = match url.scheme_str() {
+            Some("http") => None,
+            Some("https") => Some(connector()?),
+            _ => return Err(wrong("give a URL that begins with http:// or https://")),
+        };
+        let host = url.host().ok_or_else(|| wrong("it names no host"))?.to_owned();
+        if url.path().len() > 1 || url.query().is_some() {
+            return Err(wrong("give the endpoint alone: bucket and prefix belong into s3://BUCKET/PREFIX"));
+        }
+        let port = url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+        let authority = url.port_u16().map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
+        let (spec, env) = (spec.clone(), env.clone());
+        Ok(Self(Arc::new(Shared { spec, authority, host, port, tls, idle: Mutex::default(), env })))
+    }
+
+    pub(super) fn shown(&self) -> String {
+        let spec = &self.0.spec;
+        format!("s3://{}/{}", spec.bucket, spec.prefix.trim_end_matches('/')).trim_end_matches('/').to_owned()
+    }
+
+    async fn connect(&self) -> io::Result<Connection> {
+        let shared = &self.0;
+        let bare = shared.host.trim_start_matches('[').trim_end_matches(']');
+        let stream = TcpStream::connect((bare, shared.port)).await?;
+        stream.set_nodelay(true)?;
+        match &shared.tls {
+            None => self.drive(stream).await,
+            Some(tls) => {
+                let name = ServerName::try_from(bare.to_owned()).map_err(io::Error::other)?;
+                self.drive(tls.connect(name, stream).await?).await
+            }
+        }
+    }
+
+    async fn drive<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: T) -> io::Result<Connection> {
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        self.0.env.spawn("s3-client", async move {
+            // What goes wrong, the request says.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        query: &str,
+        range: Option<(u64, u64)>,
+        body: &Bytes,
+    ) -> io::Result<Answer> {
+        let shared = &self.0;
+        let path = format!("/{}/{}", encode(&shared.spec.bucket, false), encode(path, true));
+        let mut request = http::Request::builder().method(method).uri(if query.is_empty() {
+            path.clone()
+        } else {
+            format!("{path}?{query}")
+        });
+        let wall_ms = shared.env.wall_ms();
+        for (name, value) in headers(&shared.spec, &shared.authority, wall_ms, method, (&path, query), body) {
+            request = request.header(name, value);
+        }
+        if let Some((from, to)) = range {
+            request = request.header("range", format!("bytes={from}-{}", to - 1));
+        }
+        let request = request.body(Full::new(body.clone())).map_err(io::Error::other)?;
+        let idle = shared.idle.lock().await.pop().filter(|connection| !connection.is_closed());
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        connection.ready().await.map_err(io::Error::other)?;
+        let answer = connection.send_request(request).await.map_err(io::Error::other)?;
+        let status = answer.status().as_u16();
+        let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (etag, length) = (header("etag"), header("content-length").and_then(|length| length.parse().ok()));
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;
+        let mut idle = shared.idle.lock().await;
+        if idle.len() < IDLE_MAX {
+            idle.push(connection);
+        }
+        Ok(Answer { status, etag, length, body: body.to_bytes() })
+    }
+
+    /// Sends a request, again when it fails in passing; the answer, unless it is a refusal.
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        query: &str,
+        range: Option<(u64, u64)>,
+        body: Bytes,
+        may_be: &[u16],
+    ) -> Result<Answer> {
+        let shared = &self.0;
+        let full = format!("{}{path}", shared.spec.prefix);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let sent = shared.env.timeout(REQUEST_TIMEOUT, self.send(method, &full, query, range, &body)).await;
+            let why = match sent {
+                Some(Ok(answer)) if (200..300).contains(&answer.status) || may_be.contains(&answer.status) => {
+                    return Ok(answer);
+                }
+                Some(Ok(answer)) => {
+                    let text = String::from_utf8_lossy(&answer.body).into_owned();
+                    let code = between(&text, "Code").unwrap_or("no code");
+                    let why = format!("{} {code}: {}", answer.status, between(&text, "Message").unwrap_or(""));
+                    if answer.status < 500 && answer.status != 429 && code != "RequestTimeout" {
+                        return Err(format!("{}: {method} {full}: {why}", self.shown()));
+                    }
+                    why
+                }
+                Some(Err(e)) => e.to_string(),
+                None => format!("no answer within {REQUEST_TIMEOUT:?}"),
+            };
+            if tries == TRIES {
+                return Err(format!("{}: {method} {full}: {why} ({TRIES} tries)", shared.spec.endpoint));
+            }
+            shared.env.sleep(Duration::from_millis(100 << (2 * tries))).await;
+        }
+    }
+
+    pub(super) async fn size(&self, path: &str) -> Result<Option<u64>> {
+        let answer = self.ask("HEAD", path, "", None, Bytes::new(), &[404]).await?;
+        if answer.status == 404 {
+            return Ok(None);
+        }
+        answer.length.map(Some).ok_or_else(|| format!("{}: {path}: the answer has no length", self.shown()))
+    }
+
+    pub(super) async fn read(&self, path: &str, offset: u64, len: u64) -> Result<Bytes> {
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let answer = self.ask("GET", path, "", Some((offset, offset + len)), Bytes::new(), &[]).await?;
+        if answer.status == 206 || offset == 0 && answer.body.len() as u64 == len {
+            return Ok(answer.body);
+        }
+        Err(format!("{}: {path}: the endpoint does not give ranges", self.shown()))
+    }
+
+    pub(super) async fn remove(&self, path: &str) -> Result<bool> {
+        // Deleting what is not there succeeds in S3.
+        let there = self.size(path).await?.is_some();
+        if there {
+            self.ask("DELETE", path, "", None, Bytes::new(), &[404]).await?;
+        }
+        Ok(there)
+    }
+
+    pub(super) fn create(&self, path: &str) -> Writer {
+        let path = path.to_owned();
+        Writer { s3: self.clone(), path, buffer: Vec::new(), upload: None, etags: Vec::new(), finished: false }
+    }
+}
+
+/// A file that is being written: small ones in one request, larger ones as an upload in parts.
+pub struct Writer {
+    s3: S3,
+    path: String,
+    buffer: Vec<u8>,
+    upload: Option<String>,
+    etags: Vec<String>,
+    finished: bool,
+}
+
+impl Writer {
+    pub(super) async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at((PART_BYTES - self.buffer.len()).min(bytes.len()));
+            self.buffer.extend_from_slice(now);
+            bytes = later;
+            if self.buffer.len() == PART_BYTES {
+                self.part().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn part(&mut self) -> Result<()> {
+        let upload = match &self.upload {
+            Some(upload) => upload.clone(),
+            None => {
+                let begun = self.s3.ask("POST", &self.path, "uploads=", None, Bytes::new(), &[]).await?;
+                let text = String::from_utf8_lossy(&begun.body).into_owned();
+                let id = between(&text, "UploadId").ok_or_else(|| format!("{}: no upload was begun", self.path))?;
+                self.upload.insert(id.to_owned()).clone()
+            }
+        };
+        let query = format!("partNumber={}&uploadId={}", self.etags.len() + 1, encode(&upload, false));
+        let body = Bytes::from(std::mem::take(&mut self.buffer));
+        let answer = self.s3.ask("PUT", &self.path, &query, None, body, &[]).await?;
+        let etag = answer.etag.ok_or_else(|| format!("{}: a part got no entity tag", self.path))?;
+        self.etags.push(etag);
+        Ok(())
+    }
+
+    pub(super) async fn finish(mut self) -> Result<()> {
+        if self.upload.is_none() {
+            let body = Bytes::from(std::mem::take(&mut self.buffer));
+            self.s3.ask("PUT", &self.path, "", None, body, &[]).await?;
+            return Ok(());
+        }
+        if !self.buffer.is_empty() {
+            self.part().await?;
+        }
+        let Some(upload) = self.upload.clone() else { return Ok(()) };
+        let mut list = String::from("<CompleteMultipartUpload>");
+        for (i, etag) in self.etags.iter().enumerate() {
+            let etag = etag.replace('"', "&quot;");
+            list.push_str(&format!("<Part><PartNumber>{}</PartNumber><ETag>{etag}</ETag></Part>", i + 1));
+        }
+        list.push_str("</CompleteMultipartUpload>");
+        let query = format!("uploadId={}", encode(&upload, false));
+        let answer = self.s3.ask("POST", &self.path, &query, None, list.into(), &[]).await?;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        // An answer of 200 may carry an error all the same.
+        if text.contains("<Error>") {
+            return Err(format!("{}: {}: {}", self.s3.shown(), self.path, between(&text, "Message").unwrap_or(&text)));
+        }
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let (Some(upload), false) = (self.upload.take(), self.finished) else { return };
+        let (s3, path) = (self.s3.clone(), self.path.clone());
+        // Else its parts would cost space for ever.
+        self.s3.0.env.spawn("s3-abort", async move {
+            let query = format!("uploadId={}", encode(&upload, false));
+            if let Err(e) = s3.ask("DELETE", &path, &query, None, Bytes::new(), &[404]).await {
+                tracing::warn!(error = %e, "an upload in parts could not be given up");
+            }
+        });
+    }
+}

@@ -1,0 +1,277 @@
+//! `steadfast snapshot`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use steadfast_flow::Env;
+
+use super::progress::Progress;
+use super::{Failure, block_on};
+use crate::backup::place::{PlaceSpec, S3Spec, Secret};
+use crate::config::setting::Size;
+use crate::control::{Command, client};
+use crate::report::size;
+
+/// Arguments of `snapshot`.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  steadfast snapshot create monday --data /var/lib/steadfast\n  \
+steadfast snapshot export monday --to /backup --data /var/lib/steadfast")]
+pub struct SnapshotArgs {
+    #[command(subcommand)]
+    command: SnapshotCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum SnapshotCommand {
+    /// Keep everything as it is now; takes milliseconds, whatever there is.
+    Create(NamedArgs),
+    /// Show the snapshots, oldest first.
+    List(ServerArgs),
+    /// Delete a snapshot; the space that only it kept is given back.
+    Delete(NamedArgs),
+    /// Write a snapshot to a directory or to S3.
+    Export(ExportArgs),
+    /// Bring back what was exported.
+    Restore(RestoreArgs),
+}
+
+#[derive(Args, Debug)]
+struct ServerArgs {
+    /// Data directory of the running server
+    #[arg(long, value_name = "DIR", env = "STEADFAST_DATA_DIR")]
+    data: PathBuf,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  steadfast snapshot create monday --data /var/lib/steadfast\n  \
+steadfast snapshot delete monday --data /var/lib/steadfast")]
+struct NamedArgs {
+    /// Name of the snapshot: letters, digits, -, _ and .
+    name: String,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct EndpointArgs {
+    /// URL of the S3 endpoint, for s3://BUCKET/PREFIX
+    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
+    endpoint: Option<String>,
+
+    /// Its region
+    #[arg(long, value_name = "NAME", env = "AWS_REGION", default_value = "us-east-1")]
+    region: String,
+}
+
+const PLACE_HELP: &str = "A place is a directory of the machine that the server runs on, or s3://BUCKET/PREFIX with --endpoint. The \
+credentials for S3 come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed, AWS_SESSION_TOKEN. In the place, the export is \
+a folder named like the snapshot.";
+
+#[derive(Args, Debug)]
+#[command(
+    before_long_help = PLACE_HELP,
+    after_help = "Examples:\n  steadfast snapshot export monday --to /backup --data /var/lib/steadfast\n  \
+steadfast snapshot export tuesday --to /backup --since monday --data /var/lib/steadfast\n  \
+steadfast snapshot export monday --to s3://backup/pool1 --endpoint https://s3.example.com --data /var/lib/steadfast"
+)]
+struct ExportArgs {
+    /// Name of the snapshot
+    name: String,
+
+    /// Where to: a directory, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "PLACE")]
+    to: String,
+
+    /// An older export in the same place: what has not changed since is not written again
+    #[arg(long, value_name = "NAME")]
+    since: Option<String>,
+
+    /// Bytes read a second at most, instead of snapshots.export_rate; 0 for no bound
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
+
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    before_long_help = PLACE_HELP,
+    after_help = "The server must be running; start it with an empty data directory to restore into a new pool. All of the export is \
+checked before anything is written, and each body before its object exists.\n\n\
+Examples:\n  steadfast snapshot restore monday --from /backup --data /var/lib/steadfast\n  \
+steadfast snapshot restore monday --from s3://backup/pool1 --endpoint https://s3.example.com --data /var/lib/steadfast"
+)]
+struct RestoreArgs {
+    /// Name of the export
+    name: String,
+
+    /// Where it is: a directory, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "PLACE")]
+    from: String,
+
+    /// Replace objects that are there; without it, a bucket that holds any is refused
+    #[arg(long)]
+    overwrite: bool,
+
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What is meant by a place on the command line.
+fn place(text: &str, endpoint: &EndpointArgs) -> Result<PlaceSpec, String> {
+    let Some(rest) = text.strip_prefix("s3://") else {
+        let path = std::path::absolute(text).map_err(|e| format!("{text}: {e}"))?;
+        return Ok(PlaceSpec::Dir(path));
+    };
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.is_empty() {
+        return Err(format!("{text}: it names no bucket; give s3://BUCKET/PREFIX"));
+    }
+    let prefix = prefix.trim_matches('/');
+    let need = |name: &str| variable(name).ok_or_else(|| format!("{text}: {name} is not set"));
+    let region = &endpoint.region;
+    Ok(PlaceSpec::S3(S3Spec {
+        endpoint: endpoint.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
+        region: region.clone(),
+        bucket: bucket.to_owned(),
+        prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
+        access_key: need("AWS_ACCESS_KEY_ID")?,
+        secret_key: Secret(need("AWS_SECRET_ACCESS_KEY")?),
+        session_token: variable("AWS_SESSION_TOKEN").map(Secret),
+    }))
+}
+
+/// Has the server do it, with a line of progress.
+fn ask(server: &ServerArgs, command: &Command) -> Result<Value, String> {
+    block_on(async {
+        let mut progress = Progress::new(Env::tokio());
+        let done = client::ask(&server.data, command, |value| {
+            let phase = match value["phase"].as_str() {
+                Some("index") => "reading what the snapshot holds",
+                Some("manifest") => "checking the manifest",
+                _ => "copying objects",
+            };
+            progress.show(phase, value["part"].as_f64().unwrap_or_default());
+        });
+        progress.clear();
+        done
+    })
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_default()
+}
+
+fn table(listed: &Value) -> String {
+    let mut out = String::new();
+    for snapshot in listed["snapshots"].as_array().into_iter().flatten() {
+        let whole = if snapshot["whole"] == Value::Bool(false) { "  INCOMPLETE" } else { "" };
+        out.push_str(&format!(
+            "{:<24} {}  {:>10} objects  {:>10}{whole}\n",
+            snapshot["name"].as_str().unwrap_or("?"),
+            when(number(snapshot, "created_ms")),
+            number(snapshot, "objects"),
+            size(number(snapshot, "object_bytes"))
+        ));
+    }
+    let kept = number(listed, "kept_bytes");
+    if out.is_empty() {
+        out.push_str("There are no snapshots.\n");
+    } else {
+        out.push_str(&format!("They keep {} that nothing else needs.\n", size(kept)));
+    }
+    out
+}
+
+/// `YYYY-MM-DD HH:MM:SS` in UTC (civil-from-days, H. Hinnant).
+fn when(ms: u64) -> String {
+    let (days, rest) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// Runs it.
+pub fn run(args: SnapshotArgs) -> Result<(), Failure> {
+    let (server, done, text) = match args.command {
+        SnapshotCommand::Create(args) => {
+            let done = ask(&args.server, &Command::SnapshotCreate { name: args.name.clone() })?;
+            let text = format!("snapshot {}: {} objects\n", args.name, number(&done, "objects"));
+            (args.server, done, text)
+        }
+        SnapshotCommand::List(server) => {
+            let done = ask(&server, &Command::SnapshotList {})?;
+            let text = table(&done);
+            (server, done, text)
+        }
+        SnapshotCommand::Delete(args) => {
+            let done = ask(&args.server, &Command::SnapshotDelete { name: args.name.clone() })?;
+            (args.server, done, format!("snapshot {} is deleted\n", args.name))
+        }
+        SnapshotCommand::Export(args) => {
+            let to = place(&args.to, &args.endpoint)?;
+            let bytes_s = args.rate.map(|rate| rate.0);
+            let command = Command::SnapshotExport { name: args.name, since: args.since, to, bytes_s };
+            let done = ask(&args.server, &command)?;
+            let text = format!(
+                "{} objects, {}; {} written to {}\n",
+                number(&done, "objects"),
+                size(number(&done, "bytes")),
+                size(number(&done, "written_bytes")),
+                done["to"].as_str().unwrap_or_default()
+            );
+            (args.server, done, text)
+        }
+        SnapshotCommand::Restore(args) => {
+            let from = place(&args.from, &args.endpoint)?;
+            let command = Command::SnapshotRestore { name: args.name, from, overwrite: args.overwrite };
+            let done = ask(&args.server, &command)?;
+            let text =
+                format!("{} objects, {}, are restored\n", number(&done, "objects"), size(number(&done, "bytes")));
+            (args.server, done, text)
+        }
+    };
+    if server.json {
+        println!("{}", serde_json::to_string_pretty(&done)?);
+    } else {
+        print!("{text}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_places_are_read() {
+        assert_eq!(when(1_709_210_096_123), "2024-02-29 12:34:56");
+        let endpoint = EndpointArgs { endpoint: None, region: "r".into() };
+        assert_eq!(place("/a/b", &endpoint), Ok(PlaceSpec::Dir("/a/b".into())));
+        assert!(place("s3:///x", &endpoint).expect_err("no bucket").contains("BUCKET"));
+        assert_eq!(table(&serde_json::json!({})), "There are no snapshots.\n");
+    }
+}

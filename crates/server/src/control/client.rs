@@ -1,0 +1,49 @@
+//! The side of the commands.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::socket::address;
+use super::{Command, LINE_BYTES_MAX, Said};
+
+/// Tells the server of a data directory to do something, and waits for it; `progress` hears how far it is.
+///
+/// # Errors
+/// When no server runs there, or it could not be done; for people.
+pub fn ask(dir: &Path, command: &Command, mut progress: impl FnMut(&Value)) -> Result<Value, String> {
+    let shown = dir.display();
+    let lost = |e: io::Error| {
+        format!("{shown}: the server went away ({e}); what it had begun it goes on with when it runs again")
+    };
+    let (path, _open) =
+        address(dir).map_err(|e| format!("{shown}: {e}; give the directory of a server with --data"))?;
+    let mut socket = UnixStream::connect(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
+            "{shown}: no server runs on this directory, or it is still starting; this is done by the running server: start it with \
+             `steadfast serve`, then try again"
+        ),
+        _ => format!("{shown}: the server cannot be reached: {e}; run this as the user that the server runs as"),
+    })?;
+    let mut line = serde_json::to_vec(command).map_err(|e| e.to_string())?;
+    line.push(b'\n');
+    socket.write_all(&line).map_err(lost)?;
+    let mut read = BufReader::new(socket);
+    loop {
+        line.clear();
+        (&mut read).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).map_err(lost)?;
+        if line.is_empty() {
+            return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Said::Progress(value)) => progress(&value),
+            Ok(Said::Done(value)) => return Ok(value),
+            Ok(Said::Error(why)) => return Err(why),
+            Err(e) => {
+                return Err(format!("{shown}: the server's answer cannot be read: {e}; is it of the same version?"));
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Disks that come and go while the server runs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast_flow::Env;
+use steadfast_log::{Log, LogError};
+use steadfast_store::{MoveState, MoveStatus, PoolDisk, StoreError};
+
+use super::engine::Engine;
+use crate::config::{Config, DiskSet};
+use crate::control::Tell;
+use crate::disks::contents::{Contents, look};
+use crate::disks::open::{self, Taking, open_file};
+use crate::disks::plan::{Scope, refuse_pool};
+use crate::disks::{make, remembered};
+
+/// How often who waits is told how far it is.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// What it takes to change the disks of a server's pool.
+#[derive(Clone)]
+pub struct Membership {
+    engine: Engine,
+    config: Arc<Config>,
+    env: Env,
+    /// One change at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Why a disk has not come into the pool.
+struct Refusal {
+    why: String,
+    /// Whether it may have after all: the commit that says so may be durable.
+    unknown: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, unknown: false }
+    }
+}
+
+impl Membership {
+    /// Of a server with this configuration.
+    pub fn new(engine: Engine, config: &Config, env: &Env) -> Self {
+        Self { engine, config: Arc::new(config.clone()), env: env.clone(), turn: Arc::default() }
+    }
+
+    /// Takes a disk into the pool, in place of another if one is named; keys are then being moved.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub async fn add(&self, path: &Path, replaces: Option<String>) -> Result<(), String> {
+        // In a task of its own: a client that goes away in the middle must not leave it half done.
+        let (this, path) = (self.clone(), path.to_owned());
+        self.to_end(async move { this.add_now(&path, replaces).await }).await
+    }
+
+    /// Begins to empty a disk, which then leaves the pool.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub async fn drain(&self, disk: String) -> Result<(), String> {
+        let this = self.clone();
+        self.to_end(async move {
+            let disk = this.named(&disk);
+            this.engine.store().drain_disk(&disk).await.map_err(|e| e.to_string())
+        })
+        .await
+    }
+
+    /// Goes on with what was begun.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn resume(&self) -> Result<(), String> {
+        match self.engine.store().resume_moves() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("there is nothing to resume: all keys are where they belong".to_owned()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    async fn to_end(&self, work: impl Future<Output = Result<(), String>> + Send + 'static) -> Result<(), String> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let turn = self.turn.clone();
+        self.env.spawn("disks change", async move {
+            let _turn = turn.lock().await;
+            let _ = tell.send(work.await);
+        });
+        told.await.unwrap_or_else(|_| Err("the server stops".to_owned()))
+    }
+
+    /// The name that a disk has in the pool: a path in the configuration may be relative to the data directory.
+    fn named(&self, disk: &str) -> String {
+        let within = self.config.data.dir.join(disk).display().to_string();
+        let is = |name: &str| self.engine.store().status().disks.iter().any(|disk| disk.name == name);
+        if !is(disk) && is(&within) { within } else { disk.to_owned() }
+    }
+
+    async fn add_now(&self, path: &Path, replaces: Option<String>) -> Result<(), String> {
+        let path = self.config.data.dir.join(path);
+        let name = path.display().to_string();
+        if self.engine.store().status().disks.iter().any(|disk| disk.name == name) {
+            return Err(format!("{name} is a disk of the pool already"));
+        }
+        let owned = path.clone();
+        let found = self.env.blocking(move || look(&owned)).await.ok_or("looking at the disk failed")?;
+        let ours = matches!(found.contents, Contents::Pool { pair: None, .. });
+        // One that holds a pool is the store's to refuse: it may be one that was about to be added.
+        if !ours && let Some(why) = refuse_pool(&path, &found, Scope { pool: true, force: false, begun: false }) {
+            return Err(format!("{name}: {}", why.split("; --force").next().unwrap_or_default()));
+        }
+        let dir = &self.config.data.dir;
+        let known = remembered::read(dir);
+        remembered::write(dir, &[&known[..], std::slice::from_ref(&path)].concat())?;
+        let added = self.format_and_add(&path, &found.contents, ours, replaces).await;
+        // Where nobody knows whether it is one of the pool now, the next start looks: it must find it.
+        let surely_not = matches!(&added, Err(refusal) if !refusal.unknown)
+            && !self.engine.store().status().disks.iter().any(|disk| disk.name == name);
+        if surely_not {
+            if found.contents == Contents::Absent {
+                // It was made a moment ago, and nothing is on it.
+                let _ = std::fs::remove_file(&path);
+            }
+            remembered::write(dir, &known)?;
+        }
+        added.map_err(|refusal| refusal.why)
+    }
+
+    async fn format_and_add(
+        &self,
+        path: &Path,
+        contents: &Contents,
+        formatted: bool,
+        replaces: Option<String>,
+    ) -> Result<(), Refusal> {
+        let (config, env) = (&*self.config, &self.env);
+        let name = path.display().to_string();
+        if !formatted {
+            if *contents == Contents::Absent {
+                make::create(path, config, env).await?;
+            } else {
+                let limit = config.data.pool_size.map(|size| size.0);
+                let disk = open_file(path, config, env, limit, false).await?;
+                let made = Log::format(&disk, env, &make::format_options(config, false)).await;
+                made.map_err(|e| format!("{name}: {e}"))?;
+            }
+        }
+        let set = DiskSet { durable: vec![path.to_owned()], fast: Vec::new(), hint: false };
+        let disks = open::Disks::open(config, &set, env, Taking::Safe).await.map_err(|e| format!("{name}: {e}"))?;
+        let disk = PoolDisk { name: name.clone(), disk: Ok(disks.top().clone()), hint: false };
+        // Known before it is one of the pool, so that the status never lacks it.
+        self.engine.came(name, disks);
+        let store = self.engine.store();
+        let added = match replaces {
+            Some(old) => store.replace_disk(&self.named(&old), disk).await,
+            None => store.add_disk(disk).await,
+        };
+        self.engine.forget_gone();
+        added.map_err(|e: StoreError| Refusal {
+            unknown: matches!(e, StoreError::Log(LogError::Unknown { .. } | LogError::Failed { .. })),
+            why: e.to_string(),
+        })
+    }
+
+    /// Tells how the keys get on, until they have arrived.
+    ///
+    /// # Errors
+    /// Why they have not.
+    pub async fn follow(&self, tell: &Tell) -> Result<Value, String> {
+        let mut moving = self.engine.store().moving();
+        loop {
+            let now = moving.borrow_and_update().clone();
+            let Some(now) = now else { return Ok(self.result(None)) };
+            match now.state {
+                MoveState::Running => tell.progress(json!(now)),
+                MoveState::Done => return Ok(self.result(Some(&now))),
+                MoveState::Stopped => return Err("the server stops; it goes on with this at its next start".to_owned()),
+                MoveState::Failed => {
+                    let named: Vec<String> =
+                        now.unmovable.iter().map(|u| format!("\n  {}: {}", u.name, u.why)).collect();
+                    return Err(format!(
+                        "{}; nothing is lost. `steadfast disk resume` goes on with it{}",
+                        now.error.unwrap_or_default(),
+                        named.concat()
+                    ));
+                }
+            }
+            self.env.sleep(TELL_EVERY).await;
+            if moving.changed().await.is_err() {
+                return Err("the server stops".to_owned());
+            }
+        }
+    }
+
+    /// How it is now: what was moved, the disks, and what to put into the configuration.
+    pub fn result(&self, moved: Option<&MoveStatus>) -> Value {
+        let names: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
+        let list: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        json!({"moved": moved, "disks": names, "configure": format!("disks = [{}]", list.join(", "))})
+    }
+
+    /// Lets go of disks that have left, whenever one has.
+    pub async fn tidy(self, mut stop: tokio::sync::watch::Receiver<bool>) {
+        let mut moving = self.engine.store().moving();
+        loop {
+            if moving.borrow_and_update().as_ref().is_some_and(|m| m.state == MoveState::Done) {
+                self.engine.forget_gone();
+                self.forget_hints();
+            }
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                changed = moving.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Keeps in mind only those that are disks of the pool and that the configuration does not name.
+    fn forget_hints(&self) {
+        let known = remembered::read(&self.config.data.dir);
+        let there: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
+        let configured: Vec<PathBuf> =
+            self.config.disk_sets().into_iter().filter(|set| !set.hint).flat_map(|set| set.durable).collect();
+        let keep: Vec<PathBuf> = known
+            .iter()
+            .filter(|path| there.contains(&path.display().to_string()) && !configured.contains(path))
+            .cloned()
+            .collect();
+        if keep != known
+            && let Err(why) = remembered::write(&self.config.data.dir, &keep)
+        {
+            tracing::warn!("{why}");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The channels of a shard.
+
+pub(crate) mod record;
+pub(crate) mod state;
+mod sweep;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::{Mutex, RwLock};
+use steadfast_log::{Applied, Durability, LogError, Priority, Record};
+
+pub(crate) use sweep::sweep;
+
+use crate::StoreError;
+use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
+use crate::record::wire::Malformed;
+use crate::record::{Head, Value, keys};
+use crate::shard::Shard;
+use crate::shard::core::{Core, busy};
+use crate::shard::writer::{batch_bytes, check_head};
+use record::PublicationMeta;
+use state::{Channel, Held, Loaded, State};
+
+/// A channel that nobody has published into for this long is forgotten, with its last offset.
+pub(crate) const FORGOTTEN_AFTER_MS: u64 = 30 * 24 * 3600 * 1000;
+
+/// The longest name, in bytes.
+pub const CHANNEL_BYTES_MAX: usize = 255;
+
+/// Reads from the log at a time for one history.
+const READS: usize = 8;
+
+/// Parts of the table, each with a lock of its own.
+const PARTS: usize = 64;
+
+/// The channels that are in use.
+pub(crate) struct Channels {
+    parts: Vec<Mutex<HashMap<Arc<str>, Arc<Channel>>>>,
+    hasher: RandomState,
+    sink: RwLock<Option<Arc<dyn ChannelSink>>>,
+}
+
+impl Default for Channels {
+    fn default() -> Self {
+        Self {
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            sink: RwLock::default(),
+        }
+    }
+}
+
+impl Channels {
+    fn part(&self, name: &str) -> &Mutex<HashMap<Arc<str>, Arc<Channel>>> {
+        &self.parts[self.hasher.hash_one(name) as usize % PARTS]
+    }
+
+    pub(crate) fn set_sink(&self, sink: Arc<dyn ChannelSink>) {
+        *self.sink.write() = Some(sink);
+    }
+
+    /// Whether somebody is told of publications.
+    pub(crate) fn has_sink(&self) -> bool {
+        self.sink.read().is_some()
+    }
+
+    /// How many are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.lock().len()).sum()
+    }
+
+    /// Lets go of those that nobody uses.
+    fn tidy(&self) {
+        for part in &self.parts {
+            // Whoever gets one does so under this lock, so a count of one stays one.
+            part.lock().retain(|_, channel| Arc::strong_count(channel) > 1 || !channel.state.lock().is_settled());
+        }
+    }
+}
+
+impl Core {
+    /// The channel, loaded from the index when it is not in memory.
+    pub(crate) fn channel(&self, name: &str) -> Result<Arc<Channel>, StoreError> {
+        let mut part = self.channels.part(name).lock();
+        if let Some(channel) = part.get(name) {
+            return Ok(channel.clone());
+        }
+        let state = Mutex::new(State::new(self.load_channel(name)?));
+        let channel = Arc::new(Channel { name: name.into(), state });
+        part.insert(channel.name.clone(), channel.clone());
+        Ok(channel)
+    }
+
+    fn load_channel(&self, name: &str) -> Result<Loaded, StoreError> {
+        let (from, to) = keys::publications(name.as_bytes());
+        let Some((key, value)) = self.index.last(&from, &to)? else {
+            return Ok(Loaded { epoch: self.fresh_epoch(name), first: 1, top: 0 });
+        };
+        let top = keys::offset_of(&key).ok_or(Malformed("index: a publication's key"))?;
+        let value = Value::decode(&value)?;
+        let meta = PublicationMeta::decode(value.payload)?;
+        let lowest = match self.index.range(&keys::publication(name.as_bytes(), meta.floor), Some(&to)).next() {
+            Some(pair) => keys::offset_of(&pair?.0).ok_or(Malformed("index: a publication's key"))?,
+            None => top,
+        };
+        // What was delivered after it and never flushed may be lost, its offsets used again: another epoch.
+        let lost = meta.is_async && value.version <= self.opened_lsn.load(std::sync::atomic::Ordering::Acquire);
+        let first = if meta.removed { top + 1 } else { lowest };
+        Ok(Loaded { epoch: meta.epoch.wrapping_add(u32::from(lost)), first, top })
+    }
+
+    /// The epoch of a channel of which nothing is known. The same each time, so that one who subscribed before the first publication goes on
+    /// after it; another one once the channel may have been forgotten in between.
+    fn fresh_epoch(&self, name: &str) -> u32 {
+        let period = self.env.wall_ms() / FORGOTTEN_AFTER_MS;
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in self.pool.iter().chain(name.as_bytes()).chain(&period.to_le_bytes()) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        (hash ^ hash >> 32) as u32
+    }
+
+    /// Takes in a record of a channel.
+    pub(crate) fn apply_publication(
+        &self,
+        r: &Applied,
+        name: &[u8],
+        offset: u64,
+        payload: &[u8],
+        put: impl FnOnce(Bytes) -> Result<bool, Malformed>,
+        remove: impl Fn(&Bytes) -> Result<bool, Malformed>,
+    ) -> Result<(), Malformed> {
+        let meta = PublicationMeta::decode(payload)?;
+        let text = std::str::from_utf8(name).map_err(|_| Malformed("publication: channel"))?;
+        let channel = self.channel(text).map_err(|_| Malformed("index: unreadable"))?;
+        if !put(keys::publication(name, offset).into())? {
+            return Ok(());
+        }
+        let (held, over) = channel.state.lock().applied(offset, &meta);
+        // What stands for the removed ones stays.
+        for offset in over.filter(|over| *over != offset) {
+            remove(&keys::publication(name, offset).into())?;
+        }
+        if let Some(held) = held
+            && !r.moved
+            && let Some(sink) = &*self.channels.sink.read()
+        {
+            sink.published(&channel.name, meta.epoch, &held.publication);
+        }
+        Ok(())
+    }
+}
+
+/// A channel of a store. While somebody holds one, the channel stays in memory.
+#[derive(Clone)]
+pub struct ChannelHandle {
+    shard: Shard,
+    channel: Arc<Channel>,
+}
+
+impl std::fmt::Debug for ChannelHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ChannelHandle({})", self.channel.name)
+    }
+}
+
+impl Shard {
+    /// A channel of this shard; one that was never published into is as good as any other.
+    pub(crate) fn channel(&self, name: &str) -> Result<ChannelHandle, StoreError> {
+        if name.is_empty() || name.len() > CHANNEL_BYTES_MAX {
+            return Err(StoreError::TooLarge(format!("a channel's name has 1 to {CHANNEL_BYTES_MAX} bytes")));
+        }
+        Ok(ChannelHandle { shard: self.clone(), channel: self.core.channel(name)? })
+    }
+}
+
+impl ChannelHandle {
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.channel.name
+    }
+
+    /// Where it stands: the last publication that can be delivered.
+    pub fn position(&self) -> Position {
+        self.channel.state.lock().position()
+    }
+
+    /// Publishes, and waits until that is answered.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`], [`StoreError::Busy`], those of the log.
+    pub async fn publish(&self, new: NewPublication) -> Result<Published, StoreError> {
+        self.submit(new).await?.await
+    }
+
+    /// Publishes: the publication has its place when this returns, and will be answered by what it returns. Those that are submitted
+    /// later have higher offsets.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`], [`StoreError::Busy`], those of the log.
+    pub async fn submit(
+        &self,
+        new: NewPublication,
+    ) -> Result<impl Future<Output = Result<Published, StoreError>> + Send + use<>, StoreError> {
+        let (core, log) = (self.shard.core.clone(), self.shard.log());
+        let bytes = (128 + self.channel.name.len() + 64 + new.body.len()) as u64;
+        let room = core.reserve(log, bytes, Priority::Write).await?;
+        let mut state = self.channel.state.lock();
+        let offset = state.next + 1;
+        let floor = state.next_first.max((offset + 1).saturating_sub(new.history_size.max(1)));
+        let is_async = new.durability == Durability::Async;
+        let time_ms = core.env.wall_ms();
+        let meta = PublicationMeta {
+            removed: false,
+            is_async: is_async || state.is_async,
+            epoch: state.epoch,
+            time_ms,
+            ttl_ms: new.history_ttl_ms,
+            floor,
+        };
+        let head =
+            Head::Publication { channel: self.channel.name.as_bytes(), offset, payload: &meta.encode() }.encode();
+        check_head(&head)?;
+        let batch = vec![Record { head: head.into(), body: vec![new.body.clone()], version: None }];
+        // The first one that says that later ones may get lost must not get lost itself.
+        let durability = if is_async && state.is_async { Durability::Async } else { Durability::Sync };
+        let ticket = log.submit(room, batch, durability)?;
+        state.is_async |= is_async;
+        state.next = offset;
+        state.next_first = floor;
+        let publication = Arc::new(Publication { offset, time_ms, body: new.body });
+        state.pending.push_back(Held { publication, ttl_ms: new.history_ttl_ms });
+        let position = Position { epoch: state.epoch, offset };
+        drop(state);
+        Ok(async move {
+            let committed = core.committed(ticket).await?;
+            Ok(Published { position, durable: committed.durable })
+        })
+    }
+
+    /// Removes all publications. The position stays: those that come later go on from it.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`], those of the log.
+    pub async fn clear(&self) -> Result<(), StoreError> {
+        let (core, log) = (&self.shard.core, self.shard.log());
+        let room = core.reserve(log, (256 + self.channel.name.len()) as u64, Priority::Delete).await?;
+        let ticket = {
+            let mut state = self.channel.state.lock();
+            if state.next == 0 {
+                return Ok(());
+            }
+            let meta = PublicationMeta {
+                removed: true,
+                is_async: state.is_async,
+                epoch: state.epoch,
+                time_ms: core.env.wall_ms(),
+                ttl_ms: 0,
+                floor: state.next + 1,
+            };
+            let head = Head::Publication {
+                channel: self.channel.name.as_bytes(),
+                offset: state.next,
+                payload: &meta.encode(),
+            };
+            let batch = vec![Record { head: head.encode().into(), ..Record::default() }];
+            debug_assert!(batch_bytes(&batch) <= (256 + self.channel.name.len()) as u64);
+            let ticket = log.submit(room, batch, Durability::Sync)?;
+            state.next_first = state.next + 1;
+            ticket
+        };
+        core.committed(ticket).await.map(drop)
+    }
+
+    /// Publications that are kept.
+    ///
+    /// # Errors
+    /// Those of the log: one that cannot be read is never left out.
+    pub async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
+        let core = &self.shard.core;
+        let now_ms = core.env.wall_ms();
+        let (position, from, to, complete) = {
+            let mut state = self.channel.state.lock();
+            state.expire(now_ms);
+            let position = state.position();
+            let complete = match query.since {
+                Some(since) => {
+                    since.epoch == position.epoch && since.offset <= position.offset && since.offset + 1 >= state.first
+                }
+                None => true,
+            };
+            let (from, to) = match (query.since, query.reverse) {
+                (Some(since), false) => (since.offset.saturating_add(1).max(state.first), position.offset),
+                (Some(since), true) => (state.first, since.offset.saturating_sub(1).min(position.offset)),
+                (None, _) => (state.first, position.offset),
+            };
+            if let Some(tail) = state.tail_from(from) {
+                let count = (to + 1).saturating_sub(from) as usize;
+                let mut publications: Vec<_> = if query.reverse {
+                    tail.take(count).cloned().collect()
+                } else {
+                    tail.take(count.min(query.limit)).cloned().collect()
+                };
+                if query.reverse {
+                    publications.reverse();
+                    publications.truncate(query.limit);
+                }
+                return Ok(History { publications, position, complete });
+            }
+            (position, from, to, complete)
+        };
+        let count = (to + 1).saturating_sub(from).min(query.limit as u64);
+        let (from, to) = if query.reverse { (to + 1 - count, to) } else { (from, from + count - count.min(1)) };
+        let mut publications = if count == 0 { Vec::new() } else { self.read(from, to, now_ms).await? };
+        // What is over lies at the beginning: the rest must be there without a gap.
+        let reaches = publications.first().map_or(to + 1, |first| first.offset);
+        let complete = complete && (query.reverse || reaches == from);
+        if query.reverse {
+            publications.reverse();
+        }
+        Ok(History { publications, position, complete })
+    }
+
+    /// Reads those with these offsets, both included, but for those that are over.
+    async fn read(&self, from: u64, to: u64, now_ms: u64) -> Result<Vec<Arc<Publication>>, StoreError> {
+        let read = stream::iter(from..=to).map(|offset| self.read_one(offset, now_ms)).buffered(READS);
+        read.try_filter_map(async |found| Ok(found)).try_collect().await
+    }
+
+    async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<Arc<Publication>>, StoreError> {
+        let core = &self.shard.core;
+        let key = keys::publication(self.channel.name.as_bytes(), offset);
+        loop {
+            let Some(value) = core.lookup(&key)? else { return Ok(None) };
+            let value = Value::decode(&value)?;
+            let meta = PublicationMeta::decode(value.payload)?;
+            if meta.expired(now_ms) {
+                return Ok(None);
+            }
+            let at = value.location;
+            match self.shard.log().read(at, 0..at.body_len).await {
+                Ok(body) => return Ok(Some(Arc::new(Publication { offset, time_ms: meta.time_ms, body }))),
+                Err(LogError::Moved) => {}
+                Err(e) => return Err(busy(e)),
+            }
+        }
+    }
+}

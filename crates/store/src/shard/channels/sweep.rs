@@ -1,0 +1,109 @@
+//! Removes from the index what is over: publications whose time has passed, and channels that nobody has used for long.
+//!
+//! Not by records: when something is over is written in it, so a rebuild of the index comes to the same end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::FORGOTTEN_AFTER_MS;
+use super::record::PublicationMeta;
+use crate::StoreError;
+use crate::record::{Value, keys};
+use crate::shard::core::Core;
+
+/// From the end of one pass to the beginning of the next.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Entries that are looked at before others get a turn,
+const STEP: usize = 256;
+
+/// and how long that turn is.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Runs until the shard closes.
+pub(crate) async fn sweep(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
+    let mut from = vec![keys::PUBLICATIONS];
+    loop {
+        let next = match core.sweep_step(&from) {
+            Ok(next) => next,
+            Err(e) => {
+                tracing::warn!(error = %e, "cannot look for publications that are over");
+                None
+            }
+        };
+        let pause = if next.is_some() { PAUSE } else { EVERY };
+        if next.is_none() {
+            core.channels.tidy();
+        }
+        from = next.unwrap_or_else(|| vec![keys::PUBLICATIONS]);
+        tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => return,
+            () = core.env.sleep(pause) => {}
+        }
+    }
+}
+
+impl Core {
+    /// Looks at some entries; where to go on, `None` at the end.
+    fn sweep_step(&self, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let now_ms = self.env.wall_ms();
+        let mut over: Vec<Bytes> = Vec::new();
+        let mut entries = self.index.range(from, Some(&[keys::PUBLICATIONS + 1])).peekable();
+        let mut next = None;
+        for _ in 0..STEP {
+            let Some(pair) = entries.next() else {
+                next = None;
+                break;
+            };
+            let (key, value) = pair?;
+            let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
+            let newest = match entries.peek() {
+                Some(Ok((other, _))) => keys::channel_of(other) != keys::channel_of(&key),
+                Some(Err(e)) => return Err(e.clone().into()),
+                None => true,
+            };
+            let ends = if newest {
+                meta.time_ms.saturating_add(meta.ttl_ms).saturating_add(FORGOTTEN_AFTER_MS) <= now_ms
+            } else {
+                meta.expired(now_ms)
+            };
+            next = Some([&key[..], &[0]].concat());
+            if ends {
+                over.push(key);
+            }
+        }
+        drop(entries);
+        for key in over {
+            self.remove_publication(&key, now_ms)?;
+        }
+        Ok(next)
+    }
+
+    fn remove_publication(&self, key: &Bytes, now_ms: u64) -> Result<(), StoreError> {
+        let Some((name, offset)) = keys::parse_publication(key) else { return Ok(()) };
+        let name = String::from_utf8(name).map_err(|_| StoreError::Index("a channel's name".into()))?;
+        let channel = self.channel(&name)?;
+        let _one = self.applying.lock();
+        let mut state = channel.state.lock();
+        let Some(value) = self.lookup(key)? else { return Ok(()) };
+        let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
+        // Published into again in the meantime, or in use.
+        if !meta.expired(now_ms) || offset >= state.top && (!state.is_settled() || Arc::strong_count(&channel) > 2) {
+            return Ok(());
+        }
+        state.forget_up_to(offset);
+        self.remove_expired(key, self.progress.borrow().lsn.max(1))?;
+        if offset >= state.top {
+            // Forgotten as a whole: what comes is the first of a new channel.
+            drop(state);
+            self.channels.part(&name).lock().remove(&*name);
+        }
+        self.swept.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}

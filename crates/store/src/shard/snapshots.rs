@@ -1,0 +1,176 @@
+//! The part of snapshots that concerns one disk: its record, and what was there then, read from what the log keeps for it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use steadfast_log::{Applier, Hold, HoldPin, Log, Lsn, Priority, Record};
+
+use crate::index::LsmIndex;
+use crate::record::Head;
+use crate::record::keys::{self, Id};
+use crate::record::snapshot::SnapshotMeta;
+use crate::shard::Shard;
+use crate::shard::apply::{LogSlot, StoreApplier};
+use crate::shard::checkpoint::Checkpoint;
+use crate::shard::core::{Core, Registry};
+use crate::shard::writer::check_head;
+use crate::{IndexKind, StoreError, StoreOptions};
+
+/// What an index that is made only to be read may hold in memory.
+const MEMTABLE_BYTES_MAX: u64 = 8 << 20;
+const INDEX_CACHE_BYTES: u64 = 8 << 20;
+
+impl Shard {
+    /// The snapshots of which this disk has a part.
+    pub(crate) fn snapshots(&self) -> Vec<(Id, SnapshotMeta)> {
+        self.core.snapshots.read().iter().map(|(id, meta)| (*id, meta.clone())).collect()
+    }
+
+    /// What the record of a snapshot that holds this will say.
+    pub(crate) fn snapshot_meta(&self, name: &str, created_ms: u64, disks: u64, hold: &Hold) -> SnapshotMeta {
+        SnapshotMeta {
+            name: name.to_owned(),
+            created_ms,
+            disks,
+            objects: self.core.objects.load(Ordering::Relaxed),
+            bytes: self.core.bytes.load(Ordering::Relaxed),
+            lsn: hold.lsn,
+            epoch: hold.epoch,
+            except: hold.except.clone(),
+        }
+    }
+
+    /// Commits the record of a snapshot.
+    pub(crate) async fn put_snapshot(&self, id: Id, meta: &SnapshotMeta) -> Result<(), StoreError> {
+        let head = Head::SnapshotPut { id, payload: &meta.encode() }.encode();
+        check_head(&head)?;
+        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Delete).await
+    }
+
+    /// Commits that a snapshot is gone, and lets the log recycle what only it kept.
+    pub(crate) async fn drop_snapshot(&self, id: Id) -> Result<(), StoreError> {
+        if self.core.snapshots.read().contains_key(&id) {
+            let head = Head::SnapshotDelete { id }.encode();
+            // With the last of the room, if need be: in a pool that snapshots keep full nothing else gives any back.
+            self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Compaction).await?;
+        }
+        self.log().release(&id);
+        Ok(())
+    }
+
+    /// What was on this disk when the snapshot was made: its index is built from what the log keeps, in `index`, reading `bytes_s` a
+    /// second at most (0: no bound). `progress` is told of the LSN that has been reached, and that of the end.
+    pub(crate) async fn frozen(
+        &self,
+        id: Id,
+        index: IndexKind,
+        bytes_s: u64,
+        progress: &(dyn Fn(Lsn, Lsn) + Send + Sync),
+    ) -> Result<Frozen, StoreError> {
+        let core = &self.core;
+        let meta = core.snapshots.read().get(&id).cloned().ok_or(StoreError::NoSuchSnapshot)?;
+        let hold = meta.hold(id);
+        // Kept while it is read, also when the snapshot is deleted meanwhile.
+        let pin = self.log().pin_hold(&hold, core.random_id());
+        if !core.snapshots.read().contains_key(&id) {
+            return Err(StoreError::NoSuchSnapshot);
+        }
+        let options = StoreOptions {
+            cache_bytes: 0,
+            index_cache_bytes: INDEX_CACHE_BYTES.min(core.options.index_cache_bytes),
+            memtable_bytes_max: MEMTABLE_BYTES_MAX.min(core.options.memtable_bytes_max),
+            ..core.options.clone()
+        };
+        let dir = match &index {
+            IndexKind::Lsm(dir) => Some(dir.clone()),
+            IndexKind::Memory(_) => None,
+        };
+        let (index, _) = super::open_index(&index, &core.env, &options, [0; 16]).await?;
+        let frozen = Arc::new(Core::new(
+            core.env.clone(),
+            index,
+            core.pool,
+            Checkpoint::default(),
+            Registry::default(),
+            None,
+            core.read_ahead.clone(),
+            core.checkpoint_log_bytes,
+            options,
+        ));
+        let frozen = Frozen { core: frozen, log: self.log().clone(), dir, _pin: pin };
+        let applier = Arc::new(StoreApplier { core: frozen.core.clone(), log: LogSlot::default() });
+        let mut records = self.log().held_records(&hold, bytes_s);
+        loop {
+            let batch = records.next().await?;
+            let Some(last) = batch.last().map(|record| record.lsn) else { break };
+            let applier = applier.clone();
+            let applied = core.env.blocking(move || applier.apply(&batch)).await;
+            applied.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))?;
+            progress(last, hold.lsn);
+        }
+        let ended = frozen.core.clone();
+        let finished = core.env.blocking(move || ended.finish_replay()).await;
+        finished.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))??;
+        if frozen.core.distrusted.load(Ordering::Acquire) {
+            return Err(StoreError::Index("a record of the snapshot is not understood".into()));
+        }
+        Ok(frozen)
+    }
+}
+
+/// What was on a disk at one moment, to be read.
+pub(crate) struct Frozen {
+    pub(crate) core: Arc<Core>,
+    pub(crate) log: Log,
+    dir: Option<PathBuf>,
+    _pin: HoldPin,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let Some(dir) = self.dir.take() else { return };
+        let env = self.core.env.clone();
+        self.core.env.spawn("snapshot-index", async move {
+            // Whoever still works on it ends soon. What is left behind after all is removed at the next start.
+            for _ in 0..REMOVE_TRIES {
+                let dir = dir.clone();
+                if env.blocking(move || remove(&dir)).await == Some(true) {
+                    return;
+                }
+                env.sleep(REMOVE_AGAIN).await;
+            }
+            tracing::warn!(dir = %dir.display(), "the index of a snapshot that was read cannot be removed");
+        });
+    }
+}
+
+/// How often it is tried to remove an index, and how long to wait in between.
+const REMOVE_TRIES: u32 = 100;
+const REMOVE_AGAIN: Duration = Duration::from_millis(100);
+
+/// Removes an index that nobody needs any more, and the directory that it was in with others when it is the last; whether it is gone.
+fn remove(dir: &Path) -> bool {
+    // What cannot be removed keeps the directory from being.
+    let _ = LsmIndex::delete(dir);
+    let _ = std::fs::remove_dir(dir);
+    let gone = !dir.exists();
+    if let (true, Some(parent)) = (gone, dir.parent()) {
+        let _ = std::fs::remove_dir(parent);
+    }
+    gone
+}
+
+/// The snapshots in an index.
+pub(crate) fn load(
+    index: &dyn crate::index::Index,
+) -> Result<std::collections::BTreeMap<Id, SnapshotMeta>, StoreError> {
+    let mut snapshots = std::collections::BTreeMap::new();
+    for pair in index.range(keys::SNAPSHOTS, keys::past(keys::SNAPSHOTS).as_deref()) {
+        let (key, value) = pair?;
+        let Some(id) = keys::parse_snapshot(&key) else { continue };
+        snapshots.insert(id, SnapshotMeta::decode(crate::record::Value::decode(&value)?.payload)?);
+    }
+    Ok(snapshots)
+}

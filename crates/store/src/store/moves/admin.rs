@@ -1,0 +1,329 @@
+//! What an operator asks for: a disk comes, leaves, or takes the place of another.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::commit::Next;
+use super::{MoveKind, MoveState, MoveStatus, Turn};
+use crate::layout::{DISKS_MAX, Layout, SLOTS};
+use crate::record::keys::{BucketId, Id};
+use crate::shard::{Shard, pool_of};
+use crate::store::open::{new_family, new_seat, refuse};
+use crate::store::topology::{Member, Topology};
+use crate::store::{Store, buckets, channels};
+use crate::{PoolDisk, StoreError};
+
+impl Store {
+    /// Takes a formatted disk with nothing on it into the pool and begins to move its share of the keys there. Returns when it is a
+    /// disk of the pool; [`Store::moving`] says how the keys get on.
+    ///
+    /// # Errors
+    /// [`LogError::Open`](steadfast_log::LogError::Open) with what is wrong: a disk of the pool is missing or takes no writes, keys are being moved
+    /// already, the disk cannot be opened or holds something. Those of the log.
+    pub async fn add_disk(&self, disk: PoolDisk) -> Result<(), StoreError> {
+        self.join(disk, None).await
+    }
+
+    /// Takes a formatted disk with nothing on it into the pool and begins to move everything there that another disk has, which then leaves
+    /// the pool. `old` is the name or the identity of that disk.
+    ///
+    /// # Errors
+    /// As [`Store::add_disk`]; when there is no such disk.
+    pub async fn replace_disk(&self, old: &str, new: PoolDisk) -> Result<(), StoreError> {
+        self.join(new, Some(old)).await
+    }
+
+    /// Begins to move everything that a disk has to the others; it leaves the pool then. `disk` is its name or identity. One that is
+    /// leaving already is gone on with.
+    ///
+    /// # Errors
+    /// As [`Store::add_disk`]; when there is no such disk, it is the only one, or the others have no room.
+    pub async fn drain_disk(&self, disk: &str) -> Result<(), StoreError> {
+        let turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        let topology = self.topology();
+        let seat = find(&topology, disk)?;
+        let name = topology.members()[seat].name.clone();
+        if let Some(layout) = topology.layout()
+            && layout.has_work()
+        {
+            if !layout.seats[seat].leaving {
+                return Err(unfinished());
+            }
+            self.all_agree(&topology).map_err(not_now)?;
+            self.start(turn, MoveKind::Drain, name);
+            return Ok(());
+        }
+        if topology.members().len() == 1 {
+            return Err(refuse(format!("{name} is the only disk of the pool: add another first, or replace it")));
+        }
+        self.all_agree(&topology).map_err(not_now)?;
+        channels::none_on(&topology, seat)?;
+        let shards = topology.all()?;
+        has_room(&shards, seat, &name)?;
+        let layout = topology.layout().ok_or_else(|| refuse("the pool has no layout".to_owned()))?;
+        let _none = self.0.snapshot_ops.lock().await;
+        self.no_snapshots()?;
+        let mut next = layout.next();
+        next.plan_leave(seat, None, &capacities(&shards));
+        let members = topology.members().to_vec();
+        self.commit_layout(Next { layout: next, members, first: shards[0], last: None }, || ()).await?;
+        self.start(turn, MoveKind::Drain, name);
+        Ok(())
+    }
+
+    /// Goes on with what was being moved when the store was last open, or failed since; whether there is anything to go on with. Returns at once.
+    ///
+    /// # Errors
+    /// When a disk of the pool is missing or takes no writes, or keys are being moved already.
+    pub fn resume_moves(&self) -> Result<bool, StoreError> {
+        let topology = self.topology();
+        let Some(layout) = topology.layout().filter(|layout| layout.has_work()) else { return Ok(false) };
+        let turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        self.all_agree(&topology).map_err(not_now)?;
+        let name = |seat: usize| topology.members()[seat].name.clone();
+        let goals =
+            || layout.homes.iter().zip(&layout.goals).filter(|(home, goal)| home != goal).map(|(_, goal)| *goal);
+        let (kind, disk) = match layout.seats.iter().position(|seat| seat.leaving) {
+            Some(seat) => (MoveKind::Drain, name(seat)),
+            None => (MoveKind::Add, name(goals().next().map_or(layout.seats.len() - 1, usize::from))),
+        };
+        self.start(turn, kind, disk);
+        Ok(true)
+    }
+
+    /// Keys that are being moved, or were last, and when that changes.
+    pub fn moving(&self) -> watch::Receiver<Option<MoveStatus>> {
+        self.0.moves.status.subscribe()
+    }
+
+    /// Changes the bound on bytes a second at which keys are moved; 0 for none.
+    pub fn set_move_rate(&self, bytes_s: u64) {
+        self.0.moves.pace.set(bytes_s);
+        self.0.moves.update(|status| status.bytes_s_max = bytes_s);
+    }
+
+    async fn join(&self, disk: PoolDisk, replaces: Option<&str>) -> Result<(), StoreError> {
+        let turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        let topology = self.topology();
+        if topology.layout().is_some_and(|layout| layout.has_work()) {
+            return Err(unfinished());
+        }
+        let count = topology.members().len();
+        if count == DISKS_MAX {
+            return Err(refuse(format!("the pool has {DISKS_MAX} disks already: more are not possible")));
+        }
+        let old = replaces.map(|old| find(&topology, old)).transpose()?;
+        self.all_agree(&topology).map_err(not_now)?;
+        if let Some(seat) = old {
+            channels::none_on(&topology, seat)?;
+        }
+        let name = disk.name.clone();
+        let new = self.open_new(&topology, disk).await?;
+        let joined = self.join_opened(&topology, &name, &new, old).await;
+        if let Err(e) = joined {
+            // Unless it is one of the pool now, which not every other disk knows of.
+            if !self.topology().members().iter().any(|member| member.id == new.core.pool) {
+                new.close().await.unwrap_or_else(|e| tracing::warn!(error = %e, "the disk could not be closed"));
+            }
+            return Err(e);
+        }
+        match old {
+            Some(seat) => self.start(turn, MoveKind::Replace, topology.members()[seat].name.clone()),
+            None => self.start(turn, MoveKind::Add, name),
+        }
+        Ok(())
+    }
+
+    /// Refuses to take out a disk that snapshots have a part on.
+    fn no_snapshots(&self) -> Result<(), StoreError> {
+        let names: Vec<String> = self.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        Err(refuse(format!(
+            "snapshots stay on the disks that they were made on, and would lose what a disk takes with it: export and delete them first ({})",
+            names.join(", ")
+        )))
+    }
+
+    /// Opens a disk that is to come, if there is nothing on it.
+    async fn open_new(&self, topology: &Topology, disk: PoolDisk) -> Result<Shard, StoreError> {
+        let PoolDisk { name, disk, .. } = disk;
+        let disk = disk.map_err(|why| refuse(format!("{name}: {why}")))?;
+        let id = pool_of(&disk).await;
+        if let Some(member) = topology.members().iter().find(|member| member.id == id) {
+            return Err(refuse(format!("{name} is a disk of the pool already ({}), or a copy of one", member.name)));
+        }
+        let options = self.0.options.of_one_disk(topology.members().len() + 1);
+        let index = self.0.index.of_disk(&id);
+        let (shard, report) = Shard::open(disk, index, self.0.env.clone(), options, self.0.read_ahead.clone()).await?;
+        let family = topology.layout().map(|layout| layout.family);
+        let known =
+            |bucket: &BucketId| topology.lead().is_ok_and(|lead| lead.core.registry.read().by_id.contains_key(bucket));
+        let status = shard.status();
+        // Buckets of this pool, and nothing in them: it was about to come into it before.
+        let nothing = status.objects == 0 && status.uploads == 0 && shard.core.registry.read().by_id.keys().all(known);
+        let holds = match shard.layout() {
+            Some(theirs) if Some(theirs.family) == family => Some("was taken out of this pool"),
+            Some(_) => Some("is a disk of another pool"),
+            None if !nothing || !report.recovery.damage.is_empty() => Some("holds a pool of its own"),
+            None => None,
+        };
+        match holds {
+            None => Ok(shard),
+            Some(what) => {
+                shard.close().await?;
+                Err(refuse(format!("{name} {what}: wipe it first if nothing on it is needed")))
+            }
+        }
+    }
+
+    async fn join_opened(
+        &self,
+        topology: &Arc<Topology>,
+        name: &str,
+        new: &Shard,
+        old: Option<usize>,
+    ) -> Result<(), StoreError> {
+        // Nobody makes a bucket meanwhile that the new disk does not learn of.
+        let _one = self.0.bucket_ops.lock().await;
+        self.agreeing(topology).await?;
+        let shards = topology.all()?;
+        let (first, shards_and_new) = match shards.first() {
+            Some(first) => (*first, shards.iter().copied().chain([new]).collect::<Vec<_>>()),
+            None => return Err(refuse("the pool has no disk".to_owned())),
+        };
+        let buckets: Vec<_> = first.core.registry.read().by_id.values().cloned().collect();
+        for bucket in buckets {
+            new.put_bucket(bucket.id, &buckets::meta(&bucket)).await?;
+        }
+        let _none = self.0.snapshot_ops.lock().await;
+        if old.is_some() {
+            self.no_snapshots()?;
+        }
+        let id: Id = new.core.pool;
+        let layout = match topology.layout() {
+            Some(layout) => layout.with_seat(new_seat(id, name)),
+            None => {
+                let only = &topology.members()[0];
+                let alone = Layout {
+                    family: new_family(&self.0.env),
+                    generation: 0,
+                    seats: vec![new_seat(only.id, &only.name)],
+                    homes: vec![0; SLOTS],
+                    goals: vec![0; SLOTS],
+                };
+                alone.with_seat(new_seat(id, name))
+            }
+        };
+        let seat = layout.seats.len() - 1;
+        let capacities = capacities(&shards_and_new);
+        let layout = plan_join(layout, seat, old, &capacities);
+        if let Some(old) = old {
+            has_room_on(&[new], shards[old], name)?;
+        }
+        let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
+        let members = topology.members().iter().cloned().chain([member]).collect();
+        self.commit_layout(Next { layout, members, first, last: Some(new) }, || ()).await
+    }
+
+    /// Starts the mover. The turn is its own from now on.
+    fn start(&self, turn: Turn<'_>, kind: MoveKind, disk: String) {
+        turn.hand_over();
+        let topology = self.topology();
+        let (mut slots_total, mut bytes_total) = (0, 0);
+        if let Some(layout) = topology.layout() {
+            slots_total = layout.slots_waiting() as u64;
+            for (seat, member) in topology.members().iter().enumerate() {
+                let Ok(shard) = &member.shard else { continue };
+                let own = layout.slots_of(seat).max(1) as u64;
+                let away = layout.homes.iter().zip(&layout.goals).filter(|(home, goal)| home != goal);
+                let away = away.filter(|(home, _)| usize::from(**home) == seat).count() as u64;
+                bytes_total += (u128::from(shard.status().object_bytes) * u128::from(away) / u128::from(own)) as u64;
+            }
+        }
+        self.0.moves.status.send_replace(Some(MoveStatus {
+            kind,
+            disk,
+            state: MoveState::Running,
+            step: String::new(),
+            slots_done: 0,
+            slots_total,
+            copied: 0,
+            copied_bytes: 0,
+            bytes_total,
+            bytes_s_max: self.0.moves.pace.bytes_s(),
+            swept: 0,
+            begun_ms: self.0.env.wall_ms(),
+            ended_ms: None,
+            unmovable: Vec::new(),
+            unmovable_total: 0,
+            error: None,
+        }));
+        let store = self.clone();
+        self.0.env.spawn("store-mover", async move { store.run_moves().await });
+    }
+}
+
+fn plan_join(mut layout: Layout, new: usize, old: Option<usize>, capacities: &[u64]) -> Layout {
+    match old {
+        Some(old) => layout.plan_leave(old, Some(new), capacities),
+        None => layout.plan_share(new, capacities),
+    }
+    layout
+}
+
+fn find(topology: &Topology, disk: &str) -> Result<usize, StoreError> {
+    let is = |member: &Arc<Member>| member.name == disk || uuid::Uuid::from_bytes(member.id).to_string() == disk;
+    topology.members().iter().position(is).ok_or_else(|| {
+        let names: Vec<&str> = topology.members().iter().map(|member| member.name.as_str()).collect();
+        refuse(format!("{disk} is not a disk of the pool; its disks: {}", names.join(", ")))
+    })
+}
+
+fn moving_already() -> StoreError {
+    refuse("keys are being moved between disks already: wait until that is done".to_owned())
+}
+
+fn unfinished() -> StoreError {
+    refuse("keys that were to be moved between disks are not all moved yet: resume that first".to_owned())
+}
+
+fn not_now(e: StoreError) -> StoreError {
+    refuse(format!("disks are added and taken out only while all disks of the pool are there and take writes: {e}"))
+}
+
+fn capacities(shards: &[&Shard]) -> Vec<u64> {
+    shards.iter().map(|shard| shard.core.capacity_bytes).collect()
+}
+
+/// Bytes that a disk has room for.
+fn free_bytes(shard: &Shard) -> u64 {
+    let log = shard.log().status();
+    log.extents.free.saturating_add(log.extents.growable).saturating_mul(log.extent_bytes)
+}
+
+fn live_bytes(shard: &Shard) -> u64 {
+    shard.log().usage().iter().map(|usage| usage.live_bytes).sum()
+}
+
+fn has_room(shards: &[&Shard], leaving: usize, name: &str) -> Result<(), StoreError> {
+    let others: Vec<&Shard> = shards.iter().enumerate().filter(|(seat, _)| *seat != leaving).map(|(_, s)| *s).collect();
+    has_room_on(&others, shards[leaving], name)
+}
+
+fn has_room_on(takers: &[&Shard], giver: &Shard, name: &str) -> Result<(), StoreError> {
+    let free = takers.iter().map(|shard| free_bytes(shard)).fold(0u64, u64::saturating_add);
+    let needed = live_bytes(giver);
+    // A twentieth for what goes on beside it.
+    if needed.saturating_add(needed / 20) <= free {
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes >> 20;
+    Err(refuse(format!(
+        "{name}: {} MiB are to be moved, and there is room for {} MiB: add a disk first, or delete something",
+        mib(needed),
+        mib(free)
+    )))
+}

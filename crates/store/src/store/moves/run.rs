@@ -1,0 +1,376 @@
+//! The mover: batch after batch, until every slot is at its goal.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+
+use super::commit::Next;
+use super::copy::{Copier, Trouble};
+use super::sweep::name_of;
+use super::{MoveState, Stop, UNMOVABLE_MAX, Unmovable};
+use crate::layout::{Layout, SLOTS};
+use crate::plan::Batch;
+use crate::shard::dirty::{Dirty, SlotSet, Thing};
+use crate::shard::{Shard, scan};
+use crate::store::Store;
+use crate::store::topology::Topology;
+use crate::{StoreError, StoreOptions, StoreSabotage};
+
+/// What may be copied while the gates are closed.
+const LAST_BYTES_MAX: u64 = 16 << 20;
+
+/// How many things.
+const LAST_THINGS_MAX: usize = 1000;
+
+/// So many rounds keep to the pace; those after them do not, or what is written faster than that would never be caught up with.
+const PACED_ROUNDS: u32 = 6;
+
+/// How long to wait before gates that could not be closed are tried again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// How long writers that are on their way have to leave a disk that leaves the pool.
+const LEAVE_WAIT: Duration = Duration::from_secs(60);
+
+/// Notes no more when it is dropped.
+struct Noting<'a>(&'a Dirty);
+
+impl Drop for Noting<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// One batch on its way.
+struct Passage {
+    batch: Batch,
+    copier: Copier,
+    /// Its slots that cannot be moved.
+    blocked: BTreeSet<usize>,
+}
+
+impl Passage {
+    fn slots(&self) -> Vec<usize> {
+        self.batch.slots.iter().copied().filter(|slot| !self.blocked.contains(slot)).collect()
+    }
+}
+
+impl Store {
+    /// Moves what is to be moved; returns when it ends, for whatever reason. The caller has the turn.
+    pub(super) async fn run_moves(&self) {
+        let ended = self.moves_to_end().await;
+        let now = self.0.env.wall_ms();
+        self.0.moves.update(|status| {
+            status.ended_ms = Some(now);
+            (status.state, status.error) = match &ended {
+                Ok(()) => (MoveState::Done, None),
+                Err(Stop::Stopping) => (MoveState::Stopped, None),
+                Err(Stop::Failed(why)) => (MoveState::Failed, Some(why.clone())),
+            };
+            status.step = String::new();
+            // Within, so that who sees the end may begin, and nobody's beginning is overwritten.
+            self.0.moves.end();
+        });
+        match ended {
+            Ok(()) => tracing::info!("all keys are where they belong"),
+            Err(Stop::Stopping) => tracing::info!("moving keys between disks is interrupted; the next start goes on"),
+            Err(Stop::Failed(why)) => tracing::error!(%why, "moving keys between disks could not be finished"),
+        }
+    }
+
+    fn step(&self, step: &str) {
+        self.0.moves.update(|status| status.step = step.to_owned());
+    }
+
+    fn check_stopping(&self) -> Result<(), Stop> {
+        if self.0.moves.is_stopping() { Err(Stop::Stopping) } else { Ok(()) }
+    }
+
+    async fn moves_to_end(&self) -> Result<(), Stop> {
+        let mut blocked = BTreeSet::new();
+        self.step("removing what earlier runs have left");
+        self.sweep_all().await?;
+        loop {
+            self.check_stopping()?;
+            let topology = self.topology();
+            let Some(layout) = topology.layout() else { return Ok(()) };
+            let shards = topology.all()?;
+            let Some(batch) =
+                layout.next_batch(&blocked, |from| self.slots_at_once(shards[from], layout.slots_of(from)))
+            else {
+                break;
+            };
+            let copier = Copier {
+                from: shards[batch.from].clone(),
+                to: shards[batch.to].clone(),
+                pace: Some(self.0.moves.pace.clone()),
+                env: self.0.env.clone(),
+                options: Arc::new(self.0.options.clone()),
+            };
+            drop(topology);
+            blocked.append(&mut self.move_batch(batch, copier).await?);
+        }
+        self.finish(&blocked).await
+    }
+
+    /// How many slots of a disk are moved at a time.
+    fn slots_at_once(&self, shard: &Shard, slots: usize) -> usize {
+        let bytes = shard.status().object_bytes.max(1);
+        let fit = u128::from(self.0.options.move_batch_bytes) * slots as u128 / u128::from(bytes);
+        (fit.min(SLOTS as u128 / 16) as usize).max(1)
+    }
+
+    /// Moves a batch; those of its slots that cannot be moved.
+    async fn move_batch(&self, batch: Batch, copier: Copier) -> Result<BTreeSet<usize>, Stop> {
+        let source = copier.from.clone();
+        let slots: SlotSet = batch.slots.iter().copied().collect();
+        if self.0.options.sabotage != StoreSabotage::ChangesLeftBehind {
+            source.core.dirty.start(slots, self.0.options.move_dirty_max.max(1));
+        }
+        let noting = Noting(&source.core.dirty);
+        let mut passage = Passage { batch, copier, blocked: BTreeSet::new() };
+        self.step("copying");
+        self.copy_slots(&mut passage, slots).await?;
+        let mut rounds = 0;
+        let quick = self.0.options.write_wait / 20;
+        loop {
+            self.check_stopping()?;
+            if passage.slots().is_empty() {
+                return Ok(passage.blocked);
+            }
+            let begun = self.0.env.now();
+            let changed = source.core.dirty.take();
+            let none = changed.is_empty();
+            if rounds == PACED_ROUNDS {
+                passage.copier.pace = None;
+            }
+            rounds += 1;
+            self.step("copying what has changed meanwhile");
+            self.copy_changed(&mut passage, changed).await?;
+            if none || self.0.env.now().saturating_sub(begun) < quick || rounds > PACED_ROUNDS {
+                if self.try_switch(&mut passage).await? {
+                    break;
+                }
+                self.0.env.sleep(AGAIN).await;
+            }
+        }
+        drop(noting);
+        let topology = self.topology();
+        self.step("removing what has moved");
+        self.all_agree(&topology)?;
+        if let Some(owned) = topology.owned(passage.batch.from) {
+            self.sweep(&source, owned).await?;
+        }
+        Ok(passage.blocked)
+    }
+
+    /// Copies everything of the batch, as it is while the index is read through.
+    async fn copy_slots(&self, passage: &mut Passage, slots: SlotSet) -> Result<(), Stop> {
+        let mut from = Some(scan::start());
+        while let Some(at) = from {
+            let core = passage.copier.from.core.clone();
+            let page = self.0.env.blocking(move || core.scan(&at, |slot| slots.contains(slot))).await;
+            let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
+            from = page.next;
+            let (uploads, objects): (Vec<_>, Vec<_>) =
+                page.things.into_iter().partition(|thing| matches!(thing, Thing::Upload { .. }));
+            self.copy_each(passage, objects).await?;
+            for thing in uploads {
+                let parts = parts_of(&passage.copier.from, &thing)?;
+                self.copy_each(passage, vec![thing]).await?;
+                self.copy_each(passage, parts).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies again what has changed: uploads before their parts.
+    async fn copy_changed(&self, passage: &mut Passage, changed: BTreeSet<Thing>) -> Result<(), Stop> {
+        let (uploads, rest): (Vec<_>, Vec<_>) =
+            changed.into_iter().partition(|thing| matches!(thing, Thing::Upload { .. }));
+        self.copy_each(passage, uploads).await?;
+        self.copy_each(passage, rest).await
+    }
+
+    /// Copies things, a few at a time. One that cannot be read keeps its slot where it is.
+    async fn copy_each(&self, passage: &mut Passage, things: Vec<Thing>) -> Result<(), Stop> {
+        let copier = passage.copier.clone();
+        let blocked = passage.blocked.clone();
+        let things = things.into_iter().filter(|thing| !blocked.contains(&thing.slot()));
+        let copies = stream::iter(things).map(|thing| {
+            let copier = &copier;
+            async move {
+                let copied = copier.copy(&thing).await;
+                (thing, copied)
+            }
+        });
+        let mut copies = copies.buffer_unordered(self.0.options.move_parallel.max(1));
+        let mut stopping = self.0.moves.stopping.subscribe();
+        loop {
+            // A copy that is cut off is garbage, and one of a large object takes long.
+            let copied = tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => return Err(Stop::Stopping),
+                copied = copies.next() => copied,
+            };
+            let Some((thing, copied)) = copied else { return Ok(()) };
+            match copied {
+                Ok(bytes) => self.0.moves.update(|status| {
+                    status.copied += 1;
+                    status.copied_bytes += bytes;
+                }),
+                Err(Trouble::Unreadable(e)) => {
+                    passage.blocked.insert(thing.slot());
+                    self.unmovable(&passage.copier.from, &thing, &e);
+                }
+                Err(Trouble::Failed(e)) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn unmovable(&self, shard: &Shard, thing: &Thing, e: &StoreError) {
+        let unmovable = Unmovable { name: name_of(shard, thing), why: e.to_string() };
+        tracing::error!(name = %unmovable.name, why = %unmovable.why, "it cannot be read, and so not be moved");
+        self.0.moves.update(|status| {
+            if status.unmovable.contains(&unmovable) {
+                return;
+            }
+            status.unmovable_total += 1;
+            if status.unmovable.len() < UNMOVABLE_MAX {
+                status.unmovable.push(unmovable);
+            }
+        });
+    }
+
+    /// Closes the gates of the batch, copies the rest, and makes the goal the home; whether that was done. If not, the gates are open again and
+    /// all is as it was.
+    async fn try_switch(&self, passage: &mut Passage) -> Result<bool, Stop> {
+        let StoreOptions { write_wait, .. } = self.0.options;
+        let slots = passage.slots();
+        self.step("switching");
+        let Some(closed) = self.0.gates.close(&slots, &self.0.env, write_wait / 4).await else { return Ok(false) };
+        let source = passage.copier.from.clone();
+        let core = &source.core;
+        // Those within have left; what a cancelled one of them has submitted may still be on its way.
+        match core.wait_applied(core.submitted.load(std::sync::atomic::Ordering::Acquire)).await {
+            Ok(()) => {}
+            Err(StoreError::Busy(_) | StoreError::Hangs) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+        let last = core.dirty.take();
+        let bytes: u64 = last.iter().map(|thing| passage.copier.size(thing)).sum();
+        if last.len() > LAST_THINGS_MAX || bytes > LAST_BYTES_MAX {
+            core.dirty.put_back(last);
+            return Ok(false);
+        }
+        let paced = passage.copier.pace.take();
+        let copied = {
+            let rest = async {
+                self.copy_changed(passage, last.clone()).await?;
+                if self.0.options.sabotage == StoreSabotage::EarlySwitch {
+                    return Ok(());
+                }
+                passage.copier.to.log().flush().await.map(drop).map_err(|e| Stop::from(StoreError::from(e)))
+            };
+            self.0.env.timeout(write_wait / 4, rest).await
+        };
+        passage.copier.pace = paced;
+        match copied {
+            // Something turned out to be unreadable: its slot stays.
+            Some(Ok(())) if passage.slots() == slots => {}
+            Some(Err(e)) => return Err(e),
+            _ => {
+                core.dirty.put_back(last);
+                return Ok(false);
+            }
+        }
+        let now = self.topology();
+        let layout = now.layout().ok_or_else(|| Stop::Failed("there is no layout".to_owned()))?.with_moved(&slots);
+        let disuse = now.disuse();
+        let next = Next { layout, members: now.members().to_vec(), first: &source, last: None };
+        drop(now);
+        let committed = self.commit_layout(next, || drop(closed)).await;
+        if committed.is_ok() {
+            self.0.moves.update(|status| status.slots_done += slots.len() as u64);
+            // Whoever looked something up at the old home is done with it.
+            disuse.await;
+        }
+        committed?;
+        Ok(true)
+    }
+
+    /// When everything is at its goal: the disks are clean, and those that leave are taken out.
+    async fn finish(&self, blocked: &BTreeSet<usize>) -> Result<(), Stop> {
+        self.step("removing what is left");
+        self.sweep_all().await?;
+        if !blocked.is_empty() {
+            let total = self.0.moves.status().map_or(0, |status| status.unmovable_total);
+            return Err(Stop::Failed(format!(
+                "{total} objects cannot be read and keep {} slots from moving: restore, overwrite or delete them, then \
+                 resume",
+                blocked.len()
+            )));
+        }
+        loop {
+            let topology = self.topology();
+            let Some(layout) = topology.layout() else { return Ok(()) };
+            let mut next = layout.next();
+            next.seats.iter_mut().for_each(|seat| seat.unclean = false);
+            let leaving = layout.seats.iter().position(|seat| seat.leaving && layout.seats.len() > 1);
+            if leaving.is_none() && !layout.has_work() {
+                return Ok(());
+            }
+            self.take_out(topology, next, leaving).await?;
+        }
+    }
+
+    /// Commits that the disks are clean, and that one has left.
+    async fn take_out(&self, topology: Arc<Topology>, next: Layout, leaving: Option<usize>) -> Result<(), Stop> {
+        // Nobody makes a bucket meanwhile that one disk learns of and the others do not.
+        let _one = self.0.bucket_ops.lock().await;
+        self.agreeing(&topology).await?;
+        let shards = topology.all()?;
+        let mut members = topology.members().to_vec();
+        let Some(seat) = leaving else {
+            let next = Next { layout: next, members, first: shards[0], last: None };
+            return Ok(self.commit_layout(next, || ()).await?);
+        };
+        self.step("taking the disk out");
+        members.remove(seat);
+        let mut layout = next.without_seat(seat);
+        layout.generation = next.generation;
+        let gone = shards[seat].clone();
+        let first = shards[usize::from(seat == 0)];
+        let disuse = topology.disuse();
+        self.commit_layout(Next { layout, members, first, last: Some(&gone) }, || ()).await?;
+        drop(shards);
+        drop(topology);
+        self.leave(gone, disuse).await;
+        Ok(())
+    }
+
+    /// Closes a disk that has left, when nobody uses it any more.
+    async fn leave(&self, gone: Shard, disuse: impl Future<Output = ()>) {
+        let env = &self.0.env;
+        let unused = async {
+            disuse.await;
+            // Writers go to where their key is at home with the next bytes that they get.
+            while gone.core.owners.any() {
+                env.sleep(AGAIN).await;
+            }
+        };
+        if env.timeout(LEAVE_WAIT, unused).await.is_none() {
+            tracing::warn!("uploads that began on the disk and have stood still since are cut off");
+        }
+        if let Err(e) = gone.close().await {
+            tracing::warn!(error = %e, "the disk that has left could not be closed cleanly");
+        }
+    }
+}
+
+fn parts_of(shard: &Shard, thing: &Thing) -> Result<Vec<Thing>, StoreError> {
+    let Thing::Upload { bucket, key, upload } = thing else { return Ok(Vec::new()) };
+    let part = |number| Thing::Part { bucket: *bucket, key: key.clone(), upload: *upload, number };
+    Ok(shard.core.part_numbers(upload)?.into_iter().map(part).collect())
+}

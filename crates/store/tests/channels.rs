@@ -1,0 +1,252 @@
+//! Channels: order, durability, what is kept, and what is said when something is not.
+#![allow(missing_docs, reason = "tests")]
+
+#[macro_use]
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Pool, put};
+use parking_lot::Mutex;
+use steadfast_log::Durability;
+use steadfast_store::{
+    ChannelHandle, ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published, Store,
+    StoreError,
+};
+
+const ALL: HistoryQuery = HistoryQuery { since: None, limit: usize::MAX, reverse: false };
+
+fn new(text: &str) -> NewPublication {
+    NewPublication {
+        body: Bytes::copy_from_slice(text.as_bytes()),
+        history_size: 1000,
+        history_ttl_ms: 3_600_000,
+        durability: Durability::Sync,
+    }
+}
+
+async fn publish(channel: &ChannelHandle, text: &str) -> Published {
+    channel.publish(new(text)).await.expect("published")
+}
+
+async fn texts(channel: &ChannelHandle, query: HistoryQuery) -> (Vec<String>, History) {
+    let history = channel.history(query).await.expect("read");
+    let text = |p: &Arc<Publication>| String::from_utf8(p.body.to_vec()).expect("text");
+    (history.publications.iter().map(text).collect(), history)
+}
+
+fn since(position: Position) -> HistoryQuery {
+    HistoryQuery { since: Some(position), ..ALL }
+}
+
+async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store {
+    store.close().await.expect("closed");
+    drop(store);
+    if rebuilt {
+        pool.delete_index();
+    }
+    pool.open().await
+}
+
+on_disks! {
+    async fn positions_and_histories_survive_a_restart_and_a_rebuild(disks) {
+        for lsm in [false, true] {
+            let (pool, mut store) = Pool::start_on(disks, lsm).await;
+            let mut at = Position::default();
+            for round in 0..3u64 {
+                for name in ["a", "a\0", "b"] {
+                    let channel = store.channel(name).expect("a channel");
+                    let before = channel.position();
+                    assert_eq!(before.offset, round * 2);
+                    for i in 1..=2 {
+                        let published = publish(&channel, &format!("{name} {round} {i}")).await;
+                        assert_eq!(published.position, Position { offset: before.offset + i, ..before });
+                        assert!(published.durable);
+                    }
+                    let (missed, history) = texts(&channel, since(before)).await;
+                    assert_eq!(missed, [format!("{name} {round} 1"), format!("{name} {round} 2")]);
+                    assert!(history.complete);
+                    at = history.position;
+                }
+                store = reopened(&pool, store, round == 1).await;
+            }
+            let channel = store.channel("b").expect("a channel");
+            assert_eq!(channel.position(), at, "the same epoch");
+            let (all, history) = texts(&channel, ALL).await;
+            assert_eq!((all.len(), history.complete), (6, true));
+            let (last, _) = texts(&channel, HistoryQuery { limit: 2, reverse: true, ..ALL }).await;
+            assert_eq!(last, ["b 2 2", "b 2 1"]);
+            let page = HistoryQuery { since: Some(Position { offset: 2, ..at }), limit: 2, reverse: false };
+            assert_eq!(texts(&channel, page).await.0, ["b 1 1", "b 1 2"]);
+            let back = HistoryQuery { since: Some(Position { offset: 3, ..at }), limit: 9, reverse: true };
+            assert_eq!(texts(&channel, back).await.0, ["b 0 2", "b 0 1"]);
+            let foreign = since(Position { epoch: at.epoch ^ 1, offset: 2 });
+            assert!(!texts(&channel, foreign).await.1.complete);
+            assert!(!texts(&channel, since(Position { offset: 7, ..at })).await.1.complete, "never published");
+            store.close().await.expect("closed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_who_subscribed_before_the_first_publication_goes_on_after_it() {
+    let (pool, store) = Pool::start(true).await;
+    let before = store.channel("c").expect("a channel").position();
+    let store = reopened(&pool, store, false).await;
+    let channel = store.channel("c").expect("a channel");
+    publish(&channel, "first").await;
+    let (missed, history) = texts(&channel, since(before)).await;
+    assert_eq!((missed, history.complete), (vec!["first".to_owned()], true));
+    assert_ne!(before.epoch, store.channel("d").expect("a channel").position().epoch);
+}
+
+#[tokio::test]
+async fn what_is_over_the_size_or_the_time_is_gone_and_said_to_be() {
+    for rebuilt in [false, true] {
+        let (pool, mut store) = Pool::start(true).await;
+        let mut channel = store.channel("c").expect("a channel");
+        for i in 1..=400 {
+            channel.publish(NewPublication { history_size: 300, ..new(&i.to_string()) }).await.expect("published");
+        }
+        for reopen in [false, true] {
+            if reopen {
+                drop(channel);
+                store = reopened(&pool, store, rebuilt).await;
+                channel = store.channel("c").expect("a channel");
+            }
+            let at = channel.position();
+            let (kept, _) = texts(&channel, ALL).await;
+            assert_eq!((kept.len(), &kept[0][..], &kept[299][..]), (300, "101", "400"));
+            assert!(texts(&channel, since(Position { offset: 100, ..at })).await.1.complete);
+            let (kept, history) = texts(&channel, since(Position { offset: 99, ..at })).await;
+            assert_eq!((kept.len(), history.complete), (300, false), "one is missing");
+        }
+        let at = channel.position();
+        channel.publish(NewPublication { history_ttl_ms: 0, ..new("over at once") }).await.expect("published");
+        let (kept, history) = texts(&channel, since(at)).await;
+        assert_eq!((kept.len(), history.complete, history.position.offset), (0, false, 401));
+        publish(&channel, "stays").await;
+        assert_eq!(texts(&channel, since(Position { offset: 401, ..at })).await.0, ["stays"]);
+    }
+}
+
+#[tokio::test]
+async fn a_channel_that_was_cleared_goes_on_from_its_position() {
+    let (pool, mut store) = Pool::start(true).await;
+    for rebuilt in [false, true] {
+        let channel = store.channel("c").expect("a channel");
+        channel.clear().await.expect("cleared");
+        publish(&channel, "one").await;
+        publish(&channel, "two").await;
+        let before = channel.position();
+        channel.clear().await.expect("cleared");
+        for reopen in [false, true] {
+            if reopen {
+                store = reopened(&pool, store, rebuilt).await;
+            }
+            let channel = store.channel("c").expect("a channel");
+            let (kept, history) = texts(&channel, ALL).await;
+            assert_eq!((kept.len(), history.position), (0, before));
+            assert!(texts(&channel, since(before)).await.1.complete, "nothing came after it");
+            let missed = since(Position { offset: before.offset - 1, ..before });
+            assert!(!texts(&channel, missed).await.1.complete);
+        }
+    }
+    let channel = store.channel("c").expect("a channel");
+    assert_eq!(publish(&channel, "three").await.position.offset, 5);
+    assert_eq!(texts(&channel, ALL).await.0, ["three"]);
+}
+
+/// Remembers what it was told.
+#[derive(Default)]
+struct Told(Mutex<Vec<(String, u64, String)>>);
+
+impl ChannelSink for Told {
+    fn published(&self, channel: &Arc<str>, _epoch: u32, publication: &Arc<Publication>) {
+        let text = String::from_utf8(publication.body.to_vec()).expect("text");
+        self.0.lock().push((channel.to_string(), publication.offset, text));
+    }
+}
+
+on_disks! {
+    async fn everyone_is_told_in_order_and_only_of_what_is_kept(disks) {
+        let (_pool, store) = Pool::start_on(disks, false).await;
+        let told = Arc::new(Told::default());
+        store.set_channel_sink(told.clone()).expect("the disk is there");
+        let publishers = (0..8).map(|publisher| {
+            let store = store.clone();
+            async move {
+                for i in 0..50 {
+                    let channel = store.channel(&format!("c{}", i % 3)).expect("a channel");
+                    let durability = if i % 5 == 0 { Durability::Async } else { Durability::Sync };
+                    let new = NewPublication { durability, ..new(&format!("{publisher} {i}")) };
+                    channel.publish(new).await.expect("published");
+                }
+            }
+        });
+        futures::future::join_all(publishers).await;
+        for name in ["c0", "c1", "c2"] {
+            let channel = store.channel(name).expect("a channel");
+            let (kept, _) = texts(&channel, ALL).await;
+            let told: Vec<_> = told.0.lock().iter().filter(|t| t.0 == name).cloned().collect();
+            assert!(told.iter().map(|t| t.1).eq(1..=told.len() as u64), "in order, each once");
+            assert!(told.iter().map(|t| &t.2).eq(&kept));
+        }
+        assert_eq!(told.0.lock().len(), 400);
+    }
+}
+
+#[tokio::test]
+async fn a_restart_after_asynchronous_publications_is_another_epoch() {
+    let (pool, store) = Pool::start(true).await;
+    let channel = store.channel("c").expect("a channel");
+    let first = channel.publish(NewPublication { durability: Durability::Async, ..new("1") }).await.expect("published");
+    assert!(first.durable, "the record that says so is flushed");
+    publish(&channel, "2").await;
+    let before = channel.position();
+    drop(channel);
+    let store = reopened(&pool, store, false).await;
+    let channel = store.channel("c").expect("a channel");
+    assert!(!texts(&channel, since(before)).await.1.complete, "later ones may have been lost");
+    assert_eq!(texts(&channel, ALL).await.0, ["1", "2"]);
+    let now = publish(&channel, "3").await.position;
+    assert_eq!((now.offset, now.epoch), (3, channel.position().epoch));
+    // Nothing asynchronous since: it stays.
+    drop(channel);
+    let store = reopened(&pool, store, true).await;
+    assert_eq!(store.channel("c").expect("a channel").position(), now);
+}
+
+#[tokio::test]
+async fn space_of_publications_that_are_over_comes_back() {
+    let (mut pool, store) = Pool::start(true).await;
+    store.close().await.expect("closed");
+    drop(store);
+    pool.options.log.compaction.interval = Duration::from_millis(20);
+    pool.options.checkpoint_log_bytes = 1 << 20;
+    let store = pool.open().await;
+    let channel = store.channel("c").expect("a channel");
+    let body = "x".repeat(50_000);
+    put(&store, "an object beside it", &[1; 100_000]).await;
+    while store.status().log.compaction.recycled < 10 {
+        channel.publish(NewPublication { history_size: 10, ..new(&body) }).await.expect("published");
+    }
+    assert_eq!(texts(&channel, ALL).await.0.len(), 10);
+    let at = channel.position();
+    drop(channel);
+    let store = reopened(&pool, store, true).await;
+    let channel = store.channel("c").expect("a channel");
+    assert_eq!(channel.position(), at);
+    assert_eq!(texts(&channel, ALL).await.0.len(), 10);
+}
+
+#[tokio::test]
+async fn a_name_has_a_bound() {
+    let (_pool, store) = Pool::start(false).await;
+    for name in [String::new(), "x".repeat(256)] {
+        assert!(matches!(store.channel(&name), Err(StoreError::TooLarge(_))));
+    }
+    assert!(store.channel(&"x".repeat(255)).is_ok());
+}

@@ -1,0 +1,134 @@
+"""Many sessions over kills of the server, and one session that does not read. The load generator holds the sessions."""
+
+import json
+import queue
+import subprocess
+import threading
+import time
+
+import pytest
+
+from harness.live import API_KEY, again, live_server
+from harness.server import binary
+
+HISTORY = {"history_ttl": "1h", "force_recovery": True}
+CONFIG = {
+    "client": {"insecure": True, "recovery_max_publication_limit": 100_000, "queue_max_size": 1 << 20},
+    "http_api": {"key": API_KEY},
+    "channel": {
+        "without_namespace": {"history_size": 100_000, **HISTORY},
+        "namespaces": [{"name": "short", "history_size": 10, **HISTORY}],
+    },
+}
+DEADLINE_S = 120
+
+
+@pytest.fixture
+def live(make_server, tmp_path):
+    return live_server(make_server, tmp_path, CONFIG)
+
+
+class Watch:
+    """Sessions on one channel and a publisher, which stay whatever becomes of the server."""
+
+    def __init__(self, server, sessions, encoding, rate):
+        self.process = subprocess.Popen(
+            [binary("steadfast-bench"), "live-watch", "--endpoint", f"127.0.0.1:{server.live_port}", "--api-key", API_KEY,
+             "--sessions", str(sessions), "--format", encoding, "--rate", str(rate),
+             "--patience", str(DEADLINE_S)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.lines, self.errors = queue.Queue(), []
+        self.readers = [threading.Thread(target=self.read_lines), threading.Thread(target=self.read_errors)]
+        for reader in self.readers:
+            reader.start()
+
+    def read_lines(self):
+        for line in self.process.stdout:
+            self.lines.put(json.loads(line))
+        self.lines.put(None)
+
+    def read_errors(self):
+        self.errors.extend(self.process.stderr)
+
+    def until(self, condition, what, deadline_s=DEADLINE_S):
+        """What it said when the condition came true."""
+        end = time.monotonic() + deadline_s
+        said = None
+        while True:
+            try:
+                said = self.lines.get(timeout=max(0, end - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"waited {deadline_s} s for {what}; the last was {said}") from None
+            assert said is not None, "".join(self.errors[-20:])
+            if condition(said):
+                return said
+
+    def stop(self):
+        """The report, when every session has all."""
+        self.process.stdin.write("stop\n")
+        self.process.stdin.flush()
+        last = None
+        while (said := self.lines.get(timeout=2 * DEADLINE_S)) is not None:
+            last = said
+        self.close()
+        assert self.process.returncode == 0, "".join(self.errors[-20:])
+        return last
+
+    def close(self):
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        for reader in self.readers:
+            reader.join()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("encoding", ["json", "protobuf"])
+def test_over_kills_every_session_gets_the_same_without_a_gap(live, encoding, request, rng):
+    sessions, kills, rate = (10_000, 10, 10) if request.config.getoption("--long") else (500, 3, 200)
+    watch = Watch(live, sessions, encoding, rate)
+    try:
+        said = {"acknowledged": 0}
+        for kill in range(kills):
+            # It may not have noticed the kill before yet: then it says still that all are there.
+            watch.until(lambda said: said["ready"] == sessions and said["reconnects"] >= sessions * kill, "all sessions")
+            enough = said["acknowledged"] + rng.randrange(1, 100)
+            said = watch.until(lambda said: said["acknowledged"] >= enough, "publications")
+            live.kill()
+            # At times it is killed again while sessions come back.
+            if rng.random() < 0.5:
+                again(live)
+                watch.until(lambda said: said["ready"] >= sessions * 0.1, "some sessions")
+                live.kill()
+            again(live)
+        watch.until(lambda now: now["ready"] == sessions and now["reconnects"] >= sessions * kills
+                    and now["acknowledged"] > said["acknowledged"], "all sessions again")
+        report = watch.stop()
+    finally:
+        if watch.process.poll() is None:
+            watch.process.kill()
+        watch.close()
+    print(report)
+    assert report["delivered_to_each"] >= report["acknowledged"] > 0
+    assert report["reconnects"] >= sessions * kills
+
+
+def test_a_session_that_does_not_read_is_ended_as_slow_and_costs_little(live, request):
+    sessions, seconds, rate = (500 if request.config.getoption("--long") else 100), 15, 20
+    done = subprocess.run(
+        [binary("steadfast-bench"), "live", "--measure", "slow", "--endpoint", f"127.0.0.1:{live.live_port}",
+         "--api-key", API_KEY, "--channel", "short:busy", "--sessions", str(sessions), "--size", "8192", "--rate", str(rate),
+         "--seconds", str(seconds), "--pid", str(live.pid)],
+        capture_output=True, text=True, timeout=DEADLINE_S + 2 * seconds, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    print(report)
+    # The socket is full, so the code (3008) may not reach it.
+    assert report["its_code"] in (3008, 0)
+    slow = {name: value for name, value in live.metrics().items() if "3008" in name and value}
+    assert list(slow.values()) == [1], slow
+    assert report["its_publications"] < seconds * rate
+    assert report["memory_growth_mib"] < 64
+    expected = seconds * rate * (sessions - 1)
+    assert report["all_read"]["deliveries"] == report["one_does_not"]["deliveries"] == expected
