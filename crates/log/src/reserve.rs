@@ -207,8 +207,9 @@ impl Room {
             // Compaction is copying into the last ones, and has counted on all that is left in them.
             return false;
         }
-        // The last part of the open commit extent is for those who make room.
-        let margin = if priority == Priority::Write && free == kept { self.extent_bytes / 8 } else { 0 };
+        // The last part of the open commit extent is for those who make room: for deletes, and after them for compaction, which would
+        // find no extent that fits into the last free one alone.
+        let margin = if priority != Priority::Compaction && free == kept { self.extent_bytes / 8 } else { 0 };
         let extents = counts.extents(need + margin, self.usable());
         let there_is = extents == 0 || extents + kept <= free;
         if there_is {

@@ -131,12 +131,16 @@ async fn brimful_and_back(size: usize) {
 /// Deletes are what gives room back, so there must be room for them, whatever the pool is filled with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletes_go_on_in_a_pool_packed_with_tiny_objects() {
-    brimful_and_back(500).await;
+    for size in [500, 1_200] {
+        brimful_and_back(size).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletes_go_on_in_a_pool_packed_with_small_objects() {
-    brimful_and_back(10_000).await;
+    for size in [2_500, 8_000, 10_000] {
+        brimful_and_back(size).await;
+    }
 }
 
 async fn overwrite(size: usize, keys: usize) {

@@ -155,6 +155,14 @@ struct Look {
     at: Duration,
 }
 
+/// An extent that was not emptied, and the bytes in it that would have to be copied.
+#[derive(Debug, Clone, Copy)]
+struct Postponed {
+    epoch: u64,
+    kind: ExtentKind,
+    live: u64,
+}
+
 /// How long chunks keep what was found of them while space is not low.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -165,8 +173,8 @@ struct Compactor {
     /// Emptied; to be recycled as soon as nobody has them pinned.
     emptied: BTreeMap<u32, u64>,
     not_worth: BTreeMap<u32, Look>,
-    /// Not emptied in this round, for want of room. Until something has been recycled, of its kind only what needs no room is tried.
-    postponed: BTreeMap<u32, (u64, ExtentKind)>,
+    /// Not emptied in this round, for want of room. Until something has been recycled, of its kind only what needs less is tried.
+    postponed: BTreeMap<u32, Postponed>,
     stuck: BTreeMap<u32, StuckExtent>,
 }
 
@@ -241,7 +249,8 @@ impl Compactor {
             }
             Err(Halt::Later) => {
                 // A full pool is won back from what is dead altogether, whatever scores higher but needs room to be copied.
-                self.postponed.insert(info.extent, (info.epoch, info.kind));
+                let live = info.live_bytes.max(0) as u64;
+                self.postponed.insert(info.extent, Postponed { epoch: info.epoch, kind: info.kind, live });
                 done = true;
             }
             Err(Halt::NotWorth) => {

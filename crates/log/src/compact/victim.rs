@@ -93,6 +93,12 @@ impl Compactor {
         live == 0 || dead * 100 >= used * dead_percent_min && dead > 0
     }
 
+    /// Whether in this round no more than `live` bytes of this kind found no room. Where chunks find none, records may: they need one
+    /// extent less.
+    fn no_room(&self, kind: ExtentKind, live: u64) -> bool {
+        live > 0 && self.postponed.values().any(|one| one.kind == kind && one.live <= live)
+    }
+
     /// The best extent to empty, if any is worth it.
     pub(super) fn choose(&mut self, pressure: Pressure) -> Option<ExtentInfo> {
         let shared = self.shared().clone();
@@ -111,9 +117,7 @@ impl Compactor {
                 continue;
             }
             let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
-            // Where chunks find no room, records may: they need one extent less.
-            let no_room = live > 0 && self.postponed.values().any(|(_, kind)| *kind == info.kind);
-            if no_room || self.postponed.get(&info.extent).is_some_and(|(epoch, _)| known(*epoch)) {
+            if self.postponed.get(&info.extent).is_some_and(|one| known(one.epoch)) || self.no_room(info.kind, live) {
                 continue;
             }
             // Chunks never get the last extent for so little: what points at them needs one.
@@ -136,7 +140,9 @@ impl Compactor {
                 waiting += 1;
                 continue;
             }
-            let score = score(live.min(used), used, next_epoch.saturating_sub(info.epoch));
+            // When nobody gets room, what gives most of it comes first, however young: it is also what fits into what is left.
+            let age = if pressure >= Pressure::Full { 0 } else { next_epoch.saturating_sub(info.epoch) };
+            let score = score(live.min(used), used, age);
             if best.as_ref().is_none_or(|(most, _)| score > *most) {
                 best = Some((score, info));
             }
