@@ -238,8 +238,8 @@ async fn a_disk_that_fails_takes_only_its_own_keys_to_read_only() {
     assert!(store.takes_writes());
 }
 
-/// Does something to buckets while one disk fails, then opens again without the fault.
-async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> (Store, OpenReport) {
+/// Does something to buckets while one disk fails, then opens again without the fault. The pool holds the directory of the index.
+async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> (Pool, Store, OpenReport) {
     let (pool, store) = Pool::start_on(3, lsm).await;
     store.close().await.expect("close");
     drop(store);
@@ -256,7 +256,8 @@ async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> 
     if rebuild {
         pool.delete_index();
     }
-    pool.open_with_report().await
+    let (store, report) = pool.open_with_report().await;
+    (pool, store, report)
 }
 
 fn names(store: &Store) -> Vec<String> {
@@ -267,7 +268,7 @@ fn names(store: &Store) -> Vec<String> {
 async fn a_bucket_that_was_being_made_is_there_or_not_everywhere() {
     for (failing, repaired) in [(0, 2), (1, 1), (2, 1)] {
         for rebuild in [false, true] {
-            let (store, report) = interrupted(failing, rebuild, rebuild, false).await;
+            let (_pool, store, report) = interrupted(failing, rebuild, rebuild, false).await;
             assert_eq!((names(&store), report.buckets_repaired), (vec![BUCKET.to_owned()], repaired));
             store.create_bucket("new", BucketSettings::default()).await.expect("can be made now");
             for n in 0..20 {
@@ -282,7 +283,7 @@ async fn a_bucket_that_was_being_deleted_is_there_or_not_everywhere() {
     // What the first disk does is what counts.
     for (failing, repaired) in [(0, 0), (1, 2), (2, 1)] {
         for rebuild in [false, true] {
-            let (store, report) = interrupted(failing, rebuild, rebuild, true).await;
+            let (_pool, store, report) = interrupted(failing, rebuild, rebuild, true).await;
             let left = if failing == 0 { vec![BUCKET.to_owned()] } else { Vec::new() };
             assert_eq!((names(&store), report.buckets_repaired), (left, repaired), "disk {failing}");
             if failing > 0 {
