@@ -1,0 +1,284 @@
+//! What a session's commands do.
+
+mod connect;
+mod subscribe;
+
+use std::sync::Arc;
+
+use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
+use steadfast_store::{HistoryQuery, Position};
+use uuid::Uuid;
+
+use crate::config::NamespaceOptions;
+use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
+use crate::outgoing::from_stored;
+use crate::partition::{Asked, Hub, SessionId, SubscriptionKind, ToSession, Who};
+use crate::protocol::Encoding;
+use crate::protocol::codes::{self, ClientError, Disconnected};
+use crate::protocol::message::{
+    ChannelRequest, Command, Empty, HistoryRequest, HistoryResult, PresenceResult, Publication, PublishRequest, Reply,
+};
+
+/// Why a command is not carried out.
+pub(crate) enum Refused {
+    /// The command is refused.
+    Error(ClientError),
+    /// The session ends.
+    End(Disconnected),
+}
+
+impl From<ClientError> for Refused {
+    fn from(e: ClientError) -> Self {
+        Self::Error(e)
+    }
+}
+
+/// The worker's view of the node.
+pub(crate) struct NodeHub(pub(crate) Arc<Node>);
+
+impl Hub for NodeHub {
+    fn carry_out(&self, session: SessionId, encoding: Encoding, who: Option<Arc<Who>>, commands: Vec<Asked>) {
+        let node = self.0.clone();
+        let quick = commands.iter().all(|asked| self.0.is_quick(&asked.command));
+        let mut task = Box::pin(async move {
+            node.carry_out(session, encoding, who, commands).await;
+            node.to(session, ToSession::Ready);
+        });
+        // Most commands wait for nothing: on the worker's own thread they cost no task and no change of threads.
+        if !quick || (&mut task).now_or_never().is_none() {
+            self.0.env.spawn("live command", task);
+        }
+    }
+
+    fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.0.came(who, channel, kind);
+    }
+
+    fn left(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.0.went(session, who, channel, kind);
+    }
+
+    fn gone(&self, session: SessionId, who: Option<&Arc<Who>>) {
+        if let Some(who) = who {
+            self.0.exit(session, who);
+        }
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.0.env.wall_ms()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+
+    fn delivered(&self) {
+        self.0.delivered();
+    }
+
+    fn tick(&self) {
+        self.0.forget_answers();
+    }
+}
+
+/// A session whose command is carried out.
+#[derive(Clone, Copy)]
+struct Caller<'a> {
+    session: SessionId,
+    encoding: Encoding,
+    who: &'a Arc<Who>,
+}
+
+impl Node {
+    /// Whether a command can begin on a worker's thread: no signature to verify, and nothing to look up on a disk.
+    fn is_quick(&self, command: &Command) -> bool {
+        if let Some(connect) = &command.connect {
+            connect.token.is_empty()
+        } else if let Some(subscribe) = &command.subscribe {
+            subscribe.token.is_empty() && self.is_in_use(&subscribe.channel)
+        } else if let Some(publish) = &command.publish {
+            self.is_in_use(&publish.channel)
+        } else {
+            command.unsubscribe.is_some() || command.ping.is_some()
+        }
+    }
+
+    fn refuse(&self, session: SessionId, id: u32, refused: Refused) {
+        match refused {
+            Refused::Error(error) => {
+                self.refusals.count(error.code);
+                let reply = Reply { id, error: Some(error.into()), ..Reply::default() };
+                self.to(session, ToSession::Reply(Box::new(reply)));
+            }
+            Refused::End(why) => self.to(session, ToSession::Disconnect(why)),
+        }
+    }
+
+    async fn carry_out(&self, session: SessionId, encoding: Encoding, who: Option<Arc<Who>>, commands: Vec<Asked>) {
+        let Some(who) = who else {
+            let first = commands.into_iter().next().map(|asked| asked.command);
+            let Some((id, Some(connect))) = first.map(|command| (command.id, command.connect)) else {
+                return self.refuse(session, 0, Refused::End(codes::BAD_PROTOCOL));
+            };
+            if let Err(refused) = self.connect(session, encoding, id, connect).await {
+                self.refuse(session, id, refused);
+            }
+            return;
+        };
+        let caller = Caller { session, encoding, who: &who };
+        // Several at a time are publications: each gets its place before the next, and the answers are waited for together.
+        let mut answers = FuturesOrdered::new();
+        for asked in commands {
+            let id = asked.command.id;
+            if asked.over_rate {
+                self.refuse(session, id, codes::TOO_MANY_REQUESTS.into());
+            } else if let Some(publish) = asked.command.publish {
+                match self.publish_command(caller, asked.subscribed.is_some(), publish).await {
+                    Ok(answer) => answers.push_back(async move { (id, answer.await) }),
+                    Err(error) => self.refuse(session, id, error.into()),
+                }
+            } else if let Err(refused) = self.other(caller, asked).await {
+                self.refuse(session, id, refused);
+            }
+        }
+        while let Some((id, answer)) = answers.next().await {
+            match answer {
+                Ok(_) => {
+                    let reply = Reply { id, publish: Some(Empty {}), ..Reply::default() };
+                    self.to(session, ToSession::Reply(Box::new(reply)));
+                }
+                Err(error) => self.refuse(session, id, error.into()),
+            }
+        }
+    }
+
+    async fn other(&self, caller: Caller<'_>, asked: Asked) -> Result<(), Refused> {
+        let (command, subscribed) = (asked.command, asked.subscribed);
+        let mut reply = Reply { id: command.id, ..Reply::default() };
+        if let Some(request) = command.subscribe {
+            return self.subscribe_command(caller, command.id, request, subscribed, asked.subscriptions).await;
+        } else if let Some(ChannelRequest { channel }) = command.unsubscribe {
+            reply.unsubscribe = Some(Empty {});
+            let told = ToSession::Unsubscribed(channel.into(), Some(Box::new(reply)));
+            self.to(caller.session, told);
+            return Ok(());
+        } else if let Some(request) = command.refresh {
+            return self.refresh(caller, reply, request);
+        } else if let Some(request) = command.sub_refresh {
+            return self.sub_refresh(caller, reply, request, subscribed);
+        } else if let Some(ChannelRequest { channel }) = command.presence {
+            let options = self.namespace(&channel)?;
+            self.may_ask(options.presence, options, caller, subscribed, Asks::Presence)?;
+            let limit = self.config.client.history_max_publication_limit.max(10_000);
+            reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
+        } else if let Some(ChannelRequest { channel }) = command.presence_stats {
+            let options = self.namespace(&channel)?;
+            self.may_ask(options.presence, options, caller, subscribed, Asks::Presence)?;
+            reply.presence_stats = Some(self.presence.stats(&channel));
+        } else if let Some(request) = command.history {
+            let options = self.namespace(&request.channel)?;
+            self.may_ask(options.has_history(), options, caller, subscribed, Asks::History)?;
+            reply.history = Some(self.history(&request).await?);
+        } else if command.ping.is_some() {
+            reply.ping = Some(Empty {});
+        } else if command.rpc.is_some() {
+            return Err(codes::METHOD_NOT_FOUND.into());
+        } else if command.send.is_some() {
+            return Err(codes::NOT_AVAILABLE.into());
+        } else {
+            return Err(Refused::End(codes::BAD_PROTOCOL));
+        }
+        self.to(caller.session, ToSession::Reply(Box::new(reply)));
+        Ok(())
+    }
+
+    async fn publish_command(
+        &self,
+        caller: Caller<'_>,
+        subscribed: bool,
+        request: PublishRequest,
+    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+        let options = self.namespace(&request.channel)?;
+        if request.data.is_empty() {
+            return Err(codes::BAD_REQUEST);
+        }
+        let allowed = self.config.client.insecure
+            || options.allow_publish_for_subscriber && subscribed
+            || options.allow_publish_for_client && !caller.who.user.is_empty()
+            || options.allow_publish_for_anonymous && caller.who.user.is_empty();
+        if !allowed {
+            return Err(codes::PERMISSION_DENIED);
+        }
+        let info = Some(caller.who.client_info(&[]));
+        let publication = Publication { data: request.data, info, ..Publication::default() };
+        self.submit(&request.channel, publication, false).await
+    }
+
+    fn may_ask(
+        &self,
+        there: bool,
+        options: &NamespaceOptions,
+        caller: Caller<'_>,
+        subscribed: Option<bool>,
+        what: Asks,
+    ) -> Result<(), ClientError> {
+        if !there {
+            return Err(codes::NOT_AVAILABLE);
+        }
+        let (client, anonymous, subscriber) = match what {
+            Asks::Presence => (
+                options.allow_presence_for_client,
+                options.allow_presence_for_anonymous,
+                options.allow_presence_for_subscriber,
+            ),
+            Asks::History => (
+                options.allow_history_for_client,
+                options.allow_history_for_anonymous,
+                options.allow_history_for_subscriber,
+            ),
+        };
+        let user = !caller.who.user.is_empty();
+        let allowed =
+            self.config.client.insecure || subscriber && subscribed.is_some() || client && user || anonymous && !user;
+        if allowed { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
+    }
+
+    /// What was published in a channel that keeps it.
+    ///
+    /// # Errors
+    /// Why it cannot be said.
+    pub(crate) async fn history(&self, request: &HistoryRequest) -> Result<HistoryResult, ClientError> {
+        let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let most = self.config.client.history_max_publication_limit;
+        let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
+        let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
+        let query = HistoryQuery { since, limit, reverse: request.reverse };
+        let history = self.handle(&request.channel)?.history(query).await.map_err(|e| refusal(&e))?;
+        let asked = request.since.as_ref().filter(|s| !s.epoch.is_empty());
+        if asked.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
+            return Err(codes::UNRECOVERABLE_POSITION);
+        }
+        let publications: Result<Vec<_>, _> = history.publications.iter().map(|p| from_stored(p)).collect();
+        Ok(HistoryResult {
+            publications: publications.map_err(|_| codes::INTERNAL)?,
+            epoch: epoch_text(history.position.epoch),
+            offset: history.position.offset,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Asks {
+    Presence,
+    History,
+}
+
+fn parse_epoch(text: &str) -> u32 {
+    u32::from_str_radix(text, 16).unwrap_or_default()
+}
+
+/// A session's name in a request.
+pub(crate) fn parse_client(text: &str) -> Option<Uuid> {
+    Uuid::parse_str(text).ok()
+}

@@ -1,0 +1,259 @@
+//! Subscriptions: who may have them, what they were missing, and how long they last.
+
+use std::sync::Arc;
+
+use steadfast_store::{HistoryQuery, Position};
+
+use super::{Caller, Refused, parse_epoch};
+use crate::answer::{Asked, SubscribeAnswer};
+use crate::auth::{SubscribeClaims, TokenError, ttl};
+use crate::config::NamespaceOptions;
+use crate::filter;
+use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
+use crate::outgoing::{Form, from_stored, in_form};
+use crate::partition::{SubscriptionKind, ToSession};
+use crate::protocol::codes;
+use crate::protocol::message::{Expiry, Reply, SubRefreshRequest, SubscribeRequest, SubscribeResult};
+
+/// A client that says this wants no subscription rather than one with a gap.
+const REJECT_UNRECOVERED: i64 = 2;
+
+/// A subscription that is made but for the last step: telling its session.
+pub(super) struct Made {
+    pub(super) channel: Arc<str>,
+    /// Up to here the answer tells.
+    pub(super) offset: u64,
+    pub(super) answer: Arc<SubscribeAnswer>,
+}
+
+impl Node {
+    /// Whether the session may subscribe; when the right to it ends, and what others are told.
+    fn may_subscribe(
+        &self,
+        caller: Caller<'_>,
+        options: &NamespaceOptions,
+        request: &SubscribeRequest,
+    ) -> Result<(Option<u32>, Vec<u8>), Refused> {
+        if !request.token.is_empty() {
+            return self.subscribe_token(caller, &request.channel, &request.token);
+        }
+        if self.config.client.insecure {
+            return Ok((None, Vec::new()));
+        }
+        let private = &self.config.channel.private_prefix;
+        let denied = Err(codes::PERMISSION_DENIED.into());
+        if !private.is_empty() && request.channel.starts_with(private.as_str()) {
+            return denied;
+        }
+        let user = &caller.who.user;
+        let named = self.config.names_user(&request.channel, user);
+        let allowed = match named {
+            Some(named) => named && options.allow_user_limited_channels,
+            None if user.is_empty() => options.allow_subscribe_for_anonymous,
+            None => options.allow_subscribe_for_client,
+        };
+        if allowed { Ok((None, Vec::new())) } else { denied }
+    }
+
+    fn subscribe_token(
+        &self,
+        caller: Caller<'_>,
+        channel: &str,
+        token: &str,
+    ) -> Result<(Option<u32>, Vec<u8>), Refused> {
+        let claims = self.verifier.verify::<SubscribeClaims>(token).map_err(|e| match e {
+            TokenError::Expired => codes::TOKEN_EXPIRED,
+            TokenError::Invalid(why) => {
+                tracing::info!(%why, %channel, "a subscription token is not valid");
+                codes::PERMISSION_DENIED
+            }
+        })?;
+        if claims.channel != channel || claims.sub != caller.who.user {
+            return Err(codes::PERMISSION_DENIED.into());
+        }
+        let lasts = ttl(claims.exp, claims.expire_at, self.env.wall_ms() / 1000);
+        Ok((lasts, claims.info.map(|info| info.get().as_bytes().to_vec()).unwrap_or_default()))
+    }
+
+    pub(super) async fn subscribe_command(
+        &self,
+        caller: Caller<'_>,
+        id: u32,
+        request: SubscribeRequest,
+        subscribed: Option<bool>,
+        subscriptions: usize,
+    ) -> Result<(), Refused> {
+        if request.channel.is_empty() {
+            return Err(Refused::End(codes::BAD_PROTOCOL));
+        }
+        let options = self.namespace(&request.channel)?;
+        if subscribed.is_some() {
+            return Err(codes::ALREADY_SUBSCRIBED.into());
+        }
+        if subscriptions >= self.config.client.channel_limit {
+            return Err(codes::LIMIT_EXCEEDED.into());
+        }
+        let (lasts, info) = self.may_subscribe(caller, options, &request)?;
+        if let Some(filter) = &request.tf {
+            if !options.allow_tags_filter {
+                return Err(codes::PERMISSION_DENIED.into());
+            }
+            if !filter::is_valid(filter) {
+                return Err(codes::BAD_REQUEST.into());
+            }
+        }
+        let mut kind = kind_of(options, &request, false);
+        kind.info = info;
+        kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
+        let Made { channel, offset, mut answer } = self.subscribe(caller, options, request, kind).await?;
+        if let Some(ttl) = lasts {
+            let result = SubscribeResult { expires: true, ttl, ..answer.result.clone() };
+            answer = Arc::new(SubscribeAnswer::new(result));
+        }
+        self.to(caller.session, ToSession::Subscribed { channel, offset, id, answer });
+        Ok(())
+    }
+
+    /// Makes a subscription but for the last step.
+    pub(super) async fn subscribe(
+        &self,
+        caller: Caller<'_>,
+        options: &NamespaceOptions,
+        request: SubscribeRequest,
+        kind: SubscriptionKind,
+    ) -> Result<Made, Refused> {
+        let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
+        let (positioned, delta) = (kind.positioned, kind.delta);
+        let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let channel = self.join(caller.session, &request.channel, options)?;
+        // In this order: what is published from here on is kept for the session, what was published before is in the store.
+        self.to(caller.session, ToSession::Subscribing(channel.clone(), Box::new(kind)));
+        let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
+        let told = self.recover(caller, &channel, options, &request, result).await;
+        match told {
+            Ok((offset, answer)) => Ok(Made { channel, offset, answer }),
+            Err(refused) => {
+                self.to(caller.session, ToSession::Unsubscribed(channel, None));
+                Err(refused)
+            }
+        }
+    }
+
+    /// What was missed, and where the subscription begins.
+    async fn recover(
+        &self,
+        caller: Caller<'_>,
+        channel: &Arc<str>,
+        options: &NamespaceOptions,
+        request: &SubscribeRequest,
+        mut result: SubscribeResult,
+    ) -> Result<(u64, Arc<SubscribeAnswer>), Refused> {
+        if !options.has_history() {
+            return Ok((0, Arc::new(SubscribeAnswer::new(result))));
+        }
+        let handle = self.handle(channel)?;
+        let mut position = handle.position();
+        let recovers = result.recoverable && request.recover;
+        let mut asked = Asked {
+            since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),
+            top: position,
+            encoding: caller.encoding,
+            delta: result.delta,
+            recoverable: result.recoverable,
+            positioned: result.positioned,
+        };
+        // Not with a filter, which each session may have of its own.
+        let shared = request.tf.is_none();
+        if shared && let Some(answer) = self.answer(channel, &asked) {
+            return Ok((position.offset, answer));
+        }
+        if result.recoverable && request.recover {
+            let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+            let cache = options.force_recovery_mode == "cache";
+            let limit = self.config.client.recovery_max_publication_limit;
+            // Nothing known yet is a position of any epoch: from the beginning.
+            let from_nothing = request.epoch.is_empty() && request.offset == 0;
+            let epoch = if from_nothing { position.epoch } else { parse_epoch(&request.epoch) };
+            let since = Position { epoch, offset: request.offset };
+            let query = if cache {
+                HistoryQuery { since: None, limit: 1, reverse: true }
+            } else {
+                HistoryQuery { since: Some(since), limit, reverse: false }
+            };
+            let history = handle.history(query).await.map_err(|e| refusal(&e))?;
+            position = history.position;
+            let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
+            result.was_recovering = true;
+            result.recovered = if cache {
+                !history.publications.is_empty() || position.offset == 0
+            } else {
+                history.complete && reaches == position.offset
+            };
+            if result.recovered {
+                // In cache mode, only what the client does not have.
+                let known = if cache && since.epoch == position.epoch { since.offset } else { 0 };
+                let missed = history.publications.iter().filter(|p| p.offset > known);
+                let missed: Result<Vec<_>, _> = missed.map(|stored| from_stored(stored)).collect();
+                result.publications = missed.map_err(|_| codes::INTERNAL)?;
+            } else if request.flag & REJECT_UNRECOVERED != 0 {
+                return Err(codes::UNRECOVERABLE_POSITION.into());
+            }
+            if let Some(filter) = &request.tf {
+                result.publications.retain(|publication| filter::matches(filter, &publication.tags));
+            }
+            if result.delta {
+                for publication in &mut result.publications {
+                    *publication = in_form(publication, caller.encoding, Form::Whole, None).ok_or(codes::INTERNAL)?;
+                }
+            }
+        }
+        if result.positioned {
+            result.epoch = epoch_text(position.epoch);
+            result.offset = position.offset;
+        }
+        // One that was not recovered may be refused, as its client asks.
+        let shared = shared && (result.recovered || !recovers);
+        let answer = Arc::new(SubscribeAnswer::new(result));
+        if shared {
+            asked.top = position;
+            self.keep_answer(channel, asked, &answer);
+        }
+        Ok((position.offset, answer))
+    }
+
+    pub(super) fn sub_refresh(
+        &self,
+        caller: Caller<'_>,
+        mut reply: Reply,
+        request: SubRefreshRequest,
+        subscribed: Option<bool>,
+    ) -> Result<(), Refused> {
+        if subscribed.is_none() {
+            return Err(codes::PERMISSION_DENIED.into());
+        }
+        let (lasts, _) = self.subscribe_token(caller, &request.channel, &request.token)?;
+        reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
+        let expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
+        let told = ToSession::SubRefreshed(request.channel.into(), expires_ms, Box::new(reply));
+        self.to(caller.session, told);
+        Ok(())
+    }
+}
+
+/// What a subscription will be like.
+pub(super) fn kind_of(options: &NamespaceOptions, request: &SubscribeRequest, server_side: bool) -> SubscriptionKind {
+    let history = options.has_history();
+    let recovers = options.force_recovery || options.allow_recovery && request.recoverable;
+    let positioned = options.force_positioning || options.allow_positioning && request.positioned;
+    SubscriptionKind {
+        positioned: history && (recovers || positioned),
+        join_leave: options.join_leave && (options.force_push_join_leave || request.join_leave),
+        announced: options.join_leave,
+        presence: options.presence,
+        delta: !request.delta.is_empty() && options.allowed_delta_types.contains(&request.delta),
+        server_side,
+        filter: request.tf.clone().map(Box::new),
+        expires_ms: None,
+        info: Vec::new(),
+    }
+}

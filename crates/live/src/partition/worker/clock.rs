@@ -1,0 +1,65 @@
+//! What time brings: pings, what they were not answered with, and the ends of sessions and subscriptions.
+
+use super::{Mark, Worker};
+use crate::protocol::codec::ping;
+use crate::protocol::codes;
+use crate::protocol::message::{Push, Reply, Unsubscribe};
+use crate::websocket;
+
+impl Worker {
+    pub(super) fn tick(&mut self) {
+        let (now, wall) = (self.hub.now_ms(), self.hub.wall_ms());
+        let turn = self.tick as usize % self.wheel.len();
+        self.tick += 1;
+        let queued = match self.inbox.counters.has_queues() {
+            true => self.sessions.iter().flatten().map(|session| session.waiting_bytes() as u64).sum(),
+            false => 0,
+        };
+        self.inbox.counters.set_queued(queued);
+        // Before the next pings: an answer to the last one is no answer to these.
+        while let Some(&(_, mark)) = self.pongs.front().filter(|(due, _)| *due <= now) {
+            self.pongs.pop_front();
+            if self.marked(mark).is_some_and(|session| session.pinged) {
+                self.end(mark.0, Some(codes::NO_PONG));
+            }
+        }
+        let mut marks = std::mem::take(&mut self.wheel[turn]);
+        marks.retain(|mark| self.ping(*mark, now, wall));
+        self.wheel[turn].append(&mut marks);
+        while let Some(&(_, mark)) = self.stale.front().filter(|(due, _)| *due <= now) {
+            self.stale.pop_front();
+            if self.marked(mark).is_some_and(|session| session.who.is_none()) {
+                self.end(mark.0, Some(codes::STALE));
+            }
+        }
+        self.hub.tick();
+        while self.lingering.front().is_some_and(|(due, _)| *due <= now) {
+            self.lingering.pop_front();
+        }
+    }
+
+    /// Whether the session is still there.
+    pub(super) fn ping(&mut self, mark: Mark, now: u64, wall: u64) -> bool {
+        let (slot, grace, sub_grace) = (mark.0, self.bounds.expired_ms, self.bounds.expired_sub_ms);
+        let Some(session) = self.marked(mark) else { return false };
+        let over = |ends: Option<u64>, grace: u64| ends.is_some_and(|ends| ends.saturating_add(grace) <= wall);
+        if over(session.expires_ms, grace) {
+            self.end(slot, Some(codes::SESSION_EXPIRED));
+            return false;
+        }
+        let expired = session.subscriptions.iter().find(|s| over(s.kind.expires_ms, sub_grace));
+        if let Some(channel) = expired.map(|s| s.channel.clone()) {
+            self.leave(slot, &channel);
+            let (code, reason) = codes::UNSUBSCRIBED_EXPIRED;
+            let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
+            let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
+            self.reply(slot, &Reply { push: Some(push), ..Reply::default() });
+        }
+        let Some(session) = self.marked(mark) else { return false };
+        session.pinged = true;
+        let frame = websocket::message(session.encoding, ping(session.encoding));
+        self.pongs.push_back((now + self.bounds.pong_ms, mark));
+        self.send(slot, &frame);
+        true
+    }
+}

@@ -1,0 +1,243 @@
+//! A worker: one thread that reads, delivers and writes for all sessions of its partition.
+
+mod clock;
+mod fanout;
+mod socket;
+mod told;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+
+use super::session::{Broken, Session};
+use super::subscriptions::Channels;
+use super::{Bounds, Event, Hub, Inbox, Opened, SessionId, ToSession};
+use crate::protocol::codes::{self, Disconnected};
+use crate::websocket;
+
+/// The inbox among the descriptors that are watched.
+const WAKE: u64 = u64::MAX;
+/// Bytes read at a time; one buffer for all sessions.
+const READ_BYTES: usize = 64 << 10;
+/// From look to look at what time has brought.
+const TICK_MS: u64 = 250;
+/// How long a socket that was closed waits for the client to close, milliseconds, and how many do.
+const LINGER_MS: u64 = 1000;
+const LINGERING_MAX: usize = 1024;
+
+/// Starts the worker of a partition on a thread of its own. It ends with [`Event::Stop`].
+///
+/// # Errors
+/// What the operating system says.
+pub fn start(
+    number: u16,
+    inbox: Arc<Inbox>,
+    hub: Arc<dyn Hub>,
+    bounds: Bounds,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, &inbox.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+    let slots = usize::try_from(bounds.ping_ms / TICK_MS).unwrap_or(1).max(1);
+    let worker = Worker {
+        number,
+        inbox,
+        hub,
+        bounds,
+        epoll,
+        sessions: Vec::new(),
+        generations: Vec::new(),
+        free: Vec::new(),
+        channels: Channels::default(),
+        dirty: Vec::new(),
+        wheel: vec![Vec::new(); slots],
+        tick: 0,
+        pongs: VecDeque::new(),
+        stale: VecDeque::new(),
+        lingering: VecDeque::new(),
+        stopping: false,
+    };
+    // Commands that are begun on the worker's thread may use the runtime's timers.
+    let runtime = tokio::runtime::Handle::try_current().ok();
+    std::thread::Builder::new().name(format!("live-{number}")).spawn(move || {
+        let _entered = runtime.as_ref().map(tokio::runtime::Handle::enter);
+        worker.run();
+    })
+}
+
+/// A session at a time: its place and generation.
+type Mark = (u32, u32);
+
+struct Worker {
+    number: u16,
+    inbox: Arc<Inbox>,
+    hub: Arc<dyn Hub>,
+    bounds: Bounds,
+    epoll: OwnedFd,
+    sessions: Vec<Option<Box<Session>>>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    channels: Channels,
+    /// Sessions with something to write.
+    dirty: Vec<u32>,
+    /// Whom to ping at which tick.
+    wheel: Vec<Vec<Mark>>,
+    tick: u64,
+    /// Who was pinged, and until when an answer may come.
+    pongs: VecDeque<(u64, Mark)>,
+    /// Who has not connected, and until when.
+    stale: VecDeque<(u64, Mark)>,
+    lingering: VecDeque<(u64, TcpStream)>,
+    stopping: bool,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut ready: Vec<epoll::Event> = Vec::with_capacity(1024);
+        let mut events = Vec::new();
+        let mut buffer = vec![0; READ_BYTES].into_boxed_slice();
+        let mut next_tick = self.hub.now_ms() + TICK_MS;
+        while !self.stopping {
+            let wait = next_tick.saturating_sub(self.hub.now_ms());
+            let wait = Timespec { tv_sec: (wait / 1000) as i64, tv_nsec: (wait % 1000 * 1_000_000) as i64 };
+            ready.clear();
+            // Interrupted by a signal: nothing is ready.
+            let _ = epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&wait));
+            for event in &ready {
+                let (data, flags) = (event.data.u64(), event.flags);
+                if data != WAKE {
+                    self.ready(data as u32, flags, &mut buffer);
+                }
+            }
+            self.inbox.take(&mut events);
+            // Several publications at once are written together; a single one at once.
+            let alone = events.len() == 1;
+            for event in events.drain(..) {
+                self.event(event, alone);
+            }
+            self.write_dirty();
+            if self.hub.now_ms() >= next_tick {
+                next_tick = self.hub.now_ms() + TICK_MS;
+                self.tick();
+            }
+        }
+        for slot in 0..self.sessions.len() as u32 {
+            self.end(slot, Some(codes::SHUTDOWN));
+        }
+    }
+
+    fn event(&mut self, event: Event, alone: bool) {
+        match event {
+            Event::Open(opened) => self.open(*opened),
+            Event::Publication(outgoing) => {
+                self.publication(&outgoing, alone);
+                self.inbox.done(&outgoing);
+                self.hub.delivered();
+            }
+            Event::Push(push) => self.push(&push),
+            Event::To(id, what) => {
+                let generation = self.generations.get(id.slot as usize);
+                if generation == Some(&id.generation) && self.sessions[id.slot as usize].is_some() {
+                    self.told(id.slot, what);
+                } else {
+                    self.too_late(id, what);
+                }
+            }
+            Event::Stop => self.stopping = true,
+        }
+    }
+
+    /// A session has ended while a command of it was carried out: what that took is given back.
+    fn too_late(&self, id: SessionId, what: ToSession) {
+        match what {
+            ToSession::Connected { who, .. } => self.hub.gone(id, Some(&who)),
+            ToSession::Subscribing(channel, kind) => self.hub.left(id, None, &channel, &kind),
+            _ => {}
+        }
+    }
+
+    pub(super) fn id(&self, slot: u32) -> SessionId {
+        SessionId { partition: self.number, slot, generation: self.generations[slot as usize] }
+    }
+
+    pub(super) fn session(&mut self, slot: u32) -> Option<&mut Session> {
+        self.sessions.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    pub(super) fn marked(&mut self, (slot, generation): Mark) -> Option<&mut Session> {
+        self.session(slot).filter(|session| session.generation == generation)
+    }
+
+    fn open(&mut self, mut opened: Opened) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.generations.push(0);
+            self.sessions.len() as u32 - 1
+        });
+        let generation = self.generations[slot as usize];
+        let mut leftover = std::mem::take(&mut opened.leftover);
+        let session = Box::new(Session::new(opened, generation));
+        let data = epoll::EventData::new_u64(u64::from(slot));
+        if let Err(error) = epoll::add(&self.epoll, &session.socket, data, epoll::EventFlags::IN) {
+            tracing::warn!(%error, "a session cannot be watched");
+            self.free.push(slot);
+            return;
+        }
+        self.inbox.sessions.fetch_add(1, Relaxed);
+        self.inbox.counters.opened(session.encoding, session.transport);
+        self.sessions[slot as usize] = Some(session);
+        self.stale.push_back((self.hub.now_ms() + self.bounds.stale_ms, (slot, generation)));
+        if !leftover.is_empty() {
+            self.read(slot, &mut leftover);
+        }
+    }
+
+    /// Ends a session; with a reason, if the client is to know it.
+    pub(super) fn end(&mut self, slot: u32, why: Option<Disconnected>) {
+        while let Some(removed) = self.channels.remove(&mut self.sessions, slot, 0) {
+            self.inbox.counters.unsubscribed();
+            let id = self.id(slot);
+            let who = self.sessions[slot as usize].as_ref().and_then(|session| session.who.clone());
+            self.hub.left(id, who.as_ref(), &removed.channel, &removed.kind);
+        }
+        let id = self.generations.get(slot as usize).map(|_| self.id(slot));
+        let Some(mut session) = self.sessions.get_mut(slot as usize).and_then(Option::take) else { return };
+        if let Some(why) = why {
+            let frame = websocket::close(why.code, why.reason);
+            let _ = session.keep(frame, usize::MAX).and_then(|()| session.flush());
+        }
+        // Whatever this says, the descriptor is closed soon.
+        let _ = epoll::delete(&self.epoll, &session.socket);
+        let _ = session.socket.shutdown(Shutdown::Write);
+        if let Some(id) = id {
+            self.hub.gone(id, session.who.as_ref());
+        }
+        self.inbox.sessions.fetch_sub(1, Relaxed);
+        self.inbox.counters.ended(session.encoding, session.transport, why.map_or(0, |why| why.code));
+        if session.watched.writable {
+            self.inbox.counters.queues(false);
+        }
+        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
+        self.free.push(slot);
+        // Closed with unread bytes, the kernel would take back what was just written.
+        self.lingering.push_back((self.hub.now_ms() + LINGER_MS, session.socket));
+        if self.lingering.len() > LINGERING_MAX {
+            self.lingering.pop_front();
+        }
+    }
+
+    pub(super) fn broken(&mut self, slot: u32, broken: Broken) {
+        self.end(
+            slot,
+            match broken {
+                Broken::Slow => Some(codes::SLOW),
+                Broken::Socket => None,
+            },
+        );
+    }
+}

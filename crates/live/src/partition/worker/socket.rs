@@ -1,0 +1,206 @@
+//! What comes from the sockets, and what goes to them.
+
+use std::collections::VecDeque;
+use std::io::Read;
+
+use rustix::event::epoll;
+
+use super::Worker;
+use crate::partition::Asked;
+use crate::partition::session::{Broken, Watched, would_block};
+use crate::protocol::codec::{decode_commands, encode_reply};
+use crate::protocol::codes::{self, Disconnected};
+use crate::protocol::message::{Command, Reply};
+use crate::websocket::{self, Incoming};
+
+/// Commands of a session that wait; at this many nothing is read from it.
+const COMMANDS_MAX: usize = 128;
+/// Commands in one frame.
+const FRAME_COMMANDS_MAX: usize = 1024;
+/// Publish commands of a session that are carried out together.
+const TOGETHER: usize = 64;
+
+impl Worker {
+    pub(super) fn ready(&mut self, slot: u32, flags: epoll::EventFlags, buffer: &mut [u8]) {
+        if flags.contains(epoll::EventFlags::OUT) {
+            self.flush(slot);
+        }
+        if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            return;
+        }
+        // What more there is comes up at the next look, after others had their turn.
+        for _ in 0..4 {
+            let Some(session) = self.session(slot).filter(|session| session.watched.readable) else { return };
+            match (&session.socket).read(buffer) {
+                Ok(0) => return self.end(slot, None),
+                Ok(len) => {
+                    self.read(slot, &mut buffer[..len]);
+                    if len < buffer.len() {
+                        return;
+                    }
+                }
+                Err(e) if would_block(&e) => return,
+                Err(_) => return self.end(slot, None),
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, slot: u32, bytes: &mut [u8]) {
+        let max = self.bounds.message_bytes_max;
+        let Some(session) = self.session(slot) else { return };
+        let mut arrived = Vec::new();
+        let mut reader = std::mem::take(&mut session.reader);
+        let fed = reader.feed(bytes, max, |incoming| {
+            let goes_on = incoming != Incoming::Close;
+            arrived.push(incoming);
+            goes_on
+        });
+        session.reader = reader;
+        session.pinged = false;
+        for incoming in arrived {
+            match incoming {
+                Incoming::Message(message) => self.message(slot, &message),
+                Incoming::Ping(payload) => self.send(slot, &websocket::pong(&payload)),
+                Incoming::Close => return self.end(slot, Some(codes::CONNECTION_CLOSED)),
+            }
+        }
+        if let Err(violation) = fed {
+            let reason = "the frame is not one that the server takes";
+            self.end(slot, Some(Disconnected { code: violation.code(), reason }));
+        }
+    }
+
+    pub(super) fn message(&mut self, slot: u32, message: &[u8]) {
+        let Some(session) = self.session(slot) else { return };
+        let Ok(commands) = decode_commands(session.encoding, message, FRAME_COMMANDS_MAX) else {
+            return self.end(slot, Some(codes::BAD_PROTOCOL));
+        };
+        for command in commands {
+            // A pong.
+            if command == Command::default() {
+                continue;
+            }
+            // Connecting comes first, and once.
+            let begins = session.who.is_none() && !session.busy && session.commands.is_empty();
+            if begins != command.connect.is_some() || command.id == 0 && command.send.is_none() {
+                return self.end(slot, Some(codes::BAD_PROTOCOL));
+            }
+            session.commands.push_back(Asked { command, subscribed: None, subscriptions: 0, over_rate: false });
+        }
+        self.next_commands(slot);
+    }
+
+    /// Has the next commands carried out, if none are.
+    pub(super) fn next_commands(&mut self, slot: u32) {
+        let (id, now, rate) = (self.id(slot), self.hub.now_ms(), self.bounds.publish_rate);
+        let Some(session) = self.session(slot) else { return };
+        if !session.busy && !session.commands.is_empty() {
+            let publishes = session.commands.iter().take_while(|asked| asked.command.publish.is_some()).count();
+            let count = publishes.clamp(1, TOGETHER);
+            let mut asked: Vec<Asked> = session.commands.drain(..count).collect();
+            if session.commands.is_empty() {
+                session.commands = VecDeque::new();
+            }
+            for asked in &mut asked {
+                asked.subscriptions = session.subscriptions.len();
+                asked.over_rate = asked.command.publish.is_some() && !session.may_publish(now, rate);
+                let channel = channel_of(&asked.command);
+                let found = session.subscriptions.iter().find(|s| channel == Some(&*s.channel));
+                asked.subscribed = found.map(|subscription| subscription.kind.server_side);
+            }
+            session.busy = true;
+            let (encoding, who) = (session.encoding, session.who.clone());
+            self.hub.carry_out(id, encoding, who, asked);
+        }
+        self.watch(slot);
+    }
+
+    /// Watches the socket for what there is to do with it.
+    pub(super) fn watch(&mut self, slot: u32) {
+        let Some(session) = self.sessions.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
+        let wanted = Watched { readable: session.commands.len() < COMMANDS_MAX, writable: session.is_waiting() };
+        if wanted == session.watched {
+            return;
+        }
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, wanted.readable);
+        flags.set(epoll::EventFlags::OUT, wanted.writable);
+        match epoll::modify(&self.epoll, &session.socket, epoll::EventData::new_u64(u64::from(slot)), flags) {
+            Ok(()) => {
+                if wanted.writable != session.watched.writable {
+                    self.inbox.counters.queues(wanted.writable);
+                }
+                session.watched = wanted;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a session cannot be watched");
+                self.end(slot, Some(codes::SERVER_ERROR));
+            }
+        }
+    }
+
+    // What goes to the socket.
+
+    pub(super) fn send(&mut self, slot: u32, frame: &bytes::Bytes) {
+        let max = self.bounds.queue_bytes_max;
+        let Some(session) = self.session(slot) else { return };
+        match session.send(frame, max) {
+            Ok(()) => self.watch(slot),
+            Err(broken) => self.broken(slot, broken),
+        }
+    }
+
+    /// Writes a frame in two parts, of which the second may be shared with others.
+    pub(super) fn send_both(&mut self, slot: u32, head: bytes::Bytes, rest: bytes::Bytes) {
+        let max = self.bounds.queue_bytes_max;
+        let Some(session) = self.session(slot) else { return };
+        let sent = session.keep(head, usize::MAX).and_then(|()| session.keep(rest, usize::MAX));
+        let sent = sent.and_then(|()| session.flush());
+        match sent {
+            Ok(()) if session.waiting_bytes() <= max => self.watch(slot),
+            Ok(()) => self.broken(slot, Broken::Slow),
+            Err(broken) => self.broken(slot, broken),
+        }
+    }
+
+    pub(super) fn reply(&mut self, slot: u32, reply: &Reply) {
+        let Some(session) = self.session(slot) else { return };
+        let encoding = session.encoding;
+        let mut payload = Vec::new();
+        match encode_reply(encoding, reply, &mut payload) {
+            Ok(()) => self.send(slot, &websocket::message(encoding, &payload)),
+            Err(_) => self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL)),
+        }
+    }
+
+    pub(super) fn flush(&mut self, slot: u32) {
+        let Some(session) = self.session(slot) else { return };
+        match session.flush() {
+            Ok(()) => self.watch(slot),
+            Err(broken) => self.broken(slot, broken),
+        }
+    }
+
+    pub(super) fn write_dirty(&mut self) {
+        for slot in std::mem::take(&mut self.dirty) {
+            if let Some(session) = self.session(slot) {
+                session.dirty = false;
+                self.flush(slot);
+            }
+        }
+    }
+}
+
+/// The channel that a command is about.
+fn channel_of(command: &Command) -> Option<&str> {
+    command
+        .subscribe
+        .as_ref()
+        .map(|r| &*r.channel)
+        .or_else(|| command.unsubscribe.as_ref().map(|r| &*r.channel))
+        .or_else(|| command.publish.as_ref().map(|r| &*r.channel))
+        .or_else(|| command.presence.as_ref().map(|r| &*r.channel))
+        .or_else(|| command.presence_stats.as_ref().map(|r| &*r.channel))
+        .or_else(|| command.history.as_ref().map(|r| &*r.channel))
+        .or_else(|| command.sub_refresh.as_ref().map(|r| &*r.channel))
+}
