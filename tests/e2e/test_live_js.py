@@ -24,9 +24,7 @@ def live(make_server, tmp_path):
 
 @pytest.fixture(params=["node", "chromium"])
 def driver(request, live):
-    reason = js.node_missing()
-    if not reason and request.param == "chromium" and not js.chromium():
-        reason = "no Chromium: install Debian's chromium, or name one in CHROMIUM"
+    reason = js.chromium_missing() if request.param == "chromium" else js.node_missing()
     if reason:
         pytest.skip(reason)
     # A page of the server's own origin.

@@ -25,6 +25,11 @@ def node_missing():
     return None
 
 
+def chromium_missing():
+    """Why there are no tests in Chromium; `None` when there are."""
+    return node_missing() or (None if chromium() else "no Chromium: install Debian's chromium, or name one in CHROMIUM")
+
+
 def chromium():
     """Where Chromium is; `None` when there is none."""
     return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -34,8 +39,10 @@ class Driver:
     """A process that has sessions: see js/drive.mjs."""
 
     def __init__(self, browser_url=None):
-        arguments = ["--browser", chromium(), browser_url] if browser_url else []
-        self.process = subprocess.Popen(["node", str(HERE / "drive.mjs"), *arguments], stdin=subprocess.PIPE,
+        self._start("drive.mjs", *(["--browser", chromium(), browser_url] if browser_url else []))
+
+    def _start(self, script, *arguments):
+        self.process = subprocess.Popen(["node", str(HERE / script), *arguments], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.answers, self.events, self.errors = {}, {}, []
         self.changed = threading.Condition()
@@ -96,3 +103,10 @@ class Driver:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(20)
+
+
+class Pages(Driver):
+    """A process that has pages, in browsers that share nothing: see js/pages.mjs."""
+
+    def __init__(self):
+        self._start("pages.mjs", chromium())

@@ -37,6 +37,7 @@ class Server:
         # Many servers run side by side: the live door, which is on by default, only where a test asks for it.
         self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, "live.listen": "", **(settings or {})}
         self.wrapper, self.args = list(wrapper), list(args)
+        self.s3_listen = "127.0.0.1:0"
         self.log_path = pathlib.Path(f"{self.data}.log")
         self.process = None
         self.starts = 0
@@ -53,7 +54,7 @@ class Server:
         return env
 
     def start(self, deadline_s=60, wait_ready=True):
-        command = [*self.wrapper, binary(), "serve", "--data", str(self.data), "--s3-listen", "127.0.0.1:0",
+        command = [*self.wrapper, binary(), "serve", "--data", str(self.data), "--s3-listen", self.s3_listen,
                    "--admin-listen", "127.0.0.1:0", *self.args]
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = self.log_path.stat().st_size if self.log_path.exists() else 0

@@ -9,6 +9,7 @@ import {createRequire} from 'node:module';
 import {tmpdir} from 'node:os';
 import {join} from 'node:path';
 import {createInterface} from 'node:readline';
+import {ARGUMENTS} from './browser.mjs';
 
 const require = createRequire(import.meta.url);
 const say = (value) => process.stdout.write(JSON.stringify(value) + '\n');
@@ -39,8 +40,7 @@ async function inBrowser(executablePath, url) {
     executablePath,
     headless: true,
     timeout: 60000,
-    args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-      '--disable-component-update', '--disable-sync'],
+    args: ARGUMENTS,
   });
   const page = await context.newPage();
   page.on('pageerror', (error) => say({event: 'page error', message: String(error)}));

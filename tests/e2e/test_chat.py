@@ -1,0 +1,202 @@
+"""The example chat: its page in two browsers, its back end, and a server that is killed meanwhile."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+
+import pytest
+
+from harness import js, sign
+from harness.live import again
+from harness.server import ROOT
+
+CHAT = ROOT / "examples" / "chat"
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def chat(make_server, tmp_path):
+    """The server with the example's configuration, and the example's back end; the page's address."""
+    # A port that nobody else gets, and that the back end can listen on: the configuration must name it before it does.
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
+    config = tmp_path / "steadfast.toml"
+    config.write_text((CHAT / "steadfast.toml").read_text().replace(":8080", f":{port}"))
+    server = make_server(args=["--live-listen", "127.0.0.1:0", "--config", str(config)])
+    back_end = subprocess.Popen(
+        [sys.executable, str(CHAT / "chat.py"), "--port", str(port), "--config", str(config), "--s3", server.endpoint,
+         "--live", f"ws://127.0.0.1:{server.live_port}/connection/websocket",
+         "--sdk", str(js.HERE / "node_modules" / "centrifuge" / "dist" / "centrifuge.js")],
+        env={**os.environ, "STEADFAST_ACCESS_KEY": sign.ACCESS, "STEADFAST_SECRET_KEY": sign.SECRET},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        server.page = re.fullmatch(r"chat: (http://\S+)\n", back_end.stdout.readline())[1]
+        yield server
+    finally:
+        back_end.kill()
+        back_end.wait(DEADLINE_S)
+        back_end.stdout.close()
+        reserved.close()
+
+
+@pytest.fixture
+def pages():
+    reason = js.chromium_missing()
+    if reason:
+        pytest.skip(reason)
+    with contextlib.closing(js.Pages()) as pages:
+        yield pages
+
+
+def picture(path, width=240, height=120):
+    """A PNG of one colour."""
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\x2f\x6f\xde" * width) * height
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+                     + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b""))
+    return path
+
+
+def wait_shown(pages, name, expression, wanted):
+    """Waits until an expression is so in somebody's page."""
+    try:
+        pages.call(name, "wait", condition=f"JSON.stringify({expression}) === JSON.stringify({json.dumps(wanted)})")
+    except AssertionError as error:
+        raise AssertionError(f"{name} sees {pages.call(name, 'evaluate', expression=expression)}, not {wanted}: "
+                             f"{pages.events}") from error
+
+
+def wait_state(pages, name, wanted):
+    wait_shown(pages, name, "document.querySelector('#state').textContent", wanted)
+
+
+def wait_people(pages, name, wanted):
+    wait_shown(pages, name, "[...document.querySelectorAll('#people li')].map((one) => one.textContent)", wanted)
+
+
+def wait_texts(pages, name, wanted):
+    """Waits until these messages, and no others, are shown, in this order, and as sent; of images their names, once they are loaded."""
+    wait_shown(pages, name, """[...document.querySelectorAll('.message')].map((one) => {
+        const image = one.querySelector('img');
+        const text = [...one.childNodes].filter((child) => child.nodeType === 3).map((child) => child.data).join('');
+        const shown = image?.naturalWidth === 240 ? image.alt : image ? 'not loaded' : text;
+        return (one.classList.contains('waiting') ? 'waiting: ' : one.querySelector('b').textContent + ': ') + shown;
+    })""", wanted)
+
+
+def joined(pages, chat, name):
+    pages.call(name, "open", url=chat.page)
+    pages.call(name, "fill", selector="#join input", text=name)
+    pages.call(name, "press", selector="#join input", key="Enter")
+    wait_state(pages, name, "connected")
+
+
+def says(pages, name, text):
+    pages.call(name, "fill", selector="#say [name=text]", text=text)
+    pages.call(name, "press", selector="#say [name=text]", key="Enter")
+
+
+def both_see(pages, texts):
+    for name in ("ann", "bob"):
+        wait_texts(pages, name, texts)
+        wait_people(pages, name, ["ann", "bob"])
+
+
+def test_two_browsers_chat_and_a_crash_loses_nothing(pages, chat, tmp_path):
+    joined(pages, chat, "ann")
+    says(pages, "ann", "is anybody here?")
+    texts = ["ann: is anybody here?"]
+    wait_texts(pages, "ann", texts)
+    wait_people(pages, "ann", ["ann"])
+    # Who comes later finds it.
+    joined(pages, chat, "bob")
+    both_see(pages, texts)
+    says(pages, "bob", "me & <b>é</b>")
+    texts.append("bob: me & <b>é</b>")
+    both_see(pages, texts)
+    pages.call("ann", "attach", selector="#say [type=file]", path=str(picture(tmp_path / "my cat.png")))
+    texts.append("ann: my_cat.png")
+    both_see(pages, texts)
+    # Rooms are apart, and what is new in another one shows.
+    pages.call("ann", "fill", selector="#new input", text="garden")
+    pages.call("ann", "press", selector="#new input", key="Enter")
+    wait_people(pages, "ann", ["ann"])
+    pages.call("ann", "evaluate", expression="location.hash = 'help'")
+    wait_people(pages, "ann", ["ann", "bob"])
+    says(pages, "ann", "in another room")
+    wait_texts(pages, "ann", ["ann: in another room"])
+    wait_shown(pages, "bob", "document.querySelector('#rooms .news')?.textContent", "# help")
+    wait_texts(pages, "bob", texts)
+    pages.call("ann", "evaluate", expression="location.hash = 'lobby'")
+    both_see(pages, texts)
+
+    chat.s3_listen = chat.host
+    chat.kill()
+    for name in ("ann", "bob"):
+        wait_state(pages, name, "reconnecting…")
+    says(pages, "ann", "said while it was away")
+    wait_texts(pages, "ann", [*texts, "waiting: said while it was away"])
+    again(chat)
+    texts.append("ann: said while it was away")
+    for name in ("ann", "bob"):
+        wait_state(pages, name, "connected")
+    both_see(pages, texts)
+    # What is sent twice, because nobody knows whether it arrived, is shown once.
+    for _ in range(2):
+        pages.call("ann", "evaluate", expression="rooms.get('lobby').sub.publish({id: '1', text: 'twice'}).then(() => 0)")
+    texts.append("ann: twice")
+    both_see(pages, texts)
+    says(pages, "bob", "it goes on")
+    texts.append("bob: it goes on")
+    both_see(pages, texts)
+    # The same to somebody who comes now, and his going shows.
+    pages.call("bob", "reload")
+    both_see(pages, texts)
+    pages.call("bob", "evaluate", expression="client.disconnect()")
+    wait_people(pages, "ann", ["ann"])
+    if "CHAT_SCREENSHOT" in os.environ:
+        pages.call("ann", "screenshot", path=os.environ["CHAT_SCREENSHOT"])
+    assert not [one for events in pages.events.values() for one in events if one["event"] == "page error"], pages.events
+
+
+def post(url, body=b"", headers=None):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}, method="POST"), timeout=DEADLINE_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_the_back_end_takes_attachments_of_those_who_joined_only(chat):
+    status, body = post(chat.page + "/token", urllib.parse.urlencode({"name": " ann  b "}).encode())
+    told = json.loads(body)
+    assert (status, told["name"]) == (200, "ann b")
+    assert post(chat.page + "/token", b"name=++")[0] == 400
+    forged = told["token"].rpartition(".")[0] + "."
+    for token in ("", "a.b", "a.b.c", told["token"][:-1], forged):
+        assert post(chat.page + "/upload", b"x", {"Authorization": f"Bearer {token}"})[0] == 401
+    bearer = {"Authorization": f"Bearer {told['token']}"}
+    status, body = post(chat.page + "/upload?name=..%2F..%2Fpage.html", b"<script>alert()</script>", bearer)
+    stored = json.loads(body)
+    assert status == 200 and not stored["image"] and ".." not in stored["key"].split("/"), stored
+    with urllib.request.urlopen(f"{chat.page}/file/{stored['key']}", timeout=DEADLINE_S) as answer:
+        # Redirected to S3, and nothing that a browser would run.
+        assert answer.url.startswith(chat.endpoint) and answer.headers["Content-Type"] == "application/octet-stream"
+        assert answer.read() == b"<script>alert()</script>"
+    assert post(chat.page + "/upload", b"", {**bearer, "Content-Length": str(1 << 30)})[0] == 413
+    chat.kill()
+    assert post(chat.page + "/upload", b"x", bearer)[0] == 502
