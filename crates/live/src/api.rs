@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::commands::parse_client;
 use crate::node::{Node, epoch_text, refusal};
+use crate::options::{Overrides, SubscribeOptions, Wanted};
 use crate::partition::ToSession;
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{Expiry, HistoryRequest, Publication, Push, Reply, StreamPosition, Unsubscribe};
@@ -25,6 +26,9 @@ const KNOWN_MAX: usize = 100_000;
 
 /// Commands in a batch, and channels in a broadcast.
 const BATCH_MAX: usize = 10_000;
+
+/// Sessions of a user that are subscribed at a time.
+const SUBSCRIBES_TOGETHER: usize = 64;
 
 /// Channels in an answer.
 const CHANNELS_MAX: usize = 100_000;
@@ -63,6 +67,29 @@ struct Publish {
 #[derive(Deserialize)]
 struct Channel {
     channel: String,
+}
+
+/// Options that are not supported are refused by name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Subscribe {
+    channel: String,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    client: String,
+    info: Option<Box<RawValue>>,
+    #[serde(default)]
+    b64info: String,
+    data: Option<Box<RawValue>>,
+    #[serde(default)]
+    b64data: String,
+    /// Seconds since the Unix epoch; 0 for never.
+    #[serde(default)]
+    expire_at: u64,
+    recover_since: Option<Since>,
+    #[serde(rename = "override")]
+    overrides: Option<Overrides>,
 }
 
 #[derive(Deserialize)]
@@ -128,7 +155,7 @@ struct Batch {
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
     serde_json::from_slice(body).map_err(|error| {
         tracing::debug!(%error, "an API request cannot be read");
-        codes::BAD_REQUEST
+        ClientError::bad_request(error)
     })
 }
 
@@ -159,6 +186,10 @@ impl Api {
                 let each = request.channels.iter().map(|channel| self.publish(&request, channel, publication.clone()));
                 let responses: Vec<Value> = join_all(each).await.into_iter().map(said).collect();
                 Ok(json!({"responses": responses}))
+            }
+            "subscribe" => {
+                let request: Subscribe = read(body)?;
+                self.subscribe(request).await
             }
             "unsubscribe" => self.unsubscribe(&read(body)?),
             "disconnect" => self.disconnect(&read(body)?),
@@ -281,12 +312,38 @@ impl Api {
         if self.node.namespace(channel)?.has_history() { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
     }
 
+    async fn subscribe(&self, request: Subscribe) -> Answer {
+        let now_ms = self.node.env.wall_ms();
+        let options = SubscribeOptions {
+            info: request.info,
+            b64info: request.b64info,
+            data: request.data,
+            b64data: request.b64data,
+            expire_at: request.expire_at,
+            overrides: request.overrides,
+        };
+        if options.expires_ms().is_some_and(|ends| ends <= now_ms) {
+            return Err(codes::EXPIRED);
+        }
+        // What is wrong is said even if there are no sessions now.
+        self.node.namespace(&request.channel)?;
+        options.info()?;
+        options.data()?;
+        let since = request.recover_since.map(|s| StreamPosition { offset: s.offset, epoch: s.epoch });
+        let wanted = Wanted { channel: request.channel, options, since };
+        for some in self.node.sessions_of(&request.user, client_of(&request.client)?).chunks(SUBSCRIBES_TOGETHER) {
+            let each = some.iter().map(|(session, who)| self.node.subscribe_unasked(*session, who, &wanted));
+            join_all(each).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(json!({}))
+    }
+
     fn unsubscribe(&self, request: &OfUser) -> Answer {
         if request.channel.is_empty() {
             return Err(codes::BAD_REQUEST);
         }
         let (code, reason) = codes::UNSUBSCRIBED_BY_SERVER;
-        for session in self.node.sessions_of(&request.user, client_of(&request.client)?) {
+        for (session, _) in self.node.sessions_of(&request.user, client_of(&request.client)?) {
             let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
             let push = Push { channel: request.channel.clone(), unsubscribe, ..Push::default() };
             let reply = Reply { push: Some(push), ..Reply::default() };
@@ -298,13 +355,13 @@ impl Api {
     fn disconnect(&self, request: &OfUser) -> Answer {
         let why = match &request.disconnect {
             Some(custom) if (3000..5000).contains(&custom.code) => {
-                Disconnected { code: custom.code, reason: "disconnected by the back end" }
+                Disconnected { code: custom.code, reason: "disconnected by the back end".into() }
             }
             Some(_) => return Err(codes::BAD_REQUEST),
             None => codes::FORCE_DISCONNECT,
         };
-        for session in self.node.sessions_of(&request.user, client_of(&request.client)?) {
-            self.node.to(session, ToSession::Disconnect(why));
+        for (session, _) in self.node.sessions_of(&request.user, client_of(&request.client)?) {
+            self.node.to(session, ToSession::Disconnect(why.clone()));
         }
         Ok(json!({}))
     }
@@ -314,7 +371,7 @@ impl Api {
         let now_ms = self.node.env.wall_ms();
         let lasts = request.expire_at.saturating_sub(now_ms / 1000);
         let expired = request.expired || request.expire_at > 0 && lasts == 0;
-        for session in self.node.sessions_of(&request.user, client_of(&request.client)?) {
+        for (session, _) in self.node.sessions_of(&request.user, client_of(&request.client)?) {
             let told = if expired {
                 ToSession::Disconnect(codes::SESSION_EXPIRED)
             } else {

@@ -14,6 +14,7 @@ mod fossil;
 mod gateway;
 mod metrics;
 mod node;
+mod options;
 mod outgoing;
 mod partition;
 mod presence;

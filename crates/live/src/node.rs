@@ -77,7 +77,7 @@ struct LiveChannel {
 }
 
 /// A user's sessions.
-type Sessions = HashMap<Uuid, SessionId>;
+type Sessions = HashMap<Uuid, (SessionId, Arc<Who>)>;
 
 /// See the module.
 pub struct Node {
@@ -98,6 +98,7 @@ pub struct Node {
     delivered: Notify,
     publish_rate: u32,
     publications: AtomicU64,
+    attempts: AtomicU64,
     backlog_refused: AtomicU64,
     pub(crate) refusals: Refusals,
     /// Channels that keep answers, and when to look at them.
@@ -153,6 +154,7 @@ impl Node {
             hasher: RandomState::new(),
             delivered: Notify::new(),
             publications: AtomicU64::new(0),
+            attempts: AtomicU64::new(0),
             backlog_refused: AtomicU64::new(0),
             refusals: Refusals::default(),
             answered: Mutex::default(),
@@ -174,6 +176,7 @@ impl Node {
             expired_ms: ms(client.expired_close_delay),
             expired_sub_ms: ms(client.expired_sub_close_delay),
             publish_rate: self.publish_rate,
+            channels_max: client.channel_limit,
         }
     }
 
@@ -290,6 +293,11 @@ impl Node {
         self.part(&self.channels, channel).lock().contains_key(channel)
     }
 
+    /// A number for an attempt to subscribe.
+    pub(crate) fn next_attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Relaxed) + 1
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX)
     }
@@ -360,14 +368,14 @@ impl Node {
     }
 
     /// Counts a session in; `false` when its user has as many as there may be.
-    pub(crate) fn enter(&self, session: SessionId, who: &Who) -> bool {
+    pub(crate) fn enter(&self, session: SessionId, who: &Arc<Who>) -> bool {
         let mut part = self.part(&self.users, &who.user).lock();
         let sessions = part.entry(who.user.clone()).or_default();
         let limit = self.config.client.user_connection_limit;
         if limit > 0 && !who.user.is_empty() && sessions.len() >= limit {
             return false;
         }
-        sessions.insert(who.client, session);
+        sessions.insert(who.client, (session, who.clone()));
         true
     }
 
@@ -375,7 +383,7 @@ impl Node {
     pub(crate) fn exit(&self, session: SessionId, who: &Who) {
         let mut part = self.part(&self.users, &who.user).lock();
         if let Some(sessions) = part.get_mut(&who.user) {
-            if sessions.get(&who.client) == Some(&session) {
+            if sessions.get(&who.client).is_some_and(|(found, _)| *found == session) {
                 sessions.remove(&who.client);
             }
             if sessions.is_empty() {
@@ -385,10 +393,10 @@ impl Node {
     }
 
     /// A user's sessions; only that of `client`, if that is given.
-    pub fn sessions_of(&self, user: &str, client: Option<Uuid>) -> Vec<SessionId> {
+    pub fn sessions_of(&self, user: &str, client: Option<Uuid>) -> Vec<(SessionId, Arc<Who>)> {
         let part = self.part(&self.users, user).lock();
         let sessions = part.get(user).into_iter().flatten();
-        sessions.filter(|(id, _)| client.is_none_or(|client| client == **id)).map(|(_, session)| *session).collect()
+        sessions.filter(|(id, _)| client.is_none_or(|client| client == **id)).map(|(_, found)| found.clone()).collect()
     }
 
     /// Waits until the partitions have delivered enough to take more.

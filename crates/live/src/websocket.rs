@@ -72,7 +72,7 @@ pub fn message(encoding: Encoding, payload: &[u8]) -> Bytes {
 /// The end, with a reason of at most 123 bytes.
 pub fn close(code: u16, reason: &str) -> Bytes {
     let mut payload = code.to_be_bytes().to_vec();
-    payload.extend_from_slice(&reason.as_bytes()[..reason.len().min(123)]);
+    payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(123)]);
     frame(CLOSE, &payload)
 }
 

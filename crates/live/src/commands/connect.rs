@@ -43,7 +43,7 @@ impl Node {
         let info = claims.as_ref().and_then(|c| c.info.as_ref()).map(|i| i.get().as_bytes().to_vec());
         let random = (u128::from(self.env.random_u64()) << 64) | u128::from(self.env.random_u64());
         let name = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        let who = Arc::new(Who { client: name, user, info: info.unwrap_or_default() });
+        let who = Arc::new(Who { client: name, user, info: info.unwrap_or_default(), encoding });
         if !self.enter(session, &who) {
             return Err(Refused::End(codes::CONNECTION_LIMIT));
         }
@@ -64,7 +64,7 @@ impl Node {
             time: now_ms as i64,
             ..ConnectResult::default()
         };
-        let caller = Caller { session, encoding, who: &who };
+        let caller = Caller { session, who: &who };
         let mut subscribed = Vec::with_capacity(channels.len());
         let mut failed = None;
         for channel in channels {
@@ -73,13 +73,13 @@ impl Node {
             let made = match self.namespace(&channel) {
                 Ok(options) => {
                     let kind = kind_of(options, &asks, true);
-                    self.subscribe(caller, options, asks, kind).await
+                    self.subscribe(caller, options, asks, kind, false).await
                 }
                 Err(e) => Err(e.into()),
             };
             match made {
                 Ok(made) => {
-                    subscribed.push((made.channel, made.offset));
+                    subscribed.push(made.place);
                     result.subs.insert(channel, made.answer.result.clone());
                 }
                 Err(refused) => {
@@ -89,8 +89,8 @@ impl Node {
             }
         }
         if let Some(refused) = failed {
-            for (channel, _) in subscribed {
-                self.to(session, ToSession::Unsubscribed(channel, None));
+            for place in subscribed {
+                self.to(session, ToSession::NotSubscribed(place.channel, place.attempt));
             }
             self.exit(session, &who);
             return Err(refused);

@@ -86,7 +86,6 @@ impl Hub for NodeHub {
 #[derive(Clone, Copy)]
 struct Caller<'a> {
     session: SessionId,
-    encoding: Encoding,
     who: &'a Arc<Who>,
 }
 
@@ -126,7 +125,7 @@ impl Node {
             }
             return;
         };
-        let caller = Caller { session, encoding, who: &who };
+        let caller = Caller { session, who: &who };
         // Several at a time are publications: each gets its place before the next, and the answers are waited for together.
         let mut answers = FuturesOrdered::new();
         for asked in commands {

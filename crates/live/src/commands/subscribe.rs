@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use steadfast_store::{HistoryQuery, Position};
+use tokio::sync::oneshot;
 
 use super::{Caller, Refused, parse_epoch};
 use crate::answer::{Asked, SubscribeAnswer};
@@ -10,19 +11,18 @@ use crate::auth::{SubscribeClaims, TokenError, ttl};
 use crate::config::NamespaceOptions;
 use crate::filter;
 use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
+use crate::options::Wanted;
 use crate::outgoing::{Form, from_stored, in_form};
-use crate::partition::{SubscriptionKind, ToSession};
-use crate::protocol::codes;
-use crate::protocol::message::{Expiry, Reply, SubRefreshRequest, SubscribeRequest, SubscribeResult};
+use crate::partition::{Place, SessionId, SubscriptionKind, ToSession, Told, Who};
+use crate::protocol::codes::{self, ClientError};
+use crate::protocol::message::{Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult};
 
 /// A client that says this wants no subscription rather than one with a gap.
 const REJECT_UNRECOVERED: i64 = 2;
 
 /// A subscription that is made but for the last step: telling its session.
 pub(super) struct Made {
-    pub(super) channel: Arc<str>,
-    /// Up to here the answer tells.
-    pub(super) offset: u64,
+    pub(super) place: Place,
     pub(super) answer: Arc<SubscribeAnswer>,
 }
 
@@ -105,13 +105,59 @@ impl Node {
         let mut kind = kind_of(options, &request, false);
         kind.info = info;
         kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
-        let Made { channel, offset, mut answer } = self.subscribe(caller, options, request, kind).await?;
+        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, false).await?;
         if let Some(ttl) = lasts {
             let result = SubscribeResult { expires: true, ttl, ..answer.result.clone() };
             answer = Arc::new(SubscribeAnswer::new(result));
         }
-        self.to(caller.session, ToSession::Subscribed { channel, offset, id, answer });
+        self.to(caller.session, ToSession::Subscribed(place, Told::Reply { id, answer }));
         Ok(())
+    }
+
+    /// Subscribes a session to what the back end wants, and tells it so. One that is subscribed stays as it is.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub(crate) async fn subscribe_unasked(
+        &self,
+        session: SessionId,
+        who: &Arc<Who>,
+        wanted: &Wanted,
+    ) -> Result<(), ClientError> {
+        let options = wanted.options.of(self.namespace(&wanted.channel)?);
+        let since = wanted.since.clone().unwrap_or_default();
+        let request = SubscribeRequest {
+            channel: wanted.channel.clone(),
+            recover: wanted.since.is_some(),
+            epoch: since.epoch,
+            offset: since.offset,
+            ..SubscribeRequest::default()
+        };
+        let mut kind = kind_of(&options, &request, true);
+        kind.info = wanted.options.info()?;
+        kind.expires_ms = wanted.options.expires_ms();
+        let data = wanted.options.data()?;
+        let made = self.subscribe(Caller { session, who }, &options, request, kind, true).await;
+        let Made { place, answer } = made.map_err(|refused| match refused {
+            Refused::Error(error) => error,
+            Refused::End(_) => codes::INTERNAL,
+        })?;
+        let result = &answer.result;
+        // A client that is cut off before it has all that it missed goes on from where that begins.
+        let offset = if result.publications.is_empty() { result.offset } else { since.offset };
+        let subscribe = Subscribe {
+            recoverable: result.recoverable,
+            epoch: result.epoch.clone(),
+            offset,
+            positioned: result.positioned,
+            data,
+        };
+        let push = Push { channel: wanted.channel.clone(), subscribe: Some(subscribe), ..Push::default() };
+        let (done, made) = oneshot::channel();
+        let told = Told::Push { push: Box::new(push), missed: result.publications.clone(), done };
+        self.to(session, ToSession::Subscribed(place, told));
+        // A session that has ended says nothing.
+        made.await.unwrap_or(Ok(()))
     }
 
     /// Makes a subscription but for the last step.
@@ -121,19 +167,22 @@ impl Node {
         options: &NamespaceOptions,
         request: SubscribeRequest,
         kind: SubscriptionKind,
+        unasked: bool,
     ) -> Result<Made, Refused> {
         let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
         let (positioned, delta) = (kind.positioned, kind.delta);
         let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let channel = self.join(caller.session, &request.channel, options)?;
         // In this order: what is published from here on is kept for the session, what was published before is in the store.
-        self.to(caller.session, ToSession::Subscribing(channel.clone(), Box::new(kind)));
+        let attempt = self.next_attempt();
+        let subscribing = ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked };
+        self.to(caller.session, subscribing);
         let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
         let told = self.recover(caller, &channel, options, &request, result).await;
         match told {
-            Ok((offset, answer)) => Ok(Made { channel, offset, answer }),
+            Ok((offset, answer)) => Ok(Made { place: Place { channel, attempt, offset }, answer }),
             Err(refused) => {
-                self.to(caller.session, ToSession::Unsubscribed(channel, None));
+                self.to(caller.session, ToSession::NotSubscribed(channel, attempt));
                 Err(refused)
             }
         }
@@ -157,7 +206,7 @@ impl Node {
         let mut asked = Asked {
             since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),
             top: position,
-            encoding: caller.encoding,
+            encoding: caller.who.encoding,
             delta: result.delta,
             recoverable: result.recoverable,
             positioned: result.positioned,
@@ -203,7 +252,8 @@ impl Node {
             }
             if result.delta {
                 for publication in &mut result.publications {
-                    *publication = in_form(publication, caller.encoding, Form::Whole, None).ok_or(codes::INTERNAL)?;
+                    *publication =
+                        in_form(publication, caller.who.encoding, Form::Whole, None).ok_or(codes::INTERNAL)?;
                 }
             }
         }

@@ -69,8 +69,8 @@ impl Speaker {
         };
         let Some(mut reply) = reply else { return Said::Something };
         if let Some(error) = reply.error.as_ref().filter(|_| self.transport.is_unidirectional()) {
-            let why = end_of(&ClientError { code: error.code, message: "", temporary: error.temporary });
-            return self.say(&Frame::Close(why.code, why.reason.to_owned()), out);
+            let why = end_of(&ClientError { code: error.code, message: "".into(), temporary: error.temporary });
+            return self.say(&Frame::Close(why.code, why.reason.into_owned()), out);
         }
         if let Some(connect) = &mut reply.connect {
             self.connected = true;

@@ -94,7 +94,7 @@ pub(crate) async fn unidirectional(
                     connected = true;
                     let Some(command) = connect_command(&request) else {
                         let why = codes::BAD_PROTOCOL;
-                        return to.write_all(&websocket::close(why.code, why.reason)).await;
+                        return to.write_all(&websocket::close(why.code, &why.reason)).await;
                     };
                     if !emulated.commands.send(&command).await {
                         return Ok(());
@@ -103,7 +103,7 @@ pub(crate) async fn unidirectional(
                 Incoming::Ping(payload) => to.write_all(&websocket::pong(&payload)).await?,
                 Incoming::Close => {
                     let why = codes::CONNECTION_CLOSED;
-                    return to.write_all(&websocket::close(why.code, why.reason)).await;
+                    return to.write_all(&websocket::close(why.code, &why.reason)).await;
                 }
             }
         }

@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::answer::SubscribeAnswer;
 use crate::metrics::Counters;
 use crate::outgoing::{ChannelPush, Outgoing};
 use crate::protocol::Encoding;
-use crate::protocol::codes::Disconnected;
-use crate::protocol::message::{ClientInfo, Command, FilterNode, Reply};
+use crate::protocol::codes::{ClientError, Disconnected};
+use crate::protocol::message::{ClientInfo, Command, FilterNode, Publication, Push, Reply};
 
 pub use worker::start;
 
@@ -45,6 +46,8 @@ pub struct Who {
     pub user: String,
     /// What others are told of the session: JSON, or nothing.
     pub info: Vec<u8>,
+    /// How it speaks.
+    pub encoding: Encoding,
 }
 
 impl Who {
@@ -148,22 +151,24 @@ pub enum ToSession {
         expires_ms: Option<u64>,
         /// What the client is told.
         reply: Box<Reply>,
-        /// By channel: up to which offset its reply tells.
-        subscribed: Vec<(Arc<str>, u64)>,
+        /// What the reply tells of.
+        subscribed: Vec<Place>,
     },
-    /// Publications of the channel are kept for it from now on.
-    Subscribing(Arc<str>, Box<SubscriptionKind>),
-    /// It is subscribed; what was kept and has a higher offset follows the reply.
-    Subscribed {
-        /// To this.
+    /// Publications of the channel are kept for it from now on, unless it has that channel already: somebody else may have been quicker.
+    Subscribing {
+        /// This one.
         channel: Arc<str>,
-        /// Up to here the answer tells.
-        offset: u64,
-        /// Of the command.
-        id: u32,
-        /// To it.
-        answer: Arc<SubscribeAnswer>,
+        /// Tells this attempt from others.
+        attempt: u64,
+        /// How it will be.
+        kind: Box<SubscriptionKind>,
+        /// The back end wants it: only for a session that is connected, and within the bound on its subscriptions.
+        unasked: bool,
     },
+    /// It is subscribed; what was kept and has a higher offset follows what it is told. If the attempt was not let in, it is told so.
+    Subscribed(Place, Told),
+    /// An attempt has failed.
+    NotSubscribed(Arc<str>, u64),
     /// It is not subscribed (any more).
     Unsubscribed(Arc<str>, Option<Box<Reply>>),
     /// It lasts until then.
@@ -174,6 +179,36 @@ pub enum ToSession {
     Ready,
     /// It ends.
     Disconnect(Disconnected),
+}
+
+/// Where a subscription begins.
+pub struct Place {
+    /// To this.
+    pub channel: Arc<str>,
+    /// The attempt to make it.
+    pub attempt: u64,
+    /// Up to here the client is told.
+    pub offset: u64,
+}
+
+/// How a session is told that it is subscribed.
+pub enum Told {
+    /// As the reply to a command.
+    Reply {
+        /// Of the command.
+        id: u32,
+        /// To it.
+        answer: Arc<SubscribeAnswer>,
+    },
+    /// Unasked.
+    Push {
+        /// What it is told,
+        push: Box<Push>,
+        /// and what it was missing.
+        missed: Vec<Publication>,
+        /// Takes what became of it.
+        done: oneshot::Sender<Result<(), ClientError>>,
+    },
 }
 
 /// What comes to a worker.
@@ -307,4 +342,6 @@ pub struct Bounds {
     pub expired_sub_ms: u64,
     /// Publications of a session in a second; 0 for any number.
     pub publish_rate: u32,
+    /// Subscriptions of a session.
+    pub channels_max: usize,
 }

@@ -24,6 +24,8 @@ pub(super) enum Progress {
 /// A subscription, as its session has it.
 pub(super) struct Subscription {
     pub(super) channel: Arc<str>,
+    /// The attempt that made it.
+    pub(super) attempt: u64,
     pub(super) kind: Box<SubscriptionKind>,
     pub(super) progress: Progress,
     /// It has had a whole publication: from now on differences do.
@@ -99,12 +101,20 @@ impl Channels {
         self.0.get(channel).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn add(&mut self, slot: u32, session: &mut Session, channel: Arc<str>, kind: Box<SubscriptionKind>) {
+    /// Begins a subscription. The session must not have one to this channel: its places would get mixed up.
+    pub(super) fn add(
+        &mut self,
+        slot: u32,
+        session: &mut Session,
+        channel: Arc<str>,
+        attempt: u64,
+        kind: Box<SubscriptionKind>,
+    ) {
         let entries = self.0.entry(channel.clone()).or_default();
         let at = entries.len() as u32;
         entries.push(Entry { slot, at: session.subscriptions.len() as u32 });
         let progress = Progress::Syncing(Vec::new());
-        session.subscriptions.push(Subscription { channel, kind, progress, has_base: false, at });
+        session.subscriptions.push(Subscription { channel, attempt, kind, progress, has_base: false, at });
     }
 
     /// Takes a subscription out of its session and its channel. `sessions` are all of the partition.
@@ -152,7 +162,7 @@ mod tests {
     use crate::protocol::message::{FilterNode, Publication};
 
     fn subscription(kind: SubscriptionKind, progress: Progress) -> Subscription {
-        Subscription { channel: "c".into(), kind: Box::new(kind), progress, has_base: false, at: 0 }
+        Subscription { channel: "c".into(), attempt: 1, kind: Box::new(kind), progress, has_base: false, at: 0 }
     }
 
     fn publication(offset: u64, tag: &str) -> Arc<Outgoing> {

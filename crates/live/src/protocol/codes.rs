@@ -1,25 +1,27 @@
 //! The codes by which SDKs decide whether to try again, to subscribe again, or to stop. They are Centrifugo's own
 //! (centrifugal.dev, "Client protocol codes"); SDKs reconnect below 3500.
 
+use std::borrow::Cow;
+
 use super::message::ErrorMessage;
 
 /// Why a command is refused. The session goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientError {
     /// 100 to 113 are the protocol's.
     pub code: u32,
     /// For people.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
     /// Whether the SDK tries again.
     pub temporary: bool,
 }
 
 const fn error(code: u32, message: &'static str) -> ClientError {
-    ClientError { code, message, temporary: false }
+    ClientError { code, message: Cow::Borrowed(message), temporary: false }
 }
 
 const fn temporary(code: u32, message: &'static str) -> ClientError {
-    ClientError { code, message, temporary: true }
+    ClientError { code, message: Cow::Borrowed(message), temporary: true }
 }
 
 /// Something went wrong on the server's side.
@@ -49,23 +51,30 @@ pub const TOO_MANY_REQUESTS: ClientError = temporary(111, "too many requests");
 /// The position cannot be recovered from: it is too old, or of another epoch.
 pub const UNRECOVERABLE_POSITION: ClientError = error(112, "unrecoverable position");
 
+impl ClientError {
+    /// A request that makes no sense, with what is wrong with it.
+    pub(crate) fn bad_request(why: impl std::fmt::Display) -> Self {
+        Self { message: format!("bad request: {why}").into(), ..BAD_REQUEST }
+    }
+}
+
 impl From<ClientError> for ErrorMessage {
     fn from(e: ClientError) -> Self {
-        Self { code: e.code, message: e.message.to_owned(), temporary: e.temporary }
+        Self { code: e.code, message: e.message.into_owned(), temporary: e.temporary }
     }
 }
 
 /// Why a session is ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disconnected {
     /// The close code of the WebSocket. Below 3500 the SDK connects again.
     pub code: u16,
     /// For people.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 const fn ended(code: u16, reason: &'static str) -> Disconnected {
-    Disconnected { code, reason }
+    Disconnected { code, reason: Cow::Borrowed(reason) }
 }
 
 /// The client closed the connection.

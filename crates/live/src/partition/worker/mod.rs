@@ -3,6 +3,8 @@
 mod clock;
 mod fanout;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod told;
 
 use std::collections::VecDeque;
@@ -156,7 +158,7 @@ impl Worker {
     fn too_late(&self, id: SessionId, what: ToSession) {
         match what {
             ToSession::Connected { who, .. } => self.hub.gone(id, Some(&who)),
-            ToSession::Subscribing(channel, kind) => self.hub.left(id, None, &channel, &kind),
+            ToSession::Subscribing { channel, kind, .. } => self.hub.left(id, None, &channel, &kind),
             _ => {}
         }
     }
@@ -207,8 +209,8 @@ impl Worker {
         }
         let id = self.generations.get(slot as usize).map(|_| self.id(slot));
         let Some(mut session) = self.sessions.get_mut(slot as usize).and_then(Option::take) else { return };
-        if let Some(why) = why {
-            let frame = websocket::close(why.code, why.reason);
+        if let Some(why) = &why {
+            let frame = websocket::close(why.code, &why.reason);
             let _ = session.keep(frame, usize::MAX).and_then(|()| session.flush());
         }
         // Whatever this says, the descriptor is closed soon.

@@ -65,7 +65,7 @@ impl Worker {
             }
         }
         if let Err(violation) = fed {
-            let reason = "the frame is not one that the server takes";
+            let reason = "the frame is not one that the server takes".into();
             self.end(slot, Some(Disconnected { code: violation.code(), reason }));
         }
     }

@@ -1,9 +1,12 @@
 //! What the server says to a session.
 
+use std::sync::Arc;
+
 use super::Worker;
-use crate::partition::ToSession;
 use crate::partition::subscriptions::Progress;
+use crate::partition::{Place, SubscriptionKind, ToSession, Told};
 use crate::protocol::codes;
+use crate::protocol::message::{Push, Reply};
 
 impl Worker {
     pub(super) fn told(&mut self, slot: u32, what: ToSession) {
@@ -18,21 +21,18 @@ impl Worker {
                     session.expires_ms = expires_ms;
                 }
                 self.reply(slot, &reply);
-                for (channel, offset) in subscribed {
-                    self.activate(slot, &channel, offset);
+                for place in subscribed {
+                    self.activate(slot, &place);
                 }
             }
-            ToSession::Subscribing(channel, kind) => {
-                if let Some(Some(session)) = self.sessions.get_mut(slot as usize) {
-                    self.channels.add(slot, session, channel, kind);
-                    self.inbox.counters.subscribed();
-                }
+            ToSession::Subscribing { channel, attempt, kind, unasked } => {
+                self.subscribing(slot, channel, attempt, kind, unasked);
             }
-            ToSession::Subscribed { channel, offset, id, answer } => {
-                let frame = self.session(slot).and_then(|session| answer.frame(session.encoding, id));
-                let Some((head, rest)) = frame else { return self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL)) };
-                self.send_both(slot, head, rest);
-                self.activate(slot, &channel, offset);
+            ToSession::Subscribed(place, told) => self.subscribed(slot, &place, told),
+            ToSession::NotSubscribed(channel, attempt) => {
+                if self.place_of_attempt(slot, &channel, attempt).is_some() {
+                    self.leave(slot, &channel);
+                }
             }
             ToSession::Unsubscribed(channel, reply) => {
                 self.leave(slot, &channel);
@@ -79,12 +79,73 @@ impl Worker {
         }
     }
 
-    /// The client has been told of all up to `offset`: what has been kept follows, and then what comes.
-    fn activate(&mut self, slot: u32, channel: &str, offset: u64) {
-        let Some(at) = self.place_of(slot, channel) else { return };
+    /// The place of a subscription, if it is this attempt that made it.
+    fn place_of_attempt(&self, slot: u32, channel: &str, attempt: u64) -> Option<usize> {
+        let session = self.sessions.get(slot as usize)?.as_ref()?;
+        session.subscriptions.iter().position(|s| s.attempt == attempt && *s.channel == *channel)
+    }
+
+    /// Lets an attempt to subscribe in. A session has a channel once, whoever subscribes it: its client and the back end may do so at a time.
+    fn subscribing(&mut self, slot: u32, channel: Arc<str>, attempt: u64, kind: Box<SubscriptionKind>, unasked: bool) {
+        let (id, max) = (self.id(slot), self.bounds.channels_max);
+        let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
+        let has = session.subscriptions.iter().any(|s| *s.channel == *channel);
+        let fits = !unasked || session.who.is_some() && session.subscriptions.len() < max;
+        if has || !fits {
+            // What the attempt took is given back; its end is told why.
+            return self.hub.left(id, None, &channel, &kind);
+        }
+        self.channels.add(slot, session, channel, attempt, kind);
+        self.inbox.counters.subscribed();
+    }
+
+    /// Tells a session that it is subscribed, or why it is not.
+    fn subscribed(&mut self, slot: u32, place: &Place, told: Told) {
+        let Some(session) = self.session(slot) else { return };
+        let let_in = session.subscriptions.iter().any(|s| s.attempt == place.attempt);
+        let has = session.subscriptions.iter().any(|s| s.channel == place.channel);
+        let (connected, count, encoding) = (session.who.is_some(), session.subscriptions.len(), session.encoding);
+        match told {
+            Told::Reply { id, answer } if let_in => {
+                let Some((head, rest)) = answer.frame(encoding, id) else {
+                    return self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL));
+                };
+                self.send_both(slot, head, rest);
+                self.activate(slot, place);
+            }
+            Told::Reply { id, .. } => {
+                // Not let in, or unsubscribed by the back end before it was made.
+                let error = if has { codes::ALREADY_SUBSCRIBED } else { codes::PERMISSION_DENIED };
+                self.reply(slot, &Reply { id, error: Some(error.into()), ..Reply::default() });
+            }
+            Told::Push { push, missed, done } if let_in => {
+                self.reply(slot, &Reply { push: Some(*push), ..Reply::default() });
+                for publication in missed {
+                    let push = Push {
+                        channel: place.channel.as_ref().to_owned(),
+                        publication: Some(publication),
+                        ..Push::default()
+                    };
+                    self.reply(slot, &Reply { push: Some(push), ..Reply::default() });
+                }
+                self.activate(slot, place);
+                // Who asked may have stopped waiting.
+                let _ = done.send(Ok(()));
+            }
+            Told::Push { done, .. } => {
+                let full = connected && !has && count >= self.bounds.channels_max;
+                // One that has the channel is as it was wanted; one that was about to connect comes after what was asked.
+                let _ = done.send(if full { Err(codes::LIMIT_EXCEEDED) } else { Ok(()) });
+            }
+        }
+    }
+
+    /// The client has been told of all up to the place: what has been kept follows, and then what comes.
+    fn activate(&mut self, slot: u32, place: &Place) {
+        let Some(at) = self.place_of_attempt(slot, &place.channel, place.attempt) else { return };
         let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
         let subscription = &mut session.subscriptions[at];
-        match std::mem::replace(&mut subscription.progress, Progress::Active(offset)) {
+        match std::mem::replace(&mut subscription.progress, Progress::Active(place.offset)) {
             Progress::Syncing(kept) => {
                 if let (Some(who), true) =
                     (session.who.clone(), subscription.kind.announced || subscription.kind.presence)

@@ -1,0 +1,138 @@
+//! What a back end says of a subscription: in the server API, in tokens, and in answers of proxies.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use crate::config::NamespaceOptions;
+use crate::protocol::codes::ClientError;
+use crate::protocol::message::StreamPosition;
+
+/// See the module.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SubscribeOptions {
+    /// What others are told of the subscription.
+    pub(crate) info: Option<Box<RawValue>>,
+    pub(crate) b64info: String,
+    /// What the client is told.
+    pub(crate) data: Option<Box<RawValue>>,
+    pub(crate) b64data: String,
+    /// Seconds since the Unix epoch; 0 for never.
+    pub(crate) expire_at: u64,
+    #[serde(rename = "override")]
+    pub(crate) overrides: Option<Overrides>,
+}
+
+/// What is otherwise than the namespace says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Overrides {
+    presence: Option<Bool>,
+    join_leave: Option<Bool>,
+    force_push_join_leave: Option<Bool>,
+    force_recovery: Option<Bool>,
+    force_positioning: Option<Bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Bool {
+    value: bool,
+}
+
+/// A subscription that a back end wants for sessions.
+pub(crate) struct Wanted {
+    pub(crate) channel: String,
+    pub(crate) options: SubscribeOptions,
+    /// What came after this is brought.
+    pub(crate) since: Option<StreamPosition>,
+}
+
+/// Bytes that are given as JSON or in Base64, which goes first. `name` is that of the JSON field.
+pub(crate) fn bytes_of(name: &str, json: Option<&RawValue>, base64: &str) -> Result<Vec<u8>, ClientError> {
+    if !base64.is_empty() {
+        return STANDARD.decode(base64).map_err(|e| ClientError::bad_request(format!("b64{name}: {e}")));
+    }
+    let json = json.map(RawValue::get).filter(|json| *json != "null");
+    Ok(json.unwrap_or_default().as_bytes().to_vec())
+}
+
+/// What others are told of a session or a subscription. It goes into presence and pushes of others, who may speak JSON.
+pub(crate) fn info_of(json: Option<&RawValue>, base64: &str) -> Result<Vec<u8>, ClientError> {
+    let info = bytes_of("info", json, base64)?;
+    if !info.is_empty() && serde_json::from_slice::<IgnoredAny>(&info).is_err() {
+        return Err(ClientError::bad_request("b64info: information that is not JSON is not supported"));
+    }
+    Ok(info)
+}
+
+impl SubscribeOptions {
+    /// What others are told.
+    pub(crate) fn info(&self) -> Result<Vec<u8>, ClientError> {
+        info_of(self.info.as_deref(), &self.b64info)
+    }
+
+    /// What the client is told.
+    pub(crate) fn data(&self) -> Result<Vec<u8>, ClientError> {
+        bytes_of("data", self.data.as_deref(), &self.b64data)
+    }
+
+    /// When it ends, milliseconds since the Unix epoch.
+    pub(crate) fn expires_ms(&self) -> Option<u64> {
+        (self.expire_at > 0).then(|| self.expire_at.saturating_mul(1000))
+    }
+
+    /// The options of a namespace, with what is overridden.
+    pub(crate) fn of<'a>(&self, namespace: &'a NamespaceOptions) -> Cow<'a, NamespaceOptions> {
+        let Some(overrides) = &self.overrides else { return Cow::Borrowed(namespace) };
+        let mut options = namespace.clone();
+        let set = |option: &mut bool, value: &Option<Bool>| {
+            if let Some(value) = value {
+                *option = value.value;
+            }
+        };
+        set(&mut options.presence, &overrides.presence);
+        set(&mut options.join_leave, &overrides.join_leave);
+        set(&mut options.force_push_join_leave, &overrides.force_push_join_leave);
+        set(&mut options.force_recovery, &overrides.force_recovery);
+        set(&mut options.force_positioning, &overrides.force_positioning);
+        Cow::Owned(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(json: &str) -> Result<SubscribeOptions, String> {
+        serde_json::from_str(json).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn bytes_are_json_or_base64() {
+        let read = options(r#"{"info": {"a": 1}, "b64data": "/wA=", "expire_at": 7}"#).expect("valid");
+        assert_eq!(read.info().expect("JSON"), br#"{"a": 1}"#);
+        assert_eq!(read.data().expect("Base64"), [0xff, 0]);
+        assert_eq!(read.expires_ms(), Some(7000));
+        let read = options(r#"{"info": null, "b64info": "/wA=", "b64data": "?"}"#).expect("valid");
+        assert!(read.info().expect_err("not JSON").message.contains("b64info"));
+        assert!(read.data().expect_err("not Base64").message.contains("b64data"));
+        let nothing = options("{}").expect("valid");
+        assert_eq!((nothing.info(), nothing.data(), nothing.expires_ms()), (Ok(Vec::new()), Ok(Vec::new()), None));
+    }
+
+    #[test]
+    fn what_is_overridden_is_and_nothing_else() {
+        let namespace = NamespaceOptions { presence: true, join_leave: true, ..NamespaceOptions::default() };
+        let read = options(r#"{"override": {"presence": {"value": false}, "force_positioning": {"value": true}}}"#);
+        let found = read.expect("valid").of(&namespace).into_owned();
+        let expected = NamespaceOptions { presence: false, force_positioning: true, ..namespace };
+        assert_eq!(found, expected);
+        assert!(options(r#"{"override": {"recover": {"value": true}}}"#).expect_err("unknown").contains("recover"));
+    }
+}

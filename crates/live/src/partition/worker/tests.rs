@@ -1,0 +1,202 @@
+//! A worker with a session over a real socket; the rest of the server is made up.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::*;
+use crate::answer::SubscribeAnswer;
+use crate::partition::{Asked, Place, SubscriptionKind, Told, Transport, Who};
+use crate::protocol::Encoding;
+use crate::protocol::message::{Push, Reply, Subscribe, SubscribeResult};
+
+/// Longer than anything here takes.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Says which session asks, and which channels were left.
+struct Recorder {
+    asks: SyncSender<SessionId>,
+    left: Mutex<Vec<String>>,
+}
+
+impl Hub for Recorder {
+    fn carry_out(&self, session: SessionId, _: Encoding, _: Option<Arc<Who>>, _: Vec<Asked>) {
+        let _ = self.asks.try_send(session);
+    }
+
+    fn came(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
+
+    fn left(&self, _: SessionId, _: Option<&Arc<Who>>, channel: &Arc<str>, _: &SubscriptionKind) {
+        self.left.lock().push(channel.as_ref().to_owned());
+    }
+
+    fn gone(&self, _: SessionId, _: Option<&Arc<Who>>) {}
+
+    fn wall_ms(&self) -> u64 {
+        1
+    }
+
+    fn now_ms(&self) -> u64 {
+        1
+    }
+
+    fn delivered(&self) {}
+
+    fn tick(&self) {}
+}
+
+/// A worker, and a session in it.
+struct Scene {
+    inbox: Arc<Inbox>,
+    hub: Arc<Recorder>,
+    client: TcpStream,
+    session: SessionId,
+    thread: Option<JoinHandle<()>>,
+    attempts: u64,
+}
+
+impl Scene {
+    /// A session that may have two subscriptions.
+    fn new() -> Self {
+        let (asks, asked): (_, Receiver<SessionId>) = sync_channel(4);
+        let hub = Arc::new(Recorder { asks, left: Mutex::default() });
+        let inbox = Arc::new(Inbox::new().expect("an inbox"));
+        let bounds = Bounds {
+            message_bytes_max: 1 << 16,
+            queue_bytes_max: 1 << 20,
+            ping_ms: 60_000,
+            pong_ms: 60_000,
+            stale_ms: 60_000,
+            expired_ms: 0,
+            expired_sub_ms: 0,
+            publish_rate: 0,
+            channels_max: 2,
+        };
+        let thread = start(0, inbox.clone(), hub.clone(), bounds).expect("a worker");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        client.set_read_timeout(Some(DEADLINE)).expect("a socket");
+        let (socket, _) = listener.accept().expect("accepted");
+        socket.set_nonblocking(true).expect("a socket");
+        let opened = Opened {
+            socket,
+            leftover: websocket::from_client(Encoding::Json, br#"{"id":1,"connect":{}}"#),
+            encoding: Encoding::Json,
+            transport: Transport::WebSocket,
+            place: None,
+        };
+        inbox.send(Event::Open(Box::new(opened)));
+        let session = asked.recv_timeout(DEADLINE).expect("its connect command");
+        Self { inbox, hub, client, session, thread: Some(thread), attempts: 0 }
+    }
+
+    fn tell(&self, what: ToSession) {
+        self.inbox.send(Event::To(self.session, what));
+    }
+
+    fn connect(&mut self) {
+        let who = Arc::new(Who { client: Uuid::nil(), user: "ann".into(), info: Vec::new(), encoding: Encoding::Json });
+        let reply = Box::new(Reply { id: 1, ..Reply::default() });
+        self.tell(ToSession::Connected { who, expires_ms: None, reply, subscribed: Vec::new() });
+        assert_eq!(self.hears(), r#"{"id":1}"#);
+    }
+
+    /// The next message.
+    fn hears(&mut self) -> String {
+        let mut head = [0; 2];
+        self.client.read_exact(&mut head).expect("a frame");
+        let mut payload = vec![0; usize::from(head[1])];
+        self.client.read_exact(&mut payload).expect("a short frame");
+        String::from_utf8(payload).expect("text")
+    }
+
+    fn begin(&mut self, channel: &str, unasked: bool) -> Place {
+        self.attempts += 1;
+        let (channel, attempt): (Arc<str>, u64) = (channel.into(), self.attempts);
+        self.tell(ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::default(), unasked });
+        Place { channel, attempt, offset: 0 }
+    }
+
+    fn push(&self, place: Place) -> Option<Result<(), crate::protocol::ClientError>> {
+        let subscribe = Some(Subscribe::default());
+        let push = Box::new(Push { channel: place.channel.as_ref().into(), subscribe, ..Push::default() });
+        let (done, told) = oneshot::channel();
+        self.tell(ToSession::Subscribed(place, Told::Push { push, missed: Vec::new(), done }));
+        told.blocking_recv().ok()
+    }
+
+    fn reply(&self, place: Place, id: u32) {
+        let answer = Arc::new(SubscribeAnswer::new(SubscribeResult::default()));
+        self.tell(ToSession::Subscribed(place, Told::Reply { id, answer }));
+    }
+
+    fn left(&self) -> Vec<String> {
+        std::mem::take(&mut self.hub.left.lock())
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.inbox.send(Event::Stop);
+        let _ = self.client.flush();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn a_session_has_a_channel_once_whoever_subscribes_it_first() {
+    let mut scene = Scene::new();
+    scene.connect();
+    let (by_client, by_server) = (scene.begin("room", false), scene.begin("room", true));
+    assert_eq!(scene.push(by_server), Some(Ok(())), "it is as it was wanted");
+    assert_eq!(scene.left(), ["room"], "what the second attempt took is given back");
+    scene.reply(by_client, 7);
+    assert_eq!(scene.hears(), r#"{"id":7,"subscribe":{}}"#, "the first attempt went on, and no push came");
+    let (by_server, by_client) = (scene.begin("other", true), scene.begin("other", false));
+    assert_eq!(scene.push(by_server), Some(Ok(())));
+    assert_eq!(scene.hears(), r#"{"push":{"channel":"other","subscribe":{}}}"#);
+    scene.reply(by_client, 8);
+    assert!(scene.hears().contains(r#""code":105"#), "already subscribed");
+    assert_eq!(scene.left(), ["other"]);
+}
+
+#[test]
+fn an_attempt_that_was_not_let_in_does_not_end_the_one_that_was() {
+    let mut scene = Scene::new();
+    scene.connect();
+    let (first, second) = (scene.begin("room", false), scene.begin("room", true));
+    scene.tell(ToSession::NotSubscribed(second.channel, second.attempt));
+    scene.reply(first, 7);
+    assert_eq!(scene.hears(), r#"{"id":7,"subscribe":{}}"#);
+    // One that the back end ended before it was made is not told of as made.
+    let third = scene.begin("ended", false);
+    scene.tell(ToSession::Unsubscribed("ended".into(), None));
+    scene.reply(third, 8);
+    assert!(scene.hears().contains(r#""code":103"#));
+    assert_eq!(scene.left(), ["room", "ended"]);
+}
+
+#[test]
+fn what_the_back_end_wants_keeps_to_the_bound_and_comes_after_the_connect() {
+    let mut scene = Scene::new();
+    let early = scene.begin("early", true);
+    assert_eq!(scene.push(early), Some(Ok(())));
+    assert_eq!(scene.left(), ["early"]);
+    scene.connect();
+    for channel in ["a", "b"] {
+        let place = scene.begin(channel, true);
+        assert_eq!(scene.push(place), Some(Ok(())));
+        assert!(scene.hears().contains(&format!(r#""channel":"{channel}""#)), "and nothing of the early one");
+    }
+    let place = scene.begin("c", true);
+    assert_eq!(scene.push(place), Some(Err(codes::LIMIT_EXCEEDED)));
+    assert_eq!(scene.left(), ["c"]);
+}

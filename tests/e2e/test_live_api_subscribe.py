@@ -1,0 +1,157 @@
+"""The server API's `subscribe`: what a back end subscribes sessions to, as Centrifugo's Python SDK hears of it."""
+
+import asyncio
+import base64
+import json
+import time
+
+import pytest
+from centrifuge import Client, ClientEventHandler
+
+from harness.live import CONFIG, DEADLINE_S, api, live_server, token
+from test_live import both
+
+
+@pytest.fixture
+def live(make_server, tmp_path):
+    # Pinged often, so that what has expired ends soon.
+    client = {**CONFIG["client"], "channel_limit": 3, "ping_interval": "2s", "pong_timeout": "1900ms",
+              "expired_sub_close_delay": "0s"}
+    return live_server(make_server, tmp_path, {**CONFIG, "client": client})
+
+
+def plain(data):
+    return json.loads(data) if isinstance(data, bytes) else data
+
+
+class Told(ClientEventHandler):
+    """What a session is told of the subscriptions that the server made."""
+
+    def __init__(self):
+        self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
+
+    async def on_subscribed(self, ctx):
+        await self.subscribed.put(ctx)
+
+    async def on_unsubscribed(self, ctx):
+        await self.unsubscribed.put(ctx)
+
+    async def on_publication(self, ctx):
+        await self.publications.put((ctx.channel, ctx.pub.offset, plain(ctx.pub.data)))
+
+
+async def connected(server, protobuf, user="ann"):
+    async def get_token():
+        return token(user)
+
+    told = Told()
+    client = Client(f"ws://127.0.0.1:{server.live_port}/connection/websocket", use_protobuf=protobuf, get_token=get_token,
+                    events=told)
+    await client.connect()
+    await client.ready()
+    return client, told
+
+
+async def next_of(queue):
+    return await asyncio.wait_for(queue.get(), DEADLINE_S)
+
+
+@both
+def test_sessions_of_a_user_are_subscribed_and_told(live, protobuf):
+    async def run():
+        (first, told), (second, also) = await connected(live, protobuf), await connected(live, not protobuf)
+        other, nothing = await connected(live, protobuf, "bob")
+        asked = {"user": "ann", "channel": "news", "data": {"hello": 1}, "info": {"role": "reader"}}
+        assert api(live, "subscribe", **asked) == {"result": {}}
+        for heard in (told, also):
+            ctx = await next_of(heard.subscribed)
+            assert (ctx.channel, plain(ctx.data), ctx.recoverable, ctx.positioned) == ("news", {"hello": 1}, True, True)
+        # Who is subscribed stays so: there is no second push and no second delivery.
+        assert api(live, "subscribe", **asked) == {"result": {}}
+        for n in range(3):
+            api(live, "publish", channel="news", data={"n": n})
+        for heard in (told, also):
+            assert [await next_of(heard.publications) for _ in range(3)] == [("news", n + 1, {"n": n}) for n in range(3)]
+            assert heard.subscribed.empty() and heard.publications.empty()
+        assert nothing.subscribed.empty()
+        presence = api(live, "presence", channel="news")["result"]["presence"]
+        assert [info["chan_info"] for info in presence.values()] == [{"role": "reader"}] * 2
+        # The client cannot subscribe to it as well.
+        room = first.new_subscription("news")
+        await room.subscribe()
+        with pytest.raises(Exception):
+            await room.ready(timeout=DEADLINE_S)
+        assert api(live, "unsubscribe", user="ann", channel="news") == {"result": {}}
+        assert (await next_of(told.unsubscribed)).channel == "news"
+        for client in (first, second, other):
+            await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_one_session_gets_what_it_missed_and_then_what_comes(live):
+    async def run():
+        (first, told), (second, nothing) = await connected(live, False), await connected(live, False)
+        position = api(live, "publish", channel="news", data=0)["result"]
+        for n in range(1, 4):
+            api(live, "publish", channel="news", data=n)
+        answer = api(live, "batch", commands=[{"subscribe": {
+            "user": "ann", "client": first.client_id, "channel": "news", "recover_since": position}}])
+        assert answer["result"]["replies"] == [{"subscribe": {}}]
+        ctx = await next_of(told.subscribed)
+        assert (ctx.stream_position.offset, ctx.stream_position.epoch) == (position["offset"], position["epoch"])
+        api(live, "publish", channel="news", data=4)
+        assert [await next_of(told.publications) for _ in range(4)] == [("news", n + 1, n) for n in range(1, 5)]
+        assert api(live, "presence_stats", channel="news")["result"]["num_clients"] == 1
+        assert nothing.subscribed.empty()
+        for client in (first, second):
+            await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_a_subscription_ends_when_the_back_end_said(live):
+    async def run():
+        client, told = await connected(live, True)
+        asked = {"user": "ann", "channel": "passing:news", "b64data": base64.b64encode(b"\xff\0").decode()}
+        api(live, "subscribe", **asked, expire_at=int(time.time()) + 1)
+        ctx = await next_of(told.subscribed)
+        assert (ctx.channel, ctx.data) == ("passing:news", b"\xff\0")
+        assert (await next_of(told.unsubscribed)).channel == "passing:news"
+        assert api(live, "channels")["result"]["channels"] == {}
+        # Overridden for this one: it is there in presence, where the namespace has none.
+        silent = {"presence": {"value": False}}
+        assert api(live, "subscribe", user="ann", channel="hidden", override=silent) == {"result": {}}
+        await next_of(told.subscribed)
+        assert api(live, "presence_stats", channel="hidden")["result"]["num_clients"] == 0
+        assert api(live, "channels")["result"]["channels"] == {"hidden": {"num_clients": 1}}
+        await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_is_refused_by_name(live):
+    def refused(**asked):
+        error = api(live, "subscribe", **{"user": "ann", "channel": "news", **asked})["error"]
+        return error["code"], error["message"]
+
+    for asked, code, named in [
+        ({"session": "x"}, 107, "session"), ({"channel": ""}, 107, ""), ({"channel": "no:such"}, 102, ""),
+        ({"client": "?"}, 107, ""), ({"expire_at": 1}, 110, ""), ({"b64data": "?"}, 107, "b64data"),
+        ({"b64info": "/w=="}, 107, "b64info"), ({"override": {"history_size": {"value": 1}}}, 107, "history_size"),
+    ]:
+        found = refused(**asked)
+        assert found[0] == code and named in found[1], (asked, found)
+
+    async def run():
+        client, told = await connected(live, False)
+        for n in range(3):
+            assert api(live, "subscribe", user="ann", channel=f"c{n}") == {"result": {}}
+            await next_of(told.subscribed)
+        assert refused(channel="c3")[0] == 106
+        assert set(api(live, "channels")["result"]["channels"]) == {"c0", "c1", "c2"}
+        # Nobody's session is none: nothing to do.
+        assert api(live, "subscribe", user="nobody", channel="c3") == {"result": {}}
+        await client.disconnect()
+
+    asyncio.run(run())
