@@ -54,20 +54,14 @@ impl Keeper {
         let there = self.store.snapshots();
         {
             let mut kept = self.shared.snapshots.lock();
-            // One whose making failed with a disk may be left there in part: it can only be deleted.
-            let failed = self.shared.faults().write_errors();
-            if let Some(info) = there.iter().find(|info| !info.whole && !failed) {
+            if let Some(info) = there.iter().find(|info| !info.whole) {
                 return Err(format!("a snapshot is not whole, though all disks are there: {info:?}"));
             }
             if let Some(info) = there.iter().find(|info| !kept.iter().any(|kept| kept.name == info.name)) {
                 return Err(format!("a snapshot that nobody made: {info:?}"));
             }
             for kept in kept.iter_mut() {
-                let found = there.iter().find(|info| info.name == kept.name);
-                if kept.stage == Stage::Unsure && found.is_some_and(|info| !info.whole) {
-                    continue;
-                }
-                let listed = found.is_some();
+                let listed = there.iter().any(|info| info.name == kept.name);
                 match (kept.stage, listed) {
                     (Stage::There, false) => return Err(format!("LOST: the snapshot {} is gone", kept.name)),
                     (Stage::Gone, true) => return Err(format!("the snapshot {} has come back", kept.name)),

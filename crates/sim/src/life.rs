@@ -330,7 +330,10 @@ impl Machine {
     async fn make_buckets(&self, store: &Store) -> Result<(), StoreError> {
         for (name, durability) in &self.shared.buckets {
             if store.bucket(name).is_ok() {
-                self.shared.made.lock().insert(name.clone());
+                // Without all disks it is not certain.
+                if self.shared.missing.lock().is_empty() {
+                    self.shared.made.lock().insert(name.clone());
+                }
                 continue;
             }
             match store.create_bucket(name, BucketSettings { durability: *durability }).await {

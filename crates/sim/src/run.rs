@@ -395,9 +395,8 @@ impl History {
         idle: bool,
     ) -> Result<(Lived, Option<crate::life::Contents>), String> {
         self.lives += 1;
-        if !self.founded || self.shared.made.lock().len() < self.shared.buckets.len() {
-            // Until all of them have been one pool, those that are there are a pool without the others; and a bucket whose creation was cut
-            // off may be on some of them only, until all are there again.
+        if !self.founded {
+            // Until all of them have been one pool, those that are there are a pool without the others.
             life.disks.iter_mut().for_each(|fate| fate.missing = false);
         }
         self.shared.members.lock().keep_one(&mut life.disks);

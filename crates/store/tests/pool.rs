@@ -238,8 +238,8 @@ async fn a_disk_that_fails_takes_only_its_own_keys_to_read_only() {
     assert!(store.takes_writes());
 }
 
-/// Does something to buckets while one disk fails, then opens again without the fault. The pool holds the directory of the index.
-async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> (Pool, Store, OpenReport) {
+/// Does something to buckets while one disk fails, and closes.
+async fn cut_off(failing: usize, lsm: bool, delete: bool) -> Pool {
     let (pool, store) = Pool::start_on(3, lsm).await;
     store.close().await.expect("close");
     drop(store);
@@ -252,12 +252,23 @@ async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> 
         store.create_bucket("new", BucketSettings::default()).await.expect_err("interrupted");
     }
     store.close().await.expect_err("a disk has failed");
-    drop(store);
+    pool
+}
+
+/// The same, and opens again without the fault. The pool holds the directory of the index.
+async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> (Pool, Store, OpenReport) {
+    let pool = cut_off(failing, lsm, delete).await;
     if rebuild {
         pool.delete_index();
     }
     let (store, report) = pool.open_with_report().await;
     (pool, store, report)
+}
+
+async fn put_to(store: &Store, bucket: &str, key: &str, data: &'static [u8]) -> Result<(), StoreError> {
+    let mut writer = store.writer(bucket, key, None).await?;
+    writer.write(data.into()).await?;
+    writer.commit(etag("e"), Condition::None, None).await.map(drop)
 }
 
 fn names(store: &Store) -> Vec<String> {
@@ -297,6 +308,55 @@ async fn a_bucket_that_was_being_deleted_is_there_or_not_everywhere() {
 }
 
 #[tokio::test]
+async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_have_it() {
+    let without = |pool: &Pool, disk: usize| {
+        pool.given().into_iter().enumerate().filter(|(at, _)| *at != disk).map(|(_, d)| d).collect()
+    };
+    // The first disk, which is the last to get it, did not: the others have it.
+    let pool = cut_off(0, false, false).await;
+    let (store, _) = pool.open_on(without(&pool, 0)).await.expect("open");
+    let mut taken = Vec::new();
+    for n in 0..20 {
+        match put_to(&store, "new", &key(n), b"x").await {
+            Ok(()) => taken.push(key(n)),
+            Err(e) => assert!(unavailable(Err::<(), _>(e)).contains("d0"), "{n}"),
+        }
+    }
+    assert!(taken.len() > 5 && taken.len() < 20, "{}", taken.len());
+    let upload = store.create_upload("new", &taken[0], etag("")).await.expect("upload");
+    store.close().await.expect("close");
+    // What is in it is not to be had as long as the disk that knows nothing of it stands alone against one that does.
+    let (store, _) = pool.open_on(without(&pool, 1)).await.expect("open");
+    for refused in [put_to(&store, "new", &taken[0], b"y").await, store.bucket("new").map(drop)] {
+        let why = unavailable(refused);
+        assert!(why.contains("d1") && why.contains("being made or deleted"), "{why}");
+    }
+    store.close().await.expect("close");
+    let (store, report) = pool.open_with_report().await;
+    assert_eq!((names(&store), report.buckets_repaired), (vec![BUCKET.to_owned(), "new".to_owned()], 2));
+    for n in 0..20 {
+        let found = store.reader("new", &key(n)).await;
+        assert_eq!(found.is_ok(), taken.contains(&key(n)), "{n}");
+        put_to(&store, "new", &key(n), b"z").await.expect("everywhere");
+    }
+    store.parts("new", &taken[0], &upload.upload_id, 0, 10).expect("the upload has come through");
+}
+
+#[tokio::test]
+async fn an_upload_alone_keeps_a_bucket_that_the_first_disk_never_heard_of() {
+    let pool = cut_off(0, false, false).await;
+    let (store, _) = pool.open_on(pool.given().into_iter().skip(1).collect()).await.expect("open");
+    let mut begun = None;
+    for n in 0..20 {
+        begun = store.create_upload("new", &key(n), etag("")).await.ok().map(|upload| (key(n), upload)).or(begun);
+    }
+    let (key, upload) = begun.expect("some are on the disks that are there");
+    store.close().await.expect("close");
+    let (store, _) = pool.open_with_report().await;
+    store.parts("new", &key, &upload.upload_id, 0, 10).expect("the upload has come through");
+}
+
+#[tokio::test]
 async fn a_bucket_is_deleted_only_when_no_disk_has_anything_of_it() {
     let (_pool, store) = Pool::start_on(5, false).await;
     for n in 0..20 {
@@ -308,6 +368,35 @@ async fn a_bucket_is_deleted_only_when_no_disk_has_anything_of_it() {
     store.delete_bucket(BUCKET).await.expect("empty but for uploads");
     assert_eq!((names(&store).len(), store.status().uploads), (0, 0));
     assert!(matches!(store.list(BUCKET, &all()), Err(StoreError::NoSuchBucket)));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_was_cut_off_is_whole_or_gone() {
+    let mut whole = [false; 2];
+    for failing in 0..3 {
+        for kind in [OpKind::Write, OpKind::Flush] {
+            let (pool, store) = filled(false).await;
+            store.close().await.expect("close");
+            drop(store);
+            let (disks, faults) = faulty(&pool);
+            let (store, _) = pool.open_on(disks).await.expect("open");
+            faults[failing].add(Fault::new(kind, Effect::Error(EIO)));
+            store.create_snapshot("s").await.expect_err("a disk has failed");
+            store.close().await.expect_err("a disk has failed");
+            drop(store);
+            let (store, _) = pool.open_with_report().await;
+            let there = store.snapshots();
+            whole[usize::from(!there.is_empty())] = true;
+            for info in there {
+                assert!(info.whole, "disk {failing}, {kind:?}: {info:?}");
+                let snapshot = Arc::new(store.open_snapshot("s", None, 0, |_| ()).await.expect("readable"));
+                assert_eq!(snapshot.next_page(BUCKET, None, 1000).await.expect("readable").len(), 60);
+                store.delete_snapshot("s").await.expect("deleted");
+            }
+            store.create_snapshot("s").await.expect("made now");
+        }
+    }
+    assert_eq!(whole, [true, true], "both happen");
 }
 
 #[tokio::test]

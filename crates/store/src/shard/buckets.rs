@@ -61,7 +61,11 @@ const UPLOADS_GIVEN_UP_MAX: usize = 1000;
 
 impl Shard {
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Bucket>, StoreError> {
-        self.core.registry.read().by_name.get(name).cloned().ok_or(StoreError::NoSuchBucket)
+        let registry = self.core.registry.read();
+        match registry.doubtful.get(name) {
+            Some(why) => Err(StoreError::Unavailable(why.clone())),
+            None => registry.by_name.get(name).cloned().ok_or(StoreError::NoSuchBucket),
+        }
     }
 
     /// Submits a batch of buckets' records, or one of the pool's, and waits for it.

@@ -50,6 +50,8 @@ pub(crate) fn busy(e: LogError) -> StoreError {
 pub(crate) struct Registry {
     pub(crate) by_name: BTreeMap<String, Arc<Bucket>>,
     pub(crate) by_id: BTreeMap<BucketId, Arc<Bucket>>,
+    /// Names of those that may not be, and why that is not known.
+    pub(crate) doubtful: BTreeMap<String, String>,
 }
 
 impl Registry {

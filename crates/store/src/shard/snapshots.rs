@@ -49,13 +49,12 @@ impl Shard {
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Delete).await
     }
 
-    /// Commits that a snapshot is gone, and lets the log recycle what only it kept.
+    /// Commits that a snapshot is gone, and lets the log recycle what only it kept. Also of one that is not known here: its record may
+    /// be on its way.
     pub(crate) async fn drop_snapshot(&self, id: Id) -> Result<(), StoreError> {
-        if self.core.snapshots.read().contains_key(&id) {
-            let head = Head::SnapshotDelete { id }.encode();
-            // With the last of the room, if need be: in a pool that snapshots keep full nothing else gives any back.
-            self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Compaction).await?;
-        }
+        let head = Head::SnapshotDelete { id }.encode();
+        // With the last of the room, if need be: in a pool that snapshots keep full nothing else gives any back.
+        self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Compaction).await?;
         self.log().release(&id);
         Ok(())
     }

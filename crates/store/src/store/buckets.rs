@@ -2,10 +2,12 @@
 //!
 //! **Which shard is believed.** The first. A bucket is made there last and deleted there first, so what the first shard has, all
 //! have, unless a crash or an error came between. What others have beyond that was never confirmed to be there, or was being
-//! deleted: it goes, if it is empty, as it must be; what others lack is made there. Before every change, and at every start with
+//! deleted: it goes, if nothing is in it; what others lack is made there. Before every change, and at every start with
 //! all disks, the shards are made to agree.
 //!
-//! While a disk is missing or takes no writes, buckets cannot be changed.
+//! While a disk is missing or takes no writes, buckets cannot be changed. What all disks have that are there is taken for a bucket then,
+//! and about what only some have nothing can be said. So things may have come into a bucket that the first disk never heard of: then
+//! it is made there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +80,25 @@ impl Store {
             Err(e) => {
                 tracing::error!(error = %e, "the disks do not agree about buckets, and that could not be repaired");
                 0
+            }
+        }
+    }
+
+    /// At a start without all disks: buckets that not all have that are there can be neither used nor said not to be.
+    pub(super) fn doubt_buckets(&self) {
+        let topology = self.topology();
+        let missing = topology.members().iter().find_map(|member| member.open().err());
+        let (Some(StoreError::Unavailable(missing)), Ok(lead)) = (missing, topology.lead()) else { return };
+        let there: Vec<Registry> = topology.open().map(|(_, shard)| registry(shard)).collect();
+        let mut registry = lead.core.registry.write();
+        for (id, bucket) in there.iter().flatten() {
+            if there.iter().any(|other| !other.contains_key(id)) {
+                let name = &bucket.name;
+                tracing::warn!(bucket = name, "whether there is this bucket is known when all disks are there again");
+                let why = format!(
+                    "{missing}; the bucket {name:?} was being made or deleted, and which is known only with that disk"
+                );
+                registry.doubtful.insert(name.clone(), why);
             }
         }
     }
@@ -162,21 +183,19 @@ async fn agree(topology: &Topology) -> Result<u64, StoreError> {
     let shards = topology.all()?;
     let Some((first, others)) = shards.split_first() else { return Ok(0) };
     let mut count = 0;
-    for (seat, shard) in (1..).zip(others) {
-        let (truth, theirs) = (registry(first), registry(shard));
-        for (id, bucket) in theirs.iter().filter(|(id, _)| !truth.contains_key(id)) {
-            count += 1;
-            let _alone = bucket.gate.write().await;
-            match shard.deletion(bucket, topology.owned(seat)).await {
-                Ok(batch) => shard.commit_buckets(batch, Priority::Delete).await?,
-                // Cannot be, but what is there is never thrown away: it is the first shard that must have missed it.
-                Err(StoreError::BucketNotEmpty) => {
-                    tracing::warn!(bucket = bucket.name, "not every disk knew of this bucket: it is made again");
-                    first.put_bucket(*id, &meta(bucket)).await?;
-                }
-                Err(e) => return Err(e),
-            }
-        }
+    let truth = registry(first);
+    let beyond: BTreeMap<BucketId, BucketMeta> = others
+        .iter()
+        .flat_map(|shard| registry(shard))
+        .filter(|(id, _)| !truth.contains_key(id))
+        .map(|(id, bucket)| (id, meta(&bucket)))
+        .collect();
+    for (id, meta) in beyond {
+        count += settle_one(topology, &shards, id, &meta).await?;
+    }
+    let truth = registry(first);
+    for shard in others {
+        let theirs = registry(shard);
         for (id, bucket) in &truth {
             let wanted = meta(bucket);
             if theirs.get(id).is_none_or(|theirs| meta(theirs) != wanted) {
@@ -186,4 +205,43 @@ async fn agree(topology: &Topology) -> Result<u64, StoreError> {
         }
     }
     Ok(count)
+}
+
+/// Deletes a bucket that the first disk does not have, or makes it there. On how many disks it was.
+async fn settle_one(
+    topology: &Topology,
+    shards: &[&Shard],
+    id: BucketId,
+    meta: &BucketMeta,
+) -> Result<u64, StoreError> {
+    let having: Vec<_> = (0..)
+        .zip(shards)
+        .filter_map(|(seat, shard)| Some((seat, *shard, shard.core.registry.read().by_id.get(&id).cloned()?)))
+        .collect();
+    let (mut alone, mut batches) = (Vec::with_capacity(having.len()), Vec::with_capacity(having.len()));
+    let (mut objects, mut uploads) = (false, false);
+    for (seat, shard, bucket) in &having {
+        alone.push(bucket.gate.write().await);
+        match shard.deletion(bucket, topology.owned(*seat)).await {
+            Ok(batch) => {
+                uploads |= batch.len() > 1;
+                batches.push((*shard, batch));
+            }
+            Err(StoreError::BucketNotEmpty) => objects = true,
+            Err(e) => return Err(e),
+        }
+    }
+    // Where not all others had it, nobody was let into it; its uploads are of the time before it was to be deleted.
+    if objects || uploads && having.len() == shards.len() - 1 {
+        tracing::warn!(
+            bucket = meta.name,
+            "not every disk knew of this bucket, and something is in it: it is made again"
+        );
+        shards[0].put_bucket(id, meta).await?;
+    } else {
+        for (shard, batch) in batches {
+            shard.commit_buckets(batch, Priority::Delete).await?;
+        }
+    }
+    Ok(having.len() as u64)
 }

@@ -106,6 +106,7 @@ impl Store {
             snapshot_ops: Mutex::new(()),
             env,
         }));
+        store.doubt_buckets();
         let buckets_repaired = store.repair_buckets().await;
         store.repair_snapshots().await;
         let report = OpenReport {

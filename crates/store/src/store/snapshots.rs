@@ -177,12 +177,12 @@ impl Store {
             Some(Ok(())) => Ok(self.find_snapshot(name)?.info()),
             failed => {
                 // Whether its records came to be or not: nothing may be left of it.
-                for shard in &shards {
-                    shard.log().release(&id);
-                }
-                let undone = join_all(shards.iter().map(|shard| shard.drop_snapshot(id)));
-                if env.timeout(MAKE_WAIT, undone).await.is_none_or(|undone| undone.iter().any(Result::is_err)) {
-                    tracing::warn!(name, "what was begun of a snapshot is removed at the next start");
+                let undone = env.timeout(MAKE_WAIT, drop_everywhere(&shards, id)).await;
+                if !matches!(undone, Some(Ok(()))) {
+                    tracing::warn!(
+                        name,
+                        "what was begun of a snapshot is removed at the next start, unless all of it was made"
+                    );
                 }
                 Err(match failed {
                     Some(Err(e)) => e,
@@ -205,11 +205,7 @@ impl Store {
     async fn remove_snapshot(&self, name: &str) -> Result<(), StoreError> {
         let _one = self.0.snapshot_ops.lock().await;
         let parts = self.find_snapshot(name)?;
-        let topology = self.topology();
-        for shard in writable(&topology)? {
-            shard.drop_snapshot(parts.id).await?;
-        }
-        Ok(())
+        drop_everywhere(&writable(&self.topology())?, parts.id).await
     }
 
     /// Removes what was begun and never confirmed.
@@ -217,8 +213,7 @@ impl Store {
         let topology = self.topology();
         let Ok(shards) = writable(&topology) else { return };
         for parts in self.snapshot_parts().iter().filter(|parts| !parts.whole() && !parts.seats.contains(&0)) {
-            let dropped = join_all(shards.iter().map(|shard| shard.drop_snapshot(parts.id))).await;
-            match dropped.into_iter().collect::<Result<(), _>>() {
+            match drop_everywhere(&shards, parts.id).await {
                 Ok(()) => {
                     let name = &parts.meta.name;
                     tracing::warn!(
@@ -299,6 +294,14 @@ fn writable(topology: &Topology) -> Result<Vec<&Shard>, StoreError> {
         Some(trouble) => Err(trouble),
         None => Ok(shards),
     }
+}
+
+/// Takes a snapshot out of all disks: out of the first one first. Where that cannot be done, the others keep what they have of it, and
+/// what it keeps there: it may be whole at the next start.
+async fn drop_everywhere(shards: &[&Shard], id: Id) -> Result<(), StoreError> {
+    let Some((first, others)) = shards.split_first() else { return Ok(()) };
+    first.drop_snapshot(id).await?;
+    join_all(others.iter().map(|shard| shard.drop_snapshot(id))).await.into_iter().collect()
 }
 
 async fn make(shards: &[&Shard], name: &str, id: Id, created_ms: u64) -> Result<(), StoreError> {
