@@ -5,6 +5,7 @@ mod commit;
 mod fill;
 mod live;
 mod load;
+mod ring;
 mod sign;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,8 @@ enum Command {
     LiveFloor(live::floor::FloorArgs),
     /// Durable publications of a NATS JetStream server.
     Nats(live::nats::NatsArgs),
+    /// Looks up the homes of many sessions' channels in the ring.
+    Ring(ring::RingArgs),
     /// Fills a data directory with objects, without a server.
     FillStore(fill::FillArgs),
 }
@@ -42,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Command::LiveWatch(args) => println!("{}", live::watch::run(&args)?),
         Command::LiveFloor(args) => live::floor::run(&args)?,
         Command::Nats(args) => println!("{}", live::nats::run(&args)?),
+        Command::Ring(args) => println!("{}", ring::run(&args)),
         Command::FillStore(args) => println!("{}", fill::run(&args)?),
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
 
 /// SHA-256 in lower-case hexadecimal.
 pub fn sha256_hex(data: &[u8]) -> String {
@@ -18,18 +19,12 @@ fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
     mac.chain_update(data).finalize().into_bytes().into()
 }
 
-/// `YYYYMMDDTHHMMSSZ` of a time in seconds since the Unix epoch (civil-from-days, H. Hinnant).
+/// `YYYYMMDDTHHMMSSZ` of a time in seconds since the Unix epoch.
 fn amz_date(unix: u64) -> String {
-    let (days, rest) = ((unix / 86_400) as i64, unix % 86_400);
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    let at = i64::try_from(unix).ok().and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok());
+    let at = at.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (date, (hour, minute, second)) = (at.date(), at.to_hms());
+    format!("{:04}{:02}{:02}T{hour:02}{minute:02}{second:02}Z", date.year(), u8::from(date.month()), date.day())
 }
 
 /// Signs requests to one endpoint with one key pair.

@@ -1,4 +1,4 @@
-//! Budgets, semaphores and the seams for time, randomness and tasks.
+//! Budgets, semaphores, the ring, and the seams for time, randomness and tasks.
 //!
 //! The lowest layer: it imports nothing of Steadfast's and does no I/O.
 
@@ -7,6 +7,7 @@ pub mod env;
 pub mod gate;
 mod gauge;
 pub mod pace;
+pub mod ring;
 #[cfg(test)]
 mod testing;
 
@@ -15,3 +16,4 @@ pub use env::{BoxFuture, Env, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
 pub use pace::Pace;
+pub use ring::Ring;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -21,6 +21,7 @@ use s3s::dto::{GetObjectInput, GetObjectOutput, PutObjectInput, PutObjectOutput,
 use s3s::service::S3ServiceBuilder;
 use s3s::{S3, S3Request, S3Response, S3Result};
 use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
 
 #[path = "../tests/common/signer.rs"]
 mod signer;
@@ -103,18 +104,9 @@ fn cpu(clock: libc::clockid_t) -> Duration {
 }
 
 fn amz_date() -> String {
-    let secs = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
-    let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
-    // Howard Hinnant's civil_from_days.
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (d, m) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let y = yoe + era * 400 + i64::from(m <= 2);
-    format!("{y:04}{m:02}{d:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    let at = OffsetDateTime::now_utc();
+    let (date, (hour, minute, second)) = (at.date(), at.to_hms());
+    format!("{:04}{:02}{:02}T{hour:02}{minute:02}{second:02}Z", date.year(), u8::from(date.month()), date.day())
 }
 
 /// A request as it goes over the wire, signed as the SDKs do.

@@ -12,31 +12,14 @@
 //!           [(flags:1)* runs:v (slots:v goal:v)*]                     flags: bit 0 unclean, bit 1 leaving
 //! ```
 
-use crate::record::keys::{BucketId, Id};
-use crate::record::wire::{Dec, Malformed, put_bytes, put_varint};
+use steadfast_flow::ring::shares;
+pub(crate) use steadfast_flow::ring::{SLOTS, slot_of};
 
-/// How many slots there are, for ever: the hash of every stored key depends on it.
-pub(crate) const SLOTS: usize = 1024;
+use crate::record::keys::Id;
+use crate::record::wire::{Dec, Malformed, put_bytes, put_varint};
 
 /// Disks that a pool can have: each has a slot at least, and a generation's record stays small.
 pub(crate) const DISKS_MAX: usize = 128;
-
-/// The slot of a key. Part of the format: it never changes. The words of the key are folded in by multiplication, which mixes
-/// upwards; the slot is the highest bits.
-pub(crate) fn slot_of(bucket: BucketId, key: &[u8]) -> usize {
-    fn fold(hash: u64, word: u64) -> u64 {
-        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash ^ hash >> 32
-    }
-    let (words, rest) = key.as_chunks::<8>();
-    let mut hash = fold(key.len() as u64, bucket);
-    for word in words {
-        hash = fold(hash, u64::from_le_bytes(*word));
-    }
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    (fold(hash, u64::from_le_bytes(last)) >> 54) as usize
-}
 
 /// A disk of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,16 +55,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// The first layout of a pool: every disk gets a share of the slots by its capacity.
     pub(crate) fn found(family: Id, seats: Vec<Seat>, capacities: &[u64]) -> Self {
-        let total: u128 = capacities.iter().map(|c| u128::from(*c).max(1)).sum();
-        let spare = (SLOTS - seats.len()) as u128;
-        let mut homes = Vec::with_capacity(SLOTS);
-        let mut sum = 0u128;
-        for (seat, capacity) in (0u16..).zip(capacities) {
-            sum += u128::from(*capacity).max(1);
-            // One for each disk, and the rest by size; the last one ends at the last slot.
-            let end = seat as usize + 1 + (spare * sum / total.max(1)) as usize;
-            homes.resize(end.min(SLOTS), seat);
-        }
+        let homes = shares(capacities);
         let goals = homes.clone();
         Self { family, generation: 1, seats, homes, goals }
     }
@@ -228,25 +202,5 @@ pub(crate) mod tests {
     fn equal_disks_have_equal_shares() {
         let layout = founded(&[1 << 40; 8]);
         assert!((0..8).all(|seat| layout.slots_of(seat) == 128));
-    }
-
-    #[test]
-    fn the_hash_is_part_of_the_format() {
-        let slots =
-            [slot_of(2, b""), slot_of(1, b"a"), slot_of(u64::MAX, b"photos/2026/a.jpg"), slot_of(1, b"12345678")];
-        assert_eq!(slots, [859, 972, 784, 1014]);
-    }
-
-    #[test]
-    fn keys_that_are_counted_up_spread_evenly() {
-        for shape in ["k{}", "photos/2026/{}.jpg", "{}/same/tail/of/the/key"] {
-            let mut counts = [0u32; SLOTS];
-            for i in 0..SLOTS * 100 {
-                counts[slot_of(0x1234_5678_9abc_def0, shape.replace("{}", &i.to_string()).as_bytes())] += 1;
-            }
-            // 100 each, with a deviation of 10: six of them either way.
-            let (least, most) = (counts.iter().min().expect("some"), counts.iter().max().expect("some"));
-            assert!(*least > 40 && *most < 160, "{shape}: {least} to {most}");
-        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use steadfast_flow::ring::{give_share, take_share};
+
 use crate::layout::{Layout, SLOTS, Seat};
 
 /// Slots that go from one disk to another together.
@@ -41,52 +43,21 @@ impl Layout {
         layout
     }
 
-    fn counts(&self) -> Vec<usize> {
-        let mut counts = vec![0; self.seats.len()];
-        self.goals.iter().for_each(|goal| counts[usize::from(*goal)] += 1);
-        counts
-    }
-
     /// Makes its share of the slots, by the capacities of all disks, the goal of a new disk. Of the others each keeps one at least.
     pub(crate) fn plan_share(&mut self, new: usize, capacities: &[u64]) {
-        let weight = |seat: usize| u128::from(capacities.get(seat).copied().unwrap_or(1).max(1));
-        let total: u128 = (0..self.seats.len()).map(weight).sum();
-        let due = ((SLOTS as u128 * weight(new) / total.max(1)) as usize).max(1);
-        let mut counts = self.counts();
-        while counts[new] < due {
-            // From the disk that has the most for its size.
-            let others = (0..counts.len()).filter(|&seat| seat != new && counts[seat] > 1);
-            let Some(giver) = others
-                .max_by(|&a, &b| (counts[a] as u128 * weight(b)).cmp(&(counts[b] as u128 * weight(a))).then(b.cmp(&a)))
-            else {
-                break;
-            };
-            let Some(slot) = self.goals.iter().rposition(|goal| usize::from(*goal) == giver) else { break };
-            self.goals[slot] = new as u16;
-            counts[giver] -= 1;
-            counts[new] += 1;
-        }
+        give_share(&mut self.goals, new, self.seats.len(), capacities);
         self.mark_unclean();
     }
 
     /// Marks a disk as leaving, and gives its slots to `into`, or to all others by their capacities.
     pub(crate) fn plan_leave(&mut self, leaving: usize, into: Option<usize>, capacities: &[u64]) {
-        let weight = |seat: usize| u128::from(capacities.get(seat).copied().unwrap_or(1).max(1));
         self.seats[leaving].leaving = true;
-        let mut counts = self.counts();
-        for slot in 0..SLOTS {
-            if usize::from(self.goals[slot]) != leaving {
-                continue;
-            }
-            let takers = (0..counts.len()).filter(|&seat| seat != leaving && !self.seats[seat].leaving);
-            // To the disk that will have the least for its size.
-            let least = takers.min_by(|&a, &b| {
-                ((counts[a] + 1) as u128 * weight(b)).cmp(&((counts[b] + 1) as u128 * weight(a))).then(a.cmp(&b))
-            });
-            let Some(taker) = into.or(least) else { return };
-            self.goals[slot] = taker as u16;
-            counts[taker] += 1;
-        }
+        let seats = &self.seats;
+        let may = |seat: usize| match into {
+            Some(into) => seat == into,
+            None => !seats[seat].leaving,
+        };
+        take_share(&mut self.goals, leaving, seats.len(), capacities, may);
         self.mark_unclean();
     }
 
@@ -134,9 +105,15 @@ mod tests {
         Seat { disk: [n; 16], name: format!("new{n}"), unclean: false, leaving: false }
     }
 
+    fn counts(layout: &Layout) -> Vec<usize> {
+        let mut counts = vec![0; layout.seats.len()];
+        layout.goals.iter().for_each(|goal| counts[usize::from(*goal)] += 1);
+        counts
+    }
+
     fn fair(layout: &Layout, capacities: &[u64]) {
         let total: f64 = capacities.iter().map(|c| *c as f64).sum();
-        let counts = layout.counts();
+        let counts = counts(layout);
         for (count, capacity) in counts.iter().zip(capacities) {
             let due = SLOTS as f64 * *capacity as f64 / total;
             assert!((*count as f64 - due).abs() <= counts.len() as f64 + 1.0, "{counts:?} for {capacities:?}");
@@ -216,7 +193,7 @@ mod tests {
             let _ = new;
             let mut layout = founded(&capacities);
             layout.plan_leave(0, None, &capacities);
-            let mut rest = layout.counts();
+            let mut rest = counts(&layout);
             assert_eq!(rest.remove(0), 0);
             layout.goals.iter_mut().for_each(|goal| *goal -= 1);
             layout.seats.remove(0);

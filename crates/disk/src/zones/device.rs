@@ -126,13 +126,7 @@ impl Inner {
 
 impl Disk for ZonedDevice {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            capacity_bytes: self.0.map.len(),
-            growable: false,
-            prefill_pays: false,
-            zones: Some(self.0.map.shape),
-            ..self.0.disk.geometry()
-        }
+        self.0.map.geometry(self.0.disk.geometry())
     }
 
     fn len(&self) -> u64 {
@@ -158,19 +152,14 @@ impl Disk for ZonedDevice {
         Box::pin(async move { inner.write(offset, data, true).await })
     }
 
-    /// Reaches the conventional area only: a zone gives its space back with a reset.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
         let inner = self.0.clone();
-        Box::pin(async move {
-            inner.map.check(offset, len, io::ErrorKind::InvalidInput)?;
-            let end = (offset + len).min(inner.map.shape.conventional_bytes);
-            if offset < end { inner.disk.discard(offset, end - offset).await } else { Ok(()) }
-        })
+        Box::pin(async move { inner.map.discard(&*inner.disk, offset, len).await })
     }
 
     fn reserve(&self, end: u64) -> IoFuture<()> {
-        let fits = end <= self.len();
-        Box::pin(async move { if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } })
+        let there = self.0.map.reserve(end);
+        Box::pin(async move { there })
     }
 
     fn zone(&self, offset: u64) -> Option<Zone> {

@@ -5,7 +5,7 @@ use std::io;
 use parking_lot::Mutex;
 
 use super::{Zone, ZoneState};
-use crate::{BLOCK, ZoneGeometry};
+use crate::{BLOCK, Disk, Geometry, ZoneGeometry};
 
 const B: u64 = BLOCK as u64;
 
@@ -44,6 +44,23 @@ pub(super) fn refused(text: String) -> io::Error {
 }
 
 impl ZoneMap {
+    /// What a disk with these zones is like.
+    pub(super) fn geometry(&self, disk: Geometry) -> Geometry {
+        Geometry { capacity_bytes: self.len(), growable: false, prefill_pays: false, zones: Some(self.shape), ..disk }
+    }
+
+    /// Discards what of it is in the conventional area: a zone gives its space back with a reset.
+    pub(super) async fn discard(&self, disk: &dyn Disk, offset: u64, len: u64) -> io::Result<()> {
+        self.check(offset, len, io::ErrorKind::InvalidInput)?;
+        let end = (offset + len).min(self.shape.conventional_bytes);
+        if offset < end { disk.discard(offset, end - offset).await } else { Ok(()) }
+    }
+
+    /// There is what there is.
+    pub(super) fn reserve(&self, end: u64) -> io::Result<()> {
+        if end <= self.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
+    }
+
     pub(super) fn new(shape: ZoneGeometry, pointers: Vec<Pointer>, group: usize) -> Self {
         let zones = pointers.len() as u64;
         let groups = pointers.len().div_ceil(group.max(1));

@@ -365,11 +365,13 @@ pub const TABLE: &[Metric] = &[
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub mod testing {
+    //! What the metrics say of a status.
     use prometheus_client::registry::Registry;
 
-    struct Fixed;
+    use super::*;
+
+    struct Fixed(Value);
 
     impl Source for Fixed {
         fn not_ready(&self) -> Option<String> {
@@ -377,24 +379,36 @@ mod tests {
         }
 
         fn status(&self) -> Value {
-            serde_json::json!({
-                "ready": true,
-                "cpu_us": 1_500_000,
-                "store": {"log": {"group_size": {"buckets": [1, 0, 3], "count": 4, "sum": 20},
-                                  "flush_us": {"buckets": [0, 2], "count": 2, "sum": 5},
-                                  "compaction": {"stuck": [{}, {}], "recycled": 3},
-                                  "scrub": {"last_pass_ms": 1500, "running": false}}},
-                "bounds": [{"name": "s3_requests", "limit": 7, "used": 2, "peak": 3, "waiting": 0, "refused": 9, "granted": 4}],
-            })
+            self.0.clone()
         }
     }
 
-    #[test]
-    fn the_status_becomes_metrics() {
+    /// The metrics of a server with this status, as text.
+    pub fn metrics(status: Value) -> String {
         let mut registry = Registry::with_prefix("steadfast");
-        registry.register_collector(Box::new(StatusCollector::new(Arc::new(Fixed))));
+        registry.register_collector(Box::new(StatusCollector::new(Arc::new(Fixed(status)))));
         let mut out = String::new();
         prometheus_client::encoding::text::encode(&mut out, &registry).expect("encoded");
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::metrics;
+    use super::*;
+
+    #[test]
+    fn the_status_becomes_metrics() {
+        let out = metrics(serde_json::json!({
+            "ready": true,
+            "cpu_us": 1_500_000,
+            "store": {"log": {"group_size": {"buckets": [1, 0, 3], "count": 4, "sum": 20},
+                              "flush_us": {"buckets": [0, 2], "count": 2, "sum": 5},
+                              "compaction": {"stuck": [{}, {}], "recycled": 3},
+                              "scrub": {"last_pass_ms": 1500, "running": false}}},
+            "bounds": [{"name": "s3_requests", "limit": 7, "used": 2, "peak": 3, "waiting": 0, "refused": 9, "granted": 4}],
+        }));
         for line in [
             "steadfast_ready 1.0",
             "steadfast_process_cpu_seconds_total 1.5",

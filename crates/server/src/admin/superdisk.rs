@@ -106,33 +106,9 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use prometheus_client::registry::Registry;
-
     use super::*;
-    use crate::admin::Source;
-    use crate::admin::collect::{StatusCollector, TABLE};
-
-    struct Fixed(Value);
-
-    impl Source for Fixed {
-        fn not_ready(&self) -> Option<String> {
-            None
-        }
-
-        fn status(&self) -> Value {
-            self.0.clone()
-        }
-    }
-
-    fn metrics(status: Value) -> String {
-        let mut registry = Registry::with_prefix("steadfast");
-        registry.register_collector(Box::new(StatusCollector::new(Arc::new(Fixed(status)))));
-        let mut out = String::new();
-        prometheus_client::encoding::text::encode(&mut out, &registry).expect("encoded");
-        out
-    }
+    use crate::admin::collect::TABLE;
+    use crate::admin::collect::testing::metrics;
 
     #[test]
     fn a_super_disk_is_told_of_by_leg_and_state() {

@@ -11,6 +11,7 @@ use super::{Failure, block_on};
 use crate::backup::place::{PlaceSpec, S3Spec, Secret};
 use crate::config::setting::Size;
 use crate::control::{Command, client};
+use crate::disks::words::utc;
 use crate::report::size;
 
 /// Arguments of `snapshot`.
@@ -186,7 +187,7 @@ fn table(listed: &Value) -> String {
         out.push_str(&format!(
             "{:<24} {}  {:>10} objects  {:>10}{whole}\n",
             snapshot["name"].as_str().unwrap_or("?"),
-            when(number(snapshot, "created_ms")),
+            utc(number(snapshot, "created_ms")),
             number(snapshot, "objects"),
             size(number(snapshot, "object_bytes"))
         ));
@@ -198,20 +199,6 @@ fn table(listed: &Value) -> String {
         out.push_str(&format!("They keep {} that nothing else needs.\n", size(kept)));
     }
     out
-}
-
-/// `YYYY-MM-DD HH:MM:SS` in UTC (civil-from-days, H. Hinnant).
-fn when(ms: u64) -> String {
-    let (days, rest) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 /// Runs it.
@@ -268,7 +255,6 @@ mod tests {
 
     #[test]
     fn times_and_places_are_read() {
-        assert_eq!(when(1_709_210_096_123), "2024-02-29 12:34:56");
         let endpoint = EndpointArgs { endpoint: None, region: "r".into() };
         assert_eq!(place("/a/b", &endpoint), Ok(PlaceSpec::Dir("/a/b".into())));
         assert!(place("s3:///x", &endpoint).expect_err("no bucket").contains("BUCKET"));

@@ -1,6 +1,7 @@
 //! What to say of a super-disk, and what the operator should do about it.
 
 use serde_json::Value;
+use time::OffsetDateTime;
 
 use super::open::FastLeg;
 use crate::report::size;
@@ -36,17 +37,11 @@ pub fn advice(fast: &FastLeg) -> Option<String> {
 
 /// A moment in UTC for people, from milliseconds since the Unix epoch.
 pub fn utc(ms: u64) -> String {
-    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // Days to a date of the Gregorian calendar, whose eras of 400 years are alike and begin on a first of March (Howard Hinnant's algorithm).
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+    let at = i64::try_from(ms / 1000).ok().and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok());
+    let at = at.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (date, (hour, minute, second)) = (at.date(), at.to_hms());
+    let (year, month, day) = (date.year(), u8::from(date.month()), date.day());
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 /// A super-disk in one line.
