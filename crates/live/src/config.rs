@@ -102,7 +102,7 @@ pub struct LiveConfig {
 pub struct ClientConfig {
     /// How tokens are verified.
     pub token: TokenConfig,
-    /// Origins of browsers that may connect; `*` for all. Requests without an origin are not from browsers.
+    /// Origins of pages that may connect; `*` in one stands for anything. Requests without an origin are not from browsers.
     pub allowed_origins: Vec<String>,
     /// Sessions without a token are let in, with an empty user.
     pub allow_anonymous_connect_without_token: bool,

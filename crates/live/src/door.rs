@@ -28,6 +28,7 @@ use crate::api::Api;
 use crate::commands::NodeHub;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
 use crate::node::Node;
+use crate::origin;
 use crate::partition::{self, Event, Opened, Transport};
 use crate::protocol::Encoding;
 use crate::websocket;
@@ -396,7 +397,7 @@ impl LiveDoor {
         let Ok(origin) = origin.to_str() else { return false };
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let own = host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, place)| place == host));
-        own || self.node.config.client.allowed_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+        own || self.node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
     }
 
     async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {

@@ -15,6 +15,7 @@ mod gateway;
 mod metrics;
 mod node;
 mod options;
+mod origin;
 mod outgoing;
 mod partition;
 mod presence;

@@ -57,6 +57,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         ("--log-level", "output.level", args.log_level),
     ])?;
     if args.print_config {
+        config.live_options()?;
         print!("{}", config.to_toml());
         return Ok(());
     }

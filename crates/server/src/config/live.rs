@@ -5,15 +5,33 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use steadfast_live::LiveConfig;
 
-use super::ConfigError;
+use super::{Config, ConfigError};
 
 /// Options that name what is not a setting of Steadfast's own.
 fn read(options: Map<String, Value>) -> Result<LiveConfig, ConfigError> {
     serde_json::from_value(Value::Object(options)).map_err(|e| {
-        ConfigError::new(format!(
-            "{e}; an option of Centrifugo's that is not named here is not supported: leave it out"
-        ))
+        let mut message = e.to_string();
+        if message.contains("unknown field") {
+            message += "; an option of Centrifugo's that is not named here is not supported: leave it out";
+        }
+        ConfigError::new(message)
     })
+}
+
+impl Config {
+    /// The options of the live door, from wherever they stand.
+    ///
+    /// # Errors
+    /// When they stand in two places, or the first mistake in the file.
+    pub(crate) fn live_options(&self) -> Result<LiveConfig, ConfigError> {
+        match &self.live.config {
+            Some(_) if self.channels != LiveConfig::default() => Err(ConfigError::new(
+                "live.config names a file of Centrifugo's, and there are tables of its options in [live] too: keep one of them",
+            )),
+            Some(path) => of_file(path),
+            None => Ok(self.channels.clone()),
+        }
+    }
 }
 
 /// The options in the `[live]` section of a configuration, which is valid TOML.
@@ -36,7 +54,7 @@ pub(super) fn tables_of(text: &str) -> Result<LiveConfig, ConfigError> {
 ///
 /// # Errors
 /// When it cannot be read, or the first mistake in it.
-pub(crate) fn of_file(path: &Path) -> Result<LiveConfig, ConfigError> {
+fn of_file(path: &Path) -> Result<LiveConfig, ConfigError> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|e| ConfigError::new(format!("cannot be read: {e}")).from(shown.clone()))?;

@@ -18,7 +18,6 @@ use toml::de::{DeTable, DeValue};
 use crate::disks::remembered;
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use error::{ConfigError, nearest};
-pub(crate) use live::of_file as live_of_file;
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, parse_duration};
 

@@ -114,6 +114,18 @@ fn contradictions_are_refused() {
 }
 
 #[test]
+fn options_of_the_live_door_stand_in_one_place() {
+    let mut config = parse("[live.http_api]\nkey = \"k\"").expect("valid");
+    assert_eq!(config.live_options().expect("tables").http_api.key, "k");
+    config.set_text("live.config", "nowhere.json").expect("valid");
+    assert!(config.live_options().expect_err("two places").to_string().contains("keep one of them"));
+    let config = parse("[live]\nconfig = \"nowhere.json\"").expect("valid");
+    assert!(config.live_options().expect_err("no file").to_string().contains("cannot be read"));
+    assert!(message("[live.http_api]\nkay = \"k\"").contains("leave it out"));
+    assert!(!message("[live.client]\nchannel_limit = \"5\"").contains("leave it out"));
+}
+
+#[test]
 fn lists_of_disks() {
     let text = "[data]\ndir = \"d\"\npool = \"/dev/x\"\n[superdisk]\nfast = [\"/dev/a\", \"b\"]\n";
     let config = parse(text).expect("valid");

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use steadfast_flow::Env;
-use steadfast_live::{DoorOptions, Limits, LiveDoor, Node, Workers};
+use steadfast_live::{DoorOptions, Limits, LiveConfig, LiveDoor, Node, Workers};
 use steadfast_store::Store;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
-use crate::config::{Config, live_of_file};
+use crate::config::Config;
 use crate::net::listener::Tls;
 
 /// Connections that may wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is lower. With a short queue, sessions that all
@@ -29,15 +29,17 @@ pub(super) struct LivePort {
     tls: Option<Tls>,
     /// Where it listens.
     address: SocketAddr,
+    options: LiveConfig,
 }
 
 impl LivePort {
-    /// Binds it, if there is to be one.
+    /// Binds it, if there is to be one. Its options are read here, so that a mistake in them is told before a pool is opened.
     ///
     /// # Errors
-    /// What the operating system says, for people.
+    /// A setting that makes no sense, or what the operating system says, for people.
     pub(super) async fn bind(config: &Config, tls: Option<Tls>) -> Result<Option<Self>, String> {
         let Some(wanted) = config.live.listen else { return Ok(None) };
+        let options = config.live_options().map_err(|e| e.to_string())?;
         let fail = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => format!(
                 "live.listen: {wanted} is in use by another process; stop it, listen elsewhere (--live-listen ADDRESS), or do without the live \
@@ -47,7 +49,7 @@ impl LivePort {
         };
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address }))
+        Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address, options }))
     }
 
     /// Where it listens, for clients.
@@ -66,10 +68,7 @@ impl LivePort {
         env: &Env,
         stop: watch::Receiver<bool>,
     ) -> Result<(Arc<Node>, Workers), String> {
-        let options = match &config.live.config {
-            Some(path) => live_of_file(path).map_err(|e| e.to_string())?,
-            None => config.channels.clone(),
-        };
+        let options = self.options;
         if options.client.insecure || options.http_api.insecure {
             tracing::warn!("the live door is insecure: everybody may do everything. For trials only");
         }
