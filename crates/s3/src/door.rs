@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::access::{Domains, Keys, SignedOnly};
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::context::{BodyFault, Observer, RequestContext};
+use crate::cors;
 use crate::error::{invalid_request, request_timeout, slow_down};
 use crate::handler::Handler;
 use crate::io::StallIo;
@@ -129,12 +130,20 @@ impl S3Door {
         let context = Arc::new(RequestContext::new(shared.env.random_u64()));
         let started = shared.env.now();
         let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
-        let (mut response, pass) = self.answer(request, &context).await;
+        let origin = cors::allowed(&shared.options.allowed_origins, request.headers());
+        let (mut response, pass) = if origin.is_some() && cors::is_preflight(&request) {
+            (cors::preflight(request.headers()), None)
+        } else {
+            self.answer(request, &context).await
+        };
         if context.fault() == Some(BodyFault::Stalled) && response.status() != StatusCode::OK {
             // `s3s` may have taken the end of an XML body for something else.
             response = error_response(request_timeout());
         }
         self.finish(&mut response, &context, unread_max);
+        if let Some(origin) = origin {
+            cors::admit(response.headers_mut(), origin);
+        }
         linger.store(context.unread() > 0, Relaxed);
         let tail = Tail {
             context,

@@ -20,6 +20,7 @@ mod body;
 mod checksum;
 mod conditions;
 mod context;
+mod cors;
 mod door;
 mod error;
 mod handler;

@@ -23,6 +23,8 @@ pub struct S3Options {
     pub region: String,
     /// Base domains for virtual-host style (`bucket.s3.example.com`), without port. Other host names mean path style.
     pub domains: Vec<String>,
+    /// Origins of pages that browsers let read answers; `*` for all. Signatures are asked of them as of everybody.
+    pub allowed_origins: Vec<String>,
     /// How entity tags are made.
     pub etag: EtagKind,
     /// Requests served at a time.
@@ -55,6 +57,7 @@ impl Default for S3Options {
             credentials: Vec::new(),
             region: "us-east-1".into(),
             domains: Vec::new(),
+            allowed_origins: Vec::new(),
             etag: EtagKind::default(),
             requests_max: 1024,
             requests_waiting_max: 4096,

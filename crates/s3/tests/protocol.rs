@@ -157,6 +157,35 @@ async fn signatures() {
 }
 
 #[tokio::test]
+async fn pages_of_other_origins() {
+    const PAGE: &str = "https://app.example.com";
+    let c = Client::with(steadfast_s3::S3Options { allowed_origins: vec![PAGE.into()], ..options() }).await;
+    c.bucket("bucket").await;
+    let ask = |origin: &str| {
+        let call =
+            c.call("OPTIONS", "/bucket/k").header("origin", origin).header("access-control-request-method", "PUT");
+        call.header("access-control-request-headers", "content-type,x-amz-meta-a").send_unsigned()
+    };
+    let told = ask(PAGE).await.expect(204);
+    assert_eq!(told.header("access-control-allow-origin"), PAGE);
+    assert!(told.header("access-control-allow-methods").contains("PUT"));
+    assert_eq!(told.header("access-control-allow-headers"), "content-type,x-amz-meta-a");
+    let other = ask("https://evil.example").await;
+    assert!(other.status >= 400 && other.header("access-control-allow-origin").is_empty(), "{other:?}");
+    // It may read answers, refusals too; and nothing without a signature.
+    let put = c.call("PUT", "/bucket/k").header("origin", PAGE).body("data").send().await.expect(200);
+    assert_eq!((put.header("access-control-allow-origin"), put.header("access-control-expose-headers")), (PAGE, "*"));
+    let refused = c.call("GET", "/bucket/k").header("origin", PAGE).send_unsigned().await.refused(403, "AccessDenied");
+    assert_eq!((refused.header("access-control-allow-origin"), refused.header("vary")), (PAGE, "Origin"));
+    let got = c.call("GET", "/bucket/k").header("origin", "https://evil.example").send().await.expect(200);
+    assert_eq!(got.header("access-control-allow-origin"), "");
+    // Nobody is let in unless it is said.
+    let c = Client::new().await;
+    let call = c.call("OPTIONS", "/bucket/k").header("origin", PAGE).header("access-control-request-method", "PUT");
+    assert_eq!(call.send_unsigned().await.header("access-control-allow-origin"), "");
+}
+
+#[tokio::test]
 async fn unsigned_chunks_with_a_trailer() {
     let c = Client::new().await;
     c.bucket("bucket").await;

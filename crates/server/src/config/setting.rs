@@ -119,23 +119,50 @@ impl Setting for PathBuf {
     }
 }
 
+/// A list in a file, where one alone may be written without brackets; as text separated by commas. No part is empty.
+fn list<'a>(input: &Input<'a>, expected: &str) -> Result<Vec<&'a str>, String> {
+    match input {
+        Input::Text(text) => Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()),
+        Input::Value(DeValue::Array(items)) => items
+            .iter()
+            .map(|item| item.get_ref().as_str().filter(|part| !part.is_empty()))
+            .collect::<Option<_>>()
+            .ok_or_else(|| format!("expected {expected}")),
+        Input::Value(_) => Ok(Some(text(input, expected)?).filter(|part| !part.is_empty()).into_iter().collect()),
+    }
+}
+
+/// Origins of pages, each `https://host:port` or `*`: a list in a file; separated by commas as text. Empty: none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origins(pub Vec<String>);
+
+impl Setting for Origins {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        let parts = list(&input, "a list of origins such as [\"https://app.example.com\"]")?;
+        for part in &parts {
+            let place = part.split_once("://").map_or("", |(_, place)| place);
+            if *part != "*" && (place.is_empty() || place.contains(['/', '*'])) {
+                return Err(format!(
+                    "{part:?} is not an origin: write one as https://app.example.com, without a path, or \"*\" for all"
+                ));
+            }
+        }
+        Ok(Self(parts.into_iter().map(str::to_owned).collect()))
+    }
+
+    fn to_toml(&self) -> String {
+        let all: Vec<String> = self.0.iter().map(Setting::to_toml).collect();
+        format!("[{}]", all.join(", "))
+    }
+}
+
 /// Several paths: a list in a file; separated by commas as text. Empty: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paths(pub Vec<PathBuf>);
 
 impl Setting for Paths {
     fn read(input: Input<'_>) -> Result<Self, String> {
-        const EXPECTED: &str = "a list of paths such as [\"/dev/sdb\", \"/dev/sdc\"]";
-        let parts: Vec<&str> = match &input {
-            Input::Text(text) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect(),
-            Input::Value(DeValue::Array(items)) => items
-                .iter()
-                .map(|item| item.get_ref().as_str().filter(|path| !path.is_empty()))
-                .collect::<Option<_>>()
-                .ok_or_else(|| format!("expected {EXPECTED}"))?,
-            // One alone may be written without brackets.
-            Input::Value(_) => Some(text(&input, EXPECTED)?).filter(|path| !path.is_empty()).into_iter().collect(),
-        };
+        let parts = list(&input, "a list of paths such as [\"/dev/sdb\", \"/dev/sdc\"]")?;
         let paths: Vec<PathBuf> = parts.into_iter().map(PathBuf::from).collect();
         for (at, path) in paths.iter().enumerate() {
             if paths[..at].contains(path) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::disks::DiskSpecs;
 use super::schema::sections;
-use super::setting::{EtagKind, IoMode, LogFormat, Paths, Size};
+use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
 use super::window::TimeOfDay;
 
 const fn local(port: u16) -> SocketAddr {
@@ -140,6 +140,9 @@ sections! {
         listen: SocketAddr = local(9000);
         /// Domain for virtual-host style (`bucket.domain`), for instance "s3.example.org". Empty: path style only.
         domain: Option<String> = None;
+        /// Pages of these origins may use the port from browsers (CORS), as in ["https://app.example.com"]; ["*"] for all. They need signatures, or
+        /// presigned URLs, as everybody does.
+        allowed_origins: Origins = Origins::default();
         /// Entity tags: "md5", or "fast" for a cheap checksum where clients do not need MD5.
         etag: EtagKind = EtagKind::Md5;
     }

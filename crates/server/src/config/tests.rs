@@ -114,6 +114,21 @@ fn contradictions_are_refused() {
 }
 
 #[test]
+fn origins_of_pages() {
+    let config =
+        parse("[s3]\nallowed_origins = [\"https://app.example.com\", \"http://localhost:3000\"]").expect("valid");
+    assert_eq!(config.s3.allowed_origins.0, ["https://app.example.com", "http://localhost:3000"]);
+    assert_eq!(parse(&config.to_toml()), Ok(config));
+    for all in ["[s3]\nallowed_origins = \"*\"", "[s3]\nallowed_origins = [\"*\"]"] {
+        assert_eq!(parse(all).expect("valid").s3.allowed_origins.0, ["*"]);
+    }
+    for wrong in ["app.example.com", "https://app.example.com/", "https://*.example.com", "https://"] {
+        assert!(message(&format!("[s3]\nallowed_origins = [\"{wrong}\"]")).contains("is not an origin"), "{wrong}");
+    }
+    assert!(message("[s3]\nallowed_origins = [7]").contains("a list of origins"));
+}
+
+#[test]
 fn options_of_the_live_door_stand_in_one_place() {
     let mut config = parse("[live.http_api]\nkey = \"k\"").expect("valid");
     assert_eq!(config.live_options().expect("tables").http_api.key, "k");

@@ -252,6 +252,7 @@ fn s3_options(config: &Config, keys: Credentials) -> S3Options {
     S3Options {
         credentials: vec![(keys.access_key, keys.secret_key)],
         domains: config.s3.domain.iter().cloned().collect(),
+        allowed_origins: config.s3.allowed_origins.0.clone(),
         etag: match config.s3.etag {
             EtagKind::Md5 => S3Etag::Md5,
             EtagKind::Fast => S3Etag::Opaque,

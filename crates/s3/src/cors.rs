@@ -1,0 +1,66 @@
+//! Pages of other origins (CORS). Which may speak to the port is one setting for all buckets: it only decides whose pages a browser lets
+//! read answers. Who may do what is decided by signatures, as for everybody.
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderValue, ORIGIN, VARY,
+};
+use http::{Method, Request, Response, StatusCode};
+use s3s::Body;
+
+/// The origin of the page that asks, when it is one of those that may; `*` in the list stands for all.
+pub(crate) fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(ORIGIN)?;
+    let known = |one: &String| one == "*" || one.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
+    origins.iter().any(known).then(|| origin.clone())
+}
+
+/// Whether a browser asks what a page may send. It signs nothing, and has no body.
+pub(crate) fn is_preflight<B>(request: &Request<B>) -> bool {
+    request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// The answer to that, for an origin that may.
+pub(crate) fn preflight(asked: &HeaderMap) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD, PUT, POST, DELETE"));
+    if let Some(names) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+    }
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("300"));
+    response
+}
+
+/// Lets the page read an answer, with all of its headers. `Vary`, because a cache must not give the answer to another page.
+pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+    headers.append(VARY, HeaderValue::from_static("Origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_compared_as_a_whole() {
+        let origins = ["https://app.example.com".to_owned()];
+        let asks = |origins: &[String], origin: &'static str| {
+            let headers = HeaderMap::from_iter([(ORIGIN, HeaderValue::from_static(origin))]);
+            allowed(origins, &headers).is_some()
+        };
+        assert!(asks(&origins, "https://app.example.com"));
+        assert!(asks(&origins, "HTTPS://app.example.com"));
+        for other in
+            ["https://app.example.com.evil.example", "https://app.example.com:8443", "http://app.example.com", "null"]
+        {
+            assert!(!asks(&origins, other), "{other}");
+            assert!(asks(&["*".to_owned()], other), "{other}");
+        }
+        assert!(!asks(&[], "https://app.example.com"));
+        assert!(allowed(&["*".to_owned()], &HeaderMap::new()).is_none());
+    }
+}
