@@ -1,12 +1,14 @@
 """Disks that come into a pool and leave it while it is read and written."""
 
 import json
+import os
+import re
 import subprocess
 
 import pytest
 
 from harness import load, wait
-from harness.server import binary
+from harness.server import Server, binary
 
 SETTINGS = {"data.disks": "d0,d1", "store.cache": "0 B", "store.move_rate": "0 B"}
 
@@ -191,3 +193,18 @@ def test_what_cannot_be_done_is_said(make_pool, tmp_path):
     assert server.stop() == 0
     assert "no server runs on this directory" in disk(server, "drain", "d0", code=1).stderr
     server.start()
+
+
+def test_what_it_says_to_configure_names_the_disks_from_anywhere(tmp_path, monkeypatch):
+    # The data directory is given relative to where the server is started, as one does at first.
+    monkeypatch.chdir(tmp_path)
+    with Server("data") as server:
+        told = disk(server, "add", str(tmp_path / "second")).stdout
+        assert server.stop() == 0
+        config = tmp_path / "steadfast.toml"
+        config.write_text("[data]\n" + re.search(r"^  (disks = .*)$", told, re.M)[1] + "\n")
+        server.args = ["--config", str(config)]
+        server.start()
+        assert server.metric("steadfast_pool_disks_in_trouble") == 0, server.log()
+        found = {os.path.realpath(entry["name"]) for entry in server.status()["store"]["disks"]}
+        assert found == {os.path.realpath(tmp_path / "data" / "pool"), os.path.realpath(tmp_path / "second")}

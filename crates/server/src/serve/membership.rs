@@ -200,7 +200,7 @@ impl Membership {
     /// How it is now: what was moved, the disks, and what to put into the configuration.
     pub fn result(&self, moved: Option<&MoveStatus>) -> Value {
         let names: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
-        let list: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        let list: Vec<String> = names.iter().map(|name| format!("{:?}", configurable(name))).collect();
         json!({"moved": moved, "disks": names, "configure": format!("disks = [{}]", list.join(", "))})
     }
 
@@ -236,5 +236,15 @@ impl Membership {
         {
             tracing::warn!("{why}");
         }
+    }
+}
+
+/// The name of a disk as the configuration would have it. Names are as the server was started, from its working directory; relative paths
+/// in the configuration are of the data directory.
+fn configurable(name: &str) -> String {
+    match std::path::absolute(name) {
+        // Not all names are paths: those of super-disks and stripes are not.
+        Ok(path) if Path::new(name).is_relative() && path.exists() => path.display().to_string(),
+        _ => name.to_owned(),
     }
 }
