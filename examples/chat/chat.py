@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The back end of the chat: it serves the page, says who somebody is, and passes attachments on to S3. Python's library only.
+"""The back end of the chat: it serves the page, says who somebody is, and signs URLs for attachments. Python's library only.
 
-Messages do not come through here: pages speak to the server's live port themselves, with the token that they get here.
+Neither messages nor attachments come through here: pages speak to the server's ports themselves, with what they get here.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 BUCKET = "chat"
 UPLOAD_BYTES_MAX = 16 << 20
+FORM_BYTES_MAX = 16 << 10
 TOKEN_S = 3600
 URL_S = 300
 KEY = re.compile(r"[0-9a-f]{32}/[\w.-]{1,80}", re.ASCII)
@@ -62,46 +63,43 @@ def s3_keys():
     return made["access_key"], made["secret_key"]
 
 
-def presigned(method, path):
-    """A URL with which this one thing can be done for some minutes, by whoever has it (AWS signature version 4)."""
+def presigned(method, path, **headers):
+    """A URL with which this one request can be made for some minutes, with just these headers, by whoever has it (AWS signature version 4)."""
     access, secret = s3_keys()
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     scope = f"{now[:8]}/us-east-1/s3/aws4_request"
+    headers = sorted({**headers, "host": urllib.parse.urlsplit(options.s3).netloc}.items())
+    names = ";".join(name for name, _ in headers)
     asked = urllib.parse.urlencode({  # in the order of the alphabet
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{access}/{scope}", "X-Amz-Date": now,
-        "X-Amz-Expires": URL_S, "X-Amz-SignedHeaders": "host"})
+        "X-Amz-Expires": URL_S, "X-Amz-SignedHeaders": names})
     path = urllib.parse.quote(path)
-    host = urllib.parse.urlsplit(options.s3).netloc
-    request = "\n".join([method, path, asked, f"host:{host}\n", "host", "UNSIGNED-PAYLOAD"])
+    lines = "".join(f"{name}:{value}\n" for name, value in headers)
+    request = "\n".join([method, path, asked, lines, names, "UNSIGNED-PAYLOAD"])
     key = b"AWS4" + secret.encode()
     for part in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"):
         key = mac(key, part)
     return f"{options.s3}{path}?{asked}&X-Amz-Signature={key.hex()}"
 
 
-def put(path, body=b"", kind="application/octet-stream"):
-    """The status of an S3 PUT."""
-    request = urllib.request.Request(presigned("PUT", path), method="PUT", data=body, headers={"Content-Type": kind})
+def make_bucket():
+    request = urllib.request.Request(presigned("PUT", f"/{BUCKET}"), method="PUT", data=b"")
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status
+        urllib.request.urlopen(request, timeout=30).close()
     except urllib.error.HTTPError as error:
         with error:
-            return error.code
+            if error.code != 409:  # 409: it is there
+                raise
 
 
-def store(name, body):
-    """Makes an object of an attachment, under a key that nobody can guess; what a message has to say about it."""
+def place_for(name, size):
+    """Where an attachment may be put, once, of this size and type, under a key that nobody can guess; and what a message says about it."""
+    make_bucket()
     name = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[-80:].lstrip(".") or "file"
     kind = IMAGES.get(os.path.splitext(name)[1].lower(), "application/octet-stream")
     key = f"{secrets.token_hex(16)}/{name}"
-    status = put(f"/{BUCKET}/{key}", body, kind)
-    if status == 404:  # the first attachment: there is no bucket yet
-        put(f"/{BUCKET}")
-        status = put(f"/{BUCKET}/{key}", body, kind)
-    if status != 200:
-        raise OSError(f"S3 answered {status}")
-    return {"key": key, "name": name, "image": kind in IMAGES.values()}
+    url = presigned("PUT", f"/{BUCKET}/{key}", **{"content-length": size, "content-type": kind})
+    return {"url": url, "type": kind, "file": {"key": key, "name": name, "image": kind in IMAGES.values()}}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -128,26 +126,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(404, "There is no such page.\n")
 
     def do_POST(self):
-        path, _, query = self.path.partition("?")
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > UPLOAD_BYTES_MAX:
+        if not length.isdecimal() or int(length) > FORM_BYTES_MAX:
             self.close_connection = True
-            return self.answer(413, f"At most {UPLOAD_BYTES_MAX >> 20} MiB.\n")
-        body = self.rfile.read(int(length))
-        if path == "/token":
+            return self.answer(413, "This is too large.\n")
+        form = dict(urllib.parse.parse_qsl(self.rfile.read(int(length)).decode(errors="replace")))
+        if self.path == "/token":
             # This is where your own login belongs: here everybody is who he says he is.
-            name = " ".join(urllib.parse.parse_qs(body.decode(errors="replace")).get("name", [""])[0].split())[:30]
+            name = " ".join(form.get("name", "").split())[:30]
             if not name:
                 return self.answer(400, "A name, please.\n")
             return self.answer(200, json.dumps({"name": name, "token": token(name), "live": options.live}), "application/json")
-        if path == "/upload":
+        if self.path == "/upload":
             if not user_of(self.headers.get("Authorization", "").removeprefix("Bearer ")):
                 return self.answer(401, "Join first.\n")
+            size = form.get("size", "")
+            if not size.isdecimal() or int(size) > UPLOAD_BYTES_MAX:
+                return self.answer(413, f"At most {UPLOAD_BYTES_MAX >> 20} MiB.\n")
             try:
-                stored = store(urllib.parse.parse_qs(query).get("name", ["file"])[0], body)
+                return self.answer(200, json.dumps(place_for(form.get("name", ""), int(size))), "application/json")
             except OSError as error:
-                return self.answer(502, f"The attachment could not be stored: {error}\n")
-            return self.answer(200, json.dumps(stored), "application/json")
+                return self.answer(502, f"There is no place for it: {error}\n")
         return self.answer(404, "There is no such page.\n")
 
     def answer(self, status, body, kind="text/plain; charset=utf-8", headers=None):

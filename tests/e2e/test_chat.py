@@ -172,9 +172,9 @@ def test_two_browsers_chat_and_a_crash_loses_nothing(pages, chat, tmp_path):
     assert not [one for events in pages.events.values() for one in events if one["event"] == "page error"], pages.events
 
 
-def post(url, body=b"", headers=None):
+def post(url, body=b"", headers=None, method="POST"):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}, method="POST"), timeout=DEADLINE_S) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}, method=method), timeout=DEADLINE_S) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -190,13 +190,23 @@ def test_the_back_end_takes_attachments_of_those_who_joined_only(chat):
     for token in ("", "a.b", "a.b.c", told["token"][:-1], forged):
         assert post(chat.page + "/upload", b"x", {"Authorization": f"Bearer {token}"})[0] == 401
     bearer = {"Authorization": f"Bearer {told['token']}"}
-    status, body = post(chat.page + "/upload?name=..%2F..%2Fpage.html", b"<script>alert()</script>", bearer)
-    stored = json.loads(body)
-    assert status == 200 and not stored["image"] and ".." not in stored["key"].split("/"), stored
-    with urllib.request.urlopen(f"{chat.page}/file/{stored['key']}", timeout=DEADLINE_S) as answer:
+
+    def asked(name, size):
+        return post(chat.page + "/upload", urllib.parse.urlencode({"name": name, "size": size}).encode(), bearer)
+
+    status, body = asked("../../page.html", 3)
+    place = json.loads(body)
+    assert status == 200 and not place["file"]["image"] and ".." not in place["file"]["key"].split("/"), place
+    # What was signed for can be put, and nothing else.
+    kind = {"Content-Type": place["type"]}
+    for body, headers in [(b"abcd", kind), (b"abc", {"Content-Type": "text/html"})]:
+        assert post(place["url"], body, headers, "PUT")[0] == 403
+    assert post(place["url"], b"abc", kind, "PUT")[0] == 200
+    with urllib.request.urlopen(f"{chat.page}/file/{place['file']['key']}", timeout=DEADLINE_S) as answer:
         # Redirected to S3, and nothing that a browser would run.
         assert answer.url.startswith(chat.endpoint) and answer.headers["Content-Type"] == "application/octet-stream"
-        assert answer.read() == b"<script>alert()</script>"
+        assert answer.read() == b"abc"
+    assert asked("large", 1 << 30)[0] == 413
     assert post(chat.page + "/upload", b"", {**bearer, "Content-Length": str(1 << 30)})[0] == 413
     chat.kill()
-    assert post(chat.page + "/upload", b"x", bearer)[0] == 502
+    assert asked("late", 3)[0] == 502
