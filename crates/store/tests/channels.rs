@@ -220,6 +220,70 @@ async fn a_restart_after_asynchronous_publications_is_another_epoch() {
 }
 
 #[tokio::test]
+async fn a_replay_ends_in_the_same_epoch_as_the_index_says() {
+    for lsm in [false, true] {
+        let (pool, store) = Pool::start(lsm).await;
+        let channel = store.channel("c").expect("a channel");
+        for text in ["1", "2"] {
+            let new = NewPublication { durability: Durability::Async, ..new(text) };
+            channel.publish(new).await.expect("published");
+        }
+        let before = channel.position();
+        drop(channel);
+        // The index knows nothing: what the channel is comes from the records.
+        let store = reopened(&pool, store, true).await;
+        let channel = store.channel("c").expect("a channel");
+        assert_ne!(channel.position().epoch, before.epoch, "later ones may have been lost");
+        assert!(!texts(&channel, since(before)).await.1.complete);
+    }
+}
+
+#[tokio::test]
+async fn compaction_does_not_bring_an_old_epoch_back() {
+    let (mut pool, store) = Pool::start(true).await;
+    let new_async = |text: &str| NewPublication { durability: Durability::Async, ..new(text) };
+    let before = store.channel("c").expect("a channel").publish(new_async("1")).await.expect("published").position;
+    store.close().await.expect("closed");
+    drop(store);
+    pool.options.log.compaction.interval = Duration::from_millis(20);
+    pool.options.checkpoint_log_bytes = 1 << 20;
+    let store = pool.open().await;
+    let channel = store.channel("c").expect("a channel");
+    let now = channel.position();
+    assert_ne!(now.epoch, before.epoch);
+    let (other, body) = (store.channel("other").expect("a channel"), "x".repeat(50_000));
+    let status = || store.status().log.compaction;
+    while status().recycled < 10 || status().records_moved == 0 {
+        other.publish(NewPublication { history_size: 10, ..new(&body) }).await.expect("published");
+    }
+    assert_eq!(channel.position(), now);
+    let next = channel.publish(new_async("2")).await.expect("published").position;
+    assert_eq!(next, Position { offset: now.offset + 1, ..now });
+    assert!(!texts(&channel, since(before)).await.1.complete);
+}
+
+#[tokio::test]
+async fn a_gap_is_never_said_to_be_none() {
+    let (pool, store) = Pool::start(true).await;
+    let channel = store.channel("c").expect("a channel");
+    let before = channel.position();
+    publish(&channel, "1").await;
+    // As after two changes of the configuration.
+    channel.publish(NewPublication { history_ttl_ms: 300, ..new("2") }).await.expect("published");
+    publish(&channel, "3").await;
+    drop(channel);
+    let store = reopened(&pool, store, false).await;
+    steadfast_flow::Env::tokio().sleep(Duration::from_millis(310)).await;
+    let channel = store.channel("c").expect("a channel");
+    assert!(!texts(&channel, since(before)).await.1.complete, "the second is over");
+    let at = Position { offset: 2, ..before };
+    assert_eq!(
+        (texts(&channel, since(at)).await.0, texts(&channel, since(at)).await.1.complete),
+        (vec!["3".to_owned()], true)
+    );
+}
+
+#[tokio::test]
 async fn space_of_publications_that_are_over_comes_back() {
     let (mut pool, store) = Pool::start(true).await;
     store.close().await.expect("closed");

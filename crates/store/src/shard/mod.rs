@@ -191,6 +191,7 @@ impl Shard {
         let (log, recovery) = Log::open(disk, env.clone(), options.log, applier).await?;
         let replayed_records = core.finish_replay()?;
         core.opened_lsn.store(core.progress.borrow().lsn, Ordering::Release);
+        core.channels.forget();
         core.accounts.lock().attach(log.clone());
         *slot.write() = Some(log.clone());
         let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });

@@ -73,6 +73,11 @@ impl Channels {
         self.parts.iter().map(|part| part.lock().len()).sum()
     }
 
+    /// Lets go of all: what a replay made of them knows nothing of what may have been lost. Before anybody else has one.
+    pub(crate) fn forget(&self) {
+        self.parts.iter().for_each(|part| part.lock().clear());
+    }
+
     /// Lets go of those that nobody uses.
     fn tidy(&self) {
         for part in &self.parts {
@@ -140,7 +145,7 @@ impl Core {
         if !put(keys::publication(name, offset).into())? {
             return Ok(());
         }
-        let (held, over) = channel.state.lock().applied(offset, &meta);
+        let (held, over) = channel.state.lock().applied(offset, &meta, r.moved);
         // What stands for the removed ones stays.
         for offset in over.filter(|over| *over != offset) {
             remove(&keys::publication(name, offset).into())?;
@@ -316,9 +321,8 @@ impl ChannelHandle {
         let count = (to + 1).saturating_sub(from).min(query.limit as u64);
         let (from, to) = if query.reverse { (to + 1 - count, to) } else { (from, from + count - count.min(1)) };
         let mut publications = if count == 0 { Vec::new() } else { self.read(from, to, now_ms).await? };
-        // What is over lies at the beginning: the rest must be there without a gap.
-        let reaches = publications.first().map_or(to + 1, |first| first.offset);
-        let complete = complete && (query.reverse || reaches == from);
+        // Some may have been over, or gone while the others were read: not only at the beginning, when what is kept was changed.
+        let complete = complete && (query.reverse || publications.len() as u64 == count);
         if query.reverse {
             publications.reverse();
         }

@@ -75,14 +75,19 @@ impl State {
 
     /// A record of the channel is in the index now. What is to be delivered, if it was published by this process; and the offsets that
     /// are no longer kept.
-    pub(crate) fn applied(&mut self, offset: u64, meta: &PublicationMeta) -> (Option<Held>, std::ops::Range<u64>) {
+    pub(crate) fn applied(
+        &mut self,
+        offset: u64,
+        meta: &PublicationMeta,
+        moved: bool,
+    ) -> (Option<Held>, std::ops::Range<u64>) {
         let held = match self.pending.front() {
             Some(held) if held.publication.offset == offset && !meta.removed => self.pending.pop_front(),
             _ => None,
         };
         let before = self.first;
-        // Records that were moved come again, with an offset that is not the newest.
-        if offset >= self.top {
+        // Records that were moved come again, perhaps the newest too: the epoch that it names may have ended with a restart.
+        if offset > self.top || offset == self.top && !moved {
             self.epoch = meta.epoch;
             self.top = offset;
             self.next = self.next.max(offset);
