@@ -53,6 +53,14 @@ pub struct Counts {
     pub snapshots_made: u64,
     /// Times that one was read, whole.
     pub snapshots_read: u64,
+    /// Publications answered as done.
+    pub publications: u64,
+    /// Publications delivered to whoever listens.
+    pub delivered: u64,
+    /// Times that a subscriber went on from where it was.
+    pub recoveries: u64,
+    /// Times that it was told that it could not.
+    pub recoveries_refused: u64,
 }
 
 impl Counts {
@@ -83,5 +91,9 @@ impl Counts {
         self.keys_moved += other.keys_moved;
         self.snapshots_made += other.snapshots_made;
         self.snapshots_read += other.snapshots_read;
+        self.publications += other.publications;
+        self.delivered += other.delivered;
+        self.recoveries += other.recoveries;
+        self.recoveries_refused += other.recoveries_refused;
     }
 }

@@ -4,6 +4,7 @@
 //! fails, and when the power goes; [`run_seed`] replays it exactly. A [`model::Model`] says what may then be read.
 
 mod array;
+mod channels;
 mod client;
 mod counts;
 pub mod disk;

@@ -7,6 +7,7 @@ use steadfast_log::{CompactionOptions, Durability, FormatOptions, LogOptions, Sc
 use steadfast_store::StoreOptions;
 
 use crate::array::{FastFate, FastPlan};
+use crate::channels::ChannelPlan;
 use crate::disk::DiskProfile;
 use crate::members::MovePlan;
 use crate::platter::FaultRates;
@@ -120,6 +121,8 @@ pub(crate) struct Plan {
     pub(crate) moves: Option<MovePlan>,
     /// What a keeper of snapshots does in each life; 0: there is none.
     pub(crate) snapshots: u64,
+    /// How channels are used, where they are.
+    pub(crate) channels: Option<ChannelPlan>,
     /// See [`Variant::ListWithoutMissing`].
     pub(crate) lists_without_missing: bool,
     pub(crate) format: FormatOptions,
@@ -203,6 +206,7 @@ impl Plan {
             }],
             moves: None,
             snapshots: 0,
+            channels: None,
             lists_without_missing: false,
             format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
             store: store_options(rng),
@@ -228,9 +232,15 @@ impl Plan {
             }
         }
         let mut kept = several.fork();
+        let mut heard = several.fork();
         let damaging = matches!(trouble, Trouble::Rot | Trouble::Misplaced | Trouble::LyingFlush);
         if !damaging && variant.map_or_else(|| kept.one_in(6), Variant::is_of_snapshots) {
             plan.snapshots = kept.range(2, 8);
+        }
+        // They are on the first disk, which cannot leave then.
+        let fitting = !damaging && plan.moves.is_none();
+        if fitting && variant.map_or_else(|| heard.one_in(4), Variant::is_of_channels) {
+            plan.channels = Some(ChannelPlan::new(&mut heard));
         }
         // Decided last, so that other runs are as they were before there were zones.
         let zoned = variant.map_or_else(|| rng.one_in(4), Variant::is_of_zones) || all_zoned;

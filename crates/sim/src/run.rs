@@ -10,6 +10,7 @@ use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::{IndexKind, Store};
 
 use crate::array::{Array, Bay, FastFate};
+use crate::channels::Aired;
 use crate::counts::Counts;
 use crate::disk::{Device, DiskSabotage};
 use crate::executor::{End, Executor};
@@ -69,6 +70,8 @@ pub struct RunReport {
     pub disks: u64,
     /// Whether disks came and went.
     pub moves: bool,
+    /// Whether there were channels.
+    pub channels: bool,
     /// A hash over all that happened.
     pub trace_hash: u64,
     /// Events in it.
@@ -104,6 +107,8 @@ pub struct SimReport {
     pub pools: u64,
     /// Those in which disks came and went.
     pub moves: u64,
+    /// Those with channels.
+    pub channels: u64,
     /// The broken build, if one was asked for.
     pub variant: Option<Variant>,
     /// Starts of the store.
@@ -143,6 +148,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         zoned: 0,
         pools: 0,
         moves: 0,
+        channels: 0,
         variant: options.variant,
         lives: 0,
         cuts: 0,
@@ -176,6 +182,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     report.zoned += u64::from(one.zoned);
                     report.pools += u64::from(one.disks > 1);
                     report.moves += u64::from(one.moves);
+                    report.channels += u64::from(one.channels);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
                     report.events += one.events;
@@ -220,6 +227,7 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
         pair: plan.disks.iter().any(|disk| disk.fast.is_some()),
         disks: plan.disks.len() as u64,
         moves: plan.moves.is_some(),
+        channels: plan.channels.is_some(),
         trace_hash: trace.hash(),
         events: trace.count(),
         lives: history.lives,
@@ -277,6 +285,7 @@ impl History {
             unseen: Mutex::default(),
             homes: Mutex::default(),
             snapshots: Mutex::default(),
+            channels: Mutex::new(Aired::new(plan.channels.as_ref())),
             members: Mutex::new(Members::new(&plan)),
             trace: trace.clone(),
             buckets: plan.buckets.iter().zip(["first", "second"]).map(|(d, name)| (name.into(), *d)).collect(),

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use steadfast_log::{Durability, LogError};
 use steadfast_store::StoreError;
 
+use crate::channels::Aired;
 use crate::client::Outcome;
 use crate::counts::Counts;
 use crate::disk::Device;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) members: Mutex<Members>,
     /// The snapshots that were made.
     pub(crate) snapshots: Mutex<Vec<Kept>>,
+    /// What was published, and who has seen what of it.
+    pub(crate) channels: Mutex<Aired>,
     pub(crate) trace: Trace,
     pub(crate) buckets: Vec<(Arc<str>, Durability)>,
     pub(crate) keys: Vec<Arc<str>>,

@@ -53,11 +53,17 @@ pub enum Variant {
     ChangesLeftBehind,
     /// Extents are recycled though a snapshot holds them.
     HoldsIgnored,
+    /// Publications are answered and delivered before their flush.
+    PublishBeforeFlush,
+    /// Publications are delivered in any order.
+    FanOutOrder,
+    /// After a restart a channel's last offset is used again.
+    OffsetReused,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -77,6 +83,9 @@ impl Variant {
         Self::EarlySwitch,
         Self::ChangesLeftBehind,
         Self::HoldsIgnored,
+        Self::PublishBeforeFlush,
+        Self::FanOutOrder,
+        Self::OffsetReused,
     ];
 
     /// Its name on the command line.
@@ -101,6 +110,9 @@ impl Variant {
             Self::EarlySwitch => "early-switch",
             Self::ChangesLeftBehind => "changes-left-behind",
             Self::HoldsIgnored => "holds-ignored",
+            Self::PublishBeforeFlush => "publish-before-flush",
+            Self::FanOutOrder => "fan-out-order",
+            Self::OffsetReused => "offset-reused",
         }
     }
 
@@ -132,6 +144,11 @@ impl Variant {
     /// Whether only snapshots show it.
     pub(crate) fn is_of_snapshots(self) -> bool {
         self == Self::HoldsIgnored
+    }
+
+    /// Whether only channels show it.
+    pub(crate) fn is_of_channels(self) -> bool {
+        matches!(self, Self::PublishBeforeFlush | Self::FanOutOrder | Self::OffsetReused)
     }
 
     pub(crate) fn apply(self, plan: &mut Plan) {
@@ -196,6 +213,9 @@ impl Variant {
             }
             Self::ChangesLeftBehind => plan.store.sabotage = StoreSabotage::ChangesLeftBehind,
             Self::HoldsIgnored => plan.store.log.sabotage = Sabotage::HoldsIgnored,
+            Self::PublishBeforeFlush => plan.store.sabotage = StoreSabotage::PublishBeforeFlush,
+            Self::FanOutOrder => plan.store.sabotage = StoreSabotage::FanOutOrder,
+            Self::OffsetReused => plan.store.sabotage = StoreSabotage::OffsetReused,
             Self::SkipVerify => {
                 calm(plan, SuperdiskSabotage::None);
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;

@@ -106,6 +106,12 @@ pub enum StoreSabotage {
     EarlySwitch,
     /// What changes of a slot while it is copied is left behind.
     ChangesLeftBehind,
+    /// Publications are answered, as if they were durable, and delivered before their flush.
+    PublishBeforeFlush,
+    /// Each publication is delivered by a task of its own.
+    FanOutOrder,
+    /// After a restart the next offset is taken from a position that is one behind.
+    OffsetReused,
 }
 
 impl Default for StoreOptions {

@@ -6,6 +6,7 @@
 //! one was answered before the other was asked for. After a power cut the same rule holds, over those writes that must have
 //! survived: the acknowledged durable ones, those that somebody saw, and those of lower versions than any that survived.
 
+pub mod channels;
 mod frozen;
 mod pieces;
 mod survival;

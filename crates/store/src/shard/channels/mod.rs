@@ -15,13 +15,13 @@ use steadfast_log::{Applied, Durability, LogError, Priority, Record};
 
 pub(crate) use sweep::sweep;
 
-use crate::StoreError;
 use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
 use crate::record::wire::Malformed;
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::{Core, busy};
 use crate::shard::writer::{batch_bytes, check_head};
+use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
 use state::{Channel, Held, Loaded, State};
 
@@ -94,7 +94,11 @@ impl Core {
         if let Some(channel) = part.get(name) {
             return Ok(channel.clone());
         }
-        let state = Mutex::new(State::new(self.load_channel(name)?));
+        let mut state = State::new(self.load_channel(name)?);
+        if self.options.sabotage == StoreSabotage::OffsetReused {
+            state.next = state.next.saturating_sub(1);
+        }
+        let state = Mutex::new(state);
         let channel = Arc::new(Channel { name: name.into(), state });
         part.insert(channel.name.clone(), channel.clone());
         Ok(channel)
@@ -154,6 +158,12 @@ impl Core {
             && !r.moved
             && let Some(sink) = &*self.channels.sink.read()
         {
+            if self.options.sabotage == StoreSabotage::FanOutOrder {
+                let (sink, channel, epoch) = (sink.clone(), channel.clone(), meta.epoch);
+                let publication = held.publication;
+                self.env.spawn("deliver", async move { sink.published(&channel.name, epoch, &publication) });
+                return Ok(());
+            }
             sink.published(&channel.name, meta.epoch, &held.publication);
         }
         Ok(())
@@ -232,7 +242,8 @@ impl ChannelHandle {
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body: vec![new.body.clone()], version: None }];
         // The first one that says that later ones may get lost must not get lost itself.
-        let durability = if is_async && state.is_async { Durability::Async } else { Durability::Sync };
+        let early = core.options.sabotage == StoreSabotage::PublishBeforeFlush;
+        let durability = if early || is_async && state.is_async { Durability::Async } else { Durability::Sync };
         let ticket = log.submit(room, batch, durability)?;
         state.is_async |= is_async;
         state.next = offset;
@@ -243,7 +254,7 @@ impl ChannelHandle {
         drop(state);
         Ok(async move {
             let committed = core.committed(ticket).await?;
-            Ok(Published { position, durable: committed.durable })
+            Ok(Published { position, durable: early || committed.durable })
         })
     }
 
