@@ -379,7 +379,7 @@ impl Api {
                 let ttl = u32::try_from(lasts).unwrap_or(u32::MAX);
                 let refresh = Some(Expiry { expires: expires_ms.is_some(), ttl });
                 let push = Some(Push { refresh, ..Push::default() });
-                ToSession::Refreshed(expires_ms, Box::new(Reply { push, ..Reply::default() }))
+                ToSession::Refreshed(expires_ms, Some(Box::new(Reply { push, ..Reply::default() })))
             };
             self.node.to(session, told);
         }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::config::{LiveConfigError, TokenConfig};
+use crate::options::SubscribeOptions;
 
 /// A connection token's claims.
 #[derive(Debug, Deserialize)]
@@ -25,7 +26,9 @@ pub struct ConnectClaims {
     pub channels: Vec<String>,
     /// The same, with options.
     #[serde(default)]
-    pub subs: BTreeMap<String, serde_json::Value>,
+    pub(crate) subs: BTreeMap<String, SubscribeOptions>,
+    /// What is attached to the session, for the back end alone.
+    pub meta: Option<Box<RawValue>>,
 }
 
 /// A subscription token's claims.

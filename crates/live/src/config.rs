@@ -9,6 +9,8 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
+use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
+
 /// Settings that make no sense; for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("live: {0}")]
@@ -82,6 +84,10 @@ pub struct LiveConfig {
     pub channel: ChannelConfig,
     /// The server API.
     pub http_api: HttpApiConfig,
+    /// Calls of clients to the back end.
+    pub rpc: RpcConfig,
+    /// Proxies that namespaces name.
+    pub proxies: Vec<ProxyConfig>,
     /// The WebSocket endpoint.
     pub websocket: WebSocketConfig,
     /// `/connection/http_stream`.
@@ -102,6 +108,8 @@ pub struct LiveConfig {
 pub struct ClientConfig {
     /// How tokens are verified.
     pub token: TokenConfig,
+    /// What the back end is asked about sessions.
+    pub proxy: ClientProxies,
     /// Origins of pages that may connect; `*` in one stands for anything. Requests without an origin are not from browsers.
     pub allowed_origins: Vec<String>,
     /// Sessions without a token are let in, with an empty user.
@@ -138,6 +146,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             token: TokenConfig::default(),
+            proxy: ClientProxies::default(),
             allowed_origins: Vec::new(),
             allow_anonymous_connect_without_token: false,
             insecure: false,
@@ -191,6 +200,8 @@ pub struct ChannelConfig {
     pub without_namespace: NamespaceOptions,
     /// By name.
     pub namespaces: Vec<Namespace>,
+    /// What the back end is asked about channels, where a namespace says so.
+    pub proxy: ChannelProxies,
     /// Bytes of a name at most.
     pub max_length: usize,
     /// Channels that begin with this need a token, whatever the namespace allows.
@@ -208,6 +219,7 @@ impl Default for ChannelConfig {
         Self {
             without_namespace: NamespaceOptions::default(),
             namespaces: Vec::new(),
+            proxy: ChannelProxies::default(),
             max_length: CHANNEL_BYTES_MAX,
             private_prefix: "$".to_owned(),
             namespace_boundary: ":".to_owned(),
@@ -305,6 +317,18 @@ pub struct NamespaceOptions {
     pub allowed_delta_types: Vec<String>,
     /// Subscriptions may ask for publications with certain tags only.
     pub allow_tags_filter: bool,
+    /// The back end is asked who may subscribe,
+    pub subscribe_proxy_enabled: bool,
+    /// through this proxy; empty or `default` for that of `channel.proxy`.
+    pub subscribe_proxy_name: String,
+    /// The back end is asked who may publish what,
+    pub publish_proxy_enabled: bool,
+    /// as above.
+    pub publish_proxy_name: String,
+    /// The back end is asked how much longer subscriptions last,
+    pub sub_refresh_proxy_enabled: bool,
+    /// as above.
+    pub sub_refresh_proxy_name: String,
     /// Ours: when a publication is answered.
     pub durability: ChannelDurability,
 }
@@ -384,6 +408,7 @@ impl LiveConfig {
                 return fail(format!("{place}: allowed_delta_types: there is \"fossil\""));
             }
         }
+        proxy::check(self)?;
         let personal = &self.client.subscribe_to_user_personal_channel;
         let namespace = &personal.personal_channel_namespace;
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {

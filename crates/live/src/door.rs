@@ -29,7 +29,7 @@ use crate::commands::NodeHub;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
 use crate::node::Node;
 use crate::origin;
-use crate::partition::{self, Event, Opened, Transport};
+use crate::partition::{self, Arrived, Event, Opened, Transport};
 use crate::protocol::Encoding;
 use crate::websocket;
 
@@ -55,13 +55,6 @@ pub struct DoorOptions {
 
 /// An answer, whole or one that goes on.
 type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
-
-/// What a connection becomes once it has been answered.
-#[derive(Debug, Clone, Copy)]
-struct Upgraded {
-    transport: Transport,
-    encoding: Encoding,
-}
 
 /// The live door over a node. Cloning shares it.
 #[derive(Clone)]
@@ -142,7 +135,7 @@ impl LiveDoor {
             let client = Stalling::new(socket, env, stall);
             let Some((client, leftover, upgraded)) = self.http(client, peer).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
-                return self.unidirectional(client, leftover, max, place).await;
+                return self.unidirectional(client, leftover, max, upgraded, place).await;
             }
             // The worker gets the socket itself.
             return match client.into_inner().into_std() {
@@ -157,7 +150,7 @@ impl LiveDoor {
         };
         let Some((client, leftover, upgraded)) = self.http(client, peer).await else { return };
         if upgraded.transport == Transport::UniWebSocket {
-            return self.unidirectional(client, leftover, max, place).await;
+            return self.unidirectional(client, leftover, max, upgraded, place).await;
         }
         match gateway::pair() {
             Ok((worker, gateway)) => {
@@ -170,7 +163,7 @@ impl LiveDoor {
     }
 
     /// Serves requests on a connection. If it has become a WebSocket: it, and what the client sent behind its handshake.
-    async fn http<T>(&self, client: T, peer: SocketAddr) -> Option<(T, Vec<u8>, Upgraded)>
+    async fn http<T>(&self, client: T, peer: SocketAddr) -> Option<(T, Vec<u8>, Arrived)>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
@@ -197,24 +190,22 @@ impl LiveDoor {
     }
 
     /// Gives a session to the worker that has fewest.
-    fn open(&self, socket: std::net::TcpStream, leftover: Vec<u8>, upgraded: Upgraded, place: Option<Pass>) {
-        let Upgraded { transport, encoding } = upgraded;
+    fn open(&self, socket: std::net::TcpStream, leftover: Vec<u8>, arrived: Arrived, place: Option<Pass>) {
         let place = place.map(|place| Box::new(place) as Box<dyn Send>);
-        let opened = Opened { socket, leftover, encoding, transport, place };
+        let opened = Opened { socket, leftover, arrived, place };
         let least = self.node.inboxes.iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
         if let Some(inbox) = least {
             inbox.send(Event::Open(Box::new(opened)));
         }
     }
 
-    async fn unidirectional<T>(&self, client: T, leftover: Vec<u8>, message_max: usize, place: Pass)
+    async fn unidirectional<T>(&self, client: T, leftover: Vec<u8>, message_max: usize, arrived: Arrived, place: Pass)
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         match gateway::pair() {
             Ok((worker, gateway)) => {
-                let session = Upgraded { transport: Transport::UniWebSocket, encoding: Encoding::Json };
-                self.open(worker, Vec::new(), session, None);
+                self.open(worker, Vec::new(), arrived, None);
                 let served = gateway::unidirectional(client, leftover, message_max, gateway, &self.emulation).await;
                 if let Err(error) = served {
                     tracing::debug!(%error, "connection ended");
@@ -225,7 +216,7 @@ impl LiveDoor {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, upgraded: &Mutex<Option<Upgraded>>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, upgraded: &Mutex<Option<Arrived>>) -> Answer {
         let path = request.uri().path();
         let config = &self.node.config;
         let transport = match path {
@@ -291,6 +282,7 @@ impl LiveDoor {
         let protobuf = transport == Transport::HttpStream
             && request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/octet-stream");
         let max = self.node.config.websocket.message_size_limit;
+        let headers = self.node.proxies.kept(request.headers());
         let first = match *request.method() {
             Method::GET if events => match connect_of(request.uri().query().unwrap_or_default()) {
                 Some(connect) => connect,
@@ -322,7 +314,7 @@ impl LiveDoor {
         };
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let leftover = websocket::from_client(encoding, &first);
-        self.open(worker, leftover, Upgraded { transport, encoding }, None);
+        self.open(worker, leftover, Arrived { encoding, transport, headers }, None);
         let streaming = Streaming::new(gateway, transport, encoding, &self.emulation);
         let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
         let kind = match (events, protobuf) {
@@ -353,7 +345,7 @@ impl LiveDoor {
         }
     }
 
-    fn upgrade(&self, request: &Request<Incoming>, transport: Transport, upgraded: &Mutex<Option<Upgraded>>) -> Answer {
+    fn upgrade(&self, request: &Request<Incoming>, transport: Transport, upgraded: &Mutex<Option<Arrived>>) -> Answer {
         let headers = request.headers();
         let says = |name, word: &str| {
             let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -376,7 +368,8 @@ impl LiveDoor {
         let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
         let protobuf = (asked || format) && !transport.is_unidirectional();
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
-        *upgraded.lock() = Some(Upgraded { transport, encoding });
+        let kept = self.node.proxies.kept(headers);
+        *upgraded.lock() = Some(Arrived { encoding, transport, headers: kept });
         let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
         let headers = response.headers_mut();
         headers.clear();

@@ -20,9 +20,11 @@ mod outgoing;
 mod partition;
 mod presence;
 pub mod protocol;
+mod proxy;
 mod websocket;
 
 pub use config::{LiveConfig, LiveConfigError};
 pub use door::{DoorOptions, LiveDoor, Workers};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
 pub use node::{Limits, Node};
+pub use proxy::{ProxyStatus, authorities};

@@ -12,6 +12,7 @@ use steadfast_flow::FlowStatus;
 use crate::partition::Transport;
 use crate::protocol::Encoding;
 use crate::protocol::codes;
+use crate::proxy::ProxyStatus;
 
 /// Counters of a partition.
 #[derive(Default)]
@@ -138,6 +139,8 @@ pub struct LiveStatus {
     pub refused: Vec<CodeCount>,
     /// Publications on their way to the partitions.
     pub backlog: SimpleBound,
+    /// What is asked of the back end.
+    pub proxies: Vec<ProxyStatus>,
     /// The gates of the door.
     pub gates: Vec<FlowStatus>,
 }

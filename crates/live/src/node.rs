@@ -24,6 +24,7 @@ use crate::partition::{Bounds, Event, Inbox, SessionId, SubscriptionKind, ToSess
 use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{Presence as PresenceMessage, Publication, Push};
+use crate::proxy::{Event as ProxyEvent, Proxies};
 
 const PARTS: usize = 64;
 
@@ -51,6 +52,8 @@ pub struct Limits {
     pub address_connections: usize,
     /// Publications of a session in a second; 0 for any number.
     pub publish_rate: usize,
+    /// Requests of a proxy to its back end at a time.
+    pub proxy_requests: usize,
 }
 
 /// How long they wait.
@@ -86,6 +89,7 @@ pub struct Node {
     pub(crate) store: Store,
     pub(crate) verifier: Verifier,
     pub(crate) presence: Presence,
+    pub(crate) proxies: Proxies,
     /// Places for connections.
     pub(crate) connections: KeyedGate,
     pub(crate) connects: Gate,
@@ -125,6 +129,7 @@ impl Node {
     ) -> Result<Arc<Self>, LiveConfigError> {
         config.check()?;
         let verifier = Verifier::new(&config.client.token)?;
+        let proxies = Proxies::new(&config, limits.proxy_requests, limits.waiting, &env)?;
         let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
         let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
         let connections = match config.client.connection_limit {
@@ -148,6 +153,7 @@ impl Node {
             store,
             verifier,
             presence: Presence::default(),
+            proxies,
             inboxes,
             channels: parts(),
             users: parts(),
@@ -177,6 +183,7 @@ impl Node {
             expired_sub_ms: ms(client.expired_sub_close_delay),
             publish_rate: self.publish_rate,
             channels_max: client.channel_limit,
+            refreshes: self.proxies.of(ProxyEvent::Refresh, "").is_some(),
         }
     }
 
@@ -362,6 +369,7 @@ impl Node {
                 self.subscribes.status(),
                 self.reads.status(),
             ],
+            proxies: self.proxies.status(),
             sessions_by: sums.sessions_by,
             ended: sums.ended,
         }

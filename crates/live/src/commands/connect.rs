@@ -1,86 +1,148 @@
 //! A session connects, and lasts longer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::subscribe::kind_of;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::proxied::nonsense;
+use super::subscribe::{Made, kind_of};
 use super::{Caller, Refused};
 use crate::auth::{ConnectClaims, TokenError, ttl};
 use crate::node::{GATE_WAIT, Node};
-use crate::partition::{SessionId, ToSession, Who};
-use crate::protocol::Encoding;
+use crate::options::{SubscribeOptions, bytes_of, info_of};
+use crate::partition::{Arrived, Place, SessionId, ToSession, Who};
 use crate::protocol::codes;
-use crate::protocol::message::{ConnectRequest, ConnectResult, RefreshRequest, RefreshResult, Reply, SubscribeRequest};
+use crate::protocol::message::{
+    ConnectRequest, ConnectResult, RefreshRequest, RefreshResult, Reply, SubscribeRequest, SubscribeResult,
+};
+use crate::proxy::Event;
+
+/// Who is let in, and what goes with it.
+#[derive(Default)]
+struct Admitted {
+    user: String,
+    /// What others are told of the session,
+    info: Vec<u8>,
+    /// and what its client is.
+    data: Vec<u8>,
+    /// What is kept for the back end.
+    meta: Option<Box<RawValue>>,
+    /// For so many seconds; `None`: for ever.
+    lasts: Option<u32>,
+    /// Subscriptions that the server makes.
+    subs: BTreeMap<String, SubscribeOptions>,
+}
 
 impl Node {
-    pub(super) async fn connect(
-        &self,
-        session: SessionId,
-        encoding: Encoding,
-        id: u32,
-        request: ConnectRequest,
-    ) -> Result<(), Refused> {
-        let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+    /// Who connects, by token or by what the back end says.
+    async fn admit(&self, who: &Who, request: &ConnectRequest) -> Result<Admitted, Refused> {
         let client = &self.config.client;
-        let claims = if request.token.is_empty() {
+        let now_s = self.env.wall_ms() / 1000;
+        if request.token.is_empty() {
+            if let Some(proxy) = self.proxies.of(Event::Connect, "")
+                && let Some(said) = self.ask_connect(proxy, who, request).await?
+            {
+                if said.expire_at > 0 && said.expire_at <= now_s {
+                    return Err(Refused::End(codes::SESSION_EXPIRED));
+                }
+                let mut subs = said.subs;
+                for channel in said.channels {
+                    subs.entry(channel).or_default();
+                }
+                return Ok(Admitted {
+                    user: said.user,
+                    info: info_of(said.info.as_deref(), &said.b64info).map_err(|e| nonsense(&e))?,
+                    data: bytes_of("data", said.data.as_deref(), &said.b64data).map_err(|e| nonsense(&e))?,
+                    meta: said.meta,
+                    lasts: ttl(None, (said.expire_at > 0).then_some(said.expire_at), now_s),
+                    subs,
+                });
+            }
             if !client.insecure && !client.allow_anonymous_connect_without_token {
                 return Err(Refused::End(codes::INVALID_TOKEN));
             }
-            None
-        } else if client.insecure && !self.verifier.has_keys() {
-            None
-        } else {
-            Some(self.verifier.verify::<ConnectClaims>(&request.token).map_err(|e| match e {
-                TokenError::Expired => Refused::Error(codes::TOKEN_EXPIRED),
-                TokenError::Invalid(why) => {
-                    tracing::info!(%why, "a connection token is not valid");
-                    Refused::End(codes::INVALID_TOKEN)
-                }
-            })?)
-        };
-        let now_ms = self.env.wall_ms();
-        let lasts = claims.as_ref().and_then(|c| ttl(c.exp, c.expire_at, now_ms / 1000));
-        let user = claims.as_ref().map(|c| c.sub.clone()).unwrap_or_default();
-        let info = claims.as_ref().and_then(|c| c.info.as_ref()).map(|i| i.get().as_bytes().to_vec());
+            return Ok(Admitted::default());
+        }
+        if client.insecure && !self.verifier.has_keys() {
+            return Ok(Admitted::default());
+        }
+        let claims = self.verifier.verify::<ConnectClaims>(&request.token).map_err(|e| match e {
+            TokenError::Expired => Refused::Error(codes::TOKEN_EXPIRED),
+            TokenError::Invalid(why) => {
+                tracing::info!(%why, "a connection token is not valid");
+                Refused::End(codes::INVALID_TOKEN)
+            }
+        })?;
+        let mut subs = claims.subs;
+        for channel in claims.channels {
+            subs.entry(channel).or_default();
+        }
+        Ok(Admitted {
+            lasts: ttl(claims.exp, claims.expire_at, now_s),
+            user: claims.sub,
+            info: claims.info.map(|info| info.get().as_bytes().to_vec()).unwrap_or_default(),
+            data: Vec::new(),
+            meta: claims.meta,
+            subs,
+        })
+    }
+
+    pub(super) async fn connect(
+        &self,
+        session: SessionId,
+        arrived: Arrived,
+        id: u32,
+        request: ConnectRequest,
+    ) -> Result<(), Refused> {
         let random = (u128::from(self.env.random_u64()) << 64) | u128::from(self.env.random_u64());
-        let name = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        let who = Arc::new(Who { client: name, user, info: info.unwrap_or_default(), encoding });
+        let client: Uuid = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+        let emulated = self.proxies.emulated(&request.headers);
+        // Nobody yet, but with a name and the headers by which the back end may know it.
+        let mut who = Who { client, user: String::new(), info: Vec::new(), arrived, emulated, meta: None };
+        // The back end has a bound of its own: while it is slow, those about whom it is not asked come in.
+        let asked = match request.token.is_empty() {
+            true => Some(self.admit(&who, &request).await?),
+            false => None,
+        };
+        let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let admitted = match asked {
+            Some(admitted) => admitted,
+            None => self.admit(&who, &request).await?,
+        };
+        let Admitted { user, info, data, meta, lasts, mut subs } = admitted;
+        (who.user, who.info, who.meta) = (user, info, meta);
+        let who = Arc::new(who);
         if !self.enter(session, &who) {
             return Err(Refused::End(codes::CONNECTION_LIMIT));
         }
-        let mut channels: Vec<String> = self.config.personal_channel(&who.user).into_iter().collect();
-        if let Some(claims) = claims {
-            channels.extend(claims.channels);
-            channels.extend(claims.subs.into_keys());
+        if let Some(personal) = self.config.personal_channel(&who.user) {
+            subs.entry(personal).or_default();
         }
-        channels.sort_unstable();
-        channels.dedup();
+        let now_ms = self.env.wall_ms();
+        // Where the back end is asked whether a session goes on, its client has nothing to do.
+        let ttl = lasts.filter(|_| self.proxies.of(Event::Refresh, "").is_none());
         let mut result = ConnectResult {
             client: who.client.to_string(),
             version: self.version.clone(),
-            expires: lasts.is_some(),
-            ttl: lasts.unwrap_or_default(),
-            ping: client.ping_interval.0.as_secs() as u32,
+            expires: ttl.is_some(),
+            ttl: ttl.unwrap_or_default(),
+            data,
+            ping: self.config.client.ping_interval.0.as_secs() as u32,
             pong: true,
             time: now_ms as i64,
             ..ConnectResult::default()
         };
         let caller = Caller { session, who: &who };
-        let mut subscribed = Vec::with_capacity(channels.len());
+        let mut subscribed: Vec<Place> = Vec::with_capacity(subs.len());
         let mut failed = None;
-        for channel in channels {
+        for (channel, said) in subs {
             let asks = request.subs.get(&channel).cloned().unwrap_or_default();
-            let asks = SubscribeRequest { channel: channel.clone(), ..asks };
-            let made = match self.namespace(&channel) {
-                Ok(options) => {
-                    let kind = kind_of(options, &asks, true);
-                    self.subscribe(caller, options, asks, kind, false).await
-                }
-                Err(e) => Err(e.into()),
-            };
-            match made {
-                Ok(made) => {
-                    subscribed.push(made.place);
-                    result.subs.insert(channel, made.answer.result.clone());
+            match self.subscribe_first(caller, SubscribeRequest { channel: channel.clone(), ..asks }, &said).await {
+                Ok((place, answer)) => {
+                    subscribed.push(place);
+                    result.subs.insert(channel, answer);
                 }
                 Err(refused) => {
                     failed = Some(refused);
@@ -101,6 +163,22 @@ impl Node {
         Ok(())
     }
 
+    /// A subscription that comes with the session.
+    async fn subscribe_first(
+        &self,
+        caller: Caller<'_>,
+        request: SubscribeRequest,
+        said: &SubscribeOptions,
+    ) -> Result<(Place, SubscribeResult), Refused> {
+        let options = said.of(self.namespace(&request.channel)?);
+        let mut kind = kind_of(&options, &request, true);
+        kind.info = said.info().map_err(|e| nonsense(&e))?;
+        kind.expires_ms = said.expires_ms();
+        let data = said.data().map_err(|e| nonsense(&e))?;
+        let Made { place, answer } = self.subscribe(caller, &options, request, kind, false).await?;
+        Ok((place, SubscribeResult { data, ..answer.result.clone() }))
+    }
+
     pub(super) fn refresh(&self, caller: Caller<'_>, mut reply: Reply, request: RefreshRequest) -> Result<(), Refused> {
         let claims = self.verifier.verify::<ConnectClaims>(&request.token).map_err(|e| match e {
             TokenError::Expired => Refused::Error(codes::TOKEN_EXPIRED),
@@ -118,7 +196,7 @@ impl Node {
             ttl: lasts.unwrap_or_default(),
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
-        self.to(caller.session, ToSession::Refreshed(expires_ms, Box::new(reply)));
+        self.to(caller.session, ToSession::Refreshed(expires_ms, Some(Box::new(reply))));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! What a session's commands do.
 
 mod connect;
+mod proxied;
 mod subscribe;
 
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use uuid::Uuid;
 use crate::config::NamespaceOptions;
 use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
 use crate::outgoing::from_stored;
-use crate::partition::{Asked, Hub, SessionId, SubscriptionKind, ToSession, Who};
-use crate::protocol::Encoding;
+use crate::partition::{Arrived, Asked, Asker, Hub, SessionId, SubscriptionKind, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
     ChannelRequest, Command, Empty, HistoryRequest, HistoryResult, PresenceResult, Publication, PublishRequest, Reply,
 };
+use crate::proxy::Event;
 
 /// Why a command is not carried out.
 pub(crate) enum Refused {
@@ -38,17 +39,27 @@ impl From<ClientError> for Refused {
 pub(crate) struct NodeHub(pub(crate) Arc<Node>);
 
 impl Hub for NodeHub {
-    fn carry_out(&self, session: SessionId, encoding: Encoding, who: Option<Arc<Who>>, commands: Vec<Asked>) {
+    fn carry_out(&self, session: SessionId, asker: Asker, commands: Vec<Asked>) {
         let node = self.0.clone();
         let quick = commands.iter().all(|asked| self.0.is_quick(&asked.command));
         let mut task = Box::pin(async move {
-            node.carry_out(session, encoding, who, commands).await;
+            node.carry_out(session, asker, commands).await;
             node.to(session, ToSession::Ready);
         });
         // Most commands wait for nothing: on the worker's own thread they cost no task and no change of threads.
         if !quick || (&mut task).now_or_never().is_none() {
             self.0.env.spawn("live command", task);
         }
+    }
+
+    fn refresh(&self, session: SessionId, who: Arc<Who>) {
+        let node = self.0.clone();
+        self.0.env.spawn("live refresh", async move { node.refresh_unasked(session, &who).await });
+    }
+
+    fn sub_refresh(&self, session: SessionId, who: Arc<Who>, channel: Arc<str>) {
+        let node = self.0.clone();
+        self.0.env.spawn("live refresh", async move { node.sub_refresh_unasked(session, &who, channel).await });
     }
 
     fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
@@ -93,14 +104,20 @@ impl Node {
     /// Whether a command can begin on a worker's thread: no signature to verify, and nothing to look up on a disk.
     fn is_quick(&self, command: &Command) -> bool {
         if let Some(connect) = &command.connect {
-            connect.token.is_empty()
+            connect.token.is_empty() && self.proxies.of(Event::Connect, "").is_none()
         } else if let Some(subscribe) = &command.subscribe {
-            subscribe.token.is_empty() && self.is_in_use(&subscribe.channel)
+            subscribe.token.is_empty() && self.is_in_use(&subscribe.channel) && self.decides(&subscribe.channel)
         } else if let Some(publish) = &command.publish {
-            self.is_in_use(&publish.channel)
+            self.is_in_use(&publish.channel) && self.decides(&publish.channel)
         } else {
             command.unsubscribe.is_some() || command.ping.is_some()
         }
+    }
+
+    /// Whether the server decides by itself who may do what in a channel.
+    fn decides(&self, channel: &str) -> bool {
+        let asks = |options: &NamespaceOptions| options.subscribe_proxy_enabled || options.publish_proxy_enabled;
+        !self.config.namespace_of(channel).is_some_and(asks)
     }
 
     fn refuse(&self, session: SessionId, id: u32, refused: Refused) {
@@ -114,16 +131,21 @@ impl Node {
         }
     }
 
-    async fn carry_out(&self, session: SessionId, encoding: Encoding, who: Option<Arc<Who>>, commands: Vec<Asked>) {
-        let Some(who) = who else {
-            let first = commands.into_iter().next().map(|asked| asked.command);
-            let Some((id, Some(connect))) = first.map(|command| (command.id, command.connect)) else {
-                return self.refuse(session, 0, Refused::End(codes::BAD_PROTOCOL));
-            };
-            if let Err(refused) = self.connect(session, encoding, id, connect).await {
-                self.refuse(session, id, refused);
-            }
-            return;
+    /// The first command of a session: it connects.
+    async fn carry_out_first(&self, session: SessionId, arrived: Arrived, commands: Vec<Asked>) {
+        let first = commands.into_iter().next().map(|asked| asked.command);
+        let Some((id, Some(connect))) = first.map(|command| (command.id, command.connect)) else {
+            return self.refuse(session, 0, Refused::End(codes::BAD_PROTOCOL));
+        };
+        if let Err(refused) = self.connect(session, arrived, id, connect).await {
+            self.refuse(session, id, refused);
+        }
+    }
+
+    async fn carry_out(&self, session: SessionId, asker: Asker, commands: Vec<Asked>) {
+        let who = match asker {
+            Asker::Known(who) => who,
+            Asker::New(arrived) => return self.carry_out_first(session, arrived, commands).await,
         };
         let caller = Caller { session, who: &who };
         // Several at a time are publications: each gets its place before the next, and the answers are waited for together.
@@ -135,7 +157,7 @@ impl Node {
             } else if let Some(publish) = asked.command.publish {
                 match self.publish_command(caller, asked.subscribed.is_some(), publish).await {
                     Ok(answer) => answers.push_back(async move { (id, answer.await) }),
-                    Err(error) => self.refuse(session, id, error.into()),
+                    Err(refused) => self.refuse(session, id, refused),
                 }
             } else if let Err(refused) = self.other(caller, asked).await {
                 self.refuse(session, id, refused);
@@ -181,8 +203,8 @@ impl Node {
             reply.history = Some(self.history(&request).await?);
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
-        } else if command.rpc.is_some() {
-            return Err(codes::METHOD_NOT_FOUND.into());
+        } else if let Some(request) = command.rpc {
+            reply.rpc = Some(self.ask_rpc(caller.who, &request).await?);
         } else if command.send.is_some() {
             return Err(codes::NOT_AVAILABLE.into());
         } else {
@@ -197,21 +219,26 @@ impl Node {
         caller: Caller<'_>,
         subscribed: bool,
         request: PublishRequest,
-    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, Refused> {
         let options = self.namespace(&request.channel)?;
         if request.data.is_empty() {
-            return Err(codes::BAD_REQUEST);
+            return Err(codes::BAD_REQUEST.into());
         }
-        let allowed = self.config.client.insecure
+        let (data, skip_history, asked) = match options.publish_proxy_enabled {
+            true => self.ask_publish(caller.who, options, &request).await.map(|(data, skip)| (data, skip, true))?,
+            false => (request.data, false, false),
+        };
+        let allowed = asked
+            || self.config.client.insecure
             || options.allow_publish_for_subscriber && subscribed
             || options.allow_publish_for_client && !caller.who.user.is_empty()
             || options.allow_publish_for_anonymous && caller.who.user.is_empty();
         if !allowed {
-            return Err(codes::PERMISSION_DENIED);
+            return Err(codes::PERMISSION_DENIED.into());
         }
         let info = Some(caller.who.client_info(&[]));
-        let publication = Publication { data: request.data, info, ..Publication::default() };
-        self.submit(&request.channel, publication, false).await
+        let publication = Publication { data, info, ..Publication::default() };
+        Ok(self.submit(&request.channel, publication, skip_history).await?)
     }
 
     fn may_ask(

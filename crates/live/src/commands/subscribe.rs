@@ -11,7 +11,7 @@ use crate::auth::{SubscribeClaims, TokenError, ttl};
 use crate::config::NamespaceOptions;
 use crate::filter;
 use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
-use crate::options::Wanted;
+use crate::options::{SubscribeOptions, Wanted};
 use crate::outgoing::{Form, from_stored, in_form};
 use crate::partition::{Place, SessionId, SubscriptionKind, ToSession, Told, Who};
 use crate::protocol::codes::{self, ClientError};
@@ -26,33 +26,59 @@ pub(super) struct Made {
     pub(super) answer: Arc<SubscribeAnswer>,
 }
 
+/// The right to subscribe.
+#[derive(Default)]
+struct Right {
+    /// For so many seconds; `None`: for ever.
+    lasts: Option<u32>,
+    /// What others are told,
+    info: Vec<u8>,
+    /// and what the client is.
+    data: Vec<u8>,
+    said: SubscribeOptions,
+}
+
 impl Node {
-    /// Whether the session may subscribe; when the right to it ends, and what others are told.
-    fn may_subscribe(
+    /// Whether the session may subscribe, and what is said of the subscription.
+    async fn may_subscribe(
         &self,
         caller: Caller<'_>,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
-    ) -> Result<(Option<u32>, Vec<u8>), Refused> {
+    ) -> Result<Right, Refused> {
         if !request.token.is_empty() {
-            return self.subscribe_token(caller, &request.channel, &request.token);
-        }
-        if self.config.client.insecure {
-            return Ok((None, Vec::new()));
+            let (lasts, info) = self.subscribe_token(caller, &request.channel, &request.token)?;
+            return Ok(Right { lasts, info, ..Right::default() });
         }
         let private = &self.config.channel.private_prefix;
         let denied = Err(codes::PERMISSION_DENIED.into());
-        if !private.is_empty() && request.channel.starts_with(private.as_str()) {
-            return denied;
-        }
+        let is_private = !private.is_empty() && request.channel.starts_with(private.as_str());
         let user = &caller.who.user;
         let named = self.config.names_user(&request.channel, user);
+        // The names of the users in a channel's name are who may subscribe: there is nothing to ask.
+        let limited = named.is_some() && options.allow_user_limited_channels;
+        if options.subscribe_proxy_enabled && !is_private && !limited {
+            let said = self.ask_subscribe(caller.who, options, request).await?;
+            let (info, data) = (said.info()?, said.data()?);
+            let now_ms = self.env.wall_ms();
+            let lasts = match said.expires_ms() {
+                Some(ends) if ends <= now_ms => return Err(codes::EXPIRED.into()),
+                ends => ends.map(|ends| u32::try_from((ends - now_ms).div_ceil(1000)).unwrap_or(u32::MAX)),
+            };
+            return Ok(Right { lasts, info, data, said });
+        }
+        if self.config.client.insecure {
+            return Ok(Right::default());
+        }
+        if is_private {
+            return denied;
+        }
         let allowed = match named {
             Some(named) => named && options.allow_user_limited_channels,
             None if user.is_empty() => options.allow_subscribe_for_anonymous,
             None => options.allow_subscribe_for_client,
         };
-        if allowed { Ok((None, Vec::new())) } else { denied }
+        if allowed { Ok(Right::default()) } else { denied }
     }
 
     fn subscribe_token(
@@ -93,7 +119,8 @@ impl Node {
         if subscriptions >= self.config.client.channel_limit {
             return Err(codes::LIMIT_EXCEEDED.into());
         }
-        let (lasts, info) = self.may_subscribe(caller, options, &request)?;
+        let Right { lasts, info, data, said } = self.may_subscribe(caller, options, &request).await?;
+        let options = &said.of(options);
         if let Some(filter) = &request.tf {
             if !options.allow_tags_filter {
                 return Err(codes::PERMISSION_DENIED.into());
@@ -105,9 +132,13 @@ impl Node {
         let mut kind = kind_of(options, &request, false);
         kind.info = info;
         kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
+        let refreshed = kind.refreshed;
         let Made { place, mut answer } = self.subscribe(caller, options, request, kind, false).await?;
-        if let Some(ttl) = lasts {
-            let result = SubscribeResult { expires: true, ttl, ..answer.result.clone() };
+        // Where the back end is asked whether it goes on, the client has nothing to do.
+        let ttl = lasts.filter(|_| !refreshed);
+        if ttl.is_some() || !data.is_empty() {
+            let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
+            let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
             answer = Arc::new(SubscribeAnswer::new(result));
         }
         self.to(caller.session, ToSession::Subscribed(place, Told::Reply { id, answer }));
@@ -206,7 +237,7 @@ impl Node {
         let mut asked = Asked {
             since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),
             top: position,
-            encoding: caller.who.encoding,
+            encoding: caller.who.arrived.encoding,
             delta: result.delta,
             recoverable: result.recoverable,
             positioned: result.positioned,
@@ -253,7 +284,7 @@ impl Node {
             if result.delta {
                 for publication in &mut result.publications {
                     *publication =
-                        in_form(publication, caller.who.encoding, Form::Whole, None).ok_or(codes::INTERNAL)?;
+                        in_form(publication, caller.who.arrived.encoding, Form::Whole, None).ok_or(codes::INTERNAL)?;
                 }
             }
         }
@@ -284,7 +315,7 @@ impl Node {
         let (lasts, _) = self.subscribe_token(caller, &request.channel, &request.token)?;
         reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
         let expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
-        let told = ToSession::SubRefreshed(request.channel.into(), expires_ms, Box::new(reply));
+        let told = ToSession::SubRefreshed(request.channel.into(), expires_ms, Some(Box::new(reply)));
         self.to(caller.session, told);
         Ok(())
     }
@@ -304,6 +335,7 @@ pub(super) fn kind_of(options: &NamespaceOptions, request: &SubscribeRequest, se
         server_side,
         filter: request.tf.clone().map(Box::new),
         expires_ms: None,
+        refreshed: options.sub_refresh_proxy_enabled,
         info: Vec::new(),
     }
 }

@@ -12,8 +12,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::HeaderMap;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -46,8 +48,31 @@ pub struct Who {
     pub user: String,
     /// What others are told of the session: JSON, or nothing.
     pub info: Vec<u8>,
+    /// How it came.
+    pub arrived: Arrived,
+    /// Headers that it claims to have sent, as far as they are handed on.
+    pub emulated: Option<Arc<HeaderMap>>,
+    /// What the back end attached to it; for the back end alone.
+    pub meta: Option<Box<RawValue>>,
+}
+
+/// How a session came.
+#[derive(Debug, Clone)]
+pub struct Arrived {
     /// How it speaks.
     pub encoding: Encoding,
+    /// How it is connected.
+    pub transport: Transport,
+    /// Headers of its request, as far as they are handed on to the back end.
+    pub headers: Option<Arc<HeaderMap>>,
+}
+
+/// Whose commands are carried out.
+pub enum Asker {
+    /// A session that is to connect.
+    New(Arrived),
+    /// One that is connected.
+    Known(Arc<Who>),
 }
 
 impl Who {
@@ -108,10 +133,8 @@ pub struct Opened {
     pub socket: std::net::TcpStream,
     /// What the client sent behind the handshake.
     pub leftover: Vec<u8>,
-    /// How it speaks.
-    pub encoding: Encoding,
-    /// How it is connected.
-    pub transport: Transport,
+    /// How it came.
+    pub arrived: Arrived,
     /// Given back when the connection ends.
     pub place: Option<Box<dyn Send>>,
 }
@@ -135,6 +158,8 @@ pub struct SubscriptionKind {
     pub filter: Option<Box<FilterNode>>,
     /// When it ends, milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
+    /// Then the back end is asked whether it does.
+    pub refreshed: bool,
     /// What others are told of the subscription.
     pub info: Vec<u8>,
 }
@@ -172,9 +197,9 @@ pub enum ToSession {
     /// It is not subscribed (any more).
     Unsubscribed(Arc<str>, Option<Box<Reply>>),
     /// It lasts until then.
-    Refreshed(Option<u64>, Box<Reply>),
+    Refreshed(Option<u64>, Option<Box<Reply>>),
     /// The subscription lasts until then.
-    SubRefreshed(Arc<str>, Option<u64>, Box<Reply>),
+    SubRefreshed(Arc<str>, Option<u64>, Option<Box<Reply>>),
     /// Its commands have been carried out: the next ones may come.
     Ready,
     /// It ends.
@@ -287,7 +312,13 @@ impl Inbox {
 /// What a worker asks of the rest of the server.
 pub trait Hub: Send + Sync + 'static {
     /// Carries out commands of a session, one after another, and says [`ToSession::Ready`] at the end.
-    fn carry_out(&self, session: SessionId, encoding: Encoding, who: Option<Arc<Who>>, commands: Vec<Asked>);
+    fn carry_out(&self, session: SessionId, asker: Asker, commands: Vec<Asked>);
+
+    /// A session's time is over: asks the back end whether it goes on, and tells it.
+    fn refresh(&self, session: SessionId, who: Arc<Who>);
+
+    /// The same of a subscription.
+    fn sub_refresh(&self, session: SessionId, who: Arc<Who>, channel: Arc<str>);
 
     /// A subscription gets what is published from now on.
     fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
@@ -344,4 +375,6 @@ pub struct Bounds {
     pub publish_rate: u32,
     /// Subscriptions of a session.
     pub channels_max: usize,
+    /// The back end is asked whether a session ends whose time is over.
+    pub refreshes: bool,
 }

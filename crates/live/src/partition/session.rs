@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use http::HeaderMap;
 
 use super::subscriptions::Subscription;
 use super::{Asked, Opened, Transport, Who};
@@ -35,6 +36,8 @@ pub(super) struct Session {
     pub(super) generation: u32,
     pub(super) encoding: Encoding,
     pub(super) transport: Transport,
+    /// Of its request, until it is connected.
+    pub(super) headers: Option<Arc<HeaderMap>>,
     pub(super) who: Option<Arc<Who>>,
     pub(super) reader: Reader,
     /// Frames that wait until the socket takes them.
@@ -51,6 +54,8 @@ pub(super) struct Session {
     pub(super) pinged: bool,
     /// When it ends, milliseconds since the Unix epoch.
     pub(super) expires_ms: Option<u64>,
+    /// The back end is asked whether it goes on.
+    pub(super) refreshing: bool,
     /// Publications in the second that is named.
     published: (u64, u32),
     /// In the list of those that have something to write.
@@ -71,8 +76,9 @@ impl Session {
         Self {
             socket: opened.socket,
             generation,
-            encoding: opened.encoding,
-            transport: opened.transport,
+            encoding: opened.arrived.encoding,
+            transport: opened.arrived.transport,
+            headers: opened.arrived.headers,
             who: None,
             reader: Reader::default(),
             out: VecDeque::new(),
@@ -83,6 +89,7 @@ impl Session {
             busy: false,
             pinged: false,
             expires_ms: None,
+            refreshing: false,
             published: (0, 0),
             dirty: false,
             _place: opened.place,

@@ -28,6 +28,8 @@ pub(super) struct Subscription {
     pub(super) attempt: u64,
     pub(super) kind: Box<SubscriptionKind>,
     pub(super) progress: Progress,
+    /// The back end is asked whether it goes on.
+    pub(super) refreshing: bool,
     /// It has had a whole publication: from now on differences do.
     pub(super) has_base: bool,
     /// Its place among the channel's.
@@ -114,7 +116,15 @@ impl Channels {
         let at = entries.len() as u32;
         entries.push(Entry { slot, at: session.subscriptions.len() as u32 });
         let progress = Progress::Syncing(Vec::new());
-        session.subscriptions.push(Subscription { channel, attempt, kind, progress, has_base: false, at });
+        session.subscriptions.push(Subscription {
+            channel,
+            attempt,
+            kind,
+            progress,
+            refreshing: false,
+            has_base: false,
+            at,
+        });
     }
 
     /// Takes a subscription out of its session and its channel. `sessions` are all of the partition.
@@ -162,7 +172,15 @@ mod tests {
     use crate::protocol::message::{FilterNode, Publication};
 
     fn subscription(kind: SubscriptionKind, progress: Progress) -> Subscription {
-        Subscription { channel: "c".into(), attempt: 1, kind: Box::new(kind), progress, has_base: false, at: 0 }
+        Subscription {
+            channel: "c".into(),
+            attempt: 1,
+            kind: Box::new(kind),
+            progress,
+            refreshing: false,
+            has_base: false,
+            at: 0,
+        }
     }
 
     fn publication(offset: u64, tag: &str) -> Arc<Outgoing> {

@@ -17,6 +17,14 @@ pub const BY_CODE: [(&str, &str, &str); 2] = [
     ("refused", "live_refused_commands", "Commands that were refused, by error code"),
 ];
 
+/// Of the proxies to a back end, by event and name: the field of the status, the metric's name, what it says, and whether it counts.
+pub const OF_PROXIES: [(&str, &str, &str, MetricType); 4] = [
+    ("requests", "live_proxy_requests", "Requests to the back end, by event and proxy", MetricType::Counter),
+    ("failures", "live_proxy_failures", "Those of them that failed", MetricType::Counter),
+    ("refused", "live_proxy_refused", "Events that found the proxy full", MetricType::Counter),
+    ("in_flight", "live_proxy_in_flight", "Requests to the back end that are under way", MetricType::Gauge),
+];
+
 /// Puts them into the answer.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
     let live = &status["live"];
@@ -36,6 +44,20 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
     }
+    let proxies = live["proxies"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (field, name, help, kind) in OF_PROXIES.iter().filter(|_| !proxies.is_empty()) {
+        let mut family = encoder.encode_descriptor(name, help, None, *kind)?;
+        for proxy in proxies {
+            let text = |field: &str| proxy[field].as_str().unwrap_or("?").to_owned();
+            let labels = [("event", text("event")), ("proxy", text("proxy"))];
+            let value = proxy[*field].as_f64().unwrap_or_default();
+            let encoder = family.encode_family(&labels)?;
+            match kind {
+                MetricType::Gauge => ConstGauge::new(value).encode(encoder)?,
+                _ => ConstCounter::new(value).encode(encoder)?,
+            }
+        }
+    }
     Ok(())
 }
 
@@ -51,12 +73,17 @@ mod tests {
             "sessions_by": [{"encoding": "json", "transport": "websocket", "sessions": 3}],
             "ended": [{"code": 0, "count": 5}, {"code": 3008, "count": 2}], "refused": [{"code": 111, "count": 4}],
             "publications": 7, "queued_bytes": 8,
+            "proxies": [{"event": "rpc", "proxy": "default", "requests": 9, "failures": 2, "refused": 1, "in_flight": 3}],
         }}));
         for line in [
             "steadfast_live_sessions{encoding=\"json\",transport=\"websocket\"} 3.0",
             "steadfast_live_ended_sessions_total{code=\"0\"} 5.0",
             "steadfast_live_ended_sessions_total{code=\"3008\"} 2.0",
             "steadfast_live_refused_commands_total{code=\"111\"} 4.0",
+            "steadfast_live_proxy_requests_total{event=\"rpc\",proxy=\"default\"} 9.0",
+            "steadfast_live_proxy_failures_total{event=\"rpc\",proxy=\"default\"} 2.0",
+            "steadfast_live_proxy_refused_total{event=\"rpc\",proxy=\"default\"} 1.0",
+            "steadfast_live_proxy_in_flight{event=\"rpc\",proxy=\"default\"} 3.0",
             "steadfast_live_publications_total 7.0",
             "steadfast_live_queued_bytes 8.0",
         ] {
@@ -70,6 +97,7 @@ mod tests {
         let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
         names.push(SESSIONS.0);
         names.extend(BY_CODE.iter().map(|(_, name, _)| *name));
+        names.extend(OF_PROXIES.iter().map(|(_, name, ..)| *name));
         let all = names.len();
         names.sort_unstable();
         names.dedup();

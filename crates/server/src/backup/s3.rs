@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use steadfast_flow::Env;
+use steadfast_live::authorities;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -29,14 +29,6 @@ const TRIES: u32 = 5;
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Connections that are kept for the next request.
 const IDLE_MAX: usize = 4;
-
-/// Where the certificates of public authorities are, unless `SSL_CERT_FILE` says.
-const ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 type Connection = SendRequest<Full<Bytes>>;
 
@@ -62,24 +54,6 @@ struct Answer {
     body: Bytes,
 }
 
-fn connector() -> Result<tokio_rustls::TlsConnector> {
-    let named = std::env::var("SSL_CERT_FILE").ok();
-    let path = named.as_deref().or_else(|| ROOTS.into_iter().find(|path| std::path::Path::new(path).exists()));
-    let path = path.ok_or("no certificates of authorities were found: set SSL_CERT_FILE to a bundle of them")?;
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| format!("{path}: {e}"))? {
-        // One that is not understood vouches for nothing.
-        let _ = roots.add(certificate.map_err(|e| format!("{path}: {e}"))?);
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(tokio_rustls::TlsConnector::from(Arc::new(config)))
-}
-
 /// The text between two tags, once.
 fn between<'a>(text: &'a str, tag: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("<{tag}>"))?;
@@ -92,7 +66,7 @@ impl S3 {
         let url: http::Uri = spec.endpoint.parse().map_err(|_| wrong("not a URL"))?;
         let tls = match url.scheme_str() {
             Some("http") => None,
-            Some("https") => Some(connector()?),
+            Some("https") => Some(authorities()?),
             _ => return Err(wrong("give a URL that begins with http:// or https://")),
         };
         let host = url.host().ok_or_else(|| wrong("it names no host"))?.to_owned();

@@ -168,6 +168,8 @@ sections! {
         subscribes: usize = 512, in 1..=1_000_000;
         /// Reads of histories, for recoveries too, at a time.
         history_reads: usize = 256, in 1..=1_000_000;
+        /// Requests of a proxy to its back end at a time.
+        proxy_requests: usize = 256, in 1..=100_000;
         /// How many may wait for each of these; more get the temporary error 111 at once.
         waiting: usize = 20_000, in 0..=1_000_000;
     }

@@ -84,6 +84,7 @@ impl LivePort {
             waiting: live.waiting,
             address_connections: live.address_connections,
             publish_rate: live.publish_rate,
+            proxy_requests: live.proxy_requests,
         };
         let door = DoorOptions {
             tls: self.tls.map(|tls| tls.acceptor),

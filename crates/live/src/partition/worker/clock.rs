@@ -38,16 +38,34 @@ impl Worker {
         }
     }
 
+    /// Asks the back end about what is over, where it decides that.
+    fn ask_back_end(&mut self, mark: Mark, over: impl Fn(Option<u64>) -> bool) {
+        let (id, hub, refreshes) = (self.id(mark.0), self.hub.clone(), self.bounds.refreshes);
+        let Some(session) = self.marked(mark) else { return };
+        let Some(who) = session.who.clone() else { return };
+        if refreshes && !session.refreshing && over(session.expires_ms) {
+            session.refreshing = true;
+            hub.refresh(id, who.clone());
+        }
+        for subscription in &mut session.subscriptions {
+            if subscription.kind.refreshed && !subscription.refreshing && over(subscription.kind.expires_ms) {
+                subscription.refreshing = true;
+                hub.sub_refresh(id, who.clone(), subscription.channel.clone());
+            }
+        }
+    }
+
     /// Whether the session is still there.
     pub(super) fn ping(&mut self, mark: Mark, now: u64, wall: u64) -> bool {
         let (slot, grace, sub_grace) = (mark.0, self.bounds.expired_ms, self.bounds.expired_sub_ms);
-        let Some(session) = self.marked(mark) else { return false };
         let over = |ends: Option<u64>, grace: u64| ends.is_some_and(|ends| ends.saturating_add(grace) <= wall);
-        if over(session.expires_ms, grace) {
+        self.ask_back_end(mark, |ends| over(ends, 0));
+        let Some(session) = self.marked(mark) else { return false };
+        if over(session.expires_ms, grace) && !session.refreshing {
             self.end(slot, Some(codes::SESSION_EXPIRED));
             return false;
         }
-        let expired = session.subscriptions.iter().find(|s| over(s.kind.expires_ms, sub_grace));
+        let expired = session.subscriptions.iter().find(|s| over(s.kind.expires_ms, sub_grace) && !s.refreshing);
         if let Some(channel) = expired.map(|s| s.channel.clone()) {
             self.leave(slot, &channel);
             let (code, reason) = codes::UNSUBSCRIBED_EXPIRED;

@@ -6,8 +6,8 @@ use std::io::Read;
 use rustix::event::epoll;
 
 use super::Worker;
-use crate::partition::Asked;
 use crate::partition::session::{Broken, Watched, would_block};
+use crate::partition::{Arrived, Asked, Asker};
 use crate::protocol::codec::{decode_commands, encode_reply};
 use crate::protocol::codes::{self, Disconnected};
 use crate::protocol::message::{Command, Reply};
@@ -109,8 +109,14 @@ impl Worker {
                 asked.subscribed = found.map(|subscription| subscription.kind.server_side);
             }
             session.busy = true;
-            let (encoding, who) = (session.encoding, session.who.clone());
-            self.hub.carry_out(id, encoding, who, asked);
+            let asker = match &session.who {
+                Some(who) => Asker::Known(who.clone()),
+                None => {
+                    let (encoding, transport) = (session.encoding, session.transport);
+                    Asker::New(Arrived { encoding, transport, headers: session.headers.take() })
+                }
+            };
+            self.hub.carry_out(id, asker, asked);
         }
         self.watch(slot);
     }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::answer::SubscribeAnswer;
-use crate::partition::{Asked, Place, SubscriptionKind, Told, Transport, Who};
+use crate::partition::{Arrived, Asked, Asker, Place, SubscriptionKind, Told, Transport, Who};
 use crate::protocol::Encoding;
 use crate::protocol::message::{Push, Reply, Subscribe, SubscribeResult};
 
@@ -26,9 +26,13 @@ struct Recorder {
 }
 
 impl Hub for Recorder {
-    fn carry_out(&self, session: SessionId, _: Encoding, _: Option<Arc<Who>>, _: Vec<Asked>) {
+    fn carry_out(&self, session: SessionId, _: Asker, _: Vec<Asked>) {
         let _ = self.asks.try_send(session);
     }
+
+    fn refresh(&self, _: SessionId, _: Arc<Who>) {}
+
+    fn sub_refresh(&self, _: SessionId, _: Arc<Who>, _: Arc<str>) {}
 
     fn came(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
 
@@ -49,6 +53,10 @@ impl Hub for Recorder {
     fn delivered(&self) {}
 
     fn tick(&self) {}
+}
+
+fn arrived() -> Arrived {
+    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, headers: None }
 }
 
 /// A worker, and a session in it.
@@ -77,6 +85,7 @@ impl Scene {
             expired_sub_ms: 0,
             publish_rate: 0,
             channels_max: 2,
+            refreshes: false,
         };
         let thread = start(0, inbox.clone(), hub.clone(), bounds).expect("a worker");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -87,8 +96,7 @@ impl Scene {
         let opened = Opened {
             socket,
             leftover: websocket::from_client(Encoding::Json, br#"{"id":1,"connect":{}}"#),
-            encoding: Encoding::Json,
-            transport: Transport::WebSocket,
+            arrived: arrived(),
             place: None,
         };
         inbox.send(Event::Open(Box::new(opened)));
@@ -101,7 +109,14 @@ impl Scene {
     }
 
     fn connect(&mut self) {
-        let who = Arc::new(Who { client: Uuid::nil(), user: "ann".into(), info: Vec::new(), encoding: Encoding::Json });
+        let who = Arc::new(Who {
+            client: Uuid::nil(),
+            user: "ann".into(),
+            info: Vec::new(),
+            arrived: arrived(),
+            emulated: None,
+            meta: None,
+        });
         let reply = Box::new(Reply { id: 1, ..Reply::default() });
         self.tell(ToSession::Connected { who, expires_ms: None, reply, subscribed: Vec::new() });
         assert_eq!(self.hears(), r#"{"id":1}"#);

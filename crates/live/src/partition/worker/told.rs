@@ -43,16 +43,22 @@ impl Worker {
             ToSession::Refreshed(expires_ms, reply) => {
                 if let Some(session) = self.session(slot) {
                     session.expires_ms = expires_ms;
+                    session.refreshing = false;
                 }
-                self.reply(slot, &reply);
+                if let Some(reply) = reply {
+                    self.reply(slot, &reply);
+                }
             }
             ToSession::SubRefreshed(channel, expires_ms, reply) => {
                 if let Some(session) = self.session(slot)
                     && let Some(subscription) = session.subscriptions.iter_mut().find(|s| s.channel == channel)
                 {
                     subscription.kind.expires_ms = expires_ms;
+                    subscription.refreshing = false;
                 }
-                self.reply(slot, &reply);
+                if let Some(reply) = reply {
+                    self.reply(slot, &reply);
+                }
             }
             ToSession::Ready => {
                 if let Some(session) = self.session(slot) {

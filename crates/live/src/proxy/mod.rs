@@ -1,0 +1,242 @@
+//! Events that are brought to the back end of a user, which decides: Centrifugo's proxies, over HTTP.
+//!
+//! Each proxy has a gate of its own, so a back end that is slow for one kind of event holds up no other; who finds it full
+//! for longer than the proxy's timeout, or too many waiting, is told to come again.
+
+pub(crate) mod config;
+mod http;
+mod messages;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use steadfast_flow::{Env, Gate};
+
+use crate::config::{LiveConfig, LiveConfigError};
+use crate::partition::Who;
+use crate::protocol::codes::{ClientError, Disconnected};
+
+pub(crate) use self::config::Event;
+use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, used};
+use self::http::Endpoint;
+pub use self::http::authorities;
+pub(crate) use self::messages::{Ask, ConnectSaid, PublishSaid, RefreshSaid, RpcSaid};
+
+/// What a back end said.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Said<R> {
+    /// Its result,
+    Result(R),
+    /// or none.
+    Nothing,
+    /// The client is told this.
+    Error(ClientError),
+    /// The session ends.
+    Disconnect(Disconnected),
+}
+
+/// Why a back end said nothing that makes sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Too many requests are under way.
+    Busy,
+    /// The log says what went wrong.
+    Failed,
+}
+
+/// How a proxy is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProxyStatus {
+    /// What is brought.
+    pub event: &'static str,
+    /// The proxy's name.
+    pub proxy: String,
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Those of them that failed.
+    pub failures: u64,
+    /// Those that are under way.
+    pub in_flight: u64,
+    /// Events that found the proxy full.
+    pub refused: u64,
+}
+
+/// The way of one kind of event to a back end.
+pub(crate) struct Proxy {
+    event: Event,
+    name: String,
+    pub(crate) config: ProxyConfig,
+    static_headers: HeaderMap,
+    http_headers: Vec<HeaderName>,
+    emulated_headers: Vec<HeaderName>,
+    endpoint: Endpoint,
+    gate: Gate,
+    env: Env,
+    requests: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// The proxies of a server.
+#[derive(Default)]
+pub(crate) struct Proxies {
+    by: BTreeMap<Event, BTreeMap<String, Proxy>>,
+    /// Headers of requests and of connect commands that some proxy hands on: no others are kept for a session.
+    http_headers: BTreeSet<String>,
+    emulated_headers: BTreeSet<String>,
+}
+
+impl Proxies {
+    /// Those that a configuration uses, with so many requests at a time each, and so many that wait.
+    pub(crate) fn new(config: &LiveConfig, limit: usize, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
+        let mut all = Self::default();
+        for ((event, name), proxy) in used(config)? {
+            let fail = |e: String| LiveConfigError(format!("the {} proxy {name:?}: {e}", event.name()));
+            all.http_headers.extend(proxy.http_headers.iter().map(|name| name.to_ascii_lowercase()));
+            all.emulated_headers.extend(proxy.emulated_headers.iter().map(|name| name.to_ascii_lowercase()));
+            let made = Proxy {
+                event,
+                name: name.clone(),
+                static_headers: proxy.static_headers().map_err(fail)?,
+                http_headers: names(&proxy.http_headers, "http_headers").map_err(fail)?,
+                emulated_headers: names(&proxy.emulated_headers, "emulated_headers").map_err(fail)?,
+                endpoint: Endpoint::new(&proxy.endpoint, limit, env).map_err(fail)?,
+                gate: Gate::new("live_proxy", limit, waiting, env.clone()),
+                env: env.clone(),
+                requests: AtomicU64::new(0),
+                failures: AtomicU64::new(0),
+                config: proxy,
+            };
+            all.by.entry(event).or_default().insert(name, made);
+        }
+        Ok(all)
+    }
+
+    /// The proxy of this name for such events; empty: the default one.
+    pub(crate) fn of(&self, event: Event, name: &str) -> Option<&Proxy> {
+        self.by.get(&event)?.get(name_of(name))
+    }
+
+    /// What of a request's headers a session keeps; `None` where there is nothing, as mostly.
+    pub(crate) fn kept(&self, headers: &HeaderMap) -> Option<std::sync::Arc<HeaderMap>> {
+        let kept: HeaderMap = headers
+            .iter()
+            .filter(|(name, _)| self.http_headers.contains(name.as_str()))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        (!kept.is_empty()).then(|| std::sync::Arc::new(kept))
+    }
+
+    /// The same of what a client gave in its connect command.
+    pub(crate) fn emulated(&self, given: &BTreeMap<String, String>) -> Option<std::sync::Arc<HeaderMap>> {
+        let mut kept = HeaderMap::new();
+        for (name, value) in given {
+            if self.emulated_headers.contains(&name.to_ascii_lowercase())
+                && let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value))
+            {
+                kept.insert(name, value);
+            }
+        }
+        (!kept.is_empty()).then(|| std::sync::Arc::new(kept))
+    }
+
+    /// How they are.
+    pub(crate) fn status(&self) -> Vec<ProxyStatus> {
+        self.by.values().flat_map(BTreeMap::values).map(Proxy::status).collect()
+    }
+}
+
+impl Proxy {
+    /// Asks the back end.
+    pub(crate) async fn ask<R: DeserializeOwned>(&self, who: &Who, ask: &Ask<'_>) -> Result<Said<R>, Trouble> {
+        let (begun, timeout) = (self.env.now(), self.config.timeout.0);
+        let _pass = self.gate.enter(timeout).await.map_err(|_| Trouble::Busy)?;
+        self.requests.fetch_add(1, Relaxed);
+        let body = serde_json::to_vec(ask).map_err(|e| self.failed(&e))?;
+        let sent = self.endpoint.send(Method::POST, self.headers(who), Bytes::from(body));
+        // The timeout is for the wait and the request together: a client waits no longer, whatever it is for.
+        let rest = timeout.saturating_sub(self.env.now().saturating_sub(begun));
+        match self.env.timeout(rest, sent).await {
+            Some(Ok((status, body))) => self.read(status, &body).map_err(|e| self.failed(&e)),
+            Some(Err(e)) => Err(self.failed(&e)),
+            None => Err(self.failed(&"no answer in time")),
+        }
+    }
+
+    fn failed(&self, why: &dyn std::fmt::Display) -> Trouble {
+        self.failures.fetch_add(1, Relaxed);
+        tracing::warn!(proxy = self.name, event = self.event.name(), endpoint = self.config.endpoint, %why, "a back end failed");
+        Trouble::Failed
+    }
+
+    fn headers(&self, who: &Who) -> HeaderMap {
+        let mut headers = self.static_headers.clone();
+        let mut hand_on = |names: &[HeaderName], given: Option<&HeaderMap>| {
+            for (name, given) in names.iter().filter_map(|name| Some((name, given?))) {
+                let mut values = given.get_all(name).iter();
+                if let Some(first) = values.next() {
+                    headers.insert(name.clone(), first.clone());
+                    values.for_each(|value| {
+                        headers.append(name.clone(), value.clone());
+                    });
+                }
+            }
+        };
+        hand_on(&self.emulated_headers, who.emulated.as_deref());
+        hand_on(&self.http_headers, who.arrived.headers.as_deref());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers
+    }
+
+    fn read<R: DeserializeOwned>(&self, status: u16, body: &[u8]) -> Result<Said<R>, String> {
+        if status != 200 {
+            let transforms = &self.config.http.status_to_code_transforms;
+            let transform = transforms.iter().find(|transform| transform.status_code == status);
+            let transform = transform.ok_or_else(|| format!("it answered with the status {status}"))?;
+            return match transform.to_disconnect.code {
+                0 => error_of(&transform.to_error),
+                _ => disconnect_of(&transform.to_disconnect),
+            };
+        }
+        let answer: messages::Answer<R> = serde_json::from_slice(body).map_err(|e| format!("its answer: {e}"))?;
+        match answer {
+            messages::Answer { disconnect: Some(end), .. } => disconnect_of(&end),
+            messages::Answer { error: Some(error), .. } => error_of(&error),
+            messages::Answer { result: Some(result), .. } => Ok(Said::Result(result)),
+            _ => Ok(Said::Nothing),
+        }
+    }
+
+    fn status(&self) -> ProxyStatus {
+        let gate = self.gate.status();
+        ProxyStatus {
+            event: self.event.name(),
+            proxy: self.name.clone(),
+            requests: self.requests.load(Relaxed),
+            failures: self.failures.load(Relaxed),
+            in_flight: gate.used,
+            refused: gate.refused,
+        }
+    }
+}
+
+fn error_of<R>(error: &ErrorObject) -> Result<Said<R>, String> {
+    if error.code == 0 {
+        return Err("its answer: an error without a code".into());
+    }
+    let message = error.message.clone().into();
+    Ok(Said::Error(ClientError { code: error.code, message, temporary: error.temporary }))
+}
+
+fn disconnect_of<R>(end: &DisconnectObject) -> Result<Said<R>, String> {
+    match u16::try_from(end.code) {
+        Ok(code @ 3000..5000) => Ok(Said::Disconnect(Disconnected { code, reason: end.reason.clone().into() })),
+        _ => Err(format!("its answer: the code {} of a disconnect; 4000 to 4999 are the back end's", end.code)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

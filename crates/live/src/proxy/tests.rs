@@ -1,0 +1,200 @@
+//! A proxy against a back end that says what a test wants, byte by byte.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::*;
+use crate::partition::{Arrived, Transport};
+use crate::protocol::Encoding;
+
+/// What a back end heard: on which connection, counted from 0, and what.
+type Heard = (usize, String);
+
+/// A back end that gives one answer after another, each when a permit for it comes.
+async fn back_end(
+    env: &Env,
+    answers: &'static [&'static str],
+) -> (String, mpsc::Receiver<Heard>, Arc<tokio::sync::Semaphore>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/ask?it=1", listener.local_addr().expect("bound"));
+    let (heard, hears) = mpsc::channel(64);
+    let permits = Arc::new(tokio::sync::Semaphore::new(0));
+    let (spawner, allowed) = (env.clone(), permits.clone());
+    let next = Arc::new(AtomicU64::new(0));
+    env.spawn("back end", async move {
+        let mut connections = 0;
+        while let Ok((socket, _)) = listener.accept().await {
+            let serve = serve(socket, connections, heard.clone(), allowed.clone(), next.clone(), answers);
+            spawner.spawn("back end", serve);
+            connections += 1;
+        }
+    });
+    (url, hears, permits)
+}
+
+async fn serve(
+    mut socket: TcpStream,
+    number: usize,
+    heard: mpsc::Sender<Heard>,
+    allowed: Arc<tokio::sync::Semaphore>,
+    next: Arc<AtomicU64>,
+    answers: &'static [&'static str],
+) {
+    let mut request = Vec::new();
+    loop {
+        let mut piece = [0; 4096];
+        let Ok(len @ 1..) = socket.read(&mut piece).await else { return };
+        request.extend_from_slice(&piece[..len]);
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        if body.len() < length.unwrap_or(0) {
+            continue;
+        }
+        request.clear();
+        let _ = heard.send((number, text.clone())).await;
+        let Ok(permit) = allowed.acquire().await else { return };
+        permit.forget();
+        let answer = answers[next.fetch_add(1, Relaxed) as usize % answers.len()];
+        // Those that are no 200 begin with what they are.
+        let split = answer.split_once(' ').filter(|(status, _)| status.parse::<u16>().is_ok());
+        let (status, body) = split.unwrap_or(("200", answer));
+        let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        if socket.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn who() -> Who {
+    let headers = [("cookie", "a=1"), ("x-trust", "own")]
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    let emulated = [("x-trust", "claimed"), ("authorization", "emulated")]
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    Who {
+        client: Uuid::nil(),
+        user: "ann".into(),
+        info: Vec::new(),
+        arrived: Arrived {
+            encoding: Encoding::Protobuf,
+            transport: Transport::WebSocket,
+            headers: Some(Arc::new(headers.into_iter().collect())),
+        },
+        emulated: Some(Arc::new(emulated.into_iter().collect())),
+        meta: Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")),
+    }
+}
+
+fn proxies(url: &str, timeout: &str, limit: usize, waiting: usize, env: &Env) -> Proxies {
+    let text = format!(
+        r#"{{"rpc": {{"without_namespace": {{"proxy_enabled": true}}, "proxy": {{
+            "endpoint": "{url}", "timeout": "{timeout}", "http_headers": ["Cookie", "X-Trust"],
+            "emulated_headers": ["Authorization", "X-Trust"], "include_connection_meta": true,
+            "http": {{"static_headers": {{"X-Key": "k", "Cookie": "static"}}, "status_to_code_transforms": [
+                {{"status_code": 404, "to_error": {{"code": 404, "message": "not found", "temporary": true}}}},
+                {{"status_code": 403, "to_disconnect": {{"code": 4503, "reason": "go"}}}}]}}}}}}}}"#
+    );
+    let config = serde_json::from_str(&text).expect("valid");
+    Proxies::new(&config, limit, waiting, env).expect("valid")
+}
+
+async fn call(proxies: &Proxies, data: &[u8]) -> Result<Said<String>, Trouble> {
+    let (who, proxy) = (who(), proxies.of(Event::Rpc, "").expect("there"));
+    let ask = Ask { method: "m", ..Ask::about(&who, &proxy.config) }.with(data).expect("JSON");
+    let said = proxy.ask::<RpcSaid>(&who, &ask).await?;
+    Ok(match said {
+        Said::Result(result) => Said::Result(result.data.map(|data| data.get().to_owned()).unwrap_or_default()),
+        Said::Nothing => Said::Nothing,
+        Said::Error(error) => Said::Error(error),
+        Said::Disconnect(end) => Said::Disconnect(end),
+    })
+}
+
+/// Longer than anything here takes.
+const LONG: &str = "60s";
+
+#[tokio::test]
+async fn a_request_says_all_and_its_connection_is_kept() {
+    let env = Env::tokio();
+    let answers = &[
+        r#"{"result": {"data": {"x": 1}}}"#,
+        r#"{"result": null}"#,
+        r#"{"error": {"code": 1000, "message": "no"}}"#,
+        r#"{"disconnect": {"code": 4500, "reason": "bad"}}"#,
+        "404 x",
+        "403 x",
+        "500 x",
+        "not JSON",
+        r#"{"disconnect": {"code": 70000}}"#,
+    ];
+    let (url, mut hears, permits) = back_end(&env, answers).await;
+    permits.add_permits(100);
+    let proxies = proxies(&url, LONG, 4, 4, &env);
+    assert_eq!(call(&proxies, b"[2]").await, Ok(Said::Result(r#"{"x": 1}"#.to_owned())));
+    let (_, request) = hears.recv().await.expect("a request");
+    let (head, body) = request.split_once("\r\n\r\n").expect("head and body");
+    for line in [
+        "POST /ask?it=1 HTTP/1.1",
+        "content-type: application/json",
+        "x-key: k",
+        "cookie: a=1",
+        "x-trust: own",
+        "authorization: emulated",
+    ] {
+        assert!(head.lines().any(|found| found == line), "{line} in {head}");
+    }
+    let expected = serde_json::json!({
+        "client": Uuid::nil().to_string(), "transport": "websocket", "protocol": "protobuf", "encoding": "json",
+        "user": "ann", "method": "m", "data": [2], "meta": {"m": 1},
+    });
+    assert_eq!(serde_json::from_str::<serde_json::Value>(body).expect("JSON"), expected);
+    assert_eq!(call(&proxies, b"").await, Ok(Said::Nothing));
+    let error = |code, message: &'static str, temporary| ClientError { code, message: message.into(), temporary };
+    assert_eq!(call(&proxies, b"").await, Ok(Said::Error(error(1000, "no", false))));
+    let end = |code, reason: &'static str| Disconnected { code, reason: reason.into() };
+    assert_eq!(call(&proxies, b"").await, Ok(Said::Disconnect(end(4500, "bad"))));
+    assert_eq!(call(&proxies, b"").await, Ok(Said::Error(error(404, "not found", true))));
+    assert_eq!(call(&proxies, b"").await, Ok(Said::Disconnect(end(4503, "go"))));
+    for _ in 0..3 {
+        assert_eq!(call(&proxies, b"").await, Err(Trouble::Failed));
+    }
+    while let Ok((connection, _)) = hears.try_recv() {
+        assert_eq!(connection, 0, "one after another, all on one connection");
+    }
+    let status = proxies.status().remove(0);
+    assert_eq!((status.event, status.requests, status.failures, status.in_flight), ("rpc", 9, 3, 0));
+}
+
+#[tokio::test]
+async fn who_finds_it_full_is_told_at_once_and_a_slow_back_end_fails_in_time() {
+    let env = Env::tokio();
+    let (url, mut hears, permits) = back_end(&env, &[r#"{"result": {}}"#]).await;
+    let all = Arc::new(proxies(&url, LONG, 2, 0, &env));
+    let (done, mut dones) = mpsc::channel(4);
+    for _ in 0..2 {
+        let (all, done) = (all.clone(), done.clone());
+        env.spawn("call", async move {
+            let _ = done.send(call(&all, b"").await).await;
+        });
+    }
+    for _ in 0..2 {
+        hears.recv().await.expect("a request");
+    }
+    assert_eq!(all.status()[0].in_flight, 2);
+    assert_eq!(call(&all, b"").await, Err(Trouble::Busy), "early, though the timeout is long");
+    assert_eq!(all.status()[0].refused, 1);
+    permits.add_permits(2);
+    for _ in 0..2 {
+        assert_eq!(dones.recv().await, Some(Ok(Said::Result(String::new()))));
+    }
+    // Nothing is answered any more.
+    let hurried = proxies(&url, "50ms", 2, 0, &env);
+    let waited = env.timeout(Duration::from_secs(30), call(&hurried, b"")).await;
+    assert_eq!(waited, Some(Err(Trouble::Failed)));
+    assert_eq!((hurried.status()[0].failures, hurried.status()[0].in_flight), (1, 0));
+}

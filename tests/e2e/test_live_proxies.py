@@ -1,0 +1,351 @@
+"""Centrifugo's proxies: what the server asks a back end, and what Centrifugo's Python SDK hears of its answers."""
+
+import asyncio
+import base64
+import http.server
+import json
+import threading
+import time
+
+import pytest
+from centrifuge import Client, ClientEventHandler, SubscriptionEventHandler
+
+from harness import wait
+from harness.live import CONFIG, DEADLINE_S, api, live_server, token
+from test_live import both
+from test_live_transports import Stream
+
+
+class BackEnd:
+    """An HTTP server that answers as a test says, by path, and remembers what it was asked."""
+
+    def __init__(self):
+        self.answers, self.asked, self.connections, self.lock = {}, [], set(), threading.Lock()
+        back_end = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with back_end.lock:
+                    back_end.asked.append((self.path, body, self.headers))
+                    back_end.connections.add(self.client_address)
+                answer = back_end.answers[self.path]
+                answer = answer(body) if callable(answer) else answer
+                status, answer = answer if isinstance(answer, tuple) else (200, answer)
+                payload = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(payload)))
+                self.end_headers()
+                self.wfile.write(payload)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def url(self, path):
+        return f"http://127.0.0.1:{self.server.server_address[1]}{path}"
+
+    def of(self, path):
+        with self.lock:
+            return [(body, headers) for found, body, headers in self.asked if found == path]
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def back_end():
+    found = BackEnd()
+    yield found
+    found.close()
+
+
+def proxied(make_server, tmp_path, back_end, **client):
+    def proxy(path, **more):
+        # No test here waits for a timeout: a slow machine must not make one.
+        return {"endpoint": back_end.url(path), "timeout": "60s", **more}
+
+    config = {
+        **CONFIG,
+        "client": {**CONFIG["client"], **client, "proxy": {
+            "connect": proxy("/connect", enabled=True, http_headers=["Cookie"], emulated_headers=["Authorization"],
+                             http={"static_headers": {"X-Key": "k"}, "status_to_code_transforms": [
+                                 {"status_code": 403, "to_disconnect": {"code": 4501, "reason": "go away"}}]}),
+            "refresh": proxy("/refresh", enabled=True),
+        }},
+        "http_stream": {"enabled": True},
+        "channel": {
+            "proxy": {"subscribe": proxy("/subscribe", include_connection_meta=True), "publish": proxy("/publish"),
+                      "sub_refresh": proxy("/sub_refresh")},
+            "without_namespace": {"presence": True, "history_size": 10, "history_ttl": "1h", "subscribe_proxy_enabled": True,
+                                  "publish_proxy_enabled": True, "sub_refresh_proxy_enabled": True},
+            "namespaces": [{"name": "sun", "subscribe_proxy_enabled": True, "subscribe_proxy_name": "binary"}],
+        },
+        "rpc": {"proxy": proxy("/rpc"), "without_namespace": {"proxy_enabled": True},
+                "namespaces": [{"name": "ns", "proxy_enabled": True, "proxy_name": "binary"}]},
+        "proxies": [{"name": "binary", **proxy("/binary", binary_encoding=True)}],
+    }
+    return live_server(make_server, tmp_path, config)
+
+
+@pytest.fixture
+def live(make_server, tmp_path, back_end):
+    return proxied(make_server, tmp_path, back_end)
+
+
+@pytest.fixture
+def pinging(make_server, tmp_path, back_end):
+    """A server that pings often, so that what is over is refreshed soon."""
+    return proxied(make_server, tmp_path, back_end, ping_interval="4s", pong_timeout="3900ms")
+
+
+class Told(ClientEventHandler):
+    def __init__(self):
+        self.connected, self.disconnected, self.subscribed = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
+
+    async def on_connected(self, ctx):
+        await self.connected.put(ctx)
+
+    async def on_disconnected(self, ctx):
+        await self.disconnected.put(ctx)
+
+    async def on_subscribed(self, ctx):
+        await self.subscribed.put(ctx)
+
+
+class Heard(SubscriptionEventHandler):
+    def __init__(self):
+        self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
+
+    async def on_subscribed(self, ctx):
+        await self.subscribed.put(ctx)
+
+    async def on_unsubscribed(self, ctx):
+        await self.unsubscribed.put(ctx)
+
+    async def on_publication(self, ctx):
+        await self.publications.put(plain(ctx.pub.data))
+
+
+def plain(data):
+    return json.loads(data) if isinstance(data, bytes) else data
+
+
+def data_of(value, protobuf):
+    return json.dumps(value).encode() if protobuf else value
+
+
+async def next_of(queue):
+    return await asyncio.wait_for(queue.get(), DEADLINE_S)
+
+
+async def connected(server, protobuf, **options):
+    told = Told()
+    client = Client(f"ws://127.0.0.1:{server.live_port}/connection/websocket", use_protobuf=protobuf, events=told,
+                    min_reconnect_delay=0.05, max_reconnect_delay=0.2, timeout=DEADLINE_S, **options)
+    await client.connect()
+    return client, told
+
+
+async def subscribing(client, channel, **options):
+    heard = Heard()
+    subscription = client.new_subscription(channel, events=heard, **options)
+    await subscription.subscribe()
+    return subscription, heard
+
+
+def requests(server, event, what="requests_total", proxy="default"):
+    return server.metrics().get(f'steadfast_live_proxy_{what}{{event="{event}",proxy="{proxy}"}}')
+
+
+ANN = {"result": {"user": "ann", "info": {"name": "Ann"}, "data": {"welcome": 1}, "channels": ["news"], "meta": {"plan": 7},
+                  "subs": {"own": {"data": {"first": 1}, "info": {"role": "owner"}}}}}
+
+
+@both
+def test_the_back_end_says_who_connects_subscribes_publishes_and_calls(live, back_end, protobuf):
+    back_end.answers = {
+        "/connect": ANN,
+        "/subscribe": {"result": {"data": {"room": 1}, "info": {"seat": 3}}},
+        "/publish": lambda asked: {"result": {"data": {"seen": asked["data"]}, "skip_history": asked["data"] == "skip"}},
+        "/rpc": lambda asked: {"result": {"data": {"method": asked["method"], "got": asked["data"]}}},
+        "/binary": {"result": {"b64data": base64.b64encode(b"[1]").decode()}},
+    }
+
+    async def run():
+        client, told = await connected(live, protobuf, data=data_of({"from": "me"}, protobuf), name="py", version="1")
+        ctx = await next_of(told.connected)
+        assert plain(ctx.data) == {"welcome": 1}
+        server_side = {(await next_of(told.subscribed)).channel for _ in range(2)}
+        assert server_side == {"news", "own"}
+        body, headers = back_end.of("/connect")[0]
+        kind = "protobuf" if protobuf else "json"
+        assert body == {"client": client.client_id, "transport": "websocket", "protocol": kind, "encoding": "json",
+                        "name": "py", "version": "1", "data": {"from": "me"}}
+        assert headers["Content-Type"] == "application/json" and headers["X-Key"] == "k"
+        about = {"client": client.client_id, "transport": "websocket", "protocol": kind, "encoding": "json", "user": "ann"}
+        room, heard = await subscribing(client, "room", data=data_of({"please": 1}, protobuf))
+        assert plain((await next_of(heard.subscribed)).data) == {"room": 1}
+        assert back_end.of("/subscribe")[0][0] == {**about, "channel": "room", "data": {"please": 1}, "meta": {"plan": 7}}
+        presence = api(live, "presence", channel="room")["result"]["presence"][client.client_id]
+        assert (presence["user"], presence["conn_info"], presence["chan_info"]) == ("ann", {"name": "Ann"}, {"seat": 3})
+        for said in ("hello", "skip"):
+            await room.publish(data_of(said, protobuf))
+            assert await next_of(heard.publications) == {"seen": said}
+        assert back_end.of("/publish")[0][0] == {**about, "channel": "room", "data": "hello"}
+        kept = api(live, "history", channel="room", limit=10)["result"]["publications"]
+        assert [publication["data"] for publication in kept] == [{"seen": "hello"}]
+        answer = await client.rpc("price", data_of({"of": 12}, protobuf))
+        assert plain(answer.data) == {"method": "price", "got": {"of": 12}}
+        # Other namespaces go through the proxy that they name.
+        assert plain((await client.rpc("ns:price", data_of([2], protobuf))).data) == [1]
+        asked = back_end.of("/binary")[0][0]
+        assert asked["encoding"] == "binary" and json.loads(base64.b64decode(asked["b64data"])) == [2]
+        _, heard = await subscribing(client, "sun:1")
+        assert plain((await next_of(heard.subscribed)).data) == [1]
+        with pytest.raises(Exception) as refused:
+            await client.rpc("no:such", data_of(1, protobuf))
+        assert refused.value.code == 104
+        await client.disconnect()
+
+    asyncio.run(run())
+    assert len(back_end.connections) == 6, "each proxy that was asked keeps its connection"
+    assert requests(live, "rpc") == 1 and requests(live, "publish") == 2 and requests(live, "subscribe", proxy="binary") == 1
+    assert requests(live, "rpc", "failures_total") == 0 and requests(live, "rpc", "in_flight") == 0
+
+
+def test_headers_of_the_client_are_handed_on_where_it_is_said(live, back_end):
+    back_end.answers = {"/connect": {"result": {"user": "ann"}}}
+    connect = {"headers": {"authorization": "emulated", "cookie": "forged"}}
+    body = json.dumps({"id": 1, "connect": connect})
+    stream = Stream(live, "/connection/http_stream", "POST", body, {"Cookie": "a=1", "Authorization": "own"})
+    assert stream.next()["connect"]["client"]
+    asked, headers = back_end.of("/connect")[0]
+    assert asked["transport"] == "http_stream"
+    assert (headers["Cookie"], headers["Authorization"]) == ("a=1", "emulated")
+    stream.close()
+
+
+def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
+    back_end.answers = {
+        "/connect": (403, {}), "/subscribe": {"error": {"code": 1403, "message": "not you"}},
+        "/publish": {"error": {"code": 1404, "message": "not this"}}, "/rpc": (500, {}),
+    }
+
+    async def run():
+        client, told = await connected(live, False)
+        ended = await next_of(told.disconnected)
+        assert (ended.code, ended.reason) == (4501, "go away")
+        back_end.answers["/connect"] = {"disconnect": {"code": 4502, "reason": "unknown"}}
+        client, told = await connected(live, False)
+        assert (await next_of(told.disconnected)).code == 4502
+        # No result: nobody, who needs a token.
+        back_end.answers["/connect"] = {}
+        client, told = await connected(live, False)
+        assert (await next_of(told.disconnected)).code == 3500
+        back_end.answers["/connect"] = {"result": {"user": "ann"}}
+        client, told = await connected(live, False)
+        await next_of(told.connected)
+        room, heard = await subscribing(client, "room")
+        ended = await next_of(heard.unsubscribed)
+        assert (ended.code, ended.reason) == (1403, "not you")
+        for call, code in [(client.publish("room", 1), 1404), (client.rpc("x", 1), 100)]:
+            with pytest.raises(Exception) as refused:
+                await call
+            assert refused.value.code == code
+        assert requests(live, "rpc", "failures_total") == 1
+        back_end.answers["/rpc"] = {"disconnect": {"code": 4503, "reason": "enough"}}
+        call = asyncio.ensure_future(client.rpc("x", 1))
+        assert (await next_of(told.disconnected)).code == 4503
+        with pytest.raises(Exception):
+            await call
+
+    asyncio.run(run())
+    # Who has a token is not asked about.
+    count = len(back_end.of("/connect"))
+
+    async def with_token():
+        async def get_token():
+            return token("bob")
+
+        client, told = await connected(live, False, get_token=get_token)
+        await next_of(told.connected)
+        await client.disconnect()
+
+    asyncio.run(with_token())
+    assert len(back_end.of("/connect")) == count
+
+
+def test_what_is_over_goes_on_as_the_back_end_says(pinging, back_end):
+    live = pinging
+
+    def soon(**more):
+        return {"result": {**more, "expire_at": int(time.time()) + 6}}
+
+    def expired():
+        return [one for one in live.status()["live"]["ended"] if one["code"] == 3005]
+
+    goes_on = threading.Event()
+    goes_on.set()
+    back_end.answers = {
+        "/connect": lambda _: soon(user="ann"), "/subscribe": lambda _: soon(),
+        "/refresh": lambda _: soon() if goes_on.is_set() else {"result": {"expired": True}},
+        "/sub_refresh": lambda _: soon() if goes_on.is_set() else {"result": {"expired": True}},
+    }
+
+    async def run():
+        client, told = await connected(live, True)
+        await next_of(told.connected)
+        _, heard = await subscribing(client, "room")
+        await next_of(heard.subscribed)
+        loop = asyncio.get_running_loop()
+        for path in ("/refresh", "/sub_refresh"):
+            await loop.run_in_executor(None, lambda path=path: wait.until(lambda: len(back_end.of(path)) > 1, deadline_s=90, what=path))
+        assert heard.unsubscribed.empty() and told.disconnected.empty()
+        asked = back_end.of("/sub_refresh")[0][0]
+        assert (asked["user"], asked["channel"], asked["client"]) == ("ann", "room", client.client_id)
+        assert not expired()
+        goes_on.clear()
+        # The session ends as expired, with which the SDK connects again: the back end is asked who it is.
+        await loop.run_in_executor(None, lambda: wait.until(expired, deadline_s=90, what="the end of the session"))
+        await client.disconnect()
+
+    asyncio.run(run())
+
+
+def test_more_than_may_be_under_way_is_refused_and_others_go_on(make_server, tmp_path, back_end):
+    held = threading.Event()
+    back_end.answers = {"/rpc": lambda _: {"result": {}} if held.wait(120) else {}, "/other": {"result": {"data": 1}}}
+    rpc = {"proxy": {"endpoint": back_end.url("/rpc"), "timeout": "60s"}, "without_namespace": {"proxy_enabled": True},
+           "namespaces": [{"name": "other", "proxy_enabled": True, "proxy_name": "other"}]}
+    proxies = [{"name": "other", "endpoint": back_end.url("/other"), "timeout": "60s"}]
+    live = live_server(make_server, tmp_path, {**CONFIG, "rpc": rpc, "proxies": proxies},
+                       settings={"live.proxy_requests": 1, "live.waiting": 0})
+
+    async def run():
+        async def get_token():
+            return token("ann")
+
+        (first, told), (second, also) = await connected(live, False, get_token=get_token), await connected(live, False, get_token=get_token)
+        await next_of(told.connected)
+        await next_of(also.connected)
+        call = asyncio.ensure_future(first.rpc("x", 1))
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, lambda: wait.until(lambda: back_end.of("/rpc"), what="the first call"))
+        with pytest.raises(Exception) as refused:
+            await second.rpc("x", 1)
+        assert refused.value.code == 111
+        assert (await second.rpc("other:x", 1)).data == 1
+        assert requests(live, "rpc", "refused_total") == 1 and requests(live, "rpc", "in_flight") == 1
+        held.set()
+        await call
+        for client in (first, second):
+            await client.disconnect()
+
+    asyncio.run(run())
