@@ -6,6 +6,7 @@ import botocore.exceptions
 import pytest
 
 from harness import load, wait
+from harness.live import api, live_server
 
 DISKS = ["d0", "d1", "d2"]
 SETTINGS = {"data.disks": ",".join(DISKS), "store.cache": "0 B"}
@@ -134,6 +135,28 @@ def test_a_missing_disk_takes_only_its_own_objects_with_it(make_pool, tmp_path):
 
     (tmp_path / "away").rename(server.data / "d1")
     server.start()
+    check(server, objects)
+
+
+def test_without_the_disk_of_the_channels_the_rest_is_served(make_server, tmp_path):
+    server = live_server(make_server, tmp_path, pool_size="512 MiB", extent_size="8 MiB", settings=SETTINGS)
+    server.s3().create_bucket(Bucket="pool")
+    objects = fill(server)
+    first = api(server, "publish", channel="room", data={"n": 1})["result"]
+    assert server.stop() == 0
+    (server.data / "d0").rename(tmp_path / "away")
+    server.start()
+    statuses = [server.request("GET", f"/pool/{key}")[0] for key in objects]
+    assert statuses.count(503) > 5 and statuses.count(200) > 20, statuses
+    assert api(server, "publish", channel="room", data={"n": 2})["error"]["code"] == 100
+    assert "result" in api(server, "publish", channel="passing:by", data={"n": 3})
+    assert "channels that keep a history can be used again" in server.log()
+    assert server.stop() == 0
+
+    (tmp_path / "away").rename(server.data / "d0")
+    server.start()
+    second = api(server, "publish", channel="room", data={"n": 4})["result"]
+    assert (second["epoch"], second["offset"]) == (first["epoch"], first["offset"] + 1)
     check(server, objects)
 
 

@@ -22,7 +22,7 @@ fn seeds_pass() {
     assert!(done.moves_resumed > 2 && done.keys_moved > 20, "{report:?}");
     // In a sixth of all, snapshots are kept.
     assert!(done.snapshots_made > 20 && done.snapshots_read > 20, "{report:?}");
-    // In about a sixth there are channels, whose subscribers go on from where they were, or are told that they cannot.
+    // In about a fifth there are channels, whose subscribers go on from where they were, or are told that they cannot.
     assert!(report.channels > 20 && done.publications > 4000 && done.delivered > 4000, "{report:?}");
     assert!(done.recoveries > 600 && done.recoveries_refused > 100, "{report:?}");
     // Half of them over a super-disk, whose legs heal each other.
