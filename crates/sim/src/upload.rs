@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use steadfast_store::{Condition, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice, StoreError};
+use steadfast_store::{
+    Condition, DiskState, DiskStatus, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice, StoreError,
+};
 
 use crate::client::{Asked, Client, Outcome, attributes, etag, tag_of};
 use crate::model::{Key, OpId, Piece, Pieces, Seen, bytes_of};
@@ -343,6 +345,12 @@ impl Client {
         Ok(ListPage { objects: infos.map(entry).collect(), ..ListPage::default() })
     }
 
+    /// Whether a disk is missing that is home to something: one that has just come, or is about to go, may not be.
+    fn lacks_keys(&self) -> bool {
+        let missing = |disk: &DiskStatus| disk.state == DiskState::Missing && disk.slots > 0;
+        !self.shared.missing.lock().is_empty() && self.store.status().disks.iter().any(missing)
+    }
+
     /// Lists, page by page, and holds it against the model.
     pub(crate) fn check_listing(
         &self,
@@ -362,7 +370,7 @@ impl Client {
         };
         loop {
             let page = match self.page(bucket, &query) {
-                Ok(_) if !self.shared.missing.lock().is_empty() => {
+                Ok(_) if self.lacks_keys() => {
                     return Err(format!("listing {bucket}: answered, though a disk is missing"));
                 }
                 Ok(page) => page,
