@@ -356,13 +356,42 @@ async fn an_index_on_disk_is_removed_again() {
     assert!((90..=100).contains(&told.load(Relaxed)), "{told:?}");
     assert!(scratch.join("1").exists());
     assert!(frozen(snapshot.expect("opens")).await == before);
-    for _ in 0..1000 {
-        if !scratch.join("0").exists() && !scratch.join("1").exists() {
+    gone(&scratch).await;
+}
+
+async fn gone(dir: &std::path::Path) {
+    for _ in 0..2000 {
+        if !dir.exists() {
             return;
         }
         Env::tokio().sleep(Duration::from_millis(5)).await;
     }
-    panic!("the index stays");
+    panic!("{} stays", dir.display());
+}
+
+#[tokio::test]
+async fn an_index_on_disk_is_removed_when_nobody_waits_until_it_is_open() {
+    let pool = Pool::new(2, 64 << 20).await;
+    let store = pool.open().await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    churn(&store, 0, 60).await;
+    store.create_snapshot("s").await.expect("made");
+    let dir = tempfile::tempdir().expect("a directory");
+    let scratch = |number: usize| dir.path().join(format!("{number}"));
+    for polls in 0..30 {
+        let mut opening = Box::pin(store.open_snapshot("s", Some(scratch(polls)), 0, |_| {}));
+        for _ in 0..=polls {
+            if futures::poll!(&mut opening).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    // What the others have begun has come to its end by the time that one more is open.
+    drop(store.open_snapshot("s", Some(scratch(30)), 0, |_| {}).await.expect("opens"));
+    for number in 0..=30 {
+        gone(&scratch(number)).await;
+    }
 }
 
 #[tokio::test]

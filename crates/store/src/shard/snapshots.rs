@@ -1,13 +1,15 @@
 //! The part of snapshots that concerns one disk: its record, and what was there then, read from what the log keeps for it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use steadfast_flow::Env;
 use steadfast_log::{Applier, Hold, HoldPin, Log, Lsn, Priority, Record};
+use tokio::sync::oneshot;
 
-use crate::index::LsmIndex;
+use crate::index::{Index, LsmIndex};
 use crate::record::Head;
 use crate::record::keys::{self, Id};
 use crate::record::snapshot::SnapshotMeta;
@@ -64,7 +66,7 @@ impl Shard {
     pub(crate) async fn frozen(
         &self,
         id: Id,
-        index: IndexKind,
+        index_kind: IndexKind,
         bytes_s: u64,
         progress: &(dyn Fn(Lsn, Lsn) + Send + Sync),
     ) -> Result<Frozen, StoreError> {
@@ -82,11 +84,21 @@ impl Shard {
             memtable_bytes_max: MEMTABLE_BYTES_MAX.min(core.options.memtable_bytes_max),
             ..core.options.clone()
         };
-        let dir = match &index {
-            IndexKind::Lsm(dir) => Some(dir.clone()),
-            IndexKind::Memory(_) => None,
-        };
-        let (index, _) = super::open_index(&index, &core.env, &options, [0; 16]).await?;
+        let (opened, index) = oneshot::channel();
+        let (env, kind, settings) = (core.env.clone(), index_kind, options.clone());
+        // To its end, whether or not somebody waits: what it makes on the disk must not come to be after it was removed.
+        core.env.spawn("snapshot-index-open", async move {
+            let index = super::open_index(&kind, &env, &settings, [0; 16]).await;
+            let dir = match kind {
+                IndexKind::Lsm(path) => {
+                    Some(Scratch { path, index: index.as_ref().ok().map(|(index, _)| Arc::downgrade(index)), env })
+                }
+                IndexKind::Memory(_) => None,
+            };
+            // Nobody may be there any more: then it is removed here.
+            let _ = opened.send(index.map(|(index, _)| (index, dir)));
+        });
+        let (index, scratch) = index.await.map_err(|_| StoreError::Index("the server is stopping".into()))??;
         let frozen = Arc::new(Core::new(
             core.env.clone(),
             index,
@@ -98,7 +110,7 @@ impl Shard {
             core.checkpoint_log_bytes,
             options,
         ));
-        let frozen = Frozen { core: frozen, log: self.log().clone(), dir, _pin: pin };
+        let frozen = Frozen { core: frozen, log: self.log().clone(), _scratch: scratch, _pin: pin };
         let applier = Arc::new(StoreApplier { core: frozen.core.clone(), log: LogSlot::default() });
         let mut records = self.log().held_records(&hold, bytes_s);
         loop {
@@ -123,24 +135,30 @@ impl Shard {
 pub(crate) struct Frozen {
     pub(crate) core: Arc<Core>,
     pub(crate) log: Log,
-    dir: Option<PathBuf>,
+    _scratch: Option<Scratch>,
     _pin: HoldPin,
 }
 
-impl Drop for Frozen {
+/// The directory of an index that was made only to be read. Removed when this has been dropped, and the index is no longer in use.
+struct Scratch {
+    path: PathBuf,
+    index: Option<Weak<dyn Index>>,
+    env: Env,
+}
+
+impl Drop for Scratch {
     fn drop(&mut self) {
-        let Some(dir) = self.dir.take() else { return };
-        let env = self.core.env.clone();
-        self.core.env.spawn("snapshot-index", async move {
-            // Whoever still works on it ends soon. What is left behind after all is removed at the next start.
+        let (path, index, env) = (std::mem::take(&mut self.path), self.index.take(), self.env.clone());
+        self.env.spawn("snapshot-index-remove", async move {
             for _ in 0..REMOVE_TRIES {
-                let dir = dir.clone();
-                if env.blocking(move || remove(&dir)).await == Some(true) {
+                let in_use = index.as_ref().is_some_and(|index| index.strong_count() > 0);
+                let path = path.clone();
+                if !in_use && env.blocking(move || remove(&path)).await == Some(true) {
                     return;
                 }
                 env.sleep(REMOVE_AGAIN).await;
             }
-            tracing::warn!(dir = %dir.display(), "the index of a snapshot that was read cannot be removed");
+            tracing::warn!(dir = %path.display(), "the index of a snapshot that was read cannot be removed: the next start tries again");
         });
     }
 }
@@ -162,9 +180,7 @@ fn remove(dir: &Path) -> bool {
 }
 
 /// The snapshots in an index.
-pub(crate) fn load(
-    index: &dyn crate::index::Index,
-) -> Result<std::collections::BTreeMap<Id, SnapshotMeta>, StoreError> {
+pub(crate) fn load(index: &dyn Index) -> Result<std::collections::BTreeMap<Id, SnapshotMeta>, StoreError> {
     let mut snapshots = std::collections::BTreeMap::new();
     for pair in index.range(keys::SNAPSHOTS, keys::past(keys::SNAPSHOTS).as_deref()) {
         let (key, value) = pair?;
