@@ -3,6 +3,7 @@
 import itertools
 import random
 import shutil
+import subprocess
 
 import pytest
 
@@ -45,6 +46,18 @@ def bucket(s3):
     name = f"bucket-{next(_numbers)}"
     s3.create_bucket(Bucket=name)
     return name
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out",
+                           certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-addext",
+                           "basicConstraints=critical,CA:FALSE"], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"openssl cannot make a certificate: {made.stderr}")
+    return certificate, key
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import http.server
 import json
+import ssl
 import threading
 import time
 
@@ -19,7 +20,7 @@ from test_live_transports import Stream
 class BackEnd:
     """An HTTP server that answers as a test says, by path, and remembers what it was asked."""
 
-    def __init__(self):
+    def __init__(self, certificate=None):
         self.answers, self.asked, self.connections, self.lock = {}, [], set(), threading.Lock()
         back_end = self
 
@@ -45,10 +46,15 @@ class BackEnd:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.scheme = "https" if certificate else "http"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def url(self, path):
-        return f"http://127.0.0.1:{self.server.server_address[1]}{path}"
+        return f"{self.scheme}://127.0.0.1:{self.server.server_address[1]}{path}"
 
     def of(self, path):
         with self.lock:
@@ -317,6 +323,30 @@ def test_what_is_over_goes_on_as_the_back_end_says(pinging, back_end):
         await client.disconnect()
 
     asyncio.run(run())
+
+
+def test_a_back_end_over_tls_is_asked_only_if_somebody_vouches_for_it(make_server, tmp_path, certificate, monkeypatch):
+    back_end = BackEnd(certificate)
+    back_end.answers = {"/connect": ANN, "/rpc": {"result": {"data": {"sum": 3}}}}
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    live = proxied(make_server, tmp_path, back_end)
+
+    async def run():
+        client, told = await connected(live, False)
+        assert (await next_of(told.connected)).data == {"welcome": 1}
+        assert (await client.rpc("add", [1, 2])).data == {"sum": 3}
+        await client.disconnect()
+
+    asyncio.run(run())
+    assert len(back_end.connections) == 1
+    monkeypatch.delenv("SSL_CERT_FILE")
+    live.stop()
+    live.start()
+    stream = Stream(live, "/connection/http_stream", body=b'{"id":1,"connect":{}}')
+    assert stream.next()["error"]["code"] == 100
+    assert "invalid peer certificate" in live.log()
+    assert len(back_end.connections) == 1
+    back_end.close()
 
 
 def test_more_than_may_be_under_way_is_refused_and_others_go_on(make_server, tmp_path, back_end):

@@ -5,7 +5,6 @@ import http.client
 import json
 import socket
 import ssl
-import subprocess
 import threading
 import urllib.parse
 
@@ -165,13 +164,8 @@ def test_a_client_that_goes_ends_its_session(live):
     wait.until(lambda: live.status()["live"]["sessions"] == 0, what="the end of the session")
 
 
-def test_tls(make_server, tmp_path):
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out",
-                           certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-                          capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        pytest.skip(f"openssl cannot make a certificate: {made.stderr}")
+def test_tls(make_server, tmp_path, certificate):
+    certificate, key = certificate
     live = live_server(make_server, tmp_path, {**CONFIG, **ENABLED},
                        settings={"tls.certificate": certificate, "tls.key": key})
     assert f"live=https://127.0.0.1:{live.live_port}" in live.log()

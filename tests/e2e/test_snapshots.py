@@ -237,8 +237,15 @@ def test_damaged_exports_are_refused(make_server, tmp_path):
     assert bad == 1
 
 
-def test_to_and_from_another_s3_endpoint(make_server, tmp_path):
-    server, vault = make_server(), make_server("vault")
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_to_and_from_another_s3_endpoint(make_server, tmp_path, certificate, monkeypatch, tls):
+    secure = {}
+    if tls:
+        secure = {"tls.certificate": certificate[0], "tls.key": certificate[1]}
+        # Who vouches for the endpoint, to those that connect to it.
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    server, vault = make_server(), make_server("vault", settings=secure)
+    vault.tls = str(certificate[0]) if tls else None
     fill(server)
     # Enough for files that go in parts.
     server.s3().put_object(Bucket="one", Key="big", Body=random.Random(3).randbytes(40 * MIB))

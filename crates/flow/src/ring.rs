@@ -58,7 +58,7 @@ pub fn shares(weights: &[u64]) -> Vec<u16> {
     homes
 }
 
-/// Gives a new node, the last of those with a weight or any, its share of the slots. Of the others each keeps one at least.
+/// Gives a new node its share of the slots. Each of the others keeps one at least.
 pub fn give_share(homes: &mut [u16], new: usize, nodes: usize, weights: &[u64]) {
     let weight = |node| weight_of(weights, node);
     let total: u128 = (0..nodes).map(weight).sum();

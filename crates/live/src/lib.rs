@@ -27,4 +27,4 @@ pub use config::{LiveConfig, LiveConfigError};
 pub use door::{DoorOptions, LiveDoor, Workers};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
 pub use node::{Limits, Node};
-pub use proxy::{ProxyStatus, authorities};
+pub use proxy::{HttpClient, ProxyStatus, http_client, with_causes};

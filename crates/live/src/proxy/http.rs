@@ -1,169 +1,65 @@
-//! Requests to a back end: HTTP/1.1, over connections that are kept for the next one.
+//! HTTP/1.1 to servers of others, over connections that are kept for the next request.
 
-use std::io;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
-use steadfast_flow::Env;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::crypto::ring::default_provider;
+use rustls::{ClientConfig, RootCertStore};
 
-/// The longest answer.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// For how long a connection is kept that nothing is asked on.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Where the certificates of public authorities are, unless `SSL_CERT_FILE` says.
-const ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
+/// A client of the servers behind one URL. It sends a request again only when nothing of it had left, on a connection that the server closed.
+pub type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// TLS to servers that public authorities vouch for, or those in `SSL_CERT_FILE`.
+/// A client for this URL that keeps so many connections. Over `https` to servers that the system's
+/// certificates vouch for, or those in `SSL_CERT_FILE`.
 ///
 /// # Errors
-/// Why there are no certificates, for people.
-pub fn authorities() -> Result<TlsConnector, String> {
-    let named = std::env::var("SSL_CERT_FILE").ok();
-    let path = named.as_deref().or_else(|| ROOTS.into_iter().find(|path| std::path::Path::new(path).exists()));
-    let path = path.ok_or("no certificates of authorities were found: set SSL_CERT_FILE to a bundle of them")?;
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| format!("{path}: {e}"))? {
-        // One that is not understood vouches for nothing.
-        let _ = roots.add(certificate.map_err(|e| format!("{path}: {e}"))?);
+/// What is wrong with the URL or with the certificates, for people.
+pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, String> {
+    let builder = HttpsConnectorBuilder::new();
+    let builder = match url.scheme_str() {
+        Some("https") => builder
+            .with_provider_and_native_roots(default_provider())
+            .map_err(|e| format!("no certificates of authorities ({e}): set SSL_CERT_FILE to a bundle of them"))?,
+        Some("http") => {
+            // They vouch for nobody: nothing is asked over TLS.
+            let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+                .with_safe_default_protocol_versions()
+                .map_err(|e| e.to_string())?;
+            builder.with_tls_config(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+        }
+        _ => return Err("give a URL that begins with http:// or https://".to_owned()),
+    };
+    if url.host().is_none_or(str::is_empty) {
+        return Err("it names no host".to_owned());
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.enforce_http(false);
+    let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(idle_max)
+        .build(connector))
 }
 
-type Connection = SendRequest<Full<Bytes>>;
-
-/// The way to one URL.
-pub(crate) struct Endpoint {
-    /// As it stands in the `Host` header.
-    authority: HeaderValue,
-    host: String,
-    port: u16,
-    /// With its query.
-    path: Uri,
-    tls: Option<TlsConnector>,
-    /// Connections on which nothing is asked, and since when.
-    idle: Mutex<Vec<(Duration, Connection)>>,
-    idle_max: usize,
-    env: Env,
-}
-
-impl Endpoint {
-    /// To this URL, keeping so many connections.
-    ///
-    /// # Errors
-    /// What is wrong with the URL, for people.
-    pub(crate) fn new(url: &str, idle_max: usize, env: &Env) -> Result<Self, String> {
-        let wrong = |what: &str| format!("endpoint: {url:?}: {what}");
-        let parsed: Uri = url.parse().map_err(|_| wrong("not a URL"))?;
-        let tls = match parsed.scheme_str() {
-            Some("http") => None,
-            Some("https") => Some(authorities()?),
-            _ => return Err(wrong("give a URL that begins with http:// or https://")),
-        };
-        let host = parsed.host().ok_or_else(|| wrong("it names no host"))?.to_owned();
-        let port = parsed.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        let authority = parsed.port_u16().map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
-        let path = parsed.path_and_query().map_or("/", |path| path.as_str());
-        let path = path.parse().map_err(|_| wrong("not a path"))?;
-        Ok(Self {
-            authority: HeaderValue::from_str(&authority).map_err(|_| wrong("not a host"))?,
-            host,
-            port,
-            path,
-            tls,
-            idle: Mutex::default(),
-            idle_max,
-            env: env.clone(),
-        })
+/// An error and what it comes from: of a client's, the first alone says little.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
     }
-
-    /// Sends a request; status and body of the answer. The caller sets a limit to the time.
-    pub(crate) async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> io::Result<(u16, Bytes)> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = self.path.clone();
-        *request.headers_mut() = headers;
-        request.headers_mut().insert(header::HOST, self.authority.clone());
-        let (answer, connection) = loop {
-            let kept = self.kept();
-            let is_kept = kept.is_some();
-            let mut connection = match kept {
-                Some(connection) => connection,
-                None => self.connect().await?,
-            };
-            if let Err(e) = connection.ready().await {
-                if is_kept {
-                    continue;
-                }
-                return Err(io::Error::other(e));
-            }
-            match connection.try_send_request(request).await {
-                Ok(answer) => break (answer, connection),
-                // The back end had closed the connection, and nothing of the request left.
-                Err(mut failed) => match failed.take_message() {
-                    Some(unsent) if is_kept => request = unsent,
-                    _ => return Err(io::Error::other(failed.into_error())),
-                },
-            }
-        };
-        let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;
-        let mut idle = self.idle.lock();
-        if idle.len() < self.idle_max && !connection.is_closed() {
-            idle.push((self.env.now(), connection));
-        }
-        Ok((status, body.to_bytes()))
-    }
-
-    /// A connection that was kept. The one used last is taken first, so that those that are not needed grow old.
-    fn kept(&self) -> Option<Connection> {
-        let now = self.env.now();
-        let mut idle = self.idle.lock();
-        idle.retain(|(since, connection)| now.saturating_sub(*since) < IDLE && !connection.is_closed());
-        idle.pop().map(|(_, connection)| connection)
-    }
-
-    async fn connect(&self) -> io::Result<Connection> {
-        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((bare, self.port)).await?;
-        stream.set_nodelay(true)?;
-        match &self.tls {
-            None => self.drive(stream).await,
-            Some(tls) => {
-                let name = ServerName::try_from(bare.to_owned()).map_err(io::Error::other)?;
-                self.drive(tls.connect(name, stream).await?).await
-            }
-        }
-    }
-
-    async fn drive<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: T) -> io::Result<Connection> {
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        self.env.spawn("live back end", async move {
-            // What goes wrong, the request says.
-            let _ = connection.await;
-        });
-        Ok(sender)
-    }
+    text
 }

@@ -10,8 +10,9 @@ mod messages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use steadfast_flow::{Env, Gate};
@@ -22,9 +23,11 @@ use crate::protocol::codes::{ClientError, Disconnected};
 
 pub(crate) use self::config::Event;
 use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, used};
-use self::http::Endpoint;
-pub use self::http::authorities;
+pub use self::http::{HttpClient, http_client, with_causes};
 pub(crate) use self::messages::{Ask, ConnectSaid, PublishSaid, RefreshSaid, RpcSaid};
+
+/// The longest answer.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// What a back end said.
 #[derive(Debug, PartialEq)]
@@ -73,7 +76,8 @@ pub(crate) struct Proxy {
     static_headers: HeaderMap,
     http_headers: Vec<HeaderName>,
     emulated_headers: Vec<HeaderName>,
-    endpoint: Endpoint,
+    endpoint: Uri,
+    client: HttpClient,
     gate: Gate,
     env: Env,
     requests: AtomicU64,
@@ -95,6 +99,8 @@ impl Proxies {
         let mut all = Self::default();
         for ((event, name), proxy) in used(config)? {
             let fail = |e: String| LiveConfigError(format!("the {} proxy {name:?}: {e}", event.name()));
+            let wrong = |e: String| fail(format!("endpoint: {:?}: {e}", proxy.endpoint));
+            let endpoint: Uri = proxy.endpoint.parse().map_err(|_| wrong("not a URL".to_owned()))?;
             all.http_headers.extend(proxy.http_headers.iter().map(|name| name.to_ascii_lowercase()));
             all.emulated_headers.extend(proxy.emulated_headers.iter().map(|name| name.to_ascii_lowercase()));
             let made = Proxy {
@@ -103,7 +109,8 @@ impl Proxies {
                 static_headers: proxy.static_headers().map_err(fail)?,
                 http_headers: names(&proxy.http_headers, "http_headers").map_err(fail)?,
                 emulated_headers: names(&proxy.emulated_headers, "emulated_headers").map_err(fail)?,
-                endpoint: Endpoint::new(&proxy.endpoint, limit, env).map_err(fail)?,
+                client: http_client(&endpoint, limit).map_err(wrong)?,
+                endpoint,
                 gate: Gate::new("live_proxy", limit, waiting, env.clone()),
                 env: env.clone(),
                 requests: AtomicU64::new(0),
@@ -156,14 +163,23 @@ impl Proxy {
         let _pass = self.gate.enter(timeout).await.map_err(|_| Trouble::Busy)?;
         self.requests.fetch_add(1, Relaxed);
         let body = serde_json::to_vec(ask).map_err(|e| self.failed(&e))?;
-        let sent = self.endpoint.send(Method::POST, self.headers(who), Bytes::from(body));
+        let mut request = Request::post(self.endpoint.clone()).body(Full::from(body)).map_err(|e| self.failed(&e))?;
+        *request.headers_mut() = self.headers(who);
         // The timeout is for the wait and the request together: a client waits no longer, whatever it is for.
         let rest = timeout.saturating_sub(self.env.now().saturating_sub(begun));
-        match self.env.timeout(rest, sent).await {
+        match self.env.timeout(rest, self.send(request)).await {
             Some(Ok((status, body))) => self.read(status, &body).map_err(|e| self.failed(&e)),
             Some(Err(e)) => Err(self.failed(&e)),
             None => Err(self.failed(&"no answer in time")),
         }
+    }
+
+    /// Status and body of the answer.
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<(u16, Bytes), String> {
+        let answer = self.client.request(request).await.map_err(|e| with_causes(&e))?;
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        Ok((status, body.map_err(|e| with_causes(&*e))?.to_bytes()))
     }
 
     fn failed(&self, why: &dyn std::fmt::Display) -> Trouble {

@@ -6,14 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
-use rustls_pki_types::ServerName;
 use steadfast_flow::Env;
-use steadfast_live::authorities;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use steadfast_live::{HttpClient, http_client, with_causes};
 
 use super::Result;
 use super::place::S3Spec;
@@ -30,16 +24,13 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Connections that are kept for the next request.
 const IDLE_MAX: usize = 4;
 
-type Connection = SendRequest<Full<Bytes>>;
-
 struct Shared {
     spec: S3Spec,
     /// As it stands in the `Host` header.
     authority: String,
-    host: String,
-    port: u16,
-    tls: Option<tokio_rustls::TlsConnector>,
-    idle: Mutex<Vec<Connection>>,
+    /// Scheme and authority.
+    base: String,
+    client: HttpClient,
     env: Env,
 }
 
@@ -64,47 +55,20 @@ impl S3 {
     pub(super) fn new(spec: &S3Spec, env: &Env) -> Result<Self> {
         let wrong = |what: &str| format!("{}: {what}", spec.endpoint);
         let url: http::Uri = spec.endpoint.parse().map_err(|_| wrong("not a URL"))?;
-        let tls = match url.scheme_str() {
-            Some("http") => None,
-            Some("https") => Some(authorities()?),
-            _ => return Err(wrong("give a URL that begins with http:// or https://")),
-        };
-        let host = url.host().ok_or_else(|| wrong("it names no host"))?.to_owned();
+        let client = http_client(&url, IDLE_MAX).map_err(|e| wrong(&e))?;
         if url.path().len() > 1 || url.query().is_some() {
             return Err(wrong("give the endpoint alone: bucket and prefix belong into s3://BUCKET/PREFIX"));
         }
-        let port = url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        let authority = url.port_u16().map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
+        let host = url.host().unwrap_or_default();
+        let authority = url.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let base = format!("{}://{authority}", url.scheme_str().unwrap_or_default());
         let (spec, env) = (spec.clone(), env.clone());
-        Ok(Self(Arc::new(Shared { spec, authority, host, port, tls, idle: Mutex::default(), env })))
+        Ok(Self(Arc::new(Shared { spec, authority, base, client, env })))
     }
 
     pub(super) fn shown(&self) -> String {
         let spec = &self.0.spec;
         format!("s3://{}/{}", spec.bucket, spec.prefix.trim_end_matches('/')).trim_end_matches('/').to_owned()
-    }
-
-    async fn connect(&self) -> io::Result<Connection> {
-        let shared = &self.0;
-        let bare = shared.host.trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((bare, shared.port)).await?;
-        stream.set_nodelay(true)?;
-        match &shared.tls {
-            None => self.drive(stream).await,
-            Some(tls) => {
-                let name = ServerName::try_from(bare.to_owned()).map_err(io::Error::other)?;
-                self.drive(tls.connect(name, stream).await?).await
-            }
-        }
-    }
-
-    async fn drive<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: T) -> io::Result<Connection> {
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        self.0.env.spawn("s3-client", async move {
-            // What goes wrong, the request says.
-            let _ = connection.await;
-        });
-        Ok(sender)
     }
 
     async fn send(
@@ -117,10 +81,11 @@ impl S3 {
     ) -> io::Result<Answer> {
         let shared = &self.0;
         let path = format!("/{}/{}", encode(&shared.spec.bucket, false), encode(path, true));
+        let base = &shared.base;
         let mut request = http::Request::builder().method(method).uri(if query.is_empty() {
-            path.clone()
+            format!("{base}{path}")
         } else {
-            format!("{path}?{query}")
+            format!("{base}{path}?{query}")
         });
         let wall_ms = shared.env.wall_ms();
         for (name, value) in headers(&shared.spec, &shared.authority, wall_ms, method, (&path, query), body) {
@@ -130,21 +95,11 @@ impl S3 {
             request = request.header("range", format!("bytes={from}-{}", to - 1));
         }
         let request = request.body(Full::new(body.clone())).map_err(io::Error::other)?;
-        let idle = shared.idle.lock().await.pop().filter(|connection| !connection.is_closed());
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => self.connect().await?,
-        };
-        connection.ready().await.map_err(io::Error::other)?;
-        let answer = connection.send_request(request).await.map_err(io::Error::other)?;
+        let answer = shared.client.request(request).await.map_err(|e| io::Error::other(with_causes(&e)))?;
         let status = answer.status().as_u16();
         let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (etag, length) = (header("etag"), header("content-length").and_then(|length| length.parse().ok()));
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;
-        let mut idle = shared.idle.lock().await;
-        if idle.len() < IDLE_MAX {
-            idle.push(connection);
-        }
         Ok(Answer { status, etag, length, body: body.to_bytes() })
     }
 
