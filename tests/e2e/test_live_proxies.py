@@ -28,7 +28,12 @@ class BackEnd:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+            def do_GET(self):
+                self.answer(None)
+
+            def answer(self, body):
                 with back_end.lock:
                     back_end.asked.append((self.path, body, self.headers))
                     back_end.connections.add(self.client_address)

@@ -9,6 +9,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
+use crate::auth::jwks_endpoint;
 use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
 /// Settings that make no sense; for people.
@@ -176,6 +177,8 @@ pub struct TokenConfig {
     pub rsa_public_key: String,
     /// For ES256, ES384; PEM.
     pub ecdsa_public_key: String,
+    /// Where the keys are, by their `kid`: a set of JSON Web Keys over HTTP. The keys above count for nothing then, as in Centrifugo.
+    pub jwks_public_endpoint: String,
     /// The `aud` that a token must have; empty for any.
     pub audience: String,
     /// The `iss` that a token must have; empty for any.
@@ -409,6 +412,7 @@ impl LiveConfig {
             }
         }
         proxy::check(self)?;
+        jwks_endpoint(&self.client.token)?;
         let personal = &self.client.subscribe_to_user_personal_channel;
         let namespace = &personal.personal_channel_namespace;
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {
@@ -491,6 +495,9 @@ mod tests {
             (r#"{"channel": {"without_namespace": {"force_recovery": true}}}"#, "need history_size"),
             (r#"{"channel": {"namespaces": [{"name": "a"}, {"name": "a"}]}}"#, "two of the name"),
             (r#"{"channel": {"namespaces": [{"name": "a:b"}]}}"#, "not a name"),
+            (r#"{"client": {"token": {"jwks_public_endpoint": "keys.example.com"}}}"#, "http://"),
+            (r#"{"client": {"token": {"jwks_public_endpoint": "https://k/{{realm}}/certs"}}}"#, "{{realm}}"),
+            (r#"{"client": {"token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
         ] {
             let found = serde_json::from_str::<LiveConfig>(text).map_err(|e| e.to_string());
             let error = found.and_then(|config| config.check().map_err(|e| e.to_string())).expect_err(text);

@@ -12,6 +12,7 @@ mod door;
 mod filter;
 mod fossil;
 mod gateway;
+mod http_client;
 mod metrics;
 mod node;
 mod options;
@@ -25,6 +26,7 @@ mod websocket;
 
 pub use config::{LiveConfig, LiveConfigError};
 pub use door::{DoorOptions, LiveDoor, Workers};
+pub use http_client::{HttpClient, http_client, with_causes};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
 pub use node::{Limits, Node};
-pub use proxy::{HttpClient, ProxyStatus, http_client, with_causes};
+pub use proxy::ProxyStatus;

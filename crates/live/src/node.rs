@@ -128,7 +128,7 @@ impl Node {
         partitions: usize,
     ) -> Result<Arc<Self>, LiveConfigError> {
         config.check()?;
-        let verifier = Verifier::new(&config.client.token)?;
+        let verifier = Verifier::new(&config.client.token, limits.waiting, &env)?;
         let proxies = Proxies::new(&config, limits.proxy_requests, limits.waiting, &env)?;
         let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
         let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
@@ -376,7 +376,7 @@ impl Node {
                 self.subscribes.status(),
                 self.reads.status(),
             ],
-            proxies: self.proxies.status(),
+            proxies: self.proxies.status().into_iter().chain(self.verifier.status()).collect(),
             sessions_by: sums.sessions_by,
             ended: sums.ended,
         }

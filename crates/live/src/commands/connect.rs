@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::proxied::nonsense;
 use super::subscribe::{Made, kind_of};
 use super::{Caller, Refused};
-use crate::auth::{ConnectClaims, TokenError, ttl};
+use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
 use crate::node::{GATE_WAIT, Node};
 use crate::options::{SubscribeOptions, bytes_of, info_of};
 use crate::partition::{Arrived, Place, SessionId, ToSession, Who};
@@ -35,12 +35,25 @@ struct Admitted {
     subs: BTreeMap<String, SubscribeOptions>,
 }
 
+fn refused_token(e: TokenError) -> Refused {
+    match e.for_client() {
+        Ok(error) => error.into(),
+        Err(why) => {
+            tracing::info!(%why, "a connection token is not valid");
+            Refused::End(codes::INVALID_TOKEN)
+        }
+    }
+}
+
 impl Node {
-    /// Who connects, by token or by what the back end says.
-    async fn admit(&self, who: &Who, request: &ConnectRequest) -> Result<Admitted, Refused> {
+    /// Who connects, by token, with its key, or by what the back end says.
+    async fn admit(&self, who: &Who, request: &ConnectRequest, key: Option<&TokenKey>) -> Result<Admitted, Refused> {
         let client = &self.config.client;
         let now_s = self.env.wall_ms() / 1000;
-        if request.token.is_empty() {
+        let Some(key) = key else {
+            if client.insecure && !request.token.is_empty() {
+                return Ok(Admitted::default());
+            }
             if let Some(proxy) = self.proxies.of(Event::Connect, "")
                 && let Some(said) = self.ask_connect(proxy, who, request).await?
             {
@@ -64,17 +77,8 @@ impl Node {
                 return Err(Refused::End(codes::INVALID_TOKEN));
             }
             return Ok(Admitted::default());
-        }
-        if client.insecure && !self.verifier.has_keys() {
-            return Ok(Admitted::default());
-        }
-        let claims = self.verifier.verify::<ConnectClaims>(&request.token).map_err(|e| match e {
-            TokenError::Expired => Refused::Error(codes::TOKEN_EXPIRED),
-            TokenError::Invalid(why) => {
-                tracing::info!(%why, "a connection token is not valid");
-                Refused::End(codes::INVALID_TOKEN)
-            }
-        })?;
+        };
+        let claims = self.verifier.verify::<ConnectClaims>(&request.token, key).map_err(refused_token)?;
         let mut subs = claims.subs;
         for channel in claims.channels {
             subs.entry(channel).or_default();
@@ -101,15 +105,17 @@ impl Node {
         let emulated = self.proxies.emulated(&request.headers);
         // Nobody yet, but with a name and the headers by which the back end may know it.
         let mut who = Who { client, user: String::new(), info: Vec::new(), arrived, emulated, meta: None };
-        // The back end has a bound of its own: while it is slow, those about whom it is not asked come in.
-        let asked = match request.token.is_empty() {
-            true => Some(self.admit(&who, &request).await?),
-            false => None,
-        };
+        // The back end and the endpoint of the keys have bounds of their own: while one is slow, those who do not need it come in.
+        let (mut asked, mut key) = (None, None);
+        if request.token.is_empty() {
+            asked = Some(self.admit(&who, &request, None).await?);
+        } else if self.verifier.has_keys() || !self.config.client.insecure {
+            key = Some(self.verifier.key_of(&request.token).await.map_err(refused_token)?);
+        }
         let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let admitted = match asked {
             Some(admitted) => admitted,
-            None => self.admit(&who, &request).await?,
+            None => self.admit(&who, &request, key.as_deref()).await?,
         };
         let Admitted { user, info, data, meta, lasts, mut subs } = admitted;
         (who.user, who.info, who.meta) = (user, info, meta);
@@ -179,11 +185,14 @@ impl Node {
         Ok((place, SubscribeResult { data, ..answer.result.clone() }))
     }
 
-    pub(super) fn refresh(&self, caller: Caller<'_>, mut reply: Reply, request: RefreshRequest) -> Result<(), Refused> {
-        let claims = self.verifier.verify::<ConnectClaims>(&request.token).map_err(|e| match e {
-            TokenError::Expired => Refused::Error(codes::TOKEN_EXPIRED),
-            TokenError::Invalid(_) => Refused::End(codes::INVALID_TOKEN),
-        })?;
+    pub(super) async fn refresh(
+        &self,
+        caller: Caller<'_>,
+        mut reply: Reply,
+        request: RefreshRequest,
+    ) -> Result<(), Refused> {
+        let key = self.verifier.key_of(&request.token).await.map_err(refused_token)?;
+        let claims = self.verifier.verify::<ConnectClaims>(&request.token, &key).map_err(refused_token)?;
         if claims.sub != caller.who.user {
             return Err(Refused::End(codes::INVALID_TOKEN));
         }

@@ -185,9 +185,9 @@ impl Node {
             self.to(caller.session, told);
             return Ok(());
         } else if let Some(request) = command.refresh {
-            return self.refresh(caller, reply, request);
+            return self.refresh(caller, reply, request).await;
         } else if let Some(request) = command.sub_refresh {
-            return self.sub_refresh(caller, reply, request, subscribed);
+            return self.sub_refresh(caller, reply, request, subscribed).await;
         } else if let Some(ChannelRequest { channel }) = command.presence {
             let options = self.namespace(&channel)?;
             self.may_ask(options.presence, options, caller, subscribed, Asks::Presence)?;

@@ -47,7 +47,7 @@ impl Node {
         request: &SubscribeRequest,
     ) -> Result<Right, Refused> {
         if !request.token.is_empty() {
-            let (lasts, info) = self.subscribe_token(caller, &request.channel, &request.token)?;
+            let (lasts, info) = self.subscribe_token(caller, &request.channel, &request.token).await?;
             return Ok(Right { lasts, info, ..Right::default() });
         }
         let private = &self.config.channel.private_prefix;
@@ -81,19 +81,20 @@ impl Node {
         if allowed { Ok(Right::default()) } else { denied }
     }
 
-    fn subscribe_token(
+    async fn subscribe_token(
         &self,
         caller: Caller<'_>,
         channel: &str,
         token: &str,
     ) -> Result<(Option<u32>, Vec<u8>), Refused> {
-        let claims = self.verifier.verify::<SubscribeClaims>(token).map_err(|e| match e {
-            TokenError::Expired => codes::TOKEN_EXPIRED,
-            TokenError::Invalid(why) => {
+        let refused = |e: TokenError| {
+            e.for_client().unwrap_or_else(|why| {
                 tracing::info!(%why, %channel, "a subscription token is not valid");
                 codes::PERMISSION_DENIED
-            }
-        })?;
+            })
+        };
+        let key = self.verifier.key_of(token).await.map_err(refused)?;
+        let claims = self.verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
         if claims.channel != channel || claims.sub != caller.who.user {
             return Err(codes::PERMISSION_DENIED.into());
         }
@@ -302,7 +303,7 @@ impl Node {
         Ok((position.offset, answer))
     }
 
-    pub(super) fn sub_refresh(
+    pub(super) async fn sub_refresh(
         &self,
         caller: Caller<'_>,
         mut reply: Reply,
@@ -312,7 +313,7 @@ impl Node {
         if subscribed.is_none() {
             return Err(codes::PERMISSION_DENIED.into());
         }
-        let (lasts, _) = self.subscribe_token(caller, &request.channel, &request.token)?;
+        let (lasts, _) = self.subscribe_token(caller, &request.channel, &request.token).await?;
         reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
         let expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
         let told = ToSession::SubRefreshed(request.channel.into(), expires_ms, Some(Box::new(reply)));

@@ -4,26 +4,24 @@
 //! for longer than the proxy's timeout, or too many waiting, is told to come again.
 
 pub(crate) mod config;
-mod http;
 mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
+use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use steadfast_flow::{Env, Gate};
 
 use crate::config::{LiveConfig, LiveConfigError};
+use crate::http_client::{HttpClient, exchange, http_client};
 use crate::partition::Who;
 use crate::protocol::codes::{ClientError, Disconnected};
 
 pub(crate) use self::config::Event;
 use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, used};
-pub use self::http::{HttpClient, http_client, with_causes};
 pub(crate) use self::messages::{Ask, ConnectSaid, PublishSaid, RefreshSaid, RpcSaid};
 
 /// The longest answer.
@@ -167,19 +165,11 @@ impl Proxy {
         *request.headers_mut() = self.headers(who);
         // The timeout is for the wait and the request together: a client waits no longer, whatever it is for.
         let rest = timeout.saturating_sub(self.env.now().saturating_sub(begun));
-        match self.env.timeout(rest, self.send(request)).await {
-            Some(Ok((status, body))) => self.read(status, &body).map_err(|e| self.failed(&e)),
+        match self.env.timeout(rest, exchange(&self.client, request, ANSWER_BYTES_MAX)).await {
+            Some(Ok(answer)) => self.read(answer.status().as_u16(), answer.body()).map_err(|e| self.failed(&e)),
             Some(Err(e)) => Err(self.failed(&e)),
             None => Err(self.failed(&"no answer in time")),
         }
-    }
-
-    /// Status and body of the answer.
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<(u16, Bytes), String> {
-        let answer = self.client.request(request).await.map_err(|e| with_causes(&e))?;
-        let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-        Ok((status, body.map_err(|e| with_causes(&*e))?.to_bytes()))
     }
 
     fn failed(&self, why: &dyn std::fmt::Display) -> Trouble {
@@ -255,4 +245,4 @@ fn disconnect_of<R>(end: &DisconnectObject) -> Result<Said<R>, String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,10 +13,10 @@ use crate::partition::{Arrived, Transport};
 use crate::protocol::Encoding;
 
 /// What a back end heard: on which connection, counted from 0, and what.
-type Heard = (usize, String);
+pub(crate) type Heard = (usize, String);
 
 /// A back end that gives one answer after another, each when a permit for it comes.
-async fn back_end(
+pub(crate) async fn back_end(
     env: &Env,
     answers: &'static [&'static str],
 ) -> (String, mpsc::Receiver<Heard>, Arc<tokio::sync::Semaphore>) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -51,6 +53,20 @@ pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, Strin
         .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(idle_max)
         .build(connector))
+}
+
+/// Sends a request and reads the whole answer, whose body has so many bytes at most. It takes as long as the server does: bound it.
+///
+/// # Errors
+/// Why there is no whole answer, for people.
+pub(crate) async fn exchange(
+    client: &HttpClient,
+    request: Request<Full<Bytes>>,
+    bytes_max: usize,
+) -> Result<Response<Bytes>, String> {
+    let (head, body): (_, Incoming) = client.request(request).await.map_err(|e| with_causes(&e))?.into_parts();
+    let body = Limited::new(body, bytes_max).collect().await.map_err(|e| with_causes(&*e))?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 /// An error and what it comes from: of a client's, the first alone says little.

@@ -1,13 +1,26 @@
 //! Tokens: who a session belongs to, and what it may subscribe to. JSON Web Tokens with Centrifugo's claims.
+//!
+//! Their keys stand in the configuration, or `jwks` fetches them.
+
+mod jwks;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use steadfast_flow::Env;
 
 use crate::config::{LiveConfigError, TokenConfig};
 use crate::options::SubscribeOptions;
+use crate::protocol::codes::{self, ClientError};
+use crate::proxy::ProxyStatus;
+
+use self::jwks::Jwks;
+pub(crate) use self::jwks::jwks_endpoint;
 
 /// A connection token's claims.
 #[derive(Debug, Deserialize)]
@@ -55,11 +68,34 @@ pub enum TokenError {
     Expired,
     /// It is not valid; for the log.
     Invalid(String),
+    /// Its key cannot be had at the moment. The log says why.
+    KeyUnavailable,
+    /// Too many tokens wait for keys.
+    Busy,
+}
+
+impl TokenError {
+    /// The error that tells a client to come again, perhaps with another token; for one that is not valid, what the log says.
+    pub fn for_client(self) -> Result<ClientError, String> {
+        match self {
+            Self::Expired => Ok(codes::TOKEN_EXPIRED),
+            Self::KeyUnavailable => Ok(codes::INTERNAL),
+            Self::Busy => Ok(codes::TOO_MANY_REQUESTS),
+            Self::Invalid(why) => Err(why),
+        }
+    }
+}
+
+/// A key, and the algorithms that it is for.
+pub struct TokenKey {
+    algorithms: Vec<Algorithm>,
+    key: DecodingKey,
 }
 
 /// Verifies tokens.
 pub struct Verifier {
-    keys: Vec<(&'static [Algorithm], DecodingKey)>,
+    keys: Vec<Arc<TokenKey>>,
+    jwks: Option<Arc<Jwks>>,
     audience: Option<String>,
     issuer: Option<String>,
 }
@@ -71,49 +107,82 @@ impl std::fmt::Debug for Verifier {
 }
 
 impl Verifier {
-    /// With these keys.
+    /// With these keys. So many tokens may wait for keys that are fetched.
     ///
     /// # Errors
-    /// A key that cannot be read.
-    pub fn new(config: &TokenConfig) -> Result<Self, LiveConfigError> {
-        let mut keys: Vec<(&'static [Algorithm], DecodingKey)> = Vec::new();
+    /// A key that cannot be read, or an endpoint that is none.
+    pub fn new(config: &TokenConfig, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
+        let mut keys = Vec::new();
+        let mut add = |algorithms: &[Algorithm], key| {
+            keys.push(Arc::new(TokenKey { algorithms: algorithms.to_vec(), key }));
+        };
         if !config.hmac_secret_key.is_empty() {
             let key = DecodingKey::from_secret(config.hmac_secret_key.as_bytes());
-            keys.push((&[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512], key));
+            add(&[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512], key);
         }
         if !config.rsa_public_key.is_empty() {
             let key = DecodingKey::from_rsa_pem(config.rsa_public_key.as_bytes())
                 .map_err(|e| LiveConfigError(format!("client.token.rsa_public_key: not a key in PEM: {e}")))?;
-            keys.push((&[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512], key));
+            add(&[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512], key);
         }
         if !config.ecdsa_public_key.is_empty() {
             let key = DecodingKey::from_ec_pem(config.ecdsa_public_key.as_bytes())
                 .map_err(|e| LiveConfigError(format!("client.token.ecdsa_public_key: not a key in PEM: {e}")))?;
-            keys.push((&[Algorithm::ES256, Algorithm::ES384], key));
+            add(&[Algorithm::ES256, Algorithm::ES384], key);
+        }
+        let jwks = match jwks_endpoint(config)? {
+            Some(endpoint) => Some(Arc::new(Jwks::new(endpoint, waiting, env.clone())?)),
+            None => None,
+        };
+        if jwks.is_some() && !keys.is_empty() {
+            tracing::warn!("client.token.jwks_public_endpoint is set: the other keys in client.token are not used");
+            keys.clear();
         }
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());
-        Ok(Self { keys, audience: text(&config.audience), issuer: text(&config.issuer) })
+        Ok(Self { keys, jwks, audience: text(&config.audience), issuer: text(&config.issuer) })
     }
 
     /// Whether any token could be valid.
     pub fn has_keys(&self) -> bool {
-        !self.keys.is_empty()
+        !self.keys.is_empty() || self.jwks.is_some()
     }
 
-    /// Reads a token that is valid now.
+    /// How fetching keys goes, where it is done.
+    pub fn status(&self) -> Option<ProxyStatus> {
+        self.jwks.as_ref().map(|jwks| jwks.status())
+    }
+
+    /// The key that a token says it is signed with, which may have to be fetched.
     ///
     /// # Errors
     /// See [`TokenError`].
-    pub fn verify<C: for<'de> Deserialize<'de>>(&self, token: &str) -> Result<C, TokenError> {
+    pub async fn key_of(&self, token: &str) -> Result<Arc<TokenKey>, TokenError> {
+        let header = decode_header(token).map_err(|e| TokenError::Invalid(e.to_string()))?;
+        if let Some(jwks) = &self.jwks {
+            let Some(kid) = header.kid else {
+                return Err(TokenError::Invalid("its header has no kid, by which keys are found".to_owned()));
+            };
+            return jwks.get(&kid).await;
+        }
+        let key = self.keys.iter().find(|key| key.algorithms.contains(&header.alg));
+        key.cloned()
+            .ok_or_else(|| TokenError::Invalid(format!("no key is configured for the algorithm {:?}", header.alg)))
+    }
+
+    /// Reads a token that is valid now, with its key.
+    ///
+    /// # Errors
+    /// See [`TokenError`].
+    pub fn verify<C: for<'de> Deserialize<'de>>(&self, token: &str, key: &TokenKey) -> Result<C, TokenError> {
         let invalid = |e: jsonwebtoken::errors::Error| match e.kind() {
             jsonwebtoken::errors::ErrorKind::ExpiredSignature => TokenError::Expired,
             _ => TokenError::Invalid(e.to_string()),
         };
         let algorithm = decode_header(token).map_err(invalid)?.alg;
-        let key = self.keys.iter().find(|(algorithms, _)| algorithms.contains(&algorithm));
-        let Some((_, key)) = key else {
-            return Err(TokenError::Invalid(format!("no key is configured for the algorithm {algorithm:?}")));
-        };
+        // The key says what it is for, not the token: else one could be made with a public key for a secret.
+        if !key.algorithms.contains(&algorithm) {
+            return Err(TokenError::Invalid(format!("its key is not for the algorithm {algorithm:?}")));
+        }
         let mut validation = Validation::new(algorithm);
         validation.required_spec_claims.clear();
         validation.leeway = 0;
@@ -125,7 +194,7 @@ impl Verifier {
         if let Some(issuer) = &self.issuer {
             validation.set_issuer(&[issuer]);
         }
-        decode::<C>(token, key, &validation).map(|data| data.claims).map_err(invalid)
+        decode::<C>(token, &key.key, &validation).map(|data| data.claims).map_err(invalid)
     }
 }
 

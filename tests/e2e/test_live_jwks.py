@@ -1,0 +1,89 @@
+"""Tokens whose keys are fetched: Centrifugo's JWKS, with Centrifugo's Python SDK."""
+
+import asyncio
+import base64
+import json
+import subprocess
+
+import pytest
+
+from harness import wait
+from harness.live import CONFIG, live_server, token
+from test_live_proxies import back_end, connected, next_of, requests, subscribing  # noqa: F401
+
+
+def b64(data):
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class Key:
+    """An RSA key: openssl makes it, and signs with it."""
+
+    def __init__(self, tmp_path, kid):
+        self.kid, self.file = kid, tmp_path / f"{kid}.pem"
+        made = subprocess.run(["openssl", "genrsa", "-out", self.file, "2048"], capture_output=True, text=True)
+        if made.returncode != 0:
+            pytest.skip(f"openssl cannot make a key: {made.stderr}")
+
+    def public(self):
+        shown = subprocess.run(["openssl", "rsa", "-in", self.file, "-noout", "-modulus"], capture_output=True, check=True)
+        modulus = bytes.fromhex(shown.stdout.decode().strip().removeprefix("Modulus="))
+        return {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": self.kid, "n": b64(modulus), "e": "AQAB"}
+
+    def token(self, user="ann", kid=None, **claims):
+        signed = ".".join(b64(json.dumps(part).encode()) for part in
+                          ({"alg": "RS256", "typ": "JWT", "kid": kid or self.kid}, {"sub": user, **claims}))
+        signature = subprocess.run(["openssl", "dgst", "-sha256", "-sign", self.file], input=signed.encode(),
+                                   capture_output=True, check=True)
+        return f"{signed}.{b64(signature.stdout)}"
+
+
+def test_keys_are_fetched_from_an_endpoint_that_may_come_later_and_change(make_server, tmp_path, back_end):  # noqa: F811
+    first, second = Key(tmp_path, "first"), Key(tmp_path, "second")
+    # The secret of the other tests stands there too, and counts for nothing.
+    client = {**CONFIG["client"], "token": {**CONFIG["client"]["token"], "jwks_public_endpoint": back_end.url("/keys")}}
+    live = live_server(make_server, tmp_path, {**CONFIG, "client": client})
+    assert "other keys in client.token are not used" in live.log()
+    back_end.answers = {"/keys": (503, {})}
+
+    def fetches(what="requests_total"):
+        return requests(live, "jwks", what)
+
+    async def run():
+        # The SDK comes again by itself until the keys are there.
+        ann, told = await connected(live, False, token=first.token())
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, lambda: wait.until(lambda: fetches("failures_total"), what="a fetch that fails"))
+        back_end.answers["/keys"] = {"keys": [first.public()]}
+        await next_of(told.connected)
+        assert told.disconnected.empty()
+        # Tokens of subscriptions are verified by the same keys.
+        subscription, heard = await subscribing(ann, "$own", get_token=lambda _: signed(first, "$own"))
+        await next_of(heard.subscribed)
+        known = fetches()
+        bob, told = await connected(live, True, token=first.token("bob"))
+        await next_of(told.connected)
+        assert fetches() == known, "a key that is known is not asked for"
+        # A new key is found within seconds, without anybody's doing.
+        back_end.answers["/keys"] = {"keys": [second.public(), first.public()]}
+        eve, told = await connected(live, False, token=second.token("eve"))
+        await next_of(told.connected)
+        assert fetches() == known + 1
+        for session in (ann, bob, eve):
+            await session.disconnect()
+        for forged in (token(), second.token(kid="first"), "nonsense"):
+            session, told = await connected(live, False, token=forged)
+            assert (await next_of(told.disconnected)).code == 3500
+        assert fetches() == known + 1
+
+    async def signed(key, channel):
+        return key.token(channel=channel)
+
+    asyncio.run(run())
+
+
+def test_an_endpoint_that_is_a_template_is_refused_with_what_to_do(make_server, tmp_path):
+    client = {"token": {"jwks_public_endpoint": "https://keys.example.com/{{realm}}/certs"}}
+    with pytest.raises(Exception) as refused:
+        live_server(make_server, tmp_path, {**CONFIG, "client": client})
+    assert "{{realm}}" in str(refused.value) and "give the URL of one set of keys" in str(refused.value)
