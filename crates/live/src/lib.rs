@@ -11,6 +11,7 @@ pub mod config;
 mod door;
 mod filter;
 mod fossil;
+pub mod fuzzing;
 mod gateway;
 mod http_client;
 mod metrics;

@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Capped {
 #[global_allocator]
 static ALLOCATOR: Capped = Capped;
 
-const TARGETS: [Target; 3] = [
+const TARGETS: [Target; 5] = [
     Target {
         name: "frame",
         corpus: steadfast_log::fuzzing::frame_corpus,
@@ -59,12 +59,24 @@ const TARGETS: [Target; 3] = [
         run: steadfast_server::fuzzing::fuzz_config,
         input_bytes_max: 16 << 10,
     },
+    Target {
+        name: "commands-json",
+        corpus: steadfast_live::fuzzing::json_corpus,
+        run: steadfast_live::fuzzing::fuzz_json,
+        input_bytes_max: 4 << 10,
+    },
+    Target {
+        name: "commands-protobuf",
+        corpus: steadfast_live::fuzzing::protobuf_corpus,
+        run: steadfast_live::fuzzing::fuzz_protobuf,
+        input_bytes_max: 4 << 10,
+    },
 ];
 
 /// Fuzzes the parsers of bytes from outside.
 #[derive(Parser)]
 struct Arguments {
-    /// What to fuzz: frame, extent, config, or all of them one after another.
+    /// What to fuzz: frame, extent, config, commands-json, commands-protobuf, or all of them one after another.
     target: String,
     /// How long, for each target.
     #[arg(long, default_value_t = 60)]

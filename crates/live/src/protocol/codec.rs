@@ -169,6 +169,16 @@ mod tests {
     }
 
     #[test]
+    fn data_of_several_lines_is_one_line_in_json() {
+        let mut out = Vec::new();
+        let publication = Publication { data: b"{\r\n  \"x\": \"a\\nb\"\n}\n".to_vec(), ..Default::default() };
+        let push = Push { publication: Some(publication), ..Default::default() };
+        encode_reply(Encoding::Json, &Reply { push: Some(push), ..Default::default() }, &mut out).expect("encoded");
+        let text = r#"{"push":{"pub":{"data":{    "x": "a\nb" }}}}"#;
+        assert_eq!(String::from_utf8_lossy(&out), text);
+    }
+
+    #[test]
     fn binary_data_is_refused_in_json_and_what_was_there_stays() {
         for first in [false, true] {
             let mut out = Vec::new();

@@ -14,8 +14,12 @@ mod raw {
     use serde_json::value::RawValue;
 
     pub fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
-        let text = std::str::from_utf8(bytes).map_err(ser::Error::custom)?;
-        RawValue::from_string(text.to_owned()).map_err(ser::Error::custom)?.serialize(s)
+        let mut text = std::str::from_utf8(bytes).map_err(ser::Error::custom)?.to_owned();
+        // A line end would end the message. JSON has them between its parts only, where a space says the same.
+        if text.contains(['\n', '\r']) {
+            text = text.replace(['\n', '\r'], " ");
+        }
+        RawValue::from_string(text).map_err(ser::Error::custom)?.serialize(s)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
