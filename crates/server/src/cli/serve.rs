@@ -29,7 +29,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS")]
     live_listen: Option<String>,
 
-    /// Configuration file of Centrifugo's (JSON or TOML), for the live door
+    /// Configuration file of Centrifugo's (JSON, TOML or YAML), for the live door
     #[arg(long, value_name = "FILE")]
     live_config: Option<String>,
 

@@ -1,5 +1,6 @@
 //! The options of the live door, which are Centrifugo's: from the tables in `[live]`, or from a file of Centrifugo's.
 
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -50,21 +51,158 @@ pub(super) fn tables_of(text: &str) -> Result<LiveConfig, ConfigError> {
     read(options)
 }
 
-/// The options in a configuration file of Centrifugo's, in JSON or TOML.
+/// The longest configuration file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Reads YAML. What a few lines can stand for is bounded: a file of aliases of aliases is an error and fills no memory.
+fn of_yaml(text: &str) -> Result<Map<String, Value>, String> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: 64,
+            flow_nesting_limit: 64,
+            max_documents: 1,
+            max_events: 200_000,
+            max_nodes: 100_000,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_merge_keys: 1_000,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+            max_replay_stack_depth: 16,
+            max_alias_expansions_per_anchor: 1_000,
+        },
+        // As Centrifugo: `yes` is a text.
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())
+}
+
+/// The options in a configuration file of Centrifugo's, in JSON, TOML or YAML.
 ///
 /// # Errors
 /// When it cannot be read, or the first mistake in it.
 fn of_file(path: &Path) -> Result<LiveConfig, ConfigError> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| ConfigError::new(format!("cannot be read: {e}")).from(shown.clone()))?;
+    let unreadable = |e: std::io::Error| ConfigError::new(format!("cannot be read: {e}")).from(shown.clone());
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let most = FILE_BYTES_MAX >> 20;
+        return Err(ConfigError::new(format!("it is longer than {most} MiB: that is no configuration")).from(shown));
+    }
     let parsed = match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => serde_json::from_str::<Map<String, Value>>(&text).map_err(|e| format!("this is not JSON: {e}")),
         Some("toml") => toml::from_str::<Map<String, Value>>(&text).map_err(|e| format!("this is not TOML: {e}")),
-        _ => Err("expected a file that ends with .json or .toml; convert others to one of these".to_owned()),
+        Some("yaml" | "yml") => of_yaml(&text).map_err(|e| format!("this is not YAML: {e}")),
+        _ => Err("expected a file that ends with .json, .toml, .yaml or .yml".to_owned()),
     };
     let options = parsed.map_err(|e| ConfigError::new(e).from(shown.clone()))?;
     let config = read(options).map_err(|e| e.from(shown.clone()))?;
     config.check().map_err(|e| ConfigError::new(e.to_string()).from(shown))?;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_file(name: &str, text: &str) -> Result<LiveConfig, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        of_file(&path).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn all_three_formats_say_the_same() {
+        let yaml = r#"# Centrifugo's
+client:
+  allowed_origins: ["http://localhost:3000", *]
+  token: &token
+    hmac_secret_key: "s: #1"
+    audience: ~x
+http_api:
+  key: no
+channel:
+  namespaces:
+    - name: chat
+      presence: true
+      history_size: 1_0
+      history_ttl: 300s
+"#
+        .replace(", *]", ", \"*\"]")
+        .replace("1_0", "10");
+        let toml = r#"
+[client]
+allowed_origins = ["http://localhost:3000", "*"]
+token = { hmac_secret_key = "s: #1", audience = "~x" }
+[http_api]
+key = "no"
+[[channel.namespaces]]
+name = "chat"
+presence = true
+history_size = 10
+history_ttl = "300s"
+"#;
+        let json = r##"{"client": {"allowed_origins": ["http://localhost:3000", "*"], "token": {"hmac_secret_key": "s: #1", "audience": "~x"}},
+            "http_api": {"key": "no"},
+            "channel": {"namespaces": [{"name": "chat", "presence": true, "history_size": 10, "history_ttl": "300s"}]}}"##;
+        let expected = read_file("live.json", json).expect("valid");
+        assert_eq!(expected.channel.namespaces[0].options.history_size, 10);
+        assert_eq!(read_file("live.toml", toml).as_ref(), Ok(&expected));
+        for name in ["live.yaml", "live.yml"] {
+            assert_eq!(read_file(name, &yaml).as_ref(), Ok(&expected));
+        }
+    }
+
+    #[test]
+    fn mistakes_in_yaml_are_named() {
+        for (text, says) in [
+            ("client: [", "not YAML"),
+            ("client:\n  insecure: true\n  insecure: false\n", "insecure"),
+            ("client:\n  insecure: yes\n", "yes"),
+            ("clint: {}\n", "clint"),
+            ("channel:\n  without_namespace:\n    history_ttl: 300\n", "300"),
+            ("- 1\n", "not YAML"),
+            ("a: *b\n", "not YAML"),
+            ("--- {}\n--- {}\n", "not YAML"),
+            ("client: !!python/object {}\nother: 1\n", "other"),
+        ] {
+            let error = read_file("live.yaml", text).expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        let error = read_file("live.ini", "").expect_err("no such format");
+        assert!(error.contains(".yaml"), "{error}");
+        assert!(read_file("live.json", &" ".repeat(5 << 20)).expect_err("long").contains("4 MiB"));
+    }
+
+    #[test]
+    fn a_file_that_is_made_to_hang_is_an_error() {
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..12 {
+            let before = vec![format!("*a{}", n - 1); 10].join(", ");
+            laughs += &format!("a{n}: &a{n} [{before}]\n");
+        }
+        let merges: String = (1..2000).map(|n| format!("m{n}: &m{n}\n  <<: *m{}\n  k{n}: 1\n", n - 1)).collect();
+        let files = [
+            laughs,
+            format!("m0: &m0 {{k0: 1}}\n{merges}"),
+            format!("a: {}", "[".repeat(1 << 20)),
+            format!("a: {}{}", "[".repeat(1 << 16), "]".repeat(1 << 16)),
+            format!("a: {}", "{a: ".repeat(1 << 16)),
+            (0..20_000).map(|n| format!("{}a:\n", " ".repeat(n % 4_000))).take(4_000).collect::<String>()[..3 << 20]
+                .to_owned(),
+            "- ".repeat(1 << 20),
+            format!("a: {}", "!x ".repeat(1 << 20)),
+            "a: *a".repeat(1 << 18),
+            "a: &a *a".to_owned(),
+        ];
+        for file in &files {
+            let shown: String = file.chars().take(40).collect();
+            assert!(read_file("live.yaml", file).is_err(), "{shown}");
+        }
+    }
 }

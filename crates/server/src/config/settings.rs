@@ -152,7 +152,7 @@ sections! {
     live: LiveSection {
         /// Address to listen on. Port 0: one that is free, printed at start. Empty: no live door.
         listen: Option<SocketAddr> = Some(local(8000));
-        /// A configuration file of Centrifugo's (JSON or TOML) that says the rest, instead of tables here.
+        /// A configuration file of Centrifugo's (JSON, TOML or YAML) that says the rest, instead of tables here.
         config: Option<PathBuf> = None;
         /// Threads that sessions are shared out to; 0: as many as cores.
         partitions: usize = 0, in 0..=1024;
