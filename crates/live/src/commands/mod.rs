@@ -300,6 +300,9 @@ enum Asks {
     History,
 }
 
+#[cfg(test)]
+mod tests;
+
 fn parse_epoch(text: &str) -> u32 {
     u32::from_str_radix(text, 16).unwrap_or_default()
 }

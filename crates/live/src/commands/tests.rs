@@ -1,0 +1,157 @@
+//! The bounds on how many connect and subscribe at a time, over a store in memory.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use futures::poll;
+use jsonwebtoken::{EncodingKey, Header, encode};
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::{Env, FlowStatus, Gate, Pass};
+use steadfast_log::{FormatOptions, Log};
+use steadfast_store::{IndexKind, Store, StoreOptions};
+
+use super::*;
+use crate::node::Limits;
+use crate::partition::Transport;
+use crate::protocol::Encoding;
+use crate::protocol::message::{ConnectRequest, SubscribeRequest};
+
+/// Two may be worked on at a time, and one may wait.
+async fn node() -> Arc<Node> {
+    let env = Env::tokio();
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+    Log::format(&disk, &env, &format).await.expect("formats");
+    let opened = Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await;
+    let config = r#"{"client": {"insecure": true, "token": {"hmac_secret_key": "s"}},
+        "channel": {"without_namespace": {"history_size": 5, "history_ttl": "60s", "force_recovery": true}}}"#;
+    let limits = Limits {
+        connects: 2,
+        subscribes: 2,
+        history_reads: 2,
+        waiting: 1,
+        address_connections: 0,
+        publish_rate: 0,
+        proxy_requests: 1,
+    };
+    let config = serde_json::from_str(config).expect("valid");
+    Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
+}
+
+fn arrived() -> Arrived {
+    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, headers: None }
+}
+
+const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };
+
+async fn connect(node: &Node, token: &str) -> Result<(), Refused> {
+    node.connect(SESSION, arrived(), 1, ConnectRequest { token: token.to_owned(), ..ConnectRequest::default() }).await
+}
+
+async fn subscribe(node: &Node, request: SubscribeRequest) -> Result<(), Refused> {
+    let who = Who {
+        client: Uuid::nil(),
+        user: "ann".into(),
+        info: Vec::new(),
+        arrived: arrived(),
+        emulated: None,
+        meta: None,
+    };
+    let caller = Caller { session: SESSION, who: &Arc::new(who) };
+    node.subscribe_command(caller, 1, SubscribeRequest { channel: "c".into(), ..request }, None, 0).await
+}
+
+/// What a command came to: 0 when it was carried out, else the code; negative when its session ends.
+fn code(outcome: Result<(), Refused>) -> i64 {
+    match outcome {
+        Ok(()) => 0,
+        Err(Refused::Error(error)) => {
+            assert_eq!(error.temporary, error.code == 111, "{error:?}");
+            i64::from(error.code)
+        }
+        Err(Refused::End(why)) => -i64::from(why.code),
+    }
+}
+
+async fn both_places(gate: &Gate) -> [Pass; 2] {
+    let enter = || async { gate.enter(GATE_WAIT).await.expect("a place") };
+    [enter().await, enter().await]
+}
+
+fn empty(status: &FlowStatus) -> bool {
+    (status.used, status.waiting) == (0, 0)
+}
+
+/// A command at a full gate: one waits, the next is told to come again at once, and a place that gets free is for the one that waits.
+async fn at_the_bound<F: Future<Output = Result<(), Refused>>>(gate: &Gate, command: impl Fn() -> F) {
+    let [first, second] = both_places(gate).await;
+    let mut waits = pin!(command());
+    assert!(poll!(&mut waits).is_pending(), "it waits for a place");
+    assert_eq!(gate.status().waiting, 1);
+    let mut crowded = pin!(command());
+    let told = poll!(&mut crowded);
+    assert_eq!(told.map(code), Poll::Ready(111), "told at once, to come again");
+    assert_eq!(gate.status().refused, 1);
+    drop(first);
+    assert_eq!(code(waits.await), 0);
+    assert_eq!(gate.status().used, 1, "whoever is done gives the place back");
+    drop(second);
+    // One that goes away while it waits leaves nothing behind.
+    let held = both_places(gate).await;
+    {
+        let mut gone = pin!(command());
+        assert!(poll!(&mut gone).is_pending());
+    }
+    drop(held);
+    assert!(empty(&gate.status()), "{:?}", gate.status());
+    for _ in 0..5 {
+        assert_eq!(code(command().await), 0);
+    }
+    assert!(empty(&gate.status()));
+}
+
+#[tokio::test]
+async fn connects_above_their_bound_are_told_to_come_again() {
+    let node = node().await;
+    at_the_bound(&node.connects, || connect(&node, "")).await;
+    // One that is refused behind the gate gives its place back, too: more of them than there are places.
+    let forged = "eyJhbGciOiJIUzI1NiJ9.e30.AAAA";
+    for _ in 0..5 {
+        assert_eq!(code(connect(&node, forged).await), -3500);
+    }
+    assert!(empty(&node.connects.status()));
+    // The place is held until all is done, here until the subscription that the token asks for is made.
+    let key = EncodingKey::from_secret(b"s");
+    let token =
+        encode(&Header::default(), &serde_json::json!({"sub": "ann", "channels": ["c"]}), &key).expect("signed");
+    let held = both_places(&node.subscribes).await;
+    let mut waits = pin!(connect(&node, &token));
+    assert!(poll!(&mut waits).is_pending());
+    assert_eq!(node.connects.status().used, 1);
+    drop(held);
+    assert_eq!(code(waits.await), 0);
+    assert!(empty(&node.connects.status()) && empty(&node.subscribes.status()));
+}
+
+#[tokio::test]
+async fn subscribes_above_their_bound_are_told_to_come_again() {
+    let node = node().await;
+    at_the_bound(&node.subscribes, || subscribe(&node, SubscribeRequest::default())).await;
+    // The position is of an epoch that never was, and its client takes no gap.
+    let lost =
+        || SubscribeRequest { recover: true, epoch: "1".into(), offset: 7, flag: 2, ..SubscribeRequest::default() };
+    for _ in 0..5 {
+        assert_eq!(code(subscribe(&node, lost()).await), 112);
+    }
+    assert!(empty(&node.subscribes.status()) && empty(&node.reads.status()));
+    // A recovery waits for a place to read in, too, and holds one to subscribe in meanwhile.
+    let again = || SubscribeRequest { recover: true, epoch: "2".into(), offset: 7, ..SubscribeRequest::default() };
+    at_the_bound(&node.reads, || subscribe(&node, again())).await;
+    let held = both_places(&node.reads).await;
+    let mut waits = pin!(subscribe(&node, again()));
+    assert!(poll!(&mut waits).is_pending());
+    assert_eq!(node.subscribes.status().used, 1);
+    drop(held);
+    assert_eq!(code(waits.await), 0);
+    assert!(empty(&node.subscribes.status()));
+}
