@@ -9,7 +9,10 @@ use crate::sign::Signer;
 
 /// A connection to an S3 endpoint.
 pub struct Client {
+    address: String,
     stream: TcpStream,
+    /// The server said that it closes this one, as when it refuses a body that it does not read.
+    closing: bool,
     signer: Signer,
     buffer: Vec<u8>,
 }
@@ -28,12 +31,17 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 impl Client {
     /// Connects to `address` (`host:port`).
     pub async fn connect(address: &str, signer: Signer) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, signer, buffer: vec![0; 256 << 10] })
+        let stream = connect(address).await?;
+        Ok(Self { address: address.to_owned(), stream, closing: false, signer, buffer: vec![0; 256 << 10] })
     }
 
     /// Sends a request and reads the answer to its end.
@@ -49,6 +57,9 @@ impl Client {
         body: &[u8],
         keep: bool,
     ) -> io::Result<Answer> {
+        if std::mem::take(&mut self.closing) {
+            self.stream = connect(&self.address).await?;
+        }
         let head = self.signer.head(method, path, query, payload, body.len());
         if body.len() <= 64 << 10 {
             let mut whole = head.into_bytes();
@@ -87,6 +98,8 @@ impl Client {
                 length = value.trim().parse::<usize>().ok();
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
                 chunked = value.trim().eq_ignore_ascii_case("chunked");
+            } else if name.eq_ignore_ascii_case("connection") {
+                self.closing = value.trim().eq_ignore_ascii_case("close");
             }
         }
         let mut answer = Answer { status, body_bytes: 0, body: Vec::new() };

@@ -1,5 +1,6 @@
 //! Commits on the log itself, at an emulated flush time: grouped, and one by one.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,7 +48,7 @@ impl Applier for Forget {
     fn chunk_is_live(&self, _: &[u8], _: &Location) -> BoxFuture<'_, bool> {
         Box::pin(async { false })
     }
-    fn repoint(&self, _: Bytes, _: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint(&self, _: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -1,5 +1,6 @@
 //! What the log promises, in types.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -151,8 +152,8 @@ pub trait Applier: Send + Sync + 'static {
     }
 
     /// Commits records that refer to the copies instead of the originals, and returns when they are durable. Chunks that nobody
-    /// refers to any more are left out. All share the owner `head`.
-    fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>>;
+    /// refers to any more are left out. `moves` go by the heads of the chunks.
+    fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>>;
 }
 
 /// Why the log refused or failed.

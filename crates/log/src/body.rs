@@ -1,6 +1,7 @@
 //! Body extents: pieces of large bodies, written as they come, many at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use bytes::Bytes;
@@ -24,6 +25,13 @@ use crate::{Location, LogError, Priority, Reservation};
 pub(crate) fn chunk_head_bytes_max(body_len: usize) -> usize {
     BLOCK - FRAME_HEADER - RECORD_HEADER - 4 * check_count(body_len as u32)
 }
+
+/// The least room for which an extent is kept open for small chunks, in bytes.
+const REST_BYTES_MIN: u64 = 16 << 10;
+/// What a chunk takes beside its body: the block before it, and at most as much for its entry in the footer.
+const FRONT_BYTES: u64 = 2 * BLOCK as u64;
+/// The fewest extents of a pool in which one is kept open for that.
+const REST_EXTENTS_MIN: u32 = 16;
 
 /// Aligned memory for one chunk, with room for its headers in front.
 #[derive(Debug)]
@@ -113,10 +121,29 @@ impl Turn {
     }
 }
 
-/// The open body extents: one, or on zones a few.
+/// The open body extents.
+#[derive(Default)]
+struct Lanes {
+    /// One, or on zones a few.
+    open: Vec<Lane>,
+    /// One that a large chunk did not fit into: smaller ones do. Without it the ends of extents that are mostly large chunks stay empty, by
+    /// half a large chunk each.
+    rest: Option<Lane>,
+}
+
+impl Lanes {
+    fn all(&self) -> impl Iterator<Item = &Lane> {
+        self.open.iter().chain(&self.rest)
+    }
+}
+
+/// See [`Lanes`].
 pub(crate) struct Bodies {
-    lanes: tokio::sync::Mutex<Vec<Lane>>,
+    lanes: tokio::sync::Mutex<Lanes>,
     lanes_max: usize,
+    keeps_rest: bool,
+    /// Bytes of body that just fit into what is left of the extent that is kept; 0 when there is none, or somebody makes a chunk for it.
+    rest_bytes: AtomicUsize,
     in_order: bool,
     /// Zones that bodies may have open; `None` for any number.
     zones: Option<Arc<Semaphore>>,
@@ -130,6 +157,8 @@ impl Bodies {
         Self {
             lanes: tokio::sync::Mutex::default(),
             lanes_max: placement.body_lanes(extents_max),
+            keeps_rest: placement.body_zones().is_none() && extents_max >= REST_EXTENTS_MIN,
+            rest_bytes: AtomicUsize::new(0),
             in_order: placement.in_order(),
             zones: placement.body_zones().map(|zones| Arc::new(Semaphore::new(zones))),
             writes: Semaphore::new(writes_max),
@@ -137,12 +166,20 @@ impl Bodies {
         }
     }
 
+    /// How long the next chunk is best, of a body of which `left` bytes are to come, if `most` is the longest: what fills the end of an
+    /// extent, for the first who asks, else as much as there is.
+    pub(crate) fn best_bytes(&self, left: u64, most: usize) -> usize {
+        let all = most.min(usize::try_from(left).unwrap_or(most));
+        let taken = self.rest_bytes.fetch_update(SeqCst, SeqCst, |rest| (1..all).contains(&rest).then_some(0));
+        taken.unwrap_or(all)
+    }
+
     /// The chunks that have been written to an extent, if it is an open one.
     pub(crate) async fn written(&self, extent: u32, epoch: u64) -> Option<Vec<WrittenChunk>> {
         let open = {
             let lanes = self.lanes.lock().await;
             let is = |lane: &&Lane| (lane.open.id.extent, lane.open.id.epoch) == (extent, epoch);
-            lanes.iter().find(is)?.open.clone()
+            lanes.all().find(is)?.open.clone()
         };
         let progress = open.progress.lock();
         let chunks = progress.entries.iter();
@@ -152,7 +189,8 @@ impl Bodies {
     /// Waits for all chunk writes and seals what is open.
     pub(crate) async fn close(&self, shared: &Arc<Shared>) {
         let all = self.writes.acquire_many(self.writes_max as u32).await;
-        for lane in std::mem::take(&mut *self.lanes.lock().await) {
+        let lanes = std::mem::take(&mut *self.lanes.lock().await);
+        for lane in lanes.open.into_iter().chain(lanes.rest) {
             if let Some(seal) = lane.open.finish(true) {
                 // The latch has been told of a failure.
                 let _ = shared.seal(seal).await;
@@ -170,10 +208,18 @@ impl Bodies {
         priority: Priority,
     ) -> Result<Placed, LogError> {
         let extent_bytes = shared.pool.extent_bytes;
-        let mut lanes = self.lanes.lock().await;
-        let fits = |lane: &Lane| {
-            lane.at + len + footer_bytes_max(lane.entry_bytes + entry_bytes) + BLOCK as u64 <= extent_bytes
+        let mut guard = self.lanes.lock().await;
+        let Lanes { open: lanes, rest } = &mut *guard;
+        let room = |lane: &Lane, entry_bytes: u64| {
+            let end = lane.at + footer_bytes_max(lane.entry_bytes + entry_bytes) + BLOCK as u64;
+            extent_bytes.saturating_sub(end)
         };
+        let fits = |lane: &Lane| room(lane, entry_bytes) >= len;
+        if let Some(mut lane) = rest.take_if(|lane| fits(lane)) {
+            let placed = lane.place(len, entry_bytes, false);
+            self.keep_rest(shared, rest, lane, |lane| room(lane, 0));
+            return Ok(placed);
+        }
         let full = lanes.iter().position(|lane| !fits(lane));
         let idlest = lanes.iter().enumerate().filter(|(_, lane)| fits(lane)).map(|(i, lane)| (lane.load(), i)).min();
         let may_open = full.is_some() || lanes.len() < self.lanes_max;
@@ -187,9 +233,7 @@ impl Bodies {
                 Ok(fresh) => {
                     let i = full.unwrap_or(0);
                     let full = std::mem::replace(&mut lanes[i], fresh);
-                    if let Some(seal) = full.open.finish(true) {
-                        spawn_seal(shared, seal);
-                    }
+                    self.keep_rest(shared, rest, full, |lane| room(lane, 0));
                     i
                 }
                 Err(error) => match other {
@@ -198,16 +242,18 @@ impl Bodies {
                 },
             },
         };
-        let lane = &mut lanes[lane];
-        let at = lane.at;
-        lane.at += len;
-        lane.entry_bytes += entry_bytes;
-        lane.open.progress.lock().in_flight += 1;
-        let turn = self.in_order.then(|| {
-            let (passed_on, done) = oneshot::channel();
-            Turn { before: lane.last.replace(done), _passed_on: passed_on }
-        });
-        Ok(Placed { open: lane.open.clone(), at, turn })
+        Ok(lanes[lane].place(len, entry_bytes, self.in_order))
+    }
+
+    /// Keeps a lane that has no room for large chunks for smaller ones, in place of one that has less; seals what is not kept.
+    fn keep_rest(&self, shared: &Arc<Shared>, rest: &mut Option<Lane>, lane: Lane, room: impl Fn(&Lane) -> u64) {
+        let kept = rest.as_ref().map_or(REST_BYTES_MIN, |kept| room(kept) + 1);
+        let spent = if self.keeps_rest && room(&lane) >= kept { rest.replace(lane) } else { Some(lane) };
+        if let Some(seal) = spent.and_then(|lane| lane.open.finish(true)) {
+            spawn_seal(shared, seal);
+        }
+        let left = rest.as_ref().map_or(0, |lane| room(lane).saturating_sub(FRONT_BYTES) / BLOCK as u64 * BLOCK as u64);
+        self.rest_bytes.store(left as usize, SeqCst);
     }
 
     /// Takes an extent into use. `optional`: there is another one, so nothing is waited for.
@@ -231,6 +277,19 @@ impl Bodies {
 }
 
 impl Lane {
+    /// Gives a chunk the next place, and its turn where chunks must be written in order.
+    fn place(&mut self, len: u64, entry_bytes: u64, in_order: bool) -> Placed {
+        let at = self.at;
+        self.at += len;
+        self.entry_bytes += entry_bytes;
+        self.open.progress.lock().in_flight += 1;
+        let turn = in_order.then(|| {
+            let (passed_on, done) = oneshot::channel();
+            Turn { before: self.last.replace(done), _passed_on: passed_on }
+        });
+        Placed { open: self.open.clone(), at, turn }
+    }
+
     /// Chunks on their way.
     fn load(&self) -> u32 {
         self.open.progress.lock().in_flight

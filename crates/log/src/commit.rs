@@ -32,6 +32,7 @@ pub(crate) struct State {
     /// The committer is woken when this many batches wait.
     wake_at: usize,
     flush_wanted: bool,
+    roll_wanted: bool,
     closing: bool,
     closed: Option<LogError>,
 }
@@ -47,6 +48,7 @@ pub(crate) struct Queue {
 pub(crate) struct Asked {
     pub(crate) pending: usize,
     pub(crate) flush: bool,
+    pub(crate) roll: bool,
     pub(crate) closing: bool,
 }
 
@@ -58,6 +60,7 @@ impl Queue {
                 next_lsn,
                 wake_at: 1,
                 flush_wanted: false,
+                roll_wanted: false,
                 closing: false,
                 closed: None,
             }),
@@ -101,7 +104,8 @@ impl Queue {
 
     pub(crate) fn asked(&self) -> Asked {
         let state = self.state.lock();
-        Asked { pending: state.items.len(), flush: state.flush_wanted, closing: state.closing }
+        let State { flush_wanted: flush, roll_wanted: roll, closing, .. } = *state;
+        Asked { pending: state.items.len(), flush, roll, closing }
     }
 
     pub(crate) fn wake_at(&self, pending: usize) {
@@ -115,6 +119,16 @@ impl Queue {
 
     pub(crate) fn flush_taken(&self) {
         self.state.lock().flush_wanted = false;
+    }
+
+    /// Asks for the next extent, before this one is full.
+    pub(crate) fn want_roll(&self) {
+        self.state.lock().roll_wanted = true;
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn roll_taken(&self) {
+        self.state.lock().roll_wanted = false;
     }
 
     pub(crate) fn close(&self) {

@@ -130,6 +130,11 @@ impl Committer {
                 }
                 return Step::Frame;
             }
+            if asked.roll {
+                queue.roll_taken();
+                // Who asked saw an extent that can be taken.
+                self.building.roll |= self.next.is_some() || self.shared.extents.free() > 0;
+            }
             if self.building.roll {
                 return Step::Roll;
             }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use steadfast_flow::Pace;
 
+use crate::compact::Halt;
 use crate::compact::source::Items;
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
 use crate::format::ExtentKind;
@@ -214,7 +215,7 @@ impl HeldRecords {
     /// The next records in LSN order; none at the end.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when an extent cannot be read whole: nothing is left out silently.
+    /// [`LogError::Damaged`] and [`LogError::Read`] when an extent cannot be read whole: nothing is left out silently.
     pub async fn next(&mut self) -> Result<Vec<Applied>, LogError> {
         let mut records = Vec::new();
         while !self.ended && records.len() < BATCH {
@@ -234,10 +235,10 @@ impl HeldRecords {
                     self.items.insert((info, items))
                 }
             };
-            let item = items.next(info, self.log.shared.pool.pool).await.map_err(|halt| LogError::Damaged {
-                extent: info.extent,
-                offset: 0,
-                what: halt.to_string(),
+            let extent = info.extent;
+            let item = items.next(info, self.log.shared.pool.pool).await.map_err(|halt| match halt {
+                Halt::Unread { offset, cause } => LogError::Read { extent, offset, cause },
+                halt => LogError::Damaged { extent, offset: 0, what: halt.to_string() },
             })?;
             match item {
                 None => self.items = None,

@@ -191,6 +191,12 @@ impl Log {
         Ok(Ticket { first_lsn, outcome })
     }
 
+    /// How many bytes the next chunk of a body should have, of which `left` bytes are to come and a chunk takes `most`: what fills the end of
+    /// an extent, or as much as it can.
+    pub fn chunk_bytes(&self, left: u64, most: usize) -> usize {
+        self.shared.bodies.best_bytes(left, most.min(self.shared.chunk_bytes_max))
+    }
+
     /// Memory for a chunk of up to `capacity` bytes. Reserve room for it first: that is what bounds it.
     ///
     /// # Errors

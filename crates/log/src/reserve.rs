@@ -119,30 +119,46 @@ impl Room {
         let entries = if priority == Priority::Compaction { 0 } else { bytes.min(128 << 10) };
         let need = bytes + entries + 2 * BLOCK as u64;
         let until = self.env.now() + wait;
-        let budget = if priority == Priority::Write { &self.writes } else { &self.reserve };
         loop {
             self.wait_for_space(latch, need, priority, until).await?;
-            let left = until.saturating_sub(self.env.now());
-            let permit = match budget.acquire(bytes.max(1), left).await {
-                Ok(permit) => permit,
-                Err(Refused::TooLarge { wanted, limit, .. }) => {
-                    return Err(LogError::TooLarge(format!("{wanted} bytes are beyond the write budget of {limit}")));
-                }
-                Err(refused) => return Err(LogError::Busy { waited: refused.waited() }),
-            };
-            latch.check()?;
+            let permit = self.permit(latch, bytes, priority, until).await?;
             match self.make_space(need, priority, need, until).await {
                 // Not waited for with the permit in hand: compaction may need it to make the space.
                 Err(LogError::Full) if self.may_free(priority) && self.env.now() < until => {}
                 Err(error) => return Err(error),
-                Ok(()) => {
-                    let counts = self.counts.clone();
-                    return Ok(Reservation {
-                        held: Held(Arc::new(HeldInner { _permit: permit, need, priority, counts })),
-                    });
-                }
+                Ok(()) => return Ok(self.held(permit, need, priority)),
             }
         }
+    }
+
+    /// Room in the budget for the copy of a chunk. Whether there is space is found out when it gets its place, in an open extent more often
+    /// than not: to count on it beside that would take it from what points at the copies.
+    pub(crate) async fn acquire_copy(
+        &self,
+        latch: &Latch,
+        bytes: u64,
+        wait: Duration,
+    ) -> Result<Reservation, LogError> {
+        let permit = self.permit(latch, bytes, Priority::Compaction, self.env.now() + wait).await?;
+        Ok(self.held(permit, 0, Priority::Compaction))
+    }
+
+    async fn permit(&self, latch: &Latch, bytes: u64, priority: Priority, until: Duration) -> Result<Permit, LogError> {
+        latch.check()?;
+        let budget = if priority == Priority::Write { &self.writes } else { &self.reserve };
+        let permit = match budget.acquire(bytes.max(1), until.saturating_sub(self.env.now())).await {
+            Ok(permit) => permit,
+            Err(Refused::TooLarge { wanted, limit, .. }) => {
+                return Err(LogError::TooLarge(format!("{wanted} bytes are beyond the write budget of {limit}")));
+            }
+            Err(refused) => return Err(LogError::Busy { waited: refused.waited() }),
+        };
+        latch.check()?;
+        Ok(permit)
+    }
+
+    fn held(&self, permit: Permit, need: u64, priority: Priority) -> Reservation {
+        Reservation { held: Held(Arc::new(HeldInner { _permit: permit, need, priority, counts: self.counts.clone() })) }
     }
 
     /// Whether a full pool is one for a moment only: compaction runs and has something to give back.
@@ -220,9 +236,14 @@ impl Room {
 
     /// Whether compaction may count on room for `bytes` of records and of their entries in the footer, to the last of it.
     pub(crate) fn holds(&self, bytes: u64) -> bool {
+        self.holds_in(bytes, self.extents.free())
+    }
+
+    /// The same when `free` extents can be had.
+    pub(crate) fn holds_in(&self, bytes: u64, free: u32) -> bool {
         let counts = self.counts.lock();
         let prepared = u64::from(counts.prepared > 0);
-        let extents = u64::from(self.extents.free()) + prepared;
+        let extents = u64::from(free) + prepared;
         // A batch that does not fit wastes what is left; frames are padded to blocks.
         let room = counts.room + extents * (self.extent_bytes - self.extent_bytes / 32);
         counts.outstanding + bytes + bytes / 32 <= room

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use steadfast_disk::Disk;
 
-use super::footer::{Entry, FooterCursor};
+use super::footer::{Entry, FooterCursor, FooterFault};
 use crate::format::{ExtentId, Superblock, Trailer};
 
 /// Goes through the entries of one extent's footer.
@@ -39,11 +39,11 @@ impl Entries {
     }
 
     /// The next entry.
-    pub async fn next(&mut self) -> Result<Option<Entry>, String> {
+    pub async fn next(&mut self) -> Result<Option<Entry>, FooterFault> {
         match self.cursor.peek().await {
             Ok(None) => Ok(None),
             Ok(Some(_)) => Ok(self.cursor.take()),
-            Err(fault) => Err(fault.what),
+            Err(fault) => Err(fault),
         }
     }
 }

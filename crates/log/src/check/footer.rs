@@ -23,9 +23,11 @@ pub(crate) struct Entry {
 }
 
 /// Why the footer cannot be gone on with.
-pub(super) struct FooterFault {
+pub(crate) struct FooterFault {
     pub offset: u64,
     pub what: String,
+    /// The disk did not give it, which says nothing about what is there.
+    pub unread: bool,
 }
 
 /// Reads one footer block at a time.
@@ -88,14 +90,17 @@ impl FooterCursor {
 
     fn fault(&mut self, what: String) -> FooterFault {
         self.lost = true;
-        FooterFault { offset: self.at, what }
+        FooterFault { offset: self.at, what, unread: false }
     }
 
     async fn load(&mut self) -> Result<(), FooterFault> {
         let len_max = (FooterBlock::len_max() as u64).min(self.end - self.at);
         let bytes = match self.window.get(self.at, len_max).await {
             Ok(bytes) => bytes,
-            Err(cause) => return Err(self.fault(format!("the footer cannot be read: {cause}"))),
+            Err(cause) => {
+                let fault = self.fault(format!("the footer cannot be read: {cause}"));
+                return Err(FooterFault { unread: true, ..fault });
+            }
         };
         match parse(&bytes, &self.id, self.at, self.index) {
             Ok((entries, len)) => {

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 pub(crate) use entries::Entries;
 pub use extent::{CheckedState, ExtentCheck};
+pub(crate) use footer::FooterFault;
 pub use window::Window;
 
 use crate::Lsn;

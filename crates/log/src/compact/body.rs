@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use steadfast_disk::BLOCK;
 
 use super::source::Item;
 use super::victim::{Pressure, used_bytes};
 use super::{Compactor, Halt, RESERVE_WAIT};
 use crate::ChunkMove;
-use crate::Priority;
 use crate::extents::ExtentInfo;
+use crate::log::Log;
+use steadfast_flow::Pace;
 
 /// Chunks copied before their owners are re-pointed.
 const MOVES_MAX: usize = 64;
+/// Chunks copied at a time.
+const COPIES: usize = 4;
+/// What a record that points at a chunk is counted with, when room is scarce: most take less, those of very large objects more.
+const OWNER_BYTES: u64 = 8 << 10;
 
 /// Bytes that a chunk takes.
 fn frame_bytes(item: &Item) -> u64 {
@@ -24,32 +30,32 @@ impl Compactor {
     /// Copies what is live, makes the copies durable, and then has their owners re-pointed.
     pub(super) async fn empty_body(&mut self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
         let pool = self.shared().pool.pool;
-        let mut live = 0;
+        let (mut live, mut count) = (0, 0);
         let mut items = self.items(info).await;
         while let Some(item) = items.next(info, pool).await? {
             if self.is_live(&item).await? {
                 live += frame_bytes(&item);
+                count += 1;
             }
         }
         if !self.worth(info, live, used_bytes(info), pressure) {
             return Err(Halt::NotWorth);
         }
+        // The copies may take the last extent: what points at them must find room without.
+        if self.shared().extents.free() < 2 && !self.shared().room.holds_in(count * OWNER_BYTES, 0) {
+            return Err(Halt::Later);
+        }
         let mut items = self.items(info).await;
-        let mut moves: BTreeMap<Bytes, Vec<ChunkMove>> = BTreeMap::new();
-        let mut count = 0;
+        let mut round = Vec::new();
         while let Some(item) = items.next(info, pool).await? {
-            if !self.is_live(&item).await? {
-                continue;
+            if self.is_live(&item).await? {
+                round.push(item);
             }
-            let moved = self.copy(&item).await?;
-            moves.entry(item.head).or_default().push(moved);
-            count += 1;
-            if count >= MOVES_MAX {
-                self.repoint(std::mem::take(&mut moves)).await?;
-                count = 0;
+            if round.len() >= MOVES_MAX {
+                self.move_chunks(std::mem::take(&mut round)).await?;
             }
         }
-        self.repoint(moves).await?;
+        self.move_chunks(round).await?;
         // What made the rest dead may be an asynchronous commit: a power cut that takes it back must find the chunks.
         self.settled().await
     }
@@ -61,31 +67,47 @@ impl Compactor {
         Ok(self.shared().applier.chunk_is_live(&item.head, &item.location).await)
     }
 
-    async fn copy(&mut self, item: &Item) -> Result<ChunkMove, Halt> {
-        self.pace.spend(2 * frame_bytes(item)).await;
-        let from = item.location;
-        let body = self.log.read(from, 0..from.body_len).await?;
-        let room = self.log.reserve(u64::from(from.body_len), Priority::Compaction, RESERVE_WAIT).await?;
-        let mut chunk = self.log.chunk(body.len()).await?;
-        chunk.put(&body);
-        let to = self.log.write_chunk(&room, item.head.clone(), chunk).await?;
-        self.note(|status| {
-            status.chunks_moved += 1;
-            status.moved_bytes += frame_bytes(item);
-        });
-        Ok(ChunkMove { from, to })
-    }
-
-    /// The copies are durable before a record names them: the originals are acknowledged data.
-    async fn repoint(&mut self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> Result<(), Halt> {
-        if moves.is_empty() {
+    /// Copies chunks and has their owners re-pointed. The copies are durable before a record names them: the originals are acknowledged data.
+    async fn move_chunks(&self, items: Vec<Item>) -> Result<(), Halt> {
+        if items.is_empty() {
             return Ok(());
         }
-        let shared = self.shared().clone();
-        shared.io.flush().await?;
-        for (head, moves) in moves {
-            shared.applier.repoint(head, moves).await?;
+        let mut moves: BTreeMap<Bytes, Vec<ChunkMove>> = BTreeMap::new();
+        let mut copies = stream::iter(items)
+            .map(|item| Copy { log: self.log.clone(), pace: self.pace.clone(), item }.run())
+            .buffer_unordered(COPIES);
+        while let Some((head, moved)) = copies.try_next().await? {
+            moves.entry(head).or_default().push(moved);
         }
-        Ok(())
+        let shared = self.shared();
+        shared.io.flush().await?;
+        Ok(shared.applier.repoint(moves).await?)
+    }
+}
+
+/// A chunk on its way.
+struct Copy {
+    log: Log,
+    pace: Pace,
+    item: Item,
+}
+
+impl Copy {
+    /// Copies it; its head, and where it was and is.
+    async fn run(self) -> Result<(Bytes, ChunkMove), Halt> {
+        let Self { log, pace, item } = self;
+        let bytes = frame_bytes(&item);
+        pace.spend(2 * bytes).await;
+        let from = item.location;
+        let body = log.read(from, 0..from.body_len).await?;
+        let shared = &log.shared;
+        let room = shared.room.acquire_copy(&shared.latch, u64::from(from.body_len), RESERVE_WAIT).await?;
+        let mut chunk = log.chunk(body.len()).await?;
+        chunk.put(&body);
+        let to = log.write_chunk(&room, item.head.clone(), chunk).await?;
+        let mut status = log.shared.compaction.0.lock();
+        status.chunks_moved += 1;
+        status.moved_bytes += bytes;
+        Ok((item.head, ChunkMove { from, to }))
     }
 }

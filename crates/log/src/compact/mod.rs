@@ -19,6 +19,7 @@ use serde::Serialize;
 use steadfast_flow::Pace;
 
 use crate::background::Stop;
+use crate::check::FooterFault;
 use crate::extents::{ExtentInfo, TakeError};
 use crate::format::ExtentKind;
 use crate::log::{Log, Shared};
@@ -117,8 +118,15 @@ pub(crate) enum Halt {
     Later,
     /// It does not gain enough.
     NotWorth,
-    /// Something in it cannot be read.
+    /// Something in it is not what it was.
     Stuck(String),
+    /// The disk does not give all of it.
+    Unread {
+        /// Bytes from the start of the extent.
+        offset: u64,
+        /// The operating system's words.
+        cause: String,
+    },
 }
 
 impl std::fmt::Display for Halt {
@@ -127,7 +135,15 @@ impl std::fmt::Display for Halt {
             Self::Later => f.write_str("interrupted"),
             Self::NotWorth => f.write_str("not worth it"),
             Self::Stuck(why) => f.write_str(why),
+            Self::Unread { offset, cause } => write!(f, "cannot be read at {offset}: {cause}"),
         }
+    }
+}
+
+impl From<FooterFault> for Halt {
+    fn from(fault: FooterFault) -> Self {
+        let FooterFault { offset, what, unread } = fault;
+        if unread { Self::Unread { offset, cause: what } } else { Self::Stuck(what) }
     }
 }
 
@@ -232,7 +248,12 @@ impl Compactor {
         let pressure = self.pressure().await;
         let low = pressure > Pressure::Normal;
         self.pace.set(if low { 0 } else { shared.options.compaction.bytes_s });
-        let Some(info) = self.choose(pressure) else { return done };
+        let Some(info) = self.choose(pressure) else {
+            if pressure >= Pressure::Full && shared.extents.free() > 0 && self.open_is_spent() {
+                shared.queue.want_roll();
+            }
+            return done;
+        };
         let oldest = self.oldest(&info);
         self.note(|status| status.extent = Some(info.extent));
         let outcome = match info.kind {
@@ -266,7 +287,8 @@ impl Compactor {
                 self.not_worth.insert(info.extent, look);
                 done = true;
             }
-            Err(Halt::Stuck(why)) => {
+            Err(halt @ (Halt::Stuck(_) | Halt::Unread { .. })) => {
+                let why = halt.to_string();
                 tracing::error!(extent = info.extent, epoch = info.epoch, %why, "an extent cannot be compacted");
                 let stuck = StuckExtent { extent: info.extent, epoch: info.epoch, why };
                 self.stuck.insert(info.extent, stuck);

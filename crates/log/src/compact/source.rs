@@ -70,7 +70,7 @@ impl Items {
         };
         match self {
             Items::Footer(entries) => {
-                let entry = entries.next().await.map_err(Halt::Stuck)?;
+                let entry = entries.next().await.map_err(Halt::from)?;
                 Ok(entry.map(|entry| Item {
                     lsn: entry.lsn,
                     version: entry.version,
@@ -94,7 +94,9 @@ impl Items {
                         continue;
                     }
                     Err(Fault::NoFrame) => return Err(Halt::Stuck(format!("no valid frame at {at}, and no footer"))),
-                    Err(Fault::Unreadable(cause)) => return Err(Halt::Stuck(format!("cannot be read: {cause}"))),
+                    Err(Fault::Unreadable(cause)) => {
+                        return Err(Halt::Unread { offset: *at, cause: cause.to_string() });
+                    }
                 };
                 for view in header.records(&frame) {
                     let view = match view {

@@ -64,9 +64,21 @@ impl Compactor {
     /// Whether the open extent of records has so much dead in it that it would be worth copying, were it sealed.
     fn open_is_worth(&self) -> bool {
         let least = self.shared().pool.extent_bytes * FULL_DEAD_PERCENT_MIN / 100;
-        let dead = |slot: &ExtentInfo| used_bytes(slot).saturating_sub(slot.live_bytes.max(0) as u64);
+        self.open_commit(|used, live| used.saturating_sub(live) >= least)
+    }
+
+    /// Whether the open extent of records has too little room for what points at moved chunks, and would give much of it back were it
+    /// sealed: nothing else may, where most of a full pool is chunks.
+    pub(super) fn open_is_spent(&self) -> bool {
+        let least = self.shared().pool.extent_bytes / 8;
+        !self.shared().room.holds_in(least, 0) && self.open_commit(|used, live| live <= used / 2)
+    }
+
+    /// Whether this holds of bytes used and live in the open extent of records.
+    fn open_commit(&self, is: impl Fn(u64, u64) -> bool) -> bool {
         let open = |slot: &&ExtentInfo| slot.state == ExtentState::Open && slot.kind == ExtentKind::Commit;
-        self.shared().extents.with(|table| table.slots.iter().filter(open).any(|slot| dead(slot) >= least))
+        let mut is = |slot: &ExtentInfo| is(used_bytes(slot), slot.live_bytes.max(0) as u64);
+        self.shared().extents.with(|table| table.slots.iter().filter(open).any(&mut is))
     }
 
     fn dead_percent_min(&self, kind: ExtentKind, pressure: Pressure) -> u64 {
@@ -104,7 +116,6 @@ impl Compactor {
         let shared = self.shared().clone();
         let checkpoint = shared.applier.checkpoint();
         let (all, next_epoch) = shared.extents.with(|table| (table.slots.clone(), table.next_epoch));
-        let free = shared.extents.free();
         let mut waiting = 0;
         let mut best: Option<(u128, ExtentInfo)> = None;
         for info in all {
@@ -120,10 +131,7 @@ impl Compactor {
             if self.postponed.get(&info.extent).is_some_and(|one| known(one.epoch)) || self.no_room(info.kind, live) {
                 continue;
             }
-            // Chunks never get the last extent for so little: what points at them needs one.
-            let kind_pressure =
-                if info.kind == ExtentKind::Body && free < 2 { pressure.min(Pressure::Low) } else { pressure };
-            if !self.worth(&info, live.min(used), used, kind_pressure) {
+            if !self.worth(&info, live.min(used), used, pressure) {
                 continue;
             }
             if let Some(look) = self.not_worth.get(&info.extent)

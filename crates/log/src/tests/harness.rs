@@ -1,5 +1,6 @@
 //! What the tests share: an applier that remembers, and short ways to write and read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ impl Applier for Memory {
         Box::pin(async { true })
     }
 
-    fn repoint(&self, _head: Bytes, _moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint(&self, _moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -180,32 +180,39 @@ impl Applier for Model {
         Box::pin(async move { live })
     }
 
-    fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async move {
-            let (_, key, seed, _) = decode(&head);
-            let (log, entry) = {
-                let inner = self.0.lock();
-                // What is being written stays where it is until its record is there.
-                if inner.writing.contains(&(key, seed)) {
-                    return Err(LogError::Moved);
-                }
-                (inner.log.clone().expect("open"), inner.state.entries.get(&key).cloned())
-            };
-            let Some(mut entry) = entry else { return Ok(()) };
-            for chunk in &mut entry.chunks {
-                if let Some(to) = moves.iter().find(|m| m.from == *chunk) {
-                    *chunk = to.to;
-                }
+            for (head, moves) in moves {
+                self.repoint_one(&head, &moves).await?;
             }
-            let head = encode(PUT, key, entry.seed, &entry.chunks);
-            let room = log.reserve(head.len() as u64, Priority::Compaction, Duration::from_secs(10)).await?;
-            let record = Record { head, body: Vec::new(), version: Some(entry.version) };
-            log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
+            Ok(())
         })
     }
 }
 
 impl Model {
+    async fn repoint_one(&self, head: &Bytes, moves: &[ChunkMove]) -> Result<(), LogError> {
+        let (_, key, seed, _) = decode(head);
+        let (log, entry) = {
+            let inner = self.0.lock();
+            // What is being written stays where it is until its record is there.
+            if inner.writing.contains(&(key, seed)) {
+                return Err(LogError::Moved);
+            }
+            (inner.log.clone().expect("open"), inner.state.entries.get(&key).cloned())
+        };
+        let Some(mut entry) = entry else { return Ok(()) };
+        for chunk in &mut entry.chunks {
+            if let Some(to) = moves.iter().find(|m| m.from == *chunk) {
+                *chunk = to.to;
+            }
+        }
+        let head = encode(PUT, key, entry.seed, &entry.chunks);
+        let room = log.reserve(head.len() as u64, Priority::Compaction, Duration::from_secs(10)).await?;
+        let record = Record { head, body: Vec::new(), version: Some(entry.version) };
+        log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
+    }
+
     /// One that is given the records of a log from its beginning.
     pub(super) fn replaying() -> Self {
         Self(Mutex::new(Inner {

@@ -277,8 +277,7 @@ impl ShardWriter {
                     }
                     let written: u64 = self.size - data.len() as u64;
                     let left = self.size_hint.and_then(|hint| hint.checked_sub(written)).unwrap_or(u64::MAX);
-                    let most = options.chunk_bytes.clamp(1, self.log.limits().chunk_bytes_max);
-                    let capacity = (most as u64).min(left.max(data.len() as u64)) as usize;
+                    let capacity = self.log.chunk_bytes(left.max(data.len() as u64), options.chunk_bytes.max(1));
                     // Chunks that are written give their room back only when they are taken in: whoever waits for room must
                     // go on taking in its own, or all wait for one another.
                     let reserve = self.core.reserve(&self.log, capacity as u64, Priority::Write);

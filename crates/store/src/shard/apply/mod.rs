@@ -10,6 +10,7 @@ pub(crate) mod repoint;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -103,11 +104,11 @@ impl Applier for StoreApplier {
         })
     }
 
-    fn repoint(&self, head: Bytes, moves: Vec<ChunkMove>) -> BoxFuture<'_, Result<(), LogError>> {
+    fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async move {
             let log = self.log.read().clone();
             match log {
-                Some(log) => repoint::repoint(&self.core, &log, &head, &moves).await,
+                Some(log) => repoint::repoint(&self.core, &log, &moves).await,
                 None => Err(LogError::Closed),
             }
         })

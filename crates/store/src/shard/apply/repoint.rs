@@ -1,17 +1,19 @@
 //! Rewriting manifests for chunks that compaction has moved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use steadfast_log::{ChunkMove, Durability, Location, LogError, Priority, Record};
+use steadfast_log::{Batch, ChunkMove, Durability, Location, LogError, Priority, Record, Ticket};
 
 use super::live;
 use crate::StoreError;
+use crate::record::keys::{self, BucketId, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
-use crate::record::{Head, Value, keys};
+use crate::record::{Head, Value};
 use crate::shard::core::Core;
+use crate::shard::writer::batch_bytes;
 use steadfast_log::Log;
 
 fn into_log_error(e: StoreError) -> LogError {
@@ -21,46 +23,86 @@ fn into_log_error(e: StoreError) -> LogError {
     }
 }
 
+/// Bytes of records that are committed together, unless one alone is larger.
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// A record that may name chunks, as its head does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Target<'a> {
+    Part { bucket: BucketId, upload: Id, number: u16, key: &'a [u8] },
+    Object { bucket: BucketId, key: &'a [u8] },
+}
+
+impl Target<'_> {
+    fn index_key(&self) -> Vec<u8> {
+        match self {
+            Self::Part { upload, number, .. } => keys::part(upload, *number),
+            Self::Object { bucket, key } => keys::object(*bucket, key),
+        }
+    }
+
+    fn head(&self, payload: &[u8]) -> Vec<u8> {
+        match *self {
+            Self::Part { bucket, upload, number, key } => Head::PartPut { bucket, upload, number, key, payload },
+            Self::Object { bucket, key } => Head::ObjectPut { bucket, key, payload },
+        }
+        .encode()
+    }
+}
+
 /// See [`steadfast_log::Applier::repoint`].
-pub(super) async fn repoint(core: &Core, log: &Log, head: &Bytes, moves: &[ChunkMove]) -> Result<(), LogError> {
-    let (bucket, writer, key, part) = match Head::decode(head) {
-        Ok(Head::Chunk { bucket, writer, key }) => (bucket, writer, key, None),
-        Ok(Head::PartChunk { bucket, writer, upload, number, key }) => (bucket, writer, key, Some((upload, number))),
-        _ => return Ok(()),
-    };
+pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<ChunkMove>>) -> Result<(), LogError> {
     // Nobody may be between reading a manifest and submitting a record made from it; what was submitted must be seen.
     let _exclusive = core.manifests.write().await;
     core.wait_applied(core.submitted.load(Ordering::Acquire)).await.map_err(into_log_error)?;
     core.owners.applied(core.progress.borrow().lsn);
-    if core.owners.moved(&writer, moves) {
-        return Ok(());
+    // One record may name chunks of many heads, as that of an object made of parts: each is written again once.
+    let mut targets = BTreeSet::new();
+    let mut all: BTreeMap<Location, Location> = BTreeMap::new();
+    for (head, moves) in moves {
+        let (bucket, writer, key, part) = match Head::decode(head) {
+            Ok(Head::Chunk { bucket, writer, key }) => (bucket, writer, key, None),
+            Ok(Head::PartChunk { bucket, writer, upload, number, key }) => {
+                (bucket, writer, key, Some((upload, number)))
+            }
+            _ => continue,
+        };
+        if core.owners.moved(&writer, moves) {
+            continue;
+        }
+        targets.extend(part.map(|(upload, number)| Target::Part { bucket, upload, number, key }));
+        targets.insert(Target::Object { bucket, key });
+        all.extend(moves.iter().map(|m| (m.from, m.to)));
     }
-    let moves: BTreeMap<Location, Location> = moves.iter().map(|m| (m.from, m.to)).collect();
+    let mut tickets = Vec::new();
     let mut batch = Vec::new();
-    let object = keys::object(bucket, key);
-    if let Some((upload, number)) = part {
-        let rewritten = rewrite(core, log, &keys::part(&upload, number), &moves).await.map_err(into_log_error)?;
-        batch.extend(rewritten.map(|(version, payload, body)| Record {
-            head: Head::PartPut { bucket, upload, number, key, payload: &payload }.encode().into(),
-            body,
-            version: Some(version),
-        }));
+    for target in targets {
+        let Some((version, payload, body)) =
+            rewrite(core, log, &target.index_key(), &all).await.map_err(into_log_error)?
+        else {
+            continue;
+        };
+        let record = vec![Record { head: target.head(&payload).into(), body, version: Some(version) }];
+        if !batch.is_empty() && batch_bytes(&batch) + batch_bytes(&record) > BATCH_BYTES {
+            tickets.push(submit(core, log, std::mem::take(&mut batch)).await?);
+        }
+        batch.extend(record);
     }
-    let rewritten = rewrite(core, log, &object, &moves).await.map_err(into_log_error)?;
-    batch.extend(rewritten.map(|(version, payload, body)| Record {
-        head: Head::ObjectPut { bucket, key, payload: &payload }.encode().into(),
-        body,
-        version: Some(version),
-    }));
-    if batch.is_empty() {
-        return Ok(());
+    if !batch.is_empty() {
+        tickets.push(submit(core, log, batch).await?);
     }
-    let bytes = crate::shard::writer::batch_bytes(&batch);
-    let reservation = log.reserve(bytes, Priority::Compaction, core.options.write_wait).await?;
+    for ticket in tickets {
+        ticket.await?;
+    }
+    Ok(())
+}
+
+async fn submit(core: &Core, log: &Log, batch: Batch) -> Result<Ticket, LogError> {
+    let room = log.reserve(batch_bytes(&batch), Priority::Compaction, core.options.write_wait).await?;
     let count = batch.len() as u64;
-    let ticket = log.submit(reservation, batch, Durability::Sync)?;
+    let ticket = log.submit(room, batch, Durability::Sync)?;
     core.submitted.fetch_max(ticket.first_lsn() + count - 1, Ordering::AcqRel);
-    ticket.await.map(drop)
+    Ok(ticket)
 }
 
 type Rewritten = (u64, Vec<u8>, Vec<Bytes>);

@@ -1,5 +1,6 @@
 //! What the log asks of the applier, and records that arrive in odd orders.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -74,7 +75,7 @@ async fn moved_chunks_of_an_object_are_followed() {
     assert!(applier.record_is_live(&record, found.version, &found.location, 1));
 
     let moved = copy(&store, &head, before[1]).await;
-    applier.repoint(head.clone(), vec![moved]).await.expect("repoint");
+    applier.repoint([(head.clone(), vec![moved])].into()).await.expect("repoint");
     assert_eq!(chunks(&store, &key).await, [before[0], moved.to, before[2]]);
     assert!(!applier.chunk_is_live(&head, &before[1]).await);
     assert!(applier.chunk_is_live(&head, &moved.to).await);
@@ -105,7 +106,7 @@ async fn a_writer_learns_of_chunks_that_move_before_its_commit() {
     let first = writer.settled_chunks().await[0];
     assert!(applier.chunk_is_live(&head, &first).await);
     let moved = copy(&store, &head, first).await;
-    applier.repoint(head.clone(), vec![moved]).await.expect("repoint");
+    applier.repoint([(head.clone(), vec![moved])].into()).await.expect("repoint");
     writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], moved.to);
     assert!(!applier.chunk_is_live(&head, &first).await);
@@ -134,18 +135,59 @@ async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
     let before = chunks(&store, &keys::part(&upload, 1)).await;
     assert!(applier.chunk_is_live(&head, &before[0]).await);
     let first = copy(&store, &head, before[0]).await;
-    applier.repoint(head.clone(), vec![first]).await.expect("repoint");
+    applier.repoint([(head.clone(), vec![first])].into()).await.expect("repoint");
     let chosen = vec![PartChoice { number: 1, etag: String::new() }];
     store.complete_upload("b", "k", &id, chosen, Attributes::default(), Condition::None, None).await.expect("complete");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await[0], first.to);
     let second = copy(&store, &head, before[1]).await;
-    applier.repoint(head.clone(), vec![second]).await.expect("repoint");
+    applier.repoint([(head.clone(), vec![second])].into()).await.expect("repoint");
     assert_eq!(chunks(&store, &keys::object(bucket, b"k")).await, [first.to, second.to, before[2]]);
     assert!(get(&store, "k").await == data);
     store.delete("b", "k", Condition::None, None).await.expect("delete");
     assert!(!applier.chunk_is_live(&head, &second.to).await);
-    applier.repoint(head, vec![second]).await.expect("nobody refers to it");
+    applier.repoint([(head, vec![second])].into()).await.expect("nobody refers to it");
     assert!(store.object("b", "k").is_err());
+}
+
+#[tokio::test]
+async fn chunks_of_many_parts_of_one_object_and_of_others_are_followed_together() {
+    let (store, applier, bucket) = start().await;
+    let data: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
+    let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+    let upload = crate::record::object::id_from_text(&id).expect("ours");
+    let mut moves = BTreeMap::new();
+    for number in [1, 2] {
+        let mut writer = store.part_writer("b", "k", &id, number, None).await.expect("writer");
+        writer.write(data.clone().into()).await.expect("write");
+        writer.commit(Attributes::default(), Condition::None, None).await.expect("part");
+    }
+    let chosen = [1, 2].map(|number| PartChoice { number, etag: String::new() }).to_vec();
+    store.complete_upload("b", "k", &id, chosen, Attributes::default(), Condition::None, None).await.expect("complete");
+    let mut writer = store.writer("b", "other", None).await.expect("writer");
+    writer.write(data.clone().into()).await.expect("write");
+    writer.commit(Attributes::default(), Condition::None, None).await.expect("commit");
+    let mut expected = BTreeMap::new();
+    for key in ["k", "other"] {
+        let mut after = Vec::new();
+        for (at, from) in chunks(&store, &keys::object(bucket, key.as_bytes())).await.into_iter().enumerate() {
+            let number = at as u16 / 3 + 1;
+            let head: Bytes = match key {
+                "k" => Head::PartChunk { bucket, writer: [9; 16], upload, number, key: b"k" }.encode().into(),
+                _ => Head::Chunk { bucket, writer: [9; 16], key: b"other" }.encode().into(),
+            };
+            let moved = copy(&store, &head, from).await;
+            after.push(moved.to);
+            moves.entry(head).or_insert_with(Vec::new).push(moved);
+        }
+        expected.insert(key, after);
+    }
+    assert_eq!(moves.len(), 3);
+    applier.repoint(moves).await.expect("repoint");
+    for (key, after) in expected {
+        assert_eq!(chunks(&store, &keys::object(bucket, key.as_bytes())).await, after);
+    }
+    assert!(get(&store, "k").await == [data.clone(), data.clone()].concat());
+    assert!(get(&store, "other").await == data);
 }
 
 #[tokio::test]
