@@ -2,13 +2,12 @@
 
 import asyncio
 import base64
-import json
 import time
 
 import pytest
-from centrifuge import Client, ClientEventHandler
 
 from harness.live import CONFIG, DEADLINE_S, api, live_server, token
+from harness.session import connecting, next_of, plain
 from test_live import both
 
 
@@ -24,40 +23,13 @@ def pinging(make_server, tmp_path):
     return live_server(make_server, tmp_path, {**CONFIG, "client": client})
 
 
-def plain(data):
-    return json.loads(data) if isinstance(data, bytes) else data
-
-
-class Told(ClientEventHandler):
-    """What a session is told of the subscriptions that the server made."""
-
-    def __init__(self):
-        self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
-
-    async def on_subscribed(self, ctx):
-        await self.subscribed.put(ctx)
-
-    async def on_unsubscribed(self, ctx):
-        await self.unsubscribed.put(ctx)
-
-    async def on_publication(self, ctx):
-        await self.publications.put((ctx.channel, ctx.pub.offset, plain(ctx.pub.data)))
-
-
 async def connected(server, protobuf, user="ann"):
     async def get_token():
         return token(user)
 
-    told = Told()
-    client = Client(f"ws://127.0.0.1:{server.live_port}/connection/websocket", use_protobuf=protobuf, get_token=get_token,
-                    events=told)
-    await client.connect()
+    client, told = await connecting(server, protobuf, get_token=get_token)
     await client.ready()
     return client, told
-
-
-async def next_of(queue):
-    return await asyncio.wait_for(queue.get(), DEADLINE_S)
 
 
 @both

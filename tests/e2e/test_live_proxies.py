@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
-from centrifuge import Client, ClientEventHandler, SubscriptionEventHandler
 
 from harness import wait
-from harness.live import CONFIG, DEADLINE_S, api, live_server, token
+from harness.live import CONFIG, api, live_server, token
+from harness.session import Heard, connecting, next_of, plain
 from test_live import both
 from test_live_transports import Stream
 
@@ -116,52 +116,12 @@ def pinging(make_server, tmp_path, back_end):
     return proxied(make_server, tmp_path, back_end, ping_interval="4s", pong_timeout="3900ms")
 
 
-class Told(ClientEventHandler):
-    def __init__(self):
-        self.connected, self.disconnected, self.subscribed = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
-
-    async def on_connected(self, ctx):
-        await self.connected.put(ctx)
-
-    async def on_disconnected(self, ctx):
-        await self.disconnected.put(ctx)
-
-    async def on_subscribed(self, ctx):
-        await self.subscribed.put(ctx)
-
-
-class Heard(SubscriptionEventHandler):
-    def __init__(self):
-        self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
-
-    async def on_subscribed(self, ctx):
-        await self.subscribed.put(ctx)
-
-    async def on_unsubscribed(self, ctx):
-        await self.unsubscribed.put(ctx)
-
-    async def on_publication(self, ctx):
-        await self.publications.put(plain(ctx.pub.data))
-
-
-def plain(data):
-    return json.loads(data) if isinstance(data, bytes) else data
-
-
 def data_of(value, protobuf):
     return json.dumps(value).encode() if protobuf else value
 
 
-async def next_of(queue):
-    return await asyncio.wait_for(queue.get(), DEADLINE_S)
-
-
 async def connected(server, protobuf, **options):
-    told = Told()
-    client = Client(f"ws://127.0.0.1:{server.live_port}/connection/websocket", use_protobuf=protobuf, events=told,
-                    min_reconnect_delay=0.05, max_reconnect_delay=0.2, timeout=DEADLINE_S, **options)
-    await client.connect()
-    return client, told
+    return await connecting(server, protobuf, min_reconnect_delay=0.05, max_reconnect_delay=0.2, **options)
 
 
 async def subscribing(client, channel, **options):

@@ -171,3 +171,36 @@ async fn overwriting_small_objects_goes_on() {
 async fn overwriting_large_objects_goes_on() {
     overwrite(500_000, 20).await;
 }
+
+/// Seven such bodies fit into an extent, and leave a tenth of it empty: of a pool with so much in it that is all there is for compaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwriting_goes_on_where_bodies_do_not_divide_an_extent() {
+    let store = open(IndexKind::memory()).await;
+    let (size, keys) = (130_000, 195);
+    for n in 0..keys {
+        put_in_time(&store, &format!("k{n}"), size).await;
+    }
+    let mut random = 1u64;
+    for _ in 0..1_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        put_in_time(&store, &format!("k{}", (random >> 33) % keys), size).await;
+    }
+    let status = store.status().log;
+    assert!(status.compaction.recycled > 100, "{:?}", status.compaction);
+    let live = status.extents.live_body_bytes + status.extents.live_commit_bytes;
+    assert!(live * 100 / POOL_BYTES >= 75, "{:?}", status.extents);
+    store.close().await.expect("close");
+}
+
+/// Where all but the records is large bodies, nothing but the open extent of records has anything dead in it: it gives that back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
+    let store = open(IndexKind::memory()).await;
+    fill_to_the_brim(&store, 130_000).await;
+    for n in 0..1_500 {
+        let tags = [("n".to_owned(), format!("{n}"))];
+        in_time(&store, || store.set_tags(BUCKET, "k0", tags.clone().into())).await;
+    }
+    assert!(store.status().log.compaction.recycled > 2, "{:?}", store.status().log.compaction);
+    store.close().await.expect("close");
+}

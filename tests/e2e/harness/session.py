@@ -1,0 +1,66 @@
+"""Sessions of Centrifugo's Python SDK, and what they are told."""
+
+import asyncio
+import json
+
+from centrifuge import Client, ClientEventHandler, SubscriptionEventHandler
+
+from .live import DEADLINE_S
+
+
+def plain(data):
+    """A publication's data, whichever encoding it came in."""
+    return json.loads(data) if isinstance(data, bytes) else data
+
+
+class Told(ClientEventHandler):
+    """What a session is told: of itself, and of the subscriptions that the server made."""
+
+    def __init__(self):
+        self.connected, self.disconnected = asyncio.Queue(), asyncio.Queue()
+        self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
+
+    async def on_connected(self, ctx):
+        await self.connected.put(ctx)
+
+    async def on_disconnected(self, ctx):
+        await self.disconnected.put(ctx)
+
+    async def on_subscribed(self, ctx):
+        await self.subscribed.put(ctx)
+
+    async def on_unsubscribed(self, ctx):
+        await self.unsubscribed.put(ctx)
+
+    async def on_publication(self, ctx):
+        await self.publications.put((ctx.channel, ctx.pub.offset, plain(ctx.pub.data)))
+
+
+class Heard(SubscriptionEventHandler):
+    """What a subscription is told that the client made."""
+
+    def __init__(self):
+        self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
+
+    async def on_subscribed(self, ctx):
+        await self.subscribed.put(ctx)
+
+    async def on_unsubscribed(self, ctx):
+        await self.unsubscribed.put(ctx)
+
+    async def on_publication(self, ctx):
+        await self.publications.put(plain(ctx.pub.data))
+
+
+async def next_of(queue):
+    """The next thing told."""
+    return await asyncio.wait_for(queue.get(), DEADLINE_S)
+
+
+async def connecting(server, protobuf, **options):
+    """A session that has begun to connect, and what it is told."""
+    told = Told()
+    url = f"ws://127.0.0.1:{server.live_port}/connection/websocket"
+    client = Client(url, use_protobuf=protobuf, events=told, timeout=DEADLINE_S, **options)
+    await client.connect()
+    return client, told
