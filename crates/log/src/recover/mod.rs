@@ -139,7 +139,8 @@ pub(crate) async fn open(
         healed,
         mends: Mends::default(),
         background: Background::new(),
-        applied: watch::Sender::new(durable_lsn),
+        // Whoever waits for all that was accepted must not wait for what was cut.
+        applied: watch::Sender::new(seen),
         applying: AtomicU64::new(durable_lsn),
         durable: watch::Sender::new(durable_lsn),
         chunks_written: AtomicU64::new(0),
