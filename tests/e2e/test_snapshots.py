@@ -286,12 +286,12 @@ def test_a_full_pool_says_that_snapshots_keep_it_full(make_server):
     s3 = server.s3()
     s3.create_bucket(Bucket="full")
     body = bytes(MIB)
-    for number in range(30):
+    for number in range(44):
         s3.put_object(Bucket="full", Key=str(number), Body=body)
     snapshot(server, "create", "old")
     status = text = None
     for number in range(200):
-        status, _, text = server.request("PUT", f"/full/{number % 30}", body, timeout_s=60)
+        status, _, text = server.request("PUT", f"/full/{number % 44}", body, timeout_s=60)
         if status == 507:
             break
     assert status == 507 and b"snapshot delete old" in text, (status, text)
