@@ -82,6 +82,38 @@ def test_keys_are_fetched_from_an_endpoint_that_may_come_later_and_change(make_s
     asyncio.run(run())
 
 
+def test_subscriptions_have_keys_of_their_own(make_server, tmp_path, back_end):  # noqa: F811
+    """Connections by a secret, subscriptions by keys that are fetched, and neither by those of the other."""
+    key = Key(tmp_path, "own")
+    back_end.answers = {"/keys": {"keys": [key.public()]}}
+    own = {"enabled": True, "jwks_public_endpoint": back_end.url("/keys"), "audience": "rooms"}
+    live = live_server(make_server, tmp_path, {**CONFIG, "client": {**CONFIG["client"], "subscription_token": own}})
+
+    async def run():
+        ann, told = await connected(live, True, token=token())
+        await next_of(told.connected)
+
+        async def of_own_key(_):
+            return key.token(channel="$own", aud="rooms")
+
+        subscription, heard = await subscribing(ann, "$own", get_token=of_own_key)
+        await next_of(heard.subscribed)
+        await subscription.publish(b"1")
+        assert await next_of(heard.publications) == 1
+        for channel, refused in [("$a", token(channel="$a", aud="rooms")), ("$b", key.token(channel="$b", aud="other"))]:
+            async def get_token(_, found=refused):
+                return found
+
+            _, heard = await subscribing(ann, channel, get_token=get_token)
+            assert (await next_of(heard.unsubscribed)).code == 103
+        _, told = await connected(live, False, token=key.token(aud="rooms"))
+        assert (await next_of(told.disconnected)).code == 3500
+        await ann.disconnect()
+
+    asyncio.run(run())
+    assert requests(live, "jwks", proxy="subscription_token") == 1 and requests(live, "jwks") is None
+
+
 def test_an_endpoint_that_is_a_template_is_refused_with_what_to_do(make_server, tmp_path):
     client = {"token": {"jwks_public_endpoint": "https://keys.example.com/{{realm}}/certs"}}
     with pytest.raises(Exception) as refused:

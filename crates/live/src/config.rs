@@ -9,7 +9,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
-use crate::auth::jwks_endpoint;
+use crate::auth::config::{self as auth, SubscriptionTokenConfig, TokenConfig};
 use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
 /// Settings that make no sense; for people.
@@ -109,6 +109,8 @@ pub struct LiveConfig {
 pub struct ClientConfig {
     /// How tokens are verified.
     pub token: TokenConfig,
+    /// How tokens of subscriptions are, if otherwise.
+    pub subscription_token: SubscriptionTokenConfig,
     /// What the back end is asked about sessions.
     pub proxy: ClientProxies,
     /// Origins of pages that may connect; `*` in one stands for anything. Requests without an origin are not from browsers.
@@ -147,6 +149,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             token: TokenConfig::default(),
+            subscription_token: SubscriptionTokenConfig::default(),
             proxy: ClientProxies::default(),
             allowed_origins: Vec::new(),
             allow_anonymous_connect_without_token: false,
@@ -165,24 +168,6 @@ impl Default for ClientConfig {
             subscribe_to_user_personal_channel: PersonalChannelConfig::default(),
         }
     }
-}
-
-/// How tokens are verified.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TokenConfig {
-    /// For HS256, HS384, HS512.
-    pub hmac_secret_key: String,
-    /// For RS256, RS384, RS512; PEM.
-    pub rsa_public_key: String,
-    /// For ES256, ES384; PEM.
-    pub ecdsa_public_key: String,
-    /// Where the keys are, by their `kid`: a set of JSON Web Keys over HTTP. The keys above count for nothing then, as in Centrifugo.
-    pub jwks_public_endpoint: String,
-    /// The `aud` that a token must have; empty for any.
-    pub audience: String,
-    /// The `iss` that a token must have; empty for any.
-    pub issuer: String,
 }
 
 /// A channel of each user's own.
@@ -412,7 +397,7 @@ impl LiveConfig {
             }
         }
         proxy::check(self)?;
-        jwks_endpoint(&self.client.token)?;
+        auth::check(&self.client)?;
         let personal = &self.client.subscribe_to_user_personal_channel;
         let namespace = &personal.personal_channel_namespace;
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {
@@ -498,6 +483,13 @@ mod tests {
             (r#"{"client": {"token": {"jwks_public_endpoint": "keys.example.com"}}}"#, "http://"),
             (r#"{"client": {"token": {"jwks_public_endpoint": "https://k/{{realm}}/certs"}}}"#, "{{realm}}"),
             (r#"{"client": {"token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
+            (r#"{"client": {"subscription_token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
+            (r#"{"client": {"subscription_token": {"issuer_regex": "x"}}}"#, "client.subscription_token"),
+            (r#"{"client": {"subscription_token": {"enabled": "yes"}}}"#, "client.subscription_token.enabled"),
+            (
+                r#"{"client": {"subscription_token": {"enabled": true, "jwks_public_endpoint": "keys"}}}"#,
+                "client.subscription_token.jwks_public_endpoint",
+            ),
         ] {
             let found = serde_json::from_str::<LiveConfig>(text).map_err(|e| e.to_string());
             let error = found.and_then(|config| config.check().map_err(|e| e.to_string())).expect_err(text);

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::answer::{Asked, SubscribeAnswer};
 use crate::auth::Verifier;
+use crate::auth::config::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{ChannelDurability, LiveConfig, LiveConfigError, NamespaceOptions};
 use crate::outgoing::{ChannelPush, Outgoing, from_stored, to_stored};
 use crate::partition::{Bounds, Event, Inbox, SessionId, SubscriptionKind, ToSession, Who};
@@ -88,6 +89,8 @@ pub struct Node {
     pub(crate) env: Env,
     pub(crate) store: Store,
     pub(crate) verifier: Verifier,
+    /// That of subscriptions, if it is another one.
+    pub(crate) subscription_verifier: Option<Verifier>,
     pub(crate) presence: Presence,
     pub(crate) proxies: Proxies,
     /// Places for connections.
@@ -128,7 +131,10 @@ impl Node {
         partitions: usize,
     ) -> Result<Arc<Self>, LiveConfigError> {
         config.check()?;
-        let verifier = Verifier::new(&config.client.token, limits.waiting, &env)?;
+        let verifier = Verifier::new(TOKEN, &config.client.token, limits.waiting, &env)?;
+        let own = config.client.subscription_token.in_force();
+        let own = own.map(|token| Verifier::new(SUBSCRIPTION_TOKEN, token, limits.waiting, &env));
+        let subscription_verifier = own.transpose()?;
         let proxies = Proxies::new(&config, limits.proxy_requests, limits.waiting, &env)?;
         let inbox = |_| Inbox::new().map(Arc::new).map_err(|e| LiveConfigError(format!("no descriptor: {e}")));
         let inboxes = (0..partitions.max(1)).map(inbox).collect::<Result<_, _>>()?;
@@ -152,6 +158,7 @@ impl Node {
             env,
             store,
             verifier,
+            subscription_verifier,
             presence: Presence::default(),
             proxies,
             inboxes,
@@ -376,7 +383,10 @@ impl Node {
                 self.subscribes.status(),
                 self.reads.status(),
             ],
-            proxies: self.proxies.status().into_iter().chain(self.verifier.status()).collect(),
+            proxies: {
+                let verifiers = std::iter::once(&self.verifier).chain(&self.subscription_verifier);
+                self.proxies.status().into_iter().chain(verifiers.filter_map(Verifier::status)).collect()
+            },
             sessions_by: sums.sessions_by,
             ended: sums.ended,
         }

@@ -29,12 +29,12 @@ CONFIG = {
 DEADLINE_S = 20
 
 
-def token(user="ann", **claims):
+def token(user="ann", secret=SECRET, **claims):
     def part(value):
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=")
 
     signed = part({"alg": "HS256", "typ": "JWT"}) + b"." + part({"sub": user, **claims})
-    mac = hmac.new(SECRET.encode(), signed, hashlib.sha256).digest()
+    mac = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
     return (signed + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
 
 

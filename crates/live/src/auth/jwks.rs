@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use steadfast_flow::{Env, Gate};
 
+use super::config::{TOKEN, TokenConfig};
 use super::{TokenError, TokenKey};
-use crate::config::{LiveConfigError, TokenConfig};
+use crate::config::LiveConfigError;
 use crate::http_client::{HttpClient, exchange, http_client};
 use crate::proxy::ProxyStatus;
 
@@ -47,20 +48,20 @@ const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Keys of a set that are kept.
 pub(super) const KEYS_MAX: usize = 256;
 
-/// The place of the keys that a configuration names; `None` when it names none.
+/// Where the keys are that a configuration names, which stands at `place`; `None` when it names none.
 ///
 /// # Errors
 /// Not a URL, or one that tokens are to fill in.
-pub(crate) fn jwks_endpoint(config: &TokenConfig) -> Result<Option<Uri>, LiveConfigError> {
+pub(crate) fn jwks_endpoint(config: &TokenConfig, place: &str) -> Result<Option<Uri>, LiveConfigError> {
     let endpoint = config.jwks_public_endpoint.as_str();
     if endpoint.is_empty() {
         return Ok(None);
     }
-    let wrong = |why: &str| LiveConfigError(format!("client.token.jwks_public_endpoint: {endpoint:?}: {why}"));
+    let wrong = |why: &str| LiveConfigError(format!("{place}.jwks_public_endpoint: {endpoint:?}: {why}"));
     if let Some(begin) = endpoint.find("{{") {
         let end = endpoint[begin..].find("}}").map_or(endpoint.len(), |end| begin + end + 2);
         return Err(wrong(&format!(
-            "{} is not filled in from issuer_regex or audience_regex, which are not supported: give the URL of one set of keys, and its issuer in client.token.issuer",
+            "{} is not filled in from issuer_regex or audience_regex, which are not supported: give the URL of one set of keys, and its issuer in {place}.issuer",
             &endpoint[begin..end]
         )));
     }
@@ -107,6 +108,8 @@ impl Known {
 
 /// See the module.
 pub(super) struct Jwks {
+    /// In the configuration.
+    place: &'static str,
     endpoint: Uri,
     client: HttpClient,
     env: Env,
@@ -122,10 +125,11 @@ impl Jwks {
     ///
     /// # Errors
     /// No certificates of authorities, or a URL that is none.
-    pub(super) fn new(endpoint: Uri, waiting: usize, env: Env) -> Result<Self, LiveConfigError> {
+    pub(super) fn new(place: &'static str, endpoint: Uri, waiting: usize, env: Env) -> Result<Self, LiveConfigError> {
         let client = http_client(&endpoint, 1)
-            .map_err(|e| LiveConfigError(format!("client.token.jwks_public_endpoint: {endpoint}: {e}")))?;
+            .map_err(|e| LiveConfigError(format!("{place}.jwks_public_endpoint: {endpoint}: {e}")))?;
         Ok(Self {
+            place,
             endpoint,
             client,
             turn: Gate::new("live_token_keys", 1, waiting, env.clone()),
@@ -165,7 +169,7 @@ impl Jwks {
                 return Ok(key);
             }
             match known.last {
-                Some(Fetch { began, succeeded: Some(true) }) if began >= came => return Err(unknown(kid)),
+                Some(Fetch { began, succeeded: Some(true) }) if began >= came => return Err(self.unknown(kid)),
                 Some(Fetch { succeeded: Some(_), .. }) if !known.pause_is_over(now) => {
                     return Err(TokenError::KeyUnavailable);
                 }
@@ -174,7 +178,7 @@ impl Jwks {
         }
         self.fetch().await?;
         let known = self.known.lock();
-        known.key(kid, now).map(|(key, _)| key).ok_or_else(|| unknown(kid))
+        known.key(kid, now).map(|(key, _)| key).ok_or_else(|| self.unknown(kid))
     }
 
     /// Fetches while the keys that are known are used.
@@ -219,7 +223,7 @@ impl Jwks {
         if answer.status().is_redirection() {
             let place = answer.headers().get(header::LOCATION).map(|place| String::from_utf8_lossy(place.as_bytes()));
             let place = place.unwrap_or_default();
-            return Err(format!("it redirects to {place:?}: set client.token.jwks_public_endpoint to that"));
+            return Err(format!("it redirects to {place:?}: set {}.jwks_public_endpoint to that", self.place));
         }
         if answer.status() != StatusCode::OK {
             return Err(format!("it answered with the status {}", answer.status().as_u16()));
@@ -227,25 +231,24 @@ impl Jwks {
         keys_of(answer.body())
     }
 
+    fn unknown(&self, kid: &str) -> TokenError {
+        let shown: String = kid.chars().take(64).collect();
+        let place = self.place;
+        TokenError::Invalid(format!("there is no key {shown:?} at {place}.jwks_public_endpoint that can verify tokens"))
+    }
+
     /// How fetching goes.
     pub(super) fn status(&self) -> ProxyStatus {
         let gate = self.turn.status();
         ProxyStatus {
             event: "jwks",
-            proxy: "default".to_owned(),
+            proxy: if self.place == TOKEN { "default" } else { "subscription_token" }.to_owned(),
             requests: self.fetches.load(Relaxed),
             failures: self.failures.load(Relaxed),
             in_flight: gate.used,
             refused: gate.refused,
         }
     }
-}
-
-fn unknown(kid: &str) -> TokenError {
-    let shown: String = kid.chars().take(64).collect();
-    TokenError::Invalid(format!(
-        "there is no key {shown:?} at client.token.jwks_public_endpoint that can verify tokens"
-    ))
 }
 
 /// The keys of a set that can verify tokens, by their names.

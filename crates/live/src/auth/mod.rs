@@ -2,6 +2,7 @@
 //!
 //! Their keys stand in the configuration, or `jwks` fetches them.
 
+pub(crate) mod config;
 mod jwks;
 #[cfg(test)]
 mod tests;
@@ -14,13 +15,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use steadfast_flow::Env;
 
-use crate::config::{LiveConfigError, TokenConfig};
+use crate::config::LiveConfigError;
 use crate::options::SubscribeOptions;
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::ProxyStatus;
 
-use self::jwks::Jwks;
-pub(crate) use self::jwks::jwks_endpoint;
+use self::config::TokenConfig;
+use self::jwks::{Jwks, jwks_endpoint};
 
 /// A connection token's claims.
 #[derive(Debug, Deserialize)]
@@ -107,11 +108,11 @@ impl std::fmt::Debug for Verifier {
 }
 
 impl Verifier {
-    /// With these keys. So many tokens may wait for keys that are fetched.
+    /// With the keys at this place in the configuration. So many tokens may wait for keys that are fetched.
     ///
     /// # Errors
     /// A key that cannot be read, or an endpoint that is none.
-    pub fn new(config: &TokenConfig, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
+    pub fn new(place: &'static str, config: &TokenConfig, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
         let mut keys = Vec::new();
         let mut add = |algorithms: &[Algorithm], key| {
             keys.push(Arc::new(TokenKey { algorithms: algorithms.to_vec(), key }));
@@ -122,20 +123,20 @@ impl Verifier {
         }
         if !config.rsa_public_key.is_empty() {
             let key = DecodingKey::from_rsa_pem(config.rsa_public_key.as_bytes())
-                .map_err(|e| LiveConfigError(format!("client.token.rsa_public_key: not a key in PEM: {e}")))?;
+                .map_err(|e| LiveConfigError(format!("{place}.rsa_public_key: not a key in PEM: {e}")))?;
             add(&[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512], key);
         }
         if !config.ecdsa_public_key.is_empty() {
             let key = DecodingKey::from_ec_pem(config.ecdsa_public_key.as_bytes())
-                .map_err(|e| LiveConfigError(format!("client.token.ecdsa_public_key: not a key in PEM: {e}")))?;
+                .map_err(|e| LiveConfigError(format!("{place}.ecdsa_public_key: not a key in PEM: {e}")))?;
             add(&[Algorithm::ES256, Algorithm::ES384], key);
         }
-        let jwks = match jwks_endpoint(config)? {
-            Some(endpoint) => Some(Arc::new(Jwks::new(endpoint, waiting, env.clone())?)),
+        let jwks = match jwks_endpoint(config, place)? {
+            Some(endpoint) => Some(Arc::new(Jwks::new(place, endpoint, waiting, env.clone())?)),
             None => None,
         };
         if jwks.is_some() && !keys.is_empty() {
-            tracing::warn!("client.token.jwks_public_endpoint is set: the other keys in client.token are not used");
+            tracing::warn!("{place}.jwks_public_endpoint is set: the other keys in {place} are not used");
             keys.clear();
         }
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());

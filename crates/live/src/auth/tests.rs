@@ -8,6 +8,7 @@ use jsonwebtoken::{EncodingKey, Header, encode};
 use steadfast_flow::{BoxFuture, Runtime, TokioRuntime};
 use tokio::sync::{Semaphore, mpsc};
 
+use super::config::TOKEN;
 use super::jwks::{KEYS_MAX, PAUSE, PAUSE_FAILED, REFRESH, TTL, keys_of};
 use super::*;
 use crate::proxy::tests::{Heard, back_end};
@@ -95,7 +96,7 @@ async fn verifier(
     let answers: Vec<&'static str> = answers.into_iter().map(|answer| &*answer.leak()).collect();
     let (url, hears, permits) = back_end(&clock.env(), answers.leak()).await;
     let config = TokenConfig { jwks_public_endpoint: url, ..TokenConfig::default() };
-    (Arc::new(Verifier::new(&config, waiting, &clock.env()).expect("valid")), hears, permits)
+    (Arc::new(Verifier::new(TOKEN, &config, waiting, &clock.env()).expect("valid")), hears, permits)
 }
 
 async fn user(verifier: &Verifier, token: &str) -> Result<String, TokenError> {
@@ -227,7 +228,7 @@ fn keys_count_for_what_they_are_made_for() {
     // What the token says does not count: here it names a public key and claims that it is a secret.
     let config = TokenConfig { hmac_secret_key: "s".into(), ..TokenConfig::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let verifier = Verifier::new(&config, 0, &runtime.block_on(async { Env::tokio() })).expect("valid");
+    let verifier = Verifier::new(TOKEN, &config, 0, &runtime.block_on(async { Env::tokio() })).expect("valid");
     let secret = EncodingKey::from_secret(RSA.as_bytes());
     let forged = encode(&Header::default(), &serde_json::json!({"sub": "ann"}), &secret).expect("signed");
     let refused = verifier.verify::<ConnectClaims>(&forged, &found["rsa"]).map(|claims| claims.sub);

@@ -93,8 +93,9 @@ impl Node {
                 codes::PERMISSION_DENIED
             })
         };
-        let key = self.verifier.key_of(token).await.map_err(refused)?;
-        let claims = self.verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
+        let verifier = self.subscription_verifier.as_ref().unwrap_or(&self.verifier);
+        let key = verifier.key_of(token).await.map_err(refused)?;
+        let claims = verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
         if claims.channel != channel || claims.sub != caller.who.user {
             return Err(codes::PERMISSION_DENIED.into());
         }

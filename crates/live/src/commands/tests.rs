@@ -18,13 +18,20 @@ use crate::protocol::message::{ConnectRequest, SubscribeRequest};
 
 /// Two may be worked on at a time, and one may wait.
 async fn node() -> Arc<Node> {
+    node_of(r#"{"insecure": true, "token": {"hmac_secret_key": "s"}}"#).await
+}
+
+/// One with these options of clients.
+async fn node_of(client: &str) -> Arc<Node> {
     let env = Env::tokio();
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &env, &format).await.expect("formats");
     let opened = Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await;
-    let config = r#"{"client": {"insecure": true, "token": {"hmac_secret_key": "s"}},
-        "channel": {"without_namespace": {"history_size": 5, "history_ttl": "60s", "force_recovery": true}}}"#;
+    let config = format!(
+        r#"{{"client": {client},
+        "channel": {{"without_namespace": {{"history_size": 5, "history_ttl": "60s", "force_recovery": true}}}}}}"#
+    );
     let limits = Limits {
         connects: 2,
         subscribes: 2,
@@ -34,7 +41,7 @@ async fn node() -> Arc<Node> {
         publish_rate: 0,
         proxy_requests: 1,
     };
-    let config = serde_json::from_str(config).expect("valid");
+    let config = serde_json::from_str(&config).expect("valid");
     Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
 }
 
@@ -154,4 +161,33 @@ async fn subscribes_above_their_bound_are_told_to_come_again() {
     drop(held);
     assert_eq!(code(waits.await), 0);
     assert!(empty(&node.subscribes.status()));
+}
+
+#[tokio::test]
+async fn tokens_of_subscriptions_have_their_own_keys_where_it_is_said() {
+    let signed = |key: &[u8], audience: &str| {
+        let claims = serde_json::json!({"sub": "ann", "channel": "c", "aud": audience});
+        encode(&Header::default(), &claims, &EncodingKey::from_secret(key)).expect("signed")
+    };
+    let own = r#""hmac_secret_key": "own", "audience": "subscriptions""#;
+    for enabled in [true, false] {
+        let client = format!(
+            r#"{{"token": {{"hmac_secret_key": "s"}}, "subscription_token": {{"enabled": {enabled}, {own}}}}}"#
+        );
+        let node = node_of(&client).await;
+        let comes = async |token: String| {
+            code(subscribe(&node, SubscribeRequest { token, ..SubscribeRequest::default() }).await)
+        };
+        let (granted, denied) = if enabled { (0, 103) } else { (103, 0) };
+        assert_eq!(comes(signed(b"own", "subscriptions")).await, granted);
+        assert_eq!(comes(signed(b"own", "other")).await, 103);
+        assert_eq!(comes(signed(b"s", "")).await, denied);
+        // Who connects shows a token of the other kind, whatever is said of those of subscriptions.
+        assert_eq!(code(connect(&node, &signed(b"s", "")).await), 0);
+        assert_eq!(code(connect(&node, &signed(b"own", "subscriptions")).await), -3500);
+    }
+    // Enabled without keys: as in Centrifugo, those of connections do not count.
+    let node = node_of(r#"{"token": {"hmac_secret_key": "s"}, "subscription_token": {"enabled": true}}"#).await;
+    let request = SubscribeRequest { token: signed(b"s", ""), ..SubscribeRequest::default() };
+    assert_eq!(code(subscribe(&node, request).await), 103);
 }
