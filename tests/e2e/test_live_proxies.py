@@ -20,7 +20,7 @@ from test_live_transports import Stream
 class BackEnd:
     """An HTTP server that answers as a test says, by path, and remembers what it was asked."""
 
-    def __init__(self, certificate=None):
+    def __init__(self, certificate=None, clients_of=None):
         self.answers, self.asked, self.connections, self.lock = {}, [], set(), threading.Lock()
         back_end = self
 
@@ -55,6 +55,9 @@ class BackEnd:
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
+            if clients_of:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(clients_of)
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 

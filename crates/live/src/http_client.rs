@@ -8,12 +8,13 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::crypto::ring::default_provider;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
 /// For how long a connection is kept that nothing is asked on.
 const IDLE: Duration = Duration::from_secs(60);
@@ -21,23 +22,45 @@ const IDLE: Duration = Duration::from_secs(60);
 /// A client of the servers behind one URL. It sends a request again only when nothing of it had left, on a connection that the server closed.
 pub type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
+/// Why nobody can be trusted.
+pub(crate) const NO_AUTHORITIES: &str = "no certificates of authorities ({e}): set SSL_CERT_FILE to a bundle of them";
+
+/// How a server is met over TLS.
+pub(crate) struct ClientTls {
+    /// Whom to trust, and what to show.
+    pub(crate) config: ClientConfig,
+    /// Who the server is to be, if not the URL's host.
+    pub(crate) server_name: Option<ServerName<'static>>,
+}
+
+/// Begins to say how a server is met over TLS.
+pub(crate) fn tls_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+    ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())
+}
+
 /// A client for this URL that keeps so many connections. Over `https` to servers that the system's
 /// certificates vouch for, or those in `SSL_CERT_FILE`.
 ///
 /// # Errors
 /// What is wrong with the URL or with the certificates, for people.
 pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, String> {
-    let builder = HttpsConnectorBuilder::new();
-    let builder = match url.scheme_str() {
-        Some("https") => builder
-            .with_provider_and_native_roots(default_provider())
-            .map_err(|e| format!("no certificates of authorities ({e}): set SSL_CERT_FILE to a bundle of them"))?,
-        Some("http") => {
-            // They vouch for nobody: nothing is asked over TLS.
-            let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-                .with_safe_default_protocol_versions()
-                .map_err(|e| e.to_string())?;
-            builder.with_tls_config(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+    http_client_over(url, idle_max, None)
+}
+
+/// The same, over `https` as it is said.
+pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<ClientTls>) -> Result<HttpClient, String> {
+    let (config, server_name) = match (url.scheme_str(), tls) {
+        (Some("https"), Some(tls)) => (tls.config, tls.server_name),
+        (Some("https"), None) => {
+            let trusting = tls_builder()?.with_native_roots();
+            let trusting = trusting.map_err(|e| NO_AUTHORITIES.replace("{e}", &e.to_string()))?;
+            (trusting.with_no_client_auth(), None)
+        }
+        // They vouch for nobody: nothing is asked over TLS.
+        (Some("http"), _) => {
+            (tls_builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth(), None)
         }
         _ => return Err("give a URL that begins with http:// or https://".to_owned()),
     };
@@ -47,7 +70,11 @@ pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, Strin
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.enforce_http(false);
-    let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    if let Some(name) = server_name {
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let connector = builder.enable_http1().wrap_connector(connector);
     Ok(Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
+use super::tls::ProxyTlsConfig;
 use crate::config::{GoDuration, LiveConfig, LiveConfigError};
 
 /// The name of the proxy of an event that has no other name.
@@ -70,6 +71,8 @@ impl Default for ProxyConfig {
 pub struct ProxyHttpConfig {
     /// Headers that each request has, unless one of the client's takes their place.
     pub static_headers: BTreeMap<String, String>,
+    /// Of an endpoint over `https://`.
+    pub tls: ProxyTlsConfig,
     /// What a client is told when the answer has such a status.
     pub status_to_code_transforms: Vec<StatusTransform>,
 }
@@ -325,6 +328,9 @@ impl ProxyConfig {
         if self.timeout.0.is_zero() {
             return Err("timeout: it is 0".into());
         }
+        if self.http.tls.client()?.is_some() && !self.endpoint.starts_with("https://") {
+            return Err("http.tls is enabled, and the endpoint does not begin with https://".into());
+        }
         self.static_headers()?;
         names(&self.http_headers, "http_headers")?;
         names(&self.emulated_headers, "emulated_headers")?;
@@ -417,7 +423,17 @@ mod tests {
             (connect(r#""endpoint": "http://b", "grpc_metadata": []"#), "grpc_metadata"),
             (connect(r#""endpoint": "http://b", "timeout": "0s""#), "timeout"),
             (connect(r#""endpoint": "http://b", "http_headers": ["Content-Length"]"#), "Content-Length"),
-            (connect(r#""endpoint": "http://b", "http": {"tls": {}}"#), "tls"),
+            (connect(r#""endpoint": "https://b", "http": {"tls": {"client_ca_pem": "x"}}"#), "client_ca_pem"),
+            (
+                connect(
+                    r#""endpoint": "https://b", "http": {"tls": {"enabled": true, "key_pem": "x", "server_ca_pem": "gone.pem"}}"#,
+                ),
+                "gone.pem",
+            ),
+            (
+                connect(r#""endpoint": "http://b", "http": {"tls": {"enabled": true, "insecure_skip_verify": true}}"#),
+                "https://",
+            ),
             (
                 connect(r#""endpoint": "http://b", "http": {"status_to_code_transforms": [{"status_code": 404}]}"#),
                 "to_error",

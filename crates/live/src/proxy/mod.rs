@@ -5,6 +5,7 @@
 
 pub(crate) mod config;
 mod messages;
+mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 use steadfast_flow::{Env, Gate};
 
 use crate::config::{LiveConfig, LiveConfigError};
-use crate::http_client::{HttpClient, exchange, http_client};
+use crate::http_client::{HttpClient, exchange, http_client_over};
 use crate::partition::Who;
 use crate::protocol::codes::{ClientError, Disconnected};
 
@@ -99,6 +100,14 @@ impl Proxies {
             let fail = |e: String| LiveConfigError(format!("the {} proxy {name:?}: {e}", event.name()));
             let wrong = |e: String| fail(format!("endpoint: {:?}: {e}", proxy.endpoint));
             let endpoint: Uri = proxy.endpoint.parse().map_err(|_| wrong("not a URL".to_owned()))?;
+            if proxy.http.tls.enabled && proxy.http.tls.insecure_skip_verify {
+                let (event, endpoint) = (event.name(), &proxy.endpoint);
+                tracing::warn!(
+                    event,
+                    endpoint,
+                    "http.tls.insecure_skip_verify: who answers for this back end is not verified"
+                );
+            }
             all.http_headers.extend(proxy.http_headers.iter().map(|name| name.to_ascii_lowercase()));
             all.emulated_headers.extend(proxy.emulated_headers.iter().map(|name| name.to_ascii_lowercase()));
             let made = Proxy {
@@ -107,7 +116,7 @@ impl Proxies {
                 static_headers: proxy.static_headers().map_err(fail)?,
                 http_headers: names(&proxy.http_headers, "http_headers").map_err(fail)?,
                 emulated_headers: names(&proxy.emulated_headers, "emulated_headers").map_err(fail)?,
-                client: http_client(&endpoint, limit).map_err(wrong)?,
+                client: http_client_over(&endpoint, limit, proxy.http.tls.client().map_err(fail)?).map_err(wrong)?,
                 endpoint,
                 gate: Gate::new("live_proxy", limit, waiting, env.clone()),
                 env: env.clone(),

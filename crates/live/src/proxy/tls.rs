@@ -1,0 +1,232 @@
+//! How a back end over `https://` is met: Centrifugo v6's `http.tls` of proxies.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper_rustls::ConfigBuilderExt;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use serde::{Deserialize, Serialize};
+
+use crate::http_client::{ClientTls, NO_AUTHORITIES, tls_builder};
+
+/// The longest file with PEM in it: a bundle of all authorities there are has a fifth of that.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// See the module. What is PEM may be given as it is, in Base64, or as the name of a file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxyTlsConfig {
+    /// Whether the rest counts.
+    pub enabled: bool,
+    /// The server's own certificate, which the back end may ask for,
+    pub cert_pem: String,
+    /// and its key.
+    pub key_pem: String,
+    /// Authorities that vouch for the back end, instead of those of the operating system.
+    pub server_ca_pem: String,
+    /// The back end may be anybody. For trials.
+    pub insecure_skip_verify: bool,
+    /// Whose certificate the back end is to show, if not that of the endpoint's host.
+    pub server_name: String,
+}
+
+impl ProxyTlsConfig {
+    /// What it comes to; `None` when it is not enabled.
+    pub(super) fn client(&self) -> Result<Option<ClientTls>, String> {
+        if !self.enabled {
+            return Ok(None);
+        }
+        let builder = tls_builder()?;
+        let builder = if self.insecure_skip_verify {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody))
+        } else if self.server_ca_pem.is_empty() {
+            builder
+                .with_native_roots()
+                .map_err(|e| format!("http.tls: {}", NO_AUTHORITIES.replace("{e}", &e.to_string())))?
+        } else {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates("server_ca_pem", &self.server_ca_pem)? {
+                roots
+                    .add(authority)
+                    .map_err(|e| format!("http.tls.server_ca_pem: not a certificate of an authority: {e}"))?;
+            }
+            builder.with_root_certificates(roots)
+        };
+        let config = match (self.cert_pem.is_empty(), self.key_pem.is_empty()) {
+            (true, true) => builder.with_no_client_auth(),
+            (false, false) => {
+                let chain = certificates("cert_pem", &self.cert_pem)?;
+                let key = PrivateKeyDer::from_pem_slice(&pem_of("key_pem", &self.key_pem)?)
+                    .map_err(|e| format!("http.tls.key_pem: no unencrypted private key in PEM: {e}"))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|e| format!("http.tls: cert_pem and key_pem cannot be used together: {e}"))?
+            }
+            _ => return Err("http.tls: cert_pem and key_pem go together, and one of them is not set".to_owned()),
+        };
+        let name = Some(&self.server_name).filter(|name| !name.is_empty());
+        let server_name = name
+            .map(|name| ServerName::try_from(name.clone()))
+            .transpose()
+            .map_err(|_| format!("http.tls.server_name: {:?} is not the name of a server", self.server_name))?;
+        Ok(Some(ClientTls { config, server_name }))
+    }
+}
+
+fn certificates(option: &str, value: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem_of(option, value)?)
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("http.tls.{option}: not PEM: {e}"))?;
+    if found.is_empty() {
+        return Err(format!("http.tls.{option}: it holds no certificate (\"-----BEGIN CERTIFICATE-----\")"));
+    }
+    Ok(found)
+}
+
+/// PEM, in whichever of the three ways it is given.
+fn pem_of(option: &str, value: &str) -> Result<Vec<u8>, String> {
+    let is_pem = |bytes: &[u8]| bytes.windows(11).any(|place| place == b"-----BEGIN ");
+    if is_pem(value.as_bytes()) {
+        return Ok(value.as_bytes().to_vec());
+    }
+    let joined: String = value.split_whitespace().collect();
+    if let Some(decoded) = STANDARD.decode(joined).ok().filter(|decoded| is_pem(decoded)) {
+        return Ok(decoded);
+    }
+    // What is no name of a file may be a secret that somebody spoiled.
+    let shown = if value.len() > 255 || value.contains('\n') { "it".to_owned() } else { format!("{value:?}") };
+    let mut text = Vec::new();
+    File::open(value).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut text)).map_err(|e| {
+        format!("http.tls.{option}: {shown} is neither PEM, nor that in Base64, nor a file that can be read: {e}")
+    })?;
+    if text.len() as u64 > PEM_BYTES_MAX || !is_pem(&text) {
+        return Err(format!("http.tls.{option}: the file {shown} holds no PEM, or more than {PEM_BYTES_MAX} bytes"));
+    }
+    Ok(text)
+}
+
+/// Takes any certificate. Nor does it look at who signed the handshake: with a certificate of anybody's that would say nothing.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made for these tests, used by nobody.
+    const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
+MIIBbDCCARKgAwIBAgIUet4iRQ7pIpYbpzhwc28TSfpprtgwCgYIKoZIzj0EAwIw
+DDEKMAgGA1UEAwwBdDAgFw0yNjExMjIyMTQ4MzFaGA8yMTI2MTAyOTIxNDgzMVow
+DDEKMAgGA1UEAwwBdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABEGLUwCKvX1E
+eyvuWv+PfNuM6/9QMPR4/+CQN4QMuW524p0CSZem7ZRd1JOjCoZ4TCi+EHdeGZQi
+g/14ZkScItGjUDBOMB0GA1UdDgQWBBSbtAuiolZYgd1COikYNMlLrC1VDjAfBgNV
+HSMEGDAWgBSbtAuiolZYgd1COikYNMlLrC1VDjAMBgNVHRMBAf8EAjAAMAoGCCqG
+SM49BAMCA0gAMEUCIQDrrWxuZmAjS1iSwCJQH4slTv2MXvI6t6Baw+OB/zmDYwIg
+U/BUOc7vxEBPxnIqRyHP2PXM+44P/sgOxhQyo28/iNE=
+-----END CERTIFICATE-----";
+
+    /// Its key,
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQghlZvcMkTDmo7CFK+
+6U14rth7d9VZXVFtWSqYkHPLa6ShRANCAARBi1MAir19RHsr7lr/j3zbjOv/UDD0
+eP/gkDeEDLluduKdAkmXpu2UXdSTowqGeEwovhB3XhmUIoP9eGZEnCLR
+-----END PRIVATE KEY-----";
+
+    /// and another one.
+    const OTHER_KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQglSaqW6oPTkGX0kkb
+LywUcJdtomKe89V5VWcOOyR8pdChRANCAASB6as3nvmZ+8zQHKW8iySsS/SNyMB4
+oMQiaZ1buShDbrngpYqsH5wFRiP8fIUnt4JxezCR3nPrJ5q1C52R59QT
+-----END PRIVATE KEY-----";
+
+    fn tls(cert: &str, key: &str, ca: &str) -> ProxyTlsConfig {
+        let (cert_pem, key_pem, server_ca_pem) = (cert.to_owned(), key.to_owned(), ca.to_owned());
+        ProxyTlsConfig { enabled: true, cert_pem, key_pem, server_ca_pem, ..ProxyTlsConfig::default() }
+    }
+
+    fn fails(config: &ProxyTlsConfig) -> String {
+        config.client().err().expect("refused")
+    }
+
+    #[test]
+    fn pem_is_given_as_it_is_in_base64_or_in_a_file() {
+        let folder = std::env::temp_dir().join(format!("steadfast-pem-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let in_file = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("written");
+            path.to_str().expect("text").to_owned()
+        };
+        let (cert, key) = (in_file("cert.pem", CERTIFICATE), in_file("key.pem", KEY));
+        let encoded = STANDARD.encode(CERTIFICATE);
+        let lines = encoded.as_bytes().chunks(60);
+        let folded: String = lines.map(|line| format!("{}\n", String::from_utf8_lossy(line))).collect();
+        for (cert, key) in [(CERTIFICATE, KEY), (&folded, &STANDARD.encode(KEY)), (&cert, &key), (&cert, KEY)] {
+            let found = tls(cert, key, cert).client().expect("valid").expect("enabled");
+            assert!(found.config.client_auth_cert_resolver.has_certs() && found.server_name.is_none());
+        }
+        assert!(fails(&tls("", "", &in_file("empty.pem", ""))).contains("empty.pem\" holds no PEM"));
+        assert!(fails(&tls("", "", &in_file("key.pem", KEY))).contains("holds no certificate"));
+        assert!(fails(&tls("", "", &in_file("long.pem", &" ".repeat(2 << 20)))).contains("1048576"));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(fails(&tls(CERTIFICATE, "", CERTIFICATE)).contains("go together"));
+        assert!(fails(&tls("", KEY, CERTIFICATE)).contains("go together"));
+        assert!(fails(&tls(CERTIFICATE, OTHER_KEY, CERTIFICATE)).contains("cannot be used together"));
+        assert!(fails(&tls(CERTIFICATE, CERTIFICATE, CERTIFICATE)).contains("key_pem: no unencrypted private key"));
+        assert!(fails(&tls("", "", "/no/such/file.pem")).contains("server_ca_pem: \"/no/such/file.pem\" is neither"));
+        let spoilt = "c2VjcmV0".repeat(100);
+        let error = fails(&tls(CERTIFICATE, &spoilt, CERTIFICATE));
+        assert!(error.contains("key_pem: it is neither") && !error.contains("c2Vj"), "{error}");
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(fails(&tls("", "", broken)).contains("server_ca_pem: not a certificate"));
+        let named = ProxyTlsConfig { server_name: "not a name".to_owned(), ..tls("", "", CERTIFICATE) };
+        assert!(fails(&named).contains("server_name"));
+        let off = ProxyTlsConfig { enabled: false, ..tls("x", "", "y") };
+        assert!(off.client().expect("not looked at").is_none());
+    }
+}
