@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::Env;
 
@@ -13,6 +14,8 @@ struct Shared {
     burst: Duration,
     /// Until when what was spent so far lasts at the rate that held then.
     paid_until: Mutex<Duration>,
+    /// There is no bound any more: nobody waits.
+    lifted: Notify,
     env: Env,
 }
 
@@ -26,12 +29,15 @@ impl Pace {
     /// A pace of `bytes_s` (0: no bound) that makes up for idle time up to `burst`.
     pub fn new(bytes_s: u64, burst: Duration, env: Env) -> Self {
         let paid_until = Mutex::new(env.now());
-        Self(Arc::new(Shared { bytes_s: AtomicU64::new(bytes_s), burst, paid_until, env }))
+        Self(Arc::new(Shared { bytes_s: AtomicU64::new(bytes_s), burst, paid_until, lifted: Notify::new(), env }))
     }
 
-    /// Changes the pace, from the next [`Pace::spend`] on; 0 for no bound.
+    /// Changes the pace, from the next [`Pace::spend`] on; 0 for no bound, which ends the waits of now, too.
     pub fn set(&self, bytes_s: u64) {
-        self.0.bytes_s.store(bytes_s, Relaxed);
+        if self.0.bytes_s.swap(bytes_s, Relaxed) != 0 && bytes_s == 0 {
+            *self.0.paid_until.lock() = self.0.env.now();
+            self.0.lifted.notify_waiters();
+        }
     }
 
     /// The pace in bytes a second; 0 for no bound.
@@ -41,9 +47,15 @@ impl Pace {
 
     /// Books `bytes` and waits until their turn has come. Call it before the work. Whoever drops the future has booked all the same.
     pub async fn spend(&self, bytes: u64) {
+        // Listens before it books: a bound that is lifted in between is not missed.
+        let lifted = self.0.lifted.notified();
         let wait = self.book(bytes);
         if !wait.is_zero() {
-            self.0.env.sleep(wait).await;
+            tokio::select! {
+                biased;
+                () = self.0.env.sleep(wait) => {}
+                () = lifted => {}
+            }
         }
     }
 
@@ -123,5 +135,23 @@ mod tests {
         assert!(second.poll().is_none());
         clock.advance(Duration::from_secs(1));
         assert!(second.poll().is_some());
+    }
+
+    #[test]
+    fn whoever_waits_goes_on_when_there_is_no_bound_any_more() {
+        let (pace, _) = pace(1, 0);
+        assert_eq!(pace.book(3600), Duration::ZERO);
+        let mut waiting = Held::new({
+            let pace = pace.clone();
+            async move { pace.spend(1).await }
+        });
+        assert!(waiting.poll().is_none());
+        pace.set(2);
+        assert!(waiting.poll().is_none());
+        pace.set(0);
+        assert!(waiting.poll().is_some());
+        // What was booked at the old pace is not waited for at a new one.
+        pace.set(1);
+        assert_eq!(pace.book(1), Duration::ZERO);
     }
 }

@@ -86,7 +86,7 @@ pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<Cli
 ///
 /// # Errors
 /// Why there is no whole answer, for people.
-pub(crate) async fn exchange(
+pub async fn exchange(
     client: &HttpClient,
     request: Request<Full<Bytes>>,
     bytes_max: usize,
@@ -97,7 +97,7 @@ pub(crate) async fn exchange(
 }
 
 /// An error and what it comes from: of a client's, the first alone says little.
-pub fn with_causes(error: &dyn Error) -> String {
+fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

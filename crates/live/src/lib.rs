@@ -27,7 +27,7 @@ mod websocket;
 
 pub use config::{LiveConfig, LiveConfigError};
 pub use door::{DoorOptions, LiveDoor, Workers};
-pub use http_client::{HttpClient, http_client, with_causes};
+pub use http_client::{HttpClient, exchange, http_client};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
 pub use node::{Limits, Node};
 pub use proxy::ProxyStatus;

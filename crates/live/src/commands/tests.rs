@@ -56,15 +56,7 @@ async fn connect(node: &Node, token: &str) -> Result<(), Refused> {
 }
 
 async fn subscribe(node: &Node, request: SubscribeRequest) -> Result<(), Refused> {
-    let who = Who {
-        client: Uuid::nil(),
-        user: "ann".into(),
-        info: Vec::new(),
-        arrived: arrived(),
-        emulated: None,
-        meta: None,
-    };
-    let caller = Caller { session: SESSION, who: &Arc::new(who) };
+    let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
     node.subscribe_command(caller, 1, SubscribeRequest { channel: "c".into(), ..request }, None, 0).await
 }
 

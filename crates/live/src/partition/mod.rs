@@ -76,6 +76,11 @@ pub enum Asker {
 }
 
 impl Who {
+    #[cfg(test)]
+    pub(crate) fn ann(arrived: Arrived) -> Self {
+        Self { client: Uuid::nil(), user: "ann".into(), info: Vec::new(), arrived, emulated: None, meta: None }
+    }
+
     /// What others are told.
     pub fn client_info(&self, chan_info: &[u8]) -> ClientInfo {
         ClientInfo {

@@ -76,17 +76,15 @@ fn who() -> Who {
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     let emulated = [("x-trust", "claimed"), ("authorization", "emulated")]
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    let arrived = Arrived {
+        encoding: Encoding::Protobuf,
+        transport: Transport::WebSocket,
+        headers: Some(Arc::new(headers.into_iter().collect())),
+    };
     Who {
-        client: Uuid::nil(),
-        user: "ann".into(),
-        info: Vec::new(),
-        arrived: Arrived {
-            encoding: Encoding::Protobuf,
-            transport: Transport::WebSocket,
-            headers: Some(Arc::new(headers.into_iter().collect())),
-        },
         emulated: Some(Arc::new(emulated.into_iter().collect())),
         meta: Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")),
+        ..Who::ann(arrived)
     }
 }
 
@@ -168,6 +166,17 @@ async fn a_request_says_all_and_its_connection_is_kept() {
     }
     let status = proxies.status().remove(0);
     assert_eq!((status.event, status.requests, status.failures, status.in_flight), ("rpc", 9, 3, 0));
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_not_kept() {
+    let env = Env::tokio();
+    let long = format!("{{\"result\": {{\"data\": \"{}\"}}}}", "x".repeat(ANSWER_BYTES_MAX));
+    let answers: &'static [&'static str] = Box::leak(Box::new([&*long.leak()]));
+    let (url, _hears, permits) = back_end(&env, answers).await;
+    permits.add_permits(1);
+    let proxies = proxies(&url, LONG, 1, 0, &env);
+    assert_eq!(call(&proxies, b"").await, Err(Trouble::Failed));
 }
 
 #[tokio::test]

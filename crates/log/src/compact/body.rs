@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use steadfast_disk::BLOCK;
+use steadfast_flow::Pace;
 
 use super::source::Item;
 use super::victim::{Pressure, used_bytes};
@@ -12,7 +13,6 @@ use super::{Compactor, Halt, RESERVE_WAIT};
 use crate::ChunkMove;
 use crate::extents::ExtentInfo;
 use crate::log::Log;
-use steadfast_flow::Pace;
 
 /// Chunks copied before their owners are re-pointed.
 const MOVES_MAX: usize = 64;
@@ -28,7 +28,7 @@ fn frame_bytes(item: &Item) -> u64 {
 
 impl Compactor {
     /// Copies what is live, makes the copies durable, and then has their owners re-pointed.
-    pub(super) async fn empty_body(&mut self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
+    pub(super) async fn empty_body(&self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
         let pool = self.shared().pool.pool;
         let (mut live, mut count) = (0, 0);
         let mut items = self.items(info).await;

@@ -22,7 +22,7 @@ fn room_bytes(item: &Item) -> u64 {
 impl Compactor {
     /// Appends again what is live, and makes it durable.
     pub(super) async fn empty_commit(
-        &mut self,
+        &self,
         info: &ExtentInfo,
         oldest: Lsn,
         pressure: Pressure,
@@ -104,7 +104,7 @@ impl Compactor {
 
     /// Appends records again, with their versions, and waits until they have been applied. What does not fit into the rest of an extent
     /// when there is no other is appended in smaller batches.
-    async fn append(&mut self, items: Vec<Item>) -> Result<(), Halt> {
+    async fn append(&self, items: Vec<Item>) -> Result<(), Halt> {
         let mut batches = VecDeque::from([items]);
         while let Some(mut items) = batches.pop_front() {
             if items.is_empty() {
@@ -124,7 +124,7 @@ impl Compactor {
         Ok(())
     }
 
-    async fn append_batch(&mut self, items: Vec<Item>, room: Reservation) -> Result<(), Halt> {
+    async fn append_batch(&self, items: Vec<Item>, room: Reservation) -> Result<(), Halt> {
         let mut batch = Vec::with_capacity(items.len());
         let mut bytes = 0;
         for item in items {

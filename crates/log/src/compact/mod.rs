@@ -11,6 +11,7 @@ pub(crate) mod source;
 mod victim;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -256,9 +257,10 @@ impl Compactor {
         };
         let oldest = self.oldest(&info);
         self.note(|status| status.extent = Some(info.extent));
-        let outcome = match info.kind {
-            ExtentKind::Commit => self.empty_commit(&info, oldest, pressure).await,
-            _ => self.empty_body(&info, pressure).await,
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.empty(&info, oldest, pressure) => outcome,
+            never = self.lift_pace() => match never {},
         };
         self.note(|status| status.extent = None);
         match outcome {
@@ -298,6 +300,24 @@ impl Compactor {
             }
         }
         done
+    }
+
+    async fn empty(&self, info: &ExtentInfo, oldest: Lsn, pressure: Pressure) -> Result<(), Halt> {
+        match info.kind {
+            ExtentKind::Commit => self.empty_commit(info, oldest, pressure).await,
+            _ => self.empty_body(info, pressure).await,
+        }
+    }
+
+    /// Lifts the pace as soon as space is low, in the middle of an extent, too: writers may be waiting for what it gives.
+    async fn lift_pace(&self) -> Infallible {
+        let shared = self.shared();
+        loop {
+            shared.env.sleep(shared.options.compaction.interval).await;
+            if self.pressure().await > Pressure::Normal {
+                self.pace.set(0);
+            }
+        }
     }
 
     fn sabotaged(&self, how: Sabotage) -> bool {

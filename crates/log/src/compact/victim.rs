@@ -38,7 +38,7 @@ pub(super) fn score(live: u64, used: u64, age: u64) -> u128 {
 }
 
 impl Compactor {
-    pub(super) async fn pressure(&mut self) -> Pressure {
+    pub(super) async fn pressure(&self) -> Pressure {
         let shared = self.shared().clone();
         let mut counts = shared.extents.counts();
         if counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use steadfast_flow::Env;
-use steadfast_live::{HttpClient, http_client, with_causes};
+use steadfast_live::{HttpClient, exchange, http_client};
 
 use super::Result;
 use super::place::S3Spec;
@@ -95,12 +95,11 @@ impl S3 {
             request = request.header("range", format!("bytes={from}-{}", to - 1));
         }
         let request = request.body(Full::new(body.clone())).map_err(io::Error::other)?;
-        let answer = shared.client.request(request).await.map_err(|e| io::Error::other(with_causes(&e)))?;
+        let answer = exchange(&shared.client, request, ANSWER_BYTES_MAX).await.map_err(io::Error::other)?;
         let status = answer.status().as_u16();
         let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (etag, length) = (header("etag"), header("content-length").and_then(|length| length.parse().ok()));
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;
-        Ok(Answer { status, etag, length, body: body.to_bytes() })
+        Ok(Answer { status, etag, length, body: answer.into_body() })
     }
 
     /// Sends a request, again when it fails in passing; the answer, unless it is a refusal.

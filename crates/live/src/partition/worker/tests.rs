@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use super::*;
 use crate::answer::SubscribeAnswer;
@@ -109,14 +108,7 @@ impl Scene {
     }
 
     fn connect(&mut self) {
-        let who = Arc::new(Who {
-            client: Uuid::nil(),
-            user: "ann".into(),
-            info: Vec::new(),
-            arrived: arrived(),
-            emulated: None,
-            meta: None,
-        });
+        let who = Arc::new(Who::ann(arrived()));
         let reply = Box::new(Reply { id: 1, ..Reply::default() });
         self.tell(ToSession::Connected { who, expires_ms: None, reply, subscribed: Vec::new() });
         assert_eq!(self.hears(), r#"{"id":1}"#);
