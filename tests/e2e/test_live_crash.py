@@ -114,6 +114,34 @@ def test_over_kills_every_session_gets_the_same_without_a_gap(live, encoding, re
     assert report["reconnects"] >= sessions * kills
 
 
+def test_every_disk_leaves_beneath_a_channel_and_no_session_notices(make_server, tmp_path):
+    sessions = 200
+    live = live_server(make_server, tmp_path, CONFIG, pool_size="1 GiB", extent_size="8 MiB",
+                       settings={"data.disks": "d0,d1", "store.move_rate": "0 B"})
+    watch = Watch(live, sessions, "json", 200)
+    try:
+        said = watch.until(lambda said: said["ready"] == sessions and said["acknowledged"] > 0, "all sessions")
+        for change in (("add", "d2"), ("drain", "d0"), ("replace", "d1", "d3")):
+            paths = [str(live.data / name) for name in change[1:]]
+            done = live.command("disk", change[0], *paths, "--data", str(live.data))
+            assert done.returncode == 0, done.stdout + done.stderr
+            enough = said["acknowledged"] + 50
+            said = watch.until(lambda said: said["acknowledged"] >= enough, "publications")
+            assert (said["ready"], said["reconnects"]) == (sessions, 0), said
+        live.kill()
+        again(live)
+        watch.until(lambda now: now["ready"] == sessions and now["reconnects"] >= sessions
+                    and now["acknowledged"] > said["acknowledged"], "all sessions again")
+        report = watch.stop()
+    finally:
+        if watch.process.poll() is None:
+            watch.process.kill()
+        watch.close()
+    names = [entry["name"].rsplit("/", 1)[1] for entry in live.status()["store"]["disks"]]
+    assert names == ["d2", "d3"]
+    assert report["delivered_to_each"] >= report["acknowledged"] > 0
+
+
 def test_a_session_that_does_not_read_is_ended_as_slow_and_costs_little(live, request):
     sessions, seconds, rate = (500 if request.config.getoption("--long") else 100), 15, 20
     done = subprocess.run(

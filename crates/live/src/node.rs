@@ -173,14 +173,8 @@ impl Node {
             answered: Mutex::default(),
             version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
         });
-        match node.store.set_channel_sink(node.clone()) {
-            Ok(()) => {}
-            Err(StoreError::Unavailable(why)) => tracing::error!(
-                %why,
-                "channels that keep a history can be used again when the server is started with that disk; all others work"
-            ),
-            Err(e) => return Err(LiveConfigError(e.to_string())),
-        }
+        let sink: Arc<dyn ChannelSink> = node.clone();
+        node.store.set_channel_sink(&sink);
         Ok(node)
     }
 

@@ -237,9 +237,7 @@ impl Plan {
         if !damaging && variant.map_or_else(|| kept.one_in(6), Variant::is_of_snapshots) {
             plan.snapshots = kept.range(2, 8);
         }
-        // They are on the first disk, which cannot leave then.
-        let fitting = !damaging && plan.moves.is_none();
-        if fitting && variant.map_or_else(|| heard.one_in(4), Variant::is_of_channels) {
+        if !damaging && variant.map_or_else(|| heard.one_in(4), Variant::is_of_channels) {
             plan.channels = Some(ChannelPlan::new(&mut heard));
         }
         // Decided last, so that other runs are as they were before there were zones.

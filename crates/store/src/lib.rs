@@ -25,10 +25,11 @@ pub use channels::{ChannelSink, History, HistoryQuery, NewPublication, Position,
 pub use index::{IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
 pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions, StoreSabotage};
-pub use shard::channels::{CHANNEL_BYTES_MAX, ChannelHandle};
+pub use shard::channels::CHANNEL_BYTES_MAX;
 pub use shard::reader::ObjectReader;
 pub use status::{DiskState, DiskStatus, StoreStatus};
 pub use store::Store;
+pub use store::channels::ChannelHandle;
 pub use store::moves::{MoveKind, MoveState, MoveStatus, Unmovable};
 pub use store::snapshots::{Snapshot, SnapshotInfo, SnapshotObject};
 pub use store::writer::ObjectWriter;

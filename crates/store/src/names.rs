@@ -53,6 +53,9 @@ impl Names {
             Ok(Head::Publication { channel, offset, .. }) => {
                 format!("publication {offset} of the channel {:?}", String::from_utf8_lossy(channel))
             }
+            Ok(Head::ChannelEnd { channel }) => {
+                format!("end of the channel {:?} on this disk", String::from_utf8_lossy(channel))
+            }
             Err(_) => "a record that is not understood".to_owned(),
         }
     }

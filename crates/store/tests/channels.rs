@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Pool, put};
+use common::{Pool, done, ended, formatted, named, put};
 use parking_lot::Mutex;
+use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_log::Durability;
 use steadfast_store::{
-    ChannelHandle, ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published, Store,
-    StoreError,
+    ChannelHandle, ChannelSink, History, HistoryQuery, MoveState, NewPublication, Position, Publication, Published,
+    Store, StoreError,
 };
 
 const ALL: HistoryQuery = HistoryQuery { since: None, limit: usize::MAX, reverse: false };
@@ -58,7 +59,7 @@ on_disks! {
             for round in 0..3u64 {
                 for name in ["a", "a\0", "b"] {
                     let channel = store.channel(name).expect("a channel");
-                    let before = channel.position();
+                    let before = channel.position().expect("there");
                     assert_eq!(before.offset, round * 2);
                     for i in 1..=2 {
                         let published = publish(&channel, &format!("{name} {round} {i}")).await;
@@ -73,7 +74,7 @@ on_disks! {
                 store = reopened(&pool, store, round == 1).await;
             }
             let channel = store.channel("b").expect("a channel");
-            assert_eq!(channel.position(), at, "the same epoch");
+            assert_eq!(channel.position().expect("there"), at, "the same epoch");
             let (all, history) = texts(&channel, ALL).await;
             assert_eq!((all.len(), history.complete), (6, true));
             let (last, _) = texts(&channel, HistoryQuery { limit: 2, reverse: true, ..ALL }).await;
@@ -93,13 +94,13 @@ on_disks! {
 #[tokio::test]
 async fn one_who_subscribed_before_the_first_publication_goes_on_after_it() {
     let (pool, store) = Pool::start(true).await;
-    let before = store.channel("c").expect("a channel").position();
+    let before = store.channel("c").expect("a channel").position().expect("there");
     let store = reopened(&pool, store, false).await;
     let channel = store.channel("c").expect("a channel");
     publish(&channel, "first").await;
     let (missed, history) = texts(&channel, since(before)).await;
     assert_eq!((missed, history.complete), (vec!["first".to_owned()], true));
-    assert_ne!(before.epoch, store.channel("d").expect("a channel").position().epoch);
+    assert_ne!(before.epoch, store.channel("d").expect("a channel").position().expect("there").epoch);
 }
 
 #[tokio::test]
@@ -116,14 +117,14 @@ async fn what_is_over_the_size_or_the_time_is_gone_and_said_to_be() {
                 store = reopened(&pool, store, rebuilt).await;
                 channel = store.channel("c").expect("a channel");
             }
-            let at = channel.position();
+            let at = channel.position().expect("there");
             let (kept, _) = texts(&channel, ALL).await;
             assert_eq!((kept.len(), &kept[0][..], &kept[299][..]), (300, "101", "400"));
             assert!(texts(&channel, since(Position { offset: 100, ..at })).await.1.complete);
             let (kept, history) = texts(&channel, since(Position { offset: 99, ..at })).await;
             assert_eq!((kept.len(), history.complete), (300, false), "one is missing");
         }
-        let at = channel.position();
+        let at = channel.position().expect("there");
         channel.publish(NewPublication { history_ttl_ms: 0, ..new("over at once") }).await.expect("published");
         let (kept, history) = texts(&channel, since(at)).await;
         assert_eq!((kept.len(), history.complete, history.position.offset), (0, false, 401));
@@ -140,7 +141,7 @@ async fn a_channel_that_was_cleared_goes_on_from_its_position() {
         channel.clear().await.expect("cleared");
         publish(&channel, "one").await;
         publish(&channel, "two").await;
-        let before = channel.position();
+        let before = channel.position().expect("there");
         channel.clear().await.expect("cleared");
         for reopen in [false, true] {
             if reopen {
@@ -174,7 +175,8 @@ on_disks! {
     async fn everyone_is_told_in_order_and_only_of_what_is_kept(disks) {
         let (_pool, store) = Pool::start_on(disks, false).await;
         let told = Arc::new(Told::default());
-        store.set_channel_sink(told.clone()).expect("the disk is there");
+        let sink: Arc<dyn ChannelSink> = told.clone();
+        store.set_channel_sink(&sink);
         let publishers = (0..8).map(|publisher| {
             let store = store.clone();
             async move {
@@ -205,18 +207,18 @@ async fn a_restart_after_asynchronous_publications_is_another_epoch() {
     let first = channel.publish(NewPublication { durability: Durability::Async, ..new("1") }).await.expect("published");
     assert!(first.durable, "the record that says so is flushed");
     publish(&channel, "2").await;
-    let before = channel.position();
+    let before = channel.position().expect("there");
     drop(channel);
     let store = reopened(&pool, store, false).await;
     let channel = store.channel("c").expect("a channel");
     assert!(!texts(&channel, since(before)).await.1.complete, "later ones may have been lost");
     assert_eq!(texts(&channel, ALL).await.0, ["1", "2"]);
     let now = publish(&channel, "3").await.position;
-    assert_eq!((now.offset, now.epoch), (3, channel.position().epoch));
+    assert_eq!((now.offset, now.epoch), (3, channel.position().expect("there").epoch));
     // Nothing asynchronous since: it stays.
     drop(channel);
     let store = reopened(&pool, store, true).await;
-    assert_eq!(store.channel("c").expect("a channel").position(), now);
+    assert_eq!(store.channel("c").expect("a channel").position().expect("there"), now);
 }
 
 #[tokio::test]
@@ -228,12 +230,12 @@ async fn a_replay_ends_in_the_same_epoch_as_the_index_says() {
             let new = NewPublication { durability: Durability::Async, ..new(text) };
             channel.publish(new).await.expect("published");
         }
-        let before = channel.position();
+        let before = channel.position().expect("there");
         drop(channel);
         // The index knows nothing: what the channel is comes from the records.
         let store = reopened(&pool, store, true).await;
         let channel = store.channel("c").expect("a channel");
-        assert_ne!(channel.position().epoch, before.epoch, "later ones may have been lost");
+        assert_ne!(channel.position().expect("there").epoch, before.epoch, "later ones may have been lost");
         assert!(!texts(&channel, since(before)).await.1.complete);
     }
 }
@@ -249,14 +251,14 @@ async fn compaction_does_not_bring_an_old_epoch_back() {
     pool.options.checkpoint_log_bytes = 1 << 20;
     let store = pool.open().await;
     let channel = store.channel("c").expect("a channel");
-    let now = channel.position();
+    let now = channel.position().expect("there");
     assert_ne!(now.epoch, before.epoch);
     let (other, body) = (store.channel("other").expect("a channel"), "x".repeat(50_000));
     let status = || store.status().log.compaction;
     while status().recycled < 10 || status().records_moved == 0 {
         other.publish(NewPublication { history_size: 10, ..new(&body) }).await.expect("published");
     }
-    assert_eq!(channel.position(), now);
+    assert_eq!(channel.position().expect("there"), now);
     let next = channel.publish(new_async("2")).await.expect("published").position;
     assert_eq!(next, Position { offset: now.offset + 1, ..now });
     assert!(!texts(&channel, since(before)).await.1.complete);
@@ -266,7 +268,7 @@ async fn compaction_does_not_bring_an_old_epoch_back() {
 async fn a_gap_is_never_said_to_be_none() {
     let (pool, store) = Pool::start(true).await;
     let channel = store.channel("c").expect("a channel");
-    let before = channel.position();
+    let before = channel.position().expect("there");
     publish(&channel, "1").await;
     // As after two changes of the configuration.
     channel.publish(NewPublication { history_ttl_ms: 300, ..new("2") }).await.expect("published");
@@ -298,11 +300,11 @@ async fn space_of_publications_that_are_over_comes_back() {
         channel.publish(NewPublication { history_size: 10, ..new(&body) }).await.expect("published");
     }
     assert_eq!(texts(&channel, ALL).await.0.len(), 10);
-    let at = channel.position();
+    let at = channel.position().expect("there");
     drop(channel);
     let store = reopened(&pool, store, true).await;
     let channel = store.channel("c").expect("a channel");
-    assert_eq!(channel.position(), at);
+    assert_eq!(channel.position().expect("there"), at);
     assert_eq!(texts(&channel, ALL).await.0.len(), 10);
 }
 
@@ -313,4 +315,143 @@ async fn a_name_has_a_bound() {
         assert!(matches!(store.channel(&name), Err(StoreError::TooLarge(_))));
     }
     assert!(store.channel(&"x".repeat(255)).is_ok());
+}
+
+/// What a channel is like to who uses it.
+async fn seen(store: &Store, name: &str) -> (Position, Vec<String>) {
+    let channel = store.channel(name).expect("a channel");
+    (channel.position().expect("there"), texts(&channel, ALL).await.0)
+}
+
+#[tokio::test]
+async fn channels_move_with_their_slots_and_come_back() {
+    for lsm in [false, true] {
+        let (mut pool, mut store) = Pool::start_on(1, lsm).await;
+        let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
+        let mut handles = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            let channel = store.channel(name).expect("a channel");
+            for i in 0..n % 7 {
+                let durability = if n % 5 == 0 { Durability::Async } else { Durability::Sync };
+                let new = NewPublication { durability, history_size: 4, ..new(&format!("{n} {i}")) };
+                channel.publish(new).await.expect("published");
+            }
+            if n % 11 == 3 {
+                channel.clear().await.expect("cleared");
+            }
+            handles.push(channel);
+        }
+        let told = Arc::new(Told::default());
+        let sink: Arc<dyn ChannelSink> = told.clone();
+        store.set_channel_sink(&sink);
+        let mut like = Vec::new();
+        for name in &names {
+            like.push(seen(&store, name).await);
+        }
+        for round in 0..3 {
+            // Another disk comes, and the first goes; at last one that had them before comes back into what is left of its index.
+            let (came, index) = (formatted().await, pool.disks.len());
+            store.add_disk(named(&format!("d{index}"), &came)).await.expect("added");
+            assert!(done(&store).await.copied > 10);
+            pool.disks.push(came);
+            for (name, like) in names.iter().zip(&like) {
+                assert_eq!(seen(&store, name).await, *like, "{name}");
+            }
+            let leaves = if round == 1 { format!("d{index}") } else { "d0".to_owned() };
+            store.drain_disk(&leaves).await.expect("drained");
+            done(&store).await;
+            pool.disks.remove(leaves[1..].parse().expect("a number"));
+            // Who had one goes on with it, and everybody is told of it.
+            for ((n, handle), like) in handles.iter().enumerate().zip(&mut like) {
+                assert_eq!(handle.position().expect("there"), like.0, "{n}");
+                let history =
+                    texts(handle, since(Position { offset: like.0.offset.saturating_sub(1), ..like.0 })).await.1;
+                assert!(history.complete || like.0.offset > 0 && like.1.is_empty(), "{n}: {history:?}");
+                let published = handle.publish(new(&format!("{n} round {round}"))).await.expect("published");
+                assert_eq!(published.position, Position { offset: like.0.offset + 1, ..like.0 });
+                like.0 = published.position;
+                like.1.push(format!("{n} round {round}"));
+            }
+            assert_eq!(std::mem::take(&mut *told.0.lock()).len(), names.len());
+            for (name, like) in names.iter().zip(&like) {
+                assert_eq!(seen(&store, name).await, *like, "{name}");
+            }
+            handles.clear();
+            store = reopened(&pool, store, true).await;
+            store.set_channel_sink(&sink);
+            for (n, (name, like)) in names.iter().zip(&mut like).enumerate() {
+                let is = seen(&store, name).await;
+                // Those with asynchronous publications may have lost some, for all that the store knows.
+                like.0.epoch = if n % 5 == 0 { is.0.epoch } else { like.0.epoch };
+                assert_eq!(is, *like, "{name}");
+                handles.push(store.channel(name).expect("a channel"));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_notices_that_channels_move() {
+    let (_pool, store) = Pool::start_on(2, false).await;
+    let told = Arc::new(Told::default());
+    let sink: Arc<dyn ChannelSink> = told.clone();
+    store.set_channel_sink(&sink);
+    let moving = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let mut ends = Vec::new();
+    for n in 0..6 {
+        let (store, moving) = (store.clone(), moving.clone());
+        ends.push(tokio::task::spawn(async move {
+            let channel = store.channel(&format!("c{n}")).expect("a channel");
+            let (mut last, mut told) = (channel.position().expect("there"), Vec::new());
+            while moving.load(std::sync::atomic::Ordering::Relaxed) {
+                let text = format!("{n} {}", told.len());
+                let is = publish(&channel, &text).await.position;
+                assert_eq!(is.offset, last.offset + 1);
+                told.push(text);
+                let (missed, history) = texts(&channel, since(last)).await;
+                assert!(history.complete && missed == told[last.offset as usize..], "{history:?}");
+                last = is;
+            }
+            told
+        }));
+    }
+    let new = [formatted().await, formatted().await];
+    store.add_disk(named("n0", &new[0])).await.expect("added");
+    done(&store).await;
+    store.drain_disk("d0").await.expect("drained");
+    done(&store).await;
+    store.replace_disk("d1", named("n1", &new[1])).await.expect("replaced");
+    done(&store).await;
+    moving.store(false, std::sync::atomic::Ordering::Relaxed);
+    for (n, end) in ends.into_iter().enumerate() {
+        let published = end.await.expect("no panic");
+        assert!(published.len() > 20, "at work");
+        let told = told.0.lock();
+        let told: Vec<_> = told.iter().filter(|told| told.0 == format!("c{n}")).collect();
+        assert!(told.iter().map(|told| told.1).eq(1..=published.len() as u64), "in order, each once");
+        assert!(told.iter().map(|told| &told.2).eq(&published));
+    }
+}
+
+#[tokio::test]
+async fn a_publication_that_cannot_be_read_keeps_its_channel_where_it_is() {
+    let (pool, store) = Pool::start(false).await;
+    for name in ["a", "b"] {
+        publish(&store.channel(name).expect("a channel"), name).await;
+    }
+    let like = seen(&store, "b").await;
+    store.close().await.expect("closed");
+    drop(store);
+    let faults = Faults::new();
+    let disk: Arc<dyn Disk> = Arc::new(Faulty::new(pool.disks[0].clone(), faults.clone()));
+    let (store, _) = pool.open_on(vec![named("d0", &disk)]).await.expect("open");
+    let fault = faults.add(Fault::new(OpKind::Read, Effect::Error(5)).within(0..u64::MAX));
+    store.replace_disk("d0", named("new", &formatted().await)).await.expect("begun");
+    let status = ended(&store).await;
+    assert_eq!((status.state, status.unmovable_total), (MoveState::Failed, 2), "{status:?}");
+    assert!(status.unmovable.iter().any(|what| what.name == "channel b"), "{status:?}");
+    faults.remove(fault);
+    assert!(store.resume_moves().expect("resumed"));
+    done(&store).await;
+    assert_eq!(seen(&store, "b").await, like);
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use common::{BUCKET, Pool, bytes_of, etag, formatted, get, put, put_if};
+use common::{BUCKET, Pool, bytes_of, done, ended, etag, formatted, get, named, put, put_if};
 use parking_lot::Mutex;
 use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_flow::Env;
 use steadfast_store::{
-    BucketSettings, Condition, DiskState, ListQuery, MoveState, MoveStatus, PartChoice, PoolDisk, Store, StoreError,
+    BucketSettings, Condition, DiskState, ListQuery, MoveState, PartChoice, PoolDisk, Store, StoreError,
 };
 
 const EIO: i32 = 5;
@@ -24,24 +24,6 @@ fn all() -> ListQuery {
 
 fn key(n: usize) -> String {
     format!("dir{}/k{n}", n % 3)
-}
-
-fn named(name: &str, disk: &Arc<dyn Disk>) -> PoolDisk {
-    PoolDisk { name: name.into(), disk: Ok(disk.clone()), hint: false }
-}
-
-/// Waits until nothing is being moved.
-async fn ended(store: &Store) -> MoveStatus {
-    let mut moving = store.moving();
-    let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
-    ended.expect("the store is there").clone().expect("something was moved")
-}
-
-async fn done(store: &Store) -> MoveStatus {
-    let status = ended(store).await;
-    assert_eq!((status.state, status.error.as_deref()), (MoveState::Done, None));
-    assert_eq!(status.slots_done, status.slots_total);
-    status
 }
 
 /// What is there, by key.

@@ -234,7 +234,7 @@ impl Node {
             return Ok((0, Arc::new(SubscribeAnswer::new(result))));
         }
         let handle = self.handle(channel)?;
-        let mut position = handle.position();
+        let mut position = handle.position().map_err(|e| refusal(&e))?;
         let recovers = result.recoverable && request.recover;
         let mut asked = Asked {
             since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),

@@ -21,12 +21,7 @@ fn room_bytes(item: &Item) -> u64 {
 
 impl Compactor {
     /// Appends again what is live, and makes it durable.
-    pub(super) async fn empty_commit(
-        &self,
-        info: &ExtentInfo,
-        oldest: Lsn,
-        pressure: Pressure,
-    ) -> Result<(), Halt> {
+    pub(super) async fn empty_commit(&self, info: &ExtentInfo, oldest: Lsn, pressure: Pressure) -> Result<(), Halt> {
         let (live, room) = self.count_live(info, oldest).await?;
         if !self.worth(info, live, used_bytes(info), pressure) {
             return Err(Halt::NotWorth);

@@ -178,9 +178,8 @@ pub(crate) async fn survey(
         told: Notify::new(),
         broken: Mutex::default(),
     });
-    if let Err(error) = store.set_channel_sink(hub.clone()) {
-        return shared.read_may_fail(&error).map(|()| None);
-    }
+    let sink: Arc<dyn ChannelSink> = hub.clone();
+    store.set_channel_sink(&sink);
     for (number, name) in names.iter().enumerate() {
         let Some(history) = read_all(shared, store, name).await? else { return Ok(None) };
         say(shared, env, "survived", number, history.position.offset, || format!("{:?}", history.position));

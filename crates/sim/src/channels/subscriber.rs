@@ -59,7 +59,10 @@ impl Subscriber {
         }
         let begins = match self.position() {
             None => {
-                let position = handle.position();
+                let position = match handle.position() {
+                    Ok(position) => position,
+                    Err(error) => return hub.shared.read_may_fail(&error).map(|()| false),
+                };
                 self.is_at(position);
                 position
             }
@@ -82,7 +85,10 @@ impl Subscriber {
                 }
             }
             hub.outcome()?;
-            let (stands, is) = (handle.position(), self.position());
+            let (stands, is) = match handle.position() {
+                Ok(stands) => (stands, self.position()),
+                Err(error) => return hub.shared.read_may_fail(&error).map(|()| false),
+            };
             if is != Some(stands) || hub.shared.channels.lock().model.stands(self.channel) != stands {
                 let told = hub.shared.channels.lock().model.stands(self.channel);
                 return Err(format!(

@@ -18,6 +18,9 @@
 /// The identity of a bucket: random, never used again.
 pub(crate) type BucketId = u64;
 
+/// What stands for a bucket where it is asked in which slot a channel is.
+pub(crate) const CHANNELS: BucketId = 0;
+
 /// The identity of an upload in parts, or of one writer of chunks.
 pub(crate) type Id = [u8; 16];
 
@@ -154,6 +157,11 @@ pub(crate) fn publications(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut end = channel(name, 2);
     end.extend_from_slice(&[0, 2]);
     (publication(name, 0), end)
+}
+
+/// What stands for a channel as a whole where deletes are remembered: the key of no publication.
+pub(crate) fn channel_end(name: &[u8]) -> Vec<u8> {
+    publication(name, 0)
 }
 
 /// The offset in a publication's key.

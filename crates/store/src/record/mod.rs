@@ -35,6 +35,7 @@ const POOL_LAYOUT: u8 = 10;
 const SNAPSHOT_PUT: u8 = 20;
 const SNAPSHOT_DELETE: u8 = 21;
 const PUBLICATION: u8 = 30;
+const CHANNEL_END: u8 = 31;
 
 /// A decoded head. Borrows from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub(crate) enum Head<'a> {
     SnapshotDelete { id: Id },
     /// Something was published into a channel, or all that was is gone. It belongs to no bucket: zeros in its place.
     Publication { channel: &'a [u8], offset: u64, payload: &'a [u8] },
+    /// A channel is no longer on this disk: all of its publications that are older are gone.
+    ChannelEnd { channel: &'a [u8] },
     /// A piece of a part's body.
     PartChunk { bucket: BucketId, writer: Id, upload: Id, number: u16, key: &'a [u8] },
 }
@@ -100,6 +103,7 @@ impl<'a> Head<'a> {
             PUBLICATION => {
                 Self::Publication { offset: u64::from_be_bytes(dec.array()?), channel: dec.bytes()?, payload: dec.0 }
             }
+            CHANNEL_END => Self::ChannelEnd { channel: dec.bytes()? },
             _ => return Err(Malformed("record: unknown kind")),
         })
     }
@@ -120,6 +124,7 @@ impl<'a> Head<'a> {
             Self::SnapshotPut { payload, .. } => (SNAPSHOT_PUT, 0, &[], payload),
             Self::SnapshotDelete { .. } => (SNAPSHOT_DELETE, 0, &[], &[]),
             Self::Publication { channel, payload, .. } => (PUBLICATION, 0, channel, payload),
+            Self::ChannelEnd { channel } => (CHANNEL_END, 0, channel, &[]),
         };
         let mut out = Vec::with_capacity(52 + key.len() + payload.len());
         out.extend_from_slice(&[FORMAT, kind]);
@@ -134,7 +139,7 @@ impl<'a> Head<'a> {
                 out.extend_from_slice(payload);
                 return out;
             }
-            Self::ObjectPut { .. } | Self::ObjectDelete { .. } => {}
+            Self::ObjectPut { .. } | Self::ObjectDelete { .. } | Self::ChannelEnd { .. } => {}
             Self::UploadCreate { upload, .. } | Self::UploadEnd { upload, .. } => out.extend_from_slice(upload),
             Self::PartPut { upload, number, .. } => {
                 out.extend_from_slice(upload);
@@ -242,6 +247,7 @@ mod tests {
                 Head::SnapshotPut { id: upload, payload },
                 Head::SnapshotDelete { id: upload },
                 Head::Publication { channel: key, offset: bucket, payload },
+                Head::ChannelEnd { channel: key },
             ] {
                 let bytes = head.encode();
                 prop_assert_eq!(Head::decode(&bytes), Ok(head));

@@ -97,6 +97,13 @@ pub(crate) struct Replay {
     pub(crate) records: u64,
 }
 
+impl Replay {
+    /// Whether a delete of the key was met that is newer.
+    pub(crate) fn deleted(&self, key: &[u8], version: Lsn) -> bool {
+        self.marks.get(key).is_some_and(|mark| *mark > version)
+    }
+}
+
 /// What is durable of the index.
 #[derive(Default)]
 pub(crate) struct Persisted {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::layout::{SLOTS, slot_of};
-use crate::record::keys::{BucketId, Id};
+use crate::record::keys::{BucketId, CHANNELS, Id};
 
 /// A set of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +37,18 @@ pub(crate) enum Thing {
     Part { bucket: BucketId, key: Bytes, upload: Id, number: u16 },
     /// An object.
     Object { bucket: BucketId, key: Bytes },
+    /// A channel with its publications.
+    Channel { name: Bytes },
 }
 
 impl Thing {
-    /// The bucket and the key, which say the slot.
+    /// The bucket and the key (of a channel: its name), which say the slot.
     pub(crate) fn place(&self) -> (BucketId, &Bytes) {
         match self {
             Self::Upload { bucket, key, .. } | Self::Part { bucket, key, .. } | Self::Object { bucket, key } => {
                 (*bucket, key)
             }
+            Self::Channel { name } => (CHANNELS, name),
         }
     }
 

@@ -39,19 +39,38 @@ pub(crate) fn thing_of(index_key: &Bytes) -> Option<Thing> {
 }
 
 impl Core {
-    /// The next objects and uploads (not their parts) of slots that are `wanted`, and where to go on. May read from disk: off the threads that
+    /// The next objects, uploads (not their parts) and channels of slots that are `wanted`, and where to go on. May read from disk: off the threads that
     /// serve requests.
     ///
     /// # Errors
     /// [`StoreError::Index`].
     pub(crate) fn scan(&self, from: &[u8], wanted: impl Fn(usize) -> bool) -> Result<Page, StoreError> {
+        let not_understood = || StoreError::Index("a key that is not understood".into());
         let mut things = Vec::new();
-        for (looked, pair) in self.index.range(from, Some(&[keys::PARTS])).enumerate() {
+        let mut looked = 0;
+        if from[0] < keys::PARTS {
+            for pair in self.index.range(from, Some(&[keys::PARTS])) {
+                let (index_key, _) = pair?;
+                if looked == LOOKS_MAX || things.len() == THINGS_MAX {
+                    return Ok(Page { things, next: Some(index_key.to_vec()) });
+                }
+                looked += 1;
+                let thing = thing_of(&index_key).ok_or_else(not_understood)?;
+                if wanted(thing.slot()) {
+                    things.push(thing);
+                }
+            }
+        }
+        let mut from = from.max(&[keys::PUBLICATIONS]).to_vec();
+        while let Some(pair) = self.index.range(&from, Some(&[keys::PUBLICATIONS + 1])).next() {
             let (index_key, _) = pair?;
             if looked == LOOKS_MAX || things.len() == THINGS_MAX {
-                return Ok(Page { things, next: Some(index_key.to_vec()) });
+                return Ok(Page { things, next: Some(from) });
             }
-            let thing = thing_of(&index_key).ok_or_else(|| StoreError::Index("a key that is not understood".into()))?;
+            looked += 1;
+            let (name, _) = keys::parse_publication(&index_key).ok_or_else(not_understood)?;
+            from = keys::publications(&name).1;
+            let thing = Thing::Channel { name: name.into() };
             if wanted(thing.slot()) {
                 things.push(thing);
             }

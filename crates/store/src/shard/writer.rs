@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use parking_lot::Mutex;
 use steadfast_flow::BoxFuture;
-use steadfast_log::{Batch, Durability, Location, LogError, Priority, Record};
+use steadfast_log::{Durability, Location, LogError, Priority, Record};
 
 use crate::layout::slot_of;
 use crate::record::Head;
@@ -33,7 +33,7 @@ const HEAD_BYTES_MAX: usize = 60 << 10;
 const GATHER_BELOW: usize = 1024;
 
 /// Bytes of a batch, for its reservation.
-pub(crate) fn batch_bytes(batch: &Batch) -> u64 {
+pub(crate) fn batch_bytes(batch: &[Record]) -> u64 {
     batch.iter().map(|r| (128 + r.head.len() + r.body_len()) as u64).sum()
 }
 

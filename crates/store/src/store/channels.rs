@@ -1,50 +1,115 @@
-//! Channels over all shards: they are on the first disk of the pool, which can therefore not be taken out while there are any.
+//! Channels over all shards: each is at home where its slot is, and moves with it.
 
 use std::sync::Arc;
 
-use super::Store;
-use super::topology::Topology;
-use crate::StoreError;
-use crate::channels::ChannelSink;
-use crate::record::keys;
-use crate::shard::channels::ChannelHandle;
+use parking_lot::Mutex;
 
-/// The seat of the disk that channels are on.
-const SEAT: usize = 0;
+use super::Store;
+use super::topology::Home;
+use crate::StoreError;
+use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Published};
+use crate::layout::slot_of;
+use crate::record::keys;
+use crate::shard::channels::{CHANNEL_BYTES_MAX, ShardChannel};
 
 impl Store {
     /// A channel. One that was never published into is as good as any other.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] for a name that is empty or too long, [`StoreError::Unavailable`], those of the index.
+    /// [`StoreError::TooLarge`] for a name that is empty or too long, [`StoreError::Unavailable`] when the disk that it is on is missing,
+    /// those of the index.
     pub fn channel(&self, name: &str) -> Result<ChannelHandle, StoreError> {
-        self.topology().members()[SEAT].open()?.channel(name)
+        if name.is_empty() || name.len() > CHANNEL_BYTES_MAX {
+            return Err(StoreError::TooLarge(format!("a channel's name has 1 to {CHANNEL_BYTES_MAX} bytes")));
+        }
+        let slot = slot_of(keys::CHANNELS, name.as_bytes());
+        let here = self.topology().home_of(slot)?.channel(name)?;
+        Ok(ChannelHandle { store: self.clone(), name: name.into(), slot, here: Arc::new(Mutex::new(here)) })
     }
 
     /// Who is told of publications from now on.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] when the disk that channels are on is missing.
-    pub fn set_channel_sink(&self, sink: Arc<dyn ChannelSink>) -> Result<(), StoreError> {
-        self.topology().members()[SEAT].open()?.core.channels.set_sink(sink);
-        Ok(())
+    pub fn set_channel_sink(&self, sink: &Arc<dyn ChannelSink>) {
+        self.topology().open().for_each(|(_, shard)| shard.core.channels.set_sink(sink.clone()));
     }
 }
 
-/// Refuses to take out the disk that channels are on, when there are any or may be soon.
-pub(super) fn none_on(topology: &Topology, seat: usize) -> Result<(), StoreError> {
-    if seat != SEAT {
-        return Ok(());
+/// A channel of a store. While somebody holds one, the channel stays in memory.
+#[derive(Clone)]
+pub struct ChannelHandle {
+    store: Store,
+    name: Arc<str>,
+    slot: usize,
+    /// Where it was found last.
+    here: Arc<Mutex<ShardChannel>>,
+}
+
+impl std::fmt::Debug for ChannelHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ChannelHandle({})", self.name)
     }
-    let member = &topology.members()[SEAT];
-    let core = &member.open()?.core;
-    let any = core.index.range(&[keys::PUBLICATIONS], Some(&[keys::PUBLICATIONS + 1])).next();
-    match any.transpose()? {
-        None if !core.channels.has_sink() => Ok(()),
-        _ => Err(StoreError::Unavailable(format!(
-            "{} holds the pool's channels, which cannot be moved to another disk yet: it can be taken out only while the live door is off \
-             (live.listen is empty) and there are no publications",
-            member.name
-        ))),
+}
+
+impl ChannelHandle {
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The channel at its home.
+    fn at(&self, home: &Home) -> Result<ShardChannel, StoreError> {
+        let mut here = self.here.lock();
+        if !here.is_of(home) {
+            *here = home.channel(&self.name)?;
+        }
+        Ok(here.clone())
+    }
+
+    /// Where it stands: the last publication that can be delivered.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], those of the index.
+    pub fn position(&self) -> Result<Position, StoreError> {
+        let home = self.store.topology().home_of(self.slot)?;
+        Ok(self.at(&home)?.position())
+    }
+
+    /// Publishes, and waits until that is answered.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
+    pub async fn publish(&self, new: NewPublication) -> Result<Published, StoreError> {
+        self.submit(new).await?.await
+    }
+
+    /// Publishes: the publication has its place when this returns, and will be answered by what it returns. Those that are submitted
+    /// later have higher offsets.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
+    pub async fn submit(
+        &self,
+        new: NewPublication,
+    ) -> Result<impl Future<Output = Result<Published, StoreError>> + Send + use<>, StoreError> {
+        let home = self.store.enter_slot(self.slot).await?;
+        // Who moves the slot waits for what was submitted: the answer may come after this has left.
+        home.said(self.at(&home)?.submit(new).await)
+    }
+
+    /// Removes all publications. The position stays: those that come later go on from it.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
+    pub async fn clear(&self) -> Result<(), StoreError> {
+        let home = self.store.enter_slot(self.slot).await?;
+        home.said(self.at(&home)?.clear().await)
+    }
+
+    /// Publications that are kept.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], those of the log: one that cannot be read is never left out.
+    pub async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
+        let home = self.store.topology().home_of(self.slot)?;
+        self.at(&home)?.history(query).await
     }
 }

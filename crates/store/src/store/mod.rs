@@ -4,7 +4,7 @@
 //! the first shard is the one that is believed about them (`buckets.rs`).
 
 mod buckets;
-mod channels;
+pub(crate) mod channels;
 mod gates;
 mod list;
 pub(crate) mod merge;

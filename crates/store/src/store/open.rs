@@ -294,7 +294,7 @@ fn found(given: &[Given], env: &Env) -> Result<Arc<Layout>, StoreError> {
 }
 
 /// The identity of a new pool.
-pub(super) fn new_family(env: &Env) -> Id {
+fn new_family(env: &Env) -> Id {
     let mut family = Id::default();
     family[..8].copy_from_slice(&env.random_u64().to_le_bytes());
     family[8..].copy_from_slice(&env.random_u64().to_le_bytes());

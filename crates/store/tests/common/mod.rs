@@ -12,7 +12,8 @@ use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 use steadfast_log::{FormatOptions, Log};
 use steadfast_store::{
-    Attributes, BucketSettings, Condition, IndexKind, OpenReport, PoolDisk, Store, StoreError, StoreOptions, Written,
+    Attributes, BucketSettings, Condition, IndexKind, MoveState, MoveStatus, OpenReport, PoolDisk, Store, StoreError,
+    StoreOptions, Written,
 };
 
 pub const BUCKET: &str = "b";
@@ -136,6 +137,24 @@ impl Pool {
         store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
         (pool, store)
     }
+}
+
+pub fn named(name: &str, disk: &Arc<dyn Disk>) -> PoolDisk {
+    PoolDisk { name: name.into(), disk: Ok(disk.clone()), hint: false }
+}
+
+/// Waits until nothing is being moved.
+pub async fn ended(store: &Store) -> MoveStatus {
+    let mut moving = store.moving();
+    let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
+    ended.expect("the store is there").clone().expect("something was moved")
+}
+
+pub async fn done(store: &Store) -> MoveStatus {
+    let status = ended(store).await;
+    assert_eq!((status.state, status.error.as_deref()), (MoveState::Done, None));
+    assert_eq!(status.slots_done, status.slots_total);
+    status
 }
 
 pub fn bytes_of(seed: u64, len: usize) -> Vec<u8> {

@@ -31,6 +31,7 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
         Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
         Head::Publication { channel, offset, .. } => (keys::publication(channel, offset), false),
+        Head::ChannelEnd { channel } => (keys::channel_end(channel), true),
         Head::Chunk { .. } | Head::PartChunk { .. } => return true,
     };
     let value = match core.lookup(&key) {

@@ -196,6 +196,8 @@ impl StoreApplier {
                     core.snapshots.write().remove(&id);
                 }
             }
+            // In a replay: of what came before the channel's end, copies may come after it.
+            Head::Publication { channel, .. } if core.was_deleted(&keys::channel_end(channel), r.version) => {}
             Head::Publication { channel, offset, payload } => core.apply_publication(
                 r,
                 channel,
@@ -204,6 +206,16 @@ impl StoreApplier {
                 |key| self.put(r, key, payload, Class::Publication),
                 |key| core.remove(key, Class::Publication, None, r.lsn),
             )?,
+            Head::ChannelEnd { channel } => {
+                self.delete(r, &keys::channel_end(channel).into(), Class::Publication)?;
+                let (from, to) = keys::publications(channel);
+                for pair in core.index.range(&from, Some(&to)) {
+                    let Ok((key, _)) = pair else { return Err(Malformed("index: publications cannot be read")) };
+                    core.remove(&key, Class::Publication, Some(r.version), r.lsn)?;
+                }
+                core.channels.let_go(channel);
+                core.dirty.note(keys::CHANNELS, channel, |name| Thing::Channel { name });
+            }
             Head::Chunk { .. } | Head::PartChunk { .. } => return Err(Malformed("record: a chunk was committed")),
         }
         Ok(())
@@ -223,7 +235,7 @@ impl StoreApplier {
             core.accounts.lock().retract(&was.location, &old.shares);
             core.count(class, -1, old.size);
         } else if let Some(replay) = core.replay.lock().as_ref() {
-            let deleted = replay.marks.get(&key[..]).is_some_and(|mark| *mark > r.version);
+            let deleted = replay.deleted(&key, r.version);
             // Up to the base the index knew of every key: one that it does not have had been deleted.
             if deleted || r.moved && r.version <= replay.base {
                 return Ok(false);
@@ -281,6 +293,11 @@ impl Core {
             }
             Class::Bucket | Class::Part | Class::Layout | Class::Snapshot | Class::Publication => {}
         }
+    }
+
+    /// Whether a delete of the key was met in this replay that is newer.
+    fn was_deleted(&self, key: &[u8], version: Lsn) -> bool {
+        self.replay.lock().as_ref().is_some_and(|replay| replay.deleted(key, version))
     }
 
     /// Removes `key` unless what is there is newer than `version`.

@@ -13,6 +13,7 @@ use super::{LogSlot, StoreApplier};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
+use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::Replay;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, PartChoice, Store, StoreOptions};
 
@@ -247,4 +248,54 @@ async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
     assert!(!there(1), "ended with the upload when it left");
     assert!(applier.record_is_live(&end, first + 2, &at, first), "hides a part that may still be somewhere");
     assert!(!applier.record_is_live(&end, first + 2, &at, first + 3), "nothing is left to hide");
+}
+
+#[tokio::test]
+async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_made_anew() {
+    let (store, applier, _) = start().await;
+    let core = lead(&store).core.clone();
+    let meta = |floor| PublicationMeta {
+        removed: false,
+        is_async: false,
+        epoch: 5,
+        time_ms: Env::tokio().wall_ms(),
+        ttl_ms: 3_600_000,
+        floor,
+    };
+    let publication = |offset, floor| {
+        Bytes::from(Head::Publication { channel: b"c", offset, payload: &meta(floor).encode() }.encode())
+    };
+    let end = Bytes::from(Head::ChannelEnd { channel: b"c" }.encode());
+    let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
+    let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
+    let first = 1_000;
+    let there = |offset| core.lookup(&keys::publication(b"c", offset)).expect("readable").is_some();
+    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0 });
+    applier.apply(&[
+        record(first, first, publication(1, 1)),
+        record(first + 1, first + 1, publication(2, 1)),
+        record(first + 2, first + 2, end.clone()),
+        // Compaction had not come round to it.
+        record(first + 3, first, publication(1, 1)),
+        record(first + 4, first + 4, publication(2, 1)),
+    ]);
+    core.finish_replay().expect("readable");
+    assert!(there(2) && !there(1));
+    assert!(applier.record_is_live(&end, first + 2, &at, first), "hides what may still be somewhere");
+    assert!(!applier.record_is_live(&end, first + 2, &at, first + 3), "nothing is left to hide");
+    // At run time, too; and the channel is looked up anew.
+    let before = core.channel("c").expect("readable");
+    applier.apply(&[record(first + 5, first + 5, end)]);
+    assert!(!there(2));
+    assert_eq!(core.channel("c").expect("readable").state.lock().top, 0);
+    assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
+    // One that comes in the middle of its offsets does not take a step for each before it.
+    let far = 1 << 60;
+    applier.apply(&[
+        record(first + 6, first + 6, publication(far, far)),
+        record(first + 7, first + 7, publication(far + 1, far)),
+        record(first + 8, first + 8, publication(far + 100, far + 90)),
+    ]);
+    assert!(!there(far) && !there(far + 1) && there(far + 100));
+    assert_eq!(core.channel("c").expect("readable").state.lock().first, far + 90);
 }

@@ -7,6 +7,7 @@ mod sweep;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -20,6 +21,7 @@ use crate::record::wire::Malformed;
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::{Core, busy};
+use crate::shard::dirty::Thing;
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
@@ -33,6 +35,9 @@ pub const CHANNEL_BYTES_MAX: usize = 255;
 
 /// Reads from the log at a time for one history.
 const READS: usize = 8;
+
+/// So many publications that are over are looked up one by one.
+const FEW: u64 = 8;
 
 /// Parts of the table, each with a lock of its own.
 const PARTS: usize = 64;
@@ -63,9 +68,9 @@ impl Channels {
         *self.sink.write() = Some(sink);
     }
 
-    /// Whether somebody is told of publications.
-    pub(crate) fn has_sink(&self) -> bool {
-        self.sink.read().is_some()
+    /// Who is told of publications.
+    pub(crate) fn sink(&self) -> Option<Arc<dyn ChannelSink>> {
+        self.sink.read().clone()
     }
 
     /// How many are in memory.
@@ -76,6 +81,14 @@ impl Channels {
     /// Lets go of all: what a replay made of them knows nothing of what may have been lost. Before anybody else has one.
     pub(crate) fn forget(&self) {
         self.parts.iter().for_each(|part| part.lock().clear());
+    }
+
+    /// Lets go of one: who needs it again finds what is in the index.
+    pub(crate) fn let_go(&self, name: &[u8]) {
+        let Ok(name) = std::str::from_utf8(name) else { return };
+        if let Some(channel) = self.part(name).lock().remove(name) {
+            channel.gone.store(true, Ordering::Release);
+        }
     }
 
     /// Lets go of those that nobody uses.
@@ -98,8 +111,7 @@ impl Core {
         if self.options.sabotage == StoreSabotage::OffsetReused {
             state.next = state.next.saturating_sub(1);
         }
-        let state = Mutex::new(state);
-        let channel = Arc::new(Channel { name: name.into(), state });
+        let channel = Arc::new(Channel { name: name.into(), state: Mutex::new(state), gone: AtomicBool::new(false) });
         part.insert(channel.name.clone(), channel.clone());
         Ok(channel)
     }
@@ -117,17 +129,18 @@ impl Core {
             None => top,
         };
         // What was delivered after it and never flushed may be lost, its offsets used again: another epoch.
-        let lost = meta.is_async && value.version <= self.opened_lsn.load(std::sync::atomic::Ordering::Acquire);
+        let lost = meta.is_async && value.version <= self.opened_lsn.load(Ordering::Acquire);
         let first = if meta.removed { top + 1 } else { lowest };
         Ok(Loaded { epoch: meta.epoch.wrapping_add(u32::from(lost)), first, top })
     }
 
-    /// The epoch of a channel of which nothing is known. The same each time, so that one who subscribed before the first publication goes on
-    /// after it; another one once the channel may have been forgotten in between.
+    /// The epoch of a channel of which nothing is known. The same each time and on every disk of the pool, so that one who subscribed before the
+    /// first publication goes on after it; another one once the channel may have been forgotten in between.
     fn fresh_epoch(&self, name: &str) -> u32 {
         let period = self.env.wall_ms() / FORGOTTEN_AFTER_MS;
+        let pool = self.layout.read().as_ref().map_or(self.pool, |layout| layout.family);
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in self.pool.iter().chain(name.as_bytes()).chain(&period.to_le_bytes()) {
+        for byte in pool.iter().chain(name.as_bytes()).chain(&period.to_le_bytes()) {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         (hash ^ hash >> 32) as u32
@@ -151,8 +164,20 @@ impl Core {
         }
         let (held, over) = channel.state.lock().applied(offset, &meta, r.moved);
         // What stands for the removed ones stays.
-        for offset in over.filter(|over| *over != offset) {
-            remove(&keys::publication(name, offset).into())?;
+        let gone = over.start..over.end.min(offset);
+        if gone.end.saturating_sub(gone.start) <= FEW {
+            for offset in gone {
+                remove(&keys::publication(name, offset).into())?;
+            }
+        } else {
+            // Of a channel whose beginning is not on this disk, nearly all of these never were.
+            let (from, to) = (keys::publication(name, gone.start), keys::publication(name, gone.end));
+            for pair in self.index.range(&from, Some(&to)) {
+                remove(&pair.map_err(|_| Malformed("index: unreadable"))?.0)?;
+            }
+        }
+        if !r.moved {
+            self.dirty.note(keys::CHANNELS, name, |name| Thing::Channel { name });
         }
         if let Some(held) = held
             && !r.moved
@@ -170,54 +195,31 @@ impl Core {
     }
 }
 
-/// A channel of a store. While somebody holds one, the channel stays in memory.
+/// A channel of a shard. While somebody holds one, the channel stays in memory.
 #[derive(Clone)]
-pub struct ChannelHandle {
+pub(crate) struct ShardChannel {
     shard: Shard,
     channel: Arc<Channel>,
 }
 
-impl std::fmt::Debug for ChannelHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ChannelHandle({})", self.channel.name)
-    }
-}
-
 impl Shard {
-    /// A channel of this shard; one that was never published into is as good as any other.
-    pub(crate) fn channel(&self, name: &str) -> Result<ChannelHandle, StoreError> {
-        if name.is_empty() || name.len() > CHANNEL_BYTES_MAX {
-            return Err(StoreError::TooLarge(format!("a channel's name has 1 to {CHANNEL_BYTES_MAX} bytes")));
-        }
-        Ok(ChannelHandle { shard: self.clone(), channel: self.core.channel(name)? })
+    /// A channel of this shard.
+    pub(crate) fn channel(&self, name: &str) -> Result<ShardChannel, StoreError> {
+        Ok(ShardChannel { shard: self.clone(), channel: self.core.channel(name)? })
     }
 }
 
-impl ChannelHandle {
-    /// Its name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.channel.name
+impl ShardChannel {
+    /// Whether it is what there is of the channel in this shard.
+    pub(crate) fn is_of(&self, shard: &Shard) -> bool {
+        Arc::ptr_eq(&self.shard.core, &shard.core) && !self.channel.gone.load(Ordering::Acquire)
     }
 
-    /// Where it stands: the last publication that can be delivered.
-    pub fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         self.channel.state.lock().position()
     }
 
-    /// Publishes, and waits until that is answered.
-    ///
-    /// # Errors
-    /// [`StoreError::TooLarge`], [`StoreError::Busy`], those of the log.
-    pub async fn publish(&self, new: NewPublication) -> Result<Published, StoreError> {
-        self.submit(new).await?.await
-    }
-
-    /// Publishes: the publication has its place when this returns, and will be answered by what it returns. Those that are submitted
-    /// later have higher offsets.
-    ///
-    /// # Errors
-    /// [`StoreError::TooLarge`], [`StoreError::Busy`], those of the log.
-    pub async fn submit(
+    pub(crate) async fn submit(
         &self,
         new: NewPublication,
     ) -> Result<impl Future<Output = Result<Published, StoreError>> + Send + use<>, StoreError> {
@@ -245,6 +247,7 @@ impl ChannelHandle {
         let early = core.options.sabotage == StoreSabotage::PublishBeforeFlush;
         let durability = if early || is_async && state.is_async { Durability::Async } else { Durability::Sync };
         let ticket = log.submit(room, batch, durability)?;
+        core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
         state.is_async |= is_async;
         state.next = offset;
         state.next_first = floor;
@@ -258,11 +261,7 @@ impl ChannelHandle {
         })
     }
 
-    /// Removes all publications. The position stays: those that come later go on from it.
-    ///
-    /// # Errors
-    /// [`StoreError::Busy`], those of the log.
-    pub async fn clear(&self) -> Result<(), StoreError> {
+    pub(crate) async fn clear(&self) -> Result<(), StoreError> {
         let (core, log) = (&self.shard.core, self.shard.log());
         let room = core.reserve(log, (256 + self.channel.name.len()) as u64, Priority::Delete).await?;
         let ticket = {
@@ -286,17 +285,14 @@ impl ChannelHandle {
             let batch = vec![Record { head: head.encode().into(), ..Record::default() }];
             debug_assert!(batch_bytes(&batch) <= (256 + self.channel.name.len()) as u64);
             let ticket = log.submit(room, batch, Durability::Sync)?;
+            core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
             state.next_first = state.next + 1;
             ticket
         };
         core.committed(ticket).await.map(drop)
     }
 
-    /// Publications that are kept.
-    ///
-    /// # Errors
-    /// Those of the log: one that cannot be read is never left out.
-    pub async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
+    pub(crate) async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
         let core = &self.shard.core;
         let now_ms = core.env.wall_ms();
         let (position, from, to, complete) = {

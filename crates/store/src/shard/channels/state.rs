@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
@@ -18,6 +19,8 @@ const TAIL_BYTES_MAX: usize = 256 << 10;
 pub(crate) struct Channel {
     pub(crate) name: Arc<str>,
     pub(crate) state: Mutex<State>,
+    /// It was let go of: whoever still has it looks it up again.
+    pub(crate) gone: AtomicBool,
 }
 
 /// What the index says of a channel.

@@ -9,9 +9,9 @@ use super::{MoveKind, MoveState, MoveStatus, Turn};
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
 use crate::shard::{Shard, pool_of};
-use crate::store::open::{new_family, new_seat, refuse};
+use crate::store::open::{new_seat, refuse};
 use crate::store::topology::{Member, Topology};
-use crate::store::{Store, buckets, channels};
+use crate::store::{Store, buckets};
 use crate::{PoolDisk, StoreError};
 
 impl Store {
@@ -58,7 +58,6 @@ impl Store {
             return Err(refuse(format!("{name} is the only disk of the pool: add another first, or replace it")));
         }
         self.all_agree(&topology).map_err(not_now)?;
-        channels::none_on(&topology, seat)?;
         let shards = topology.all()?;
         has_room(&shards, seat, &name)?;
         let layout = topology.layout().ok_or_else(|| refuse("the pool has no layout".to_owned()))?;
@@ -115,9 +114,6 @@ impl Store {
         }
         let old = replaces.map(|old| find(&topology, old)).transpose()?;
         self.all_agree(&topology).map_err(not_now)?;
-        if let Some(seat) = old {
-            channels::none_on(&topology, seat)?;
-        }
         let name = disk.name.clone();
         let new = self.open_new(&topology, disk).await?;
         let joined = self.join_opened(&topology, &name, &new, old).await;
@@ -208,7 +204,8 @@ impl Store {
             None => {
                 let only = &topology.members()[0];
                 let alone = Layout {
-                    family: new_family(&self.0.env),
+                    // The pool goes on being the one that it was: so do the epochs of channels that nothing was published into.
+                    family: only.id,
                     generation: 0,
                     seats: vec![new_seat(only.id, &only.name)],
                     homes: vec![0; SLOTS],
@@ -222,6 +219,9 @@ impl Store {
         let layout = plan_join(layout, seat, old, &capacities);
         if let Some(old) = old {
             has_room_on(&[new], shards[old], name)?;
+        }
+        if let Some(sink) = first.core.channels.sink() {
+            new.core.channels.set_sink(sink);
         }
         let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
         let members = topology.members().iter().cloned().chain([member]).collect();

@@ -6,21 +6,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_flow::{Env, Pace};
-use steadfast_log::{Durability, LogError, Priority, Record};
+use steadfast_log::{Durability, LogError, Record};
 
 use super::sweep::patiently;
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::First;
 use crate::record::{Head, Value};
 use crate::shard::Shard;
-use crate::shard::core::Refusal;
 use crate::shard::dirty::Thing;
 use crate::shard::reader::ObjectReader;
-use crate::shard::writer::{ShardWriter, Target, batch_bytes};
+use crate::shard::writer::{ShardWriter, Target};
 use crate::{Condition, StoreError, StoreOptions};
 
 /// What a thing costs at least, for the pace: its record.
-const RECORD_BYTES: u64 = 4096;
+pub(super) const RECORD_BYTES: u64 = 4096;
 
 /// Why a thing was not copied.
 pub(super) enum Trouble {
@@ -37,7 +36,7 @@ impl From<StoreError> for Trouble {
 }
 
 /// What an error means that came from reading a thing.
-fn reading(e: StoreError) -> Trouble {
+pub(super) fn reading(e: StoreError) -> Trouble {
     match e {
         StoreError::Log(LogError::Damaged { .. } | LogError::Read { .. }) | StoreError::Index(_) => {
             Trouble::Unreadable(e)
@@ -64,6 +63,7 @@ impl Copier {
             Thing::Object { bucket, key } => self.object(*bucket, key, thing).await,
             Thing::Upload { bucket, key, upload } => self.upload(*bucket, key, upload, thing).await,
             Thing::Part { bucket, key, upload, number } => self.part(*bucket, key, upload, *number).await,
+            Thing::Channel { name } => self.channel(name, thing).await,
         }
     }
 
@@ -73,13 +73,14 @@ impl Copier {
             Thing::Object { bucket, key } => keys::object(*bucket, key),
             Thing::Upload { .. } => return RECORD_BYTES,
             Thing::Part { upload, number, .. } => keys::part(upload, *number),
+            Thing::Channel { name } => return self.channel_bytes(name),
         };
         let value = self.from.core.lookup(&index_key).ok().flatten();
         let size = value.and_then(|value| Some(First::decode(Value::decode(&value).ok()?.payload).ok()?.size));
         RECORD_BYTES + size.unwrap_or_default()
     }
 
-    async fn spend(&self, bytes: u64) {
+    pub(super) async fn spend(&self, bytes: u64) {
         if let Some(pace) = &self.pace {
             pace.spend(bytes).await;
         }
@@ -157,20 +158,9 @@ impl Copier {
         }
         self.spend(RECORD_BYTES).await;
         let payload = Value::decode(&value).map_err(StoreError::from)?.payload;
-        let head = Bytes::from(Head::UploadCreate { bucket, upload: *upload, key, payload }.encode());
-        patiently(&self.options, &self.env, || self.put(head.clone())).await?;
+        let head = Head::UploadCreate { bucket, upload: *upload, key, payload }.encode();
+        self.append(vec![Record { head: head.into(), ..Record::default() }]).await?;
         Ok(0)
-    }
-
-    async fn put(&self, head: Bytes) -> Result<(), StoreError> {
-        let (core, log) = (&self.to.core, self.to.log());
-        let batch = vec![Record { head, ..Record::default() }];
-        let mut room = Some(core.reserve(log, batch_bytes(&batch), Priority::Write).await?);
-        match core.submit(log, &[], &mut room, batch, Durability::Async).await {
-            Ok(ticket) => core.committed(ticket).await.map(drop),
-            Err(Refusal::Error(e)) => Err(e),
-            Err(Refusal::Unmet(..)) => Ok(()),
-        }
     }
 
     async fn part(&self, bucket: BucketId, key: &Bytes, upload: &Id, number: u16) -> Result<u64, Trouble> {
@@ -204,6 +194,6 @@ impl Copier {
     }
 }
 
-fn text(key: &Bytes) -> Result<&str, Trouble> {
+pub(super) fn text(key: &Bytes) -> Result<&str, Trouble> {
     std::str::from_utf8(key).map_err(|_| Trouble::Unreadable(StoreError::Index("a key that is not text".into())))
 }

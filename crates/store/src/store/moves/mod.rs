@@ -38,6 +38,7 @@
 //! an object that has been deleted since.
 
 mod admin;
+mod channel;
 mod commit;
 mod copy;
 mod run;

@@ -47,6 +47,12 @@ impl Shard {
                     let head = Head::UploadEnd { bucket: *bucket, upload: *upload, key }.encode();
                     (head, keys::upload(*bucket, key, upload))
                 }
+                // Nobody asks what is pending of it.
+                Thing::Channel { name } => {
+                    let head = Head::ChannelEnd { channel: name }.encode();
+                    batch.push(Record { head: head.into(), ..Record::default() });
+                    continue;
+                }
                 // They go with their upload.
                 Thing::Part { .. } => continue,
             };
@@ -125,11 +131,14 @@ pub(super) async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
 /// A thing's name, for people.
 pub(super) fn name_of(shard: &Shard, thing: &Thing) -> String {
     let (bucket, key) = thing.place();
+    if let Thing::Channel { name } = thing {
+        return format!("channel {}", String::from_utf8_lossy(name).escape_debug());
+    }
     let known = shard.core.registry.read().by_id.get(&bucket).cloned();
     let bucket = known.map_or_else(|| format!("(bucket {bucket:016x})"), |bucket| bucket.name.clone());
     let path = format!("{bucket}/{}", String::from_utf8_lossy(key).escape_debug());
     match thing {
-        Thing::Object { .. } => format!("object {path}"),
+        Thing::Object { .. } | Thing::Channel { .. } => format!("object {path}"),
         Thing::Upload { .. } => format!("upload of {path}"),
         Thing::Part { number, .. } => format!("part {number} of an upload of {path}"),
     }
