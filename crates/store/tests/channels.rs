@@ -318,22 +318,27 @@ async fn a_name_has_a_bound() {
 }
 
 /// What a channel is like to who uses it.
-async fn seen(store: &Store, name: &str) -> (Position, Vec<String>) {
+async fn seen(store: &Store, name: &str) -> (Position, Vec<String>, bool) {
     let channel = store.channel(name).expect("a channel");
-    (channel.position().expect("there"), texts(&channel, ALL).await.0)
+    let (kept, history) = texts(&channel, ALL).await;
+    (channel.position().expect("there"), kept, history.complete)
 }
 
 #[tokio::test]
 async fn channels_move_with_their_slots_and_come_back() {
     for lsm in [false, true] {
         let (mut pool, mut store) = Pool::start_on(1, lsm).await;
+        let lasting = |n: usize, text: &str| NewPublication {
+            durability: if n.is_multiple_of(5) { Durability::Async } else { Durability::Sync },
+            ..new(text)
+        };
         let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
         let mut handles = Vec::new();
         for (n, name) in names.iter().enumerate() {
             let channel = store.channel(name).expect("a channel");
             for i in 0..n % 7 {
-                let durability = if n % 5 == 0 { Durability::Async } else { Durability::Sync };
-                let new = NewPublication { durability, history_size: 4, ..new(&format!("{n} {i}")) };
+                let history_ttl_ms = if n % 7 == 3 && i == 0 { 1 } else { 3_600_000 };
+                let new = NewPublication { history_size: 4, history_ttl_ms, ..lasting(n, &format!("{n} {i}")) };
                 channel.publish(new).await.expect("published");
             }
             if n % 11 == 3 {
@@ -344,6 +349,7 @@ async fn channels_move_with_their_slots_and_come_back() {
         let told = Arc::new(Told::default());
         let sink: Arc<dyn ChannelSink> = told.clone();
         store.set_channel_sink(&sink);
+        steadfast_flow::Env::tokio().sleep(Duration::from_millis(5)).await;
         let mut like = Vec::new();
         for name in &names {
             like.push(seen(&store, name).await);
@@ -367,7 +373,7 @@ async fn channels_move_with_their_slots_and_come_back() {
                 let history =
                     texts(handle, since(Position { offset: like.0.offset.saturating_sub(1), ..like.0 })).await.1;
                 assert!(history.complete || like.0.offset > 0 && like.1.is_empty(), "{n}: {history:?}");
-                let published = handle.publish(new(&format!("{n} round {round}"))).await.expect("published");
+                let published = handle.publish(lasting(n, &format!("{n} round {round}"))).await.expect("published");
                 assert_eq!(published.position, Position { offset: like.0.offset + 1, ..like.0 });
                 like.0 = published.position;
                 like.1.push(format!("{n} round {round}"));

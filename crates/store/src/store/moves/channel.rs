@@ -42,6 +42,7 @@ impl Copier {
             patiently(&self.options, &self.env, || self.to.forget(std::slice::from_ref(thing))).await?;
             there = None;
         }
+        let Some(newest) = here else { return Ok(0) };
         let (mut at, end) = (keys::publication(name, there.unwrap_or(0)), keys::publications(name).1);
         let batch_max = PAGE_BYTES.min(self.to.log().limits().batch_bytes_max / 2);
         let mut copied = 0;
@@ -52,7 +53,7 @@ impl Copier {
             let mut batch = Vec::new();
             for pair in page {
                 let (key, _) = pair.map_err(|e| reading(e.into()))?;
-                let Some(record) = self.publication(name, &key, epoch).await? else { continue };
+                let Some(record) = self.publication(name, &key, epoch, newest).await? else { continue };
                 self.spend(RECORD_BYTES + record.body.iter().map(|piece| piece.len() as u64).sum::<u64>()).await;
                 let bytes = batch_bytes(std::slice::from_ref(&record));
                 if batch_bytes(&batch) + bytes > batch_max {
@@ -82,13 +83,17 @@ impl Copier {
         bytes
     }
 
-    /// The record of a publication for the other disk; `None` when that has it already, or it is gone.
-    async fn publication(&self, name: &Bytes, key: &Bytes, epoch: u32) -> Result<Option<Record>, Trouble> {
+    /// The record of a publication for the other disk; `None` when that has it already, or it is gone or over. Of the newest not: it says
+    /// where the channel stands.
+    async fn publication(&self, name: &Bytes, key: &Bytes, epoch: u32, newest: u64) -> Result<Option<Record>, Trouble> {
         let offset = keys::offset_of(key).ok_or_else(|| reading(StoreError::Index("a publication's key".into())))?;
         loop {
             let Some(value) = self.from.core.lookup(key)? else { return Ok(None) };
             let value = Value::decode(&value).map_err(|e| reading(e.into()))?;
             let meta = PublicationMeta::decode(value.payload).map_err(|e| reading(e.into()))?;
+            if offset < newest && meta.expired(self.env.wall_ms()) {
+                return Ok(None);
+            }
             let payload = PublicationMeta { epoch, ..meta }.encode();
             if let Some(there) = self.to.core.lookup(key)?
                 && Value::decode(&there).map_err(StoreError::from)?.payload == payload
