@@ -278,6 +278,10 @@ async fn a_gap_is_never_said_to_be_none() {
     steadfast_flow::Env::tokio().sleep(Duration::from_millis(310)).await;
     let channel = store.channel("c").expect("a channel");
     assert!(!texts(&channel, since(before)).await.1.complete, "the second is over");
+    for (reverse, kept) in [(false, ["1", "3"]), (true, ["3", "1"])] {
+        let two = HistoryQuery { limit: 2, reverse, ..ALL };
+        assert_eq!(texts(&channel, two).await.0, kept, "another takes its place");
+    }
     let at = Position { offset: 2, ..before };
     assert_eq!(
         (texts(&channel, since(at)).await.0, texts(&channel, since(at)).await.1.complete),

@@ -325,13 +325,22 @@ impl ShardChannel {
             }
             (position, from, to, complete)
         };
-        let count = (to + 1).saturating_sub(from).min(query.limit as u64);
-        let (from, to) = if query.reverse { (to + 1 - count, to) } else { (from, from + count - count.min(1)) };
-        let mut publications = if count == 0 { Vec::new() } else { self.read(from, to, now_ms).await? };
-        // Some may have been over, or gone while the others were read: not only at the beginning, when what is kept was changed.
-        let complete = complete && (query.reverse || publications.len() as u64 == count);
-        if query.reverse {
-            publications.reverse();
+        let (mut from, mut to, mut complete) = (from, to, complete);
+        let mut publications = Vec::new();
+        // Some may be over, or gone while the others are read: not only at the beginning, when what is kept was changed. Others take their places.
+        while from <= to && publications.len() < query.limit {
+            let count = (to + 1 - from).min((query.limit - publications.len()) as u64);
+            let read = if query.reverse {
+                let mut read = self.read(to + 1 - count, to, now_ms).await?;
+                read.reverse();
+                to -= count;
+                read
+            } else {
+                from += count;
+                self.read(from - count, from - 1, now_ms).await?
+            };
+            complete &= query.reverse || read.len() as u64 == count;
+            publications.extend(read);
         }
         Ok(History { publications, position, complete })
     }
