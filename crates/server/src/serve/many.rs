@@ -197,8 +197,8 @@ pub async fn open(
     }
     for (name, why) in &report.missing {
         tracing::error!(
-            "THE DISK {name} IS MISSING: {why}. Objects on it, and listings, are answered with 503; all else goes on. What to \
-             do: connect or repair the disk, see that data.disks names it, then restart"
+            "THE DISK {name} IS MISSING: {why}. Objects on it, and listings, are answered with 503, its channels with error 100; \
+             all else goes on. What to do: connect or repair the disk, see that data.disks names it, then restart"
         );
     }
     for (name, why) in &report.left_out {

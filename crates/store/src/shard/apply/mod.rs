@@ -59,6 +59,9 @@ impl Applier for StoreApplier {
                 core.distrust(&e);
             }
         }
+        if core.replay.lock().is_some() {
+            core.channels.bound_replay();
+        }
         let Some(last) = records.last().map(|r| r.lsn) else { return };
         core.owners.applied(last);
         core.progress.send_modify(|p| p.lsn = p.lsn.max(last));

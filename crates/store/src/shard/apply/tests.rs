@@ -13,6 +13,7 @@ use super::{LogSlot, StoreApplier};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
+use crate::shard::channels::REPLAYED_MAX;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::Replay;
 use crate::{Attributes, BucketSettings, Condition, IndexKind, PartChoice, Store, StoreOptions};
@@ -250,11 +251,8 @@ async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
     assert!(!applier.record_is_live(&end, first + 2, &at, first + 3), "nothing is left to hide");
 }
 
-#[tokio::test]
-async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_made_anew() {
-    let (store, applier, _) = start().await;
-    let core = lead(&store).core.clone();
-    let meta = |floor| PublicationMeta {
+fn publication(channel: &[u8], offset: u64, floor: u64) -> Bytes {
+    let meta = PublicationMeta {
         removed: false,
         is_async: false,
         epoch: 5,
@@ -262,9 +260,14 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
         ttl_ms: 3_600_000,
         floor,
     };
-    let publication = |offset, floor| {
-        Bytes::from(Head::Publication { channel: b"c", offset, payload: &meta(floor).encode() }.encode())
-    };
+    Head::Publication { channel, offset, payload: &meta.encode() }.encode().into()
+}
+
+#[tokio::test]
+async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_made_anew() {
+    let (store, applier, _) = start().await;
+    let core = lead(&store).core.clone();
+    let publication = |offset, floor| publication(b"c", offset, floor);
     let end = Bytes::from(Head::ChannelEnd { channel: b"c" }.encode());
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
@@ -298,4 +301,29 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
     ]);
     assert!(!there(far) && !there(far + 1) && there(far + 100));
     assert_eq!(core.channel("c").expect("readable").state.lock().first, far + 90);
+}
+
+#[tokio::test]
+async fn a_replay_holds_a_bounded_number_of_channels() {
+    let (store, applier, _) = start().await;
+    let core = lead(&store).core.clone();
+    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0 });
+    let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
+    let count = 2 * REPLAYED_MAX as u64;
+    let name = |n: u64| format!("c{n}");
+    for offset in 1..=3 {
+        for from in (0..count).step_by(64) {
+            let lsn = |n| 1_000 + offset * count + n;
+            let head = |n| publication(name(n).as_bytes(), offset, offset.max(2) - 1);
+            let record = |n| Applied { lsn: lsn(n), version: lsn(n), moved: false, head: head(n), location: at };
+            applier.apply(&(from..from + 64).map(record).collect::<Vec<_>>());
+            assert!(core.channels.len() <= REPLAYED_MAX);
+        }
+    }
+    core.finish_replay().expect("readable");
+    for n in 0..count {
+        let channel = core.channel(&name(n)).expect("readable");
+        let state = channel.state.lock();
+        assert_eq!((state.epoch, state.first, state.top), (5, 2, 3), "{n}");
+    }
 }

@@ -36,6 +36,9 @@ pub const CHANNEL_BYTES_MAX: usize = 255;
 /// Reads from the log at a time for one history.
 const READS: usize = 8;
 
+/// Channels in memory at most while the log is replayed.
+pub(crate) const REPLAYED_MAX: usize = 16 << 10;
+
 /// So many publications that are over are looked up one by one.
 const FEW: u64 = 8;
 
@@ -81,6 +84,13 @@ impl Channels {
     /// Lets go of all: what a replay made of them knows nothing of what may have been lost. Before anybody else has one.
     pub(crate) fn forget(&self) {
         self.parts.iter().for_each(|part| part.lock().clear());
+    }
+
+    /// Lets go of all, as [`Channels::forget`] does, when a replay has made more than it may: those that come again are looked up in the index.
+    pub(crate) fn bound_replay(&self) {
+        if self.len() > REPLAYED_MAX {
+            self.forget();
+        }
     }
 
     /// Lets go of one: who needs it again finds what is in the index.

@@ -6,7 +6,7 @@
 //! and the next layout is *committed*, in which the goal is the home. The gates open, and whoever waited finds the new home. What
 //! lies at the old one is garbage from then on and is *swept*: deleted by records of its log, so that its space is won back.
 //!
-//! An object that cannot be read keeps its slot from moving: it is named in the status, and stays where it is.
+//! An object that cannot be read, or a channel with a publication that cannot, keeps its slot from moving: it is named in the status, and stays where it is.
 //!
 //! # Which layout counts
 //!
@@ -106,7 +106,7 @@ pub struct MoveStatus {
     pub slots_done: u64,
     /// of so many.
     pub slots_total: u64,
-    /// Objects, uploads and parts that were copied since the start, those that changed meanwhile each time.
+    /// Objects, uploads, parts and channels that were copied since the start, those that changed meanwhile each time.
     pub copied: u64,
     /// Bytes of them.
     pub copied_bytes: u64,

@@ -307,8 +307,8 @@ impl Store {
         if !blocked.is_empty() {
             let total = self.0.moves.status().map_or(0, |status| status.unmovable_total);
             return Err(Stop::Failed(format!(
-                "{total} objects cannot be read and keep {} slots from moving: restore, overwrite or delete them, then \
-                 resume",
+                "{total} objects or channels cannot be read and keep {} slots from moving: restore, overwrite or delete them \
+                 (history_remove for a channel), then resume",
                 blocked.len()
             )));
         }
