@@ -74,6 +74,14 @@ class Watch:
         assert self.process.returncode == 0, "".join(self.errors[-20:])
         return last
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.close()
+
     def close(self):
         try:
             self.process.wait(30)
@@ -87,8 +95,7 @@ class Watch:
 @pytest.mark.parametrize("encoding", ["json", "protobuf"])
 def test_over_kills_every_session_gets_the_same_without_a_gap(live, encoding, request, rng):
     sessions, kills, rate = (10_000, 10, 10) if request.config.getoption("--long") else (500, 3, 200)
-    watch = Watch(live, sessions, encoding, rate)
-    try:
+    with Watch(live, sessions, encoding, rate) as watch:
         said = {"acknowledged": 0}
         for kill in range(kills):
             # It may not have noticed the kill before yet: then it says still that all are there.
@@ -105,10 +112,6 @@ def test_over_kills_every_session_gets_the_same_without_a_gap(live, encoding, re
         watch.until(lambda now: now["ready"] == sessions and now["reconnects"] >= sessions * kills
                     and now["acknowledged"] > said["acknowledged"], "all sessions again")
         report = watch.stop()
-    finally:
-        if watch.process.poll() is None:
-            watch.process.kill()
-        watch.close()
     print(report)
     assert report["delivered_to_each"] >= report["acknowledged"] > 0
     assert report["reconnects"] >= sessions * kills
@@ -118,8 +121,7 @@ def test_every_disk_leaves_beneath_a_channel_and_no_session_notices(make_server,
     sessions = 200
     live = live_server(make_server, tmp_path, CONFIG, pool_size="1 GiB", extent_size="8 MiB",
                        settings={"data.disks": "d0,d1", "store.move_rate": "0 B"})
-    watch = Watch(live, sessions, "json", 200)
-    try:
+    with Watch(live, sessions, "json", 200) as watch:
         said = watch.until(lambda said: said["ready"] == sessions and said["acknowledged"] > 0, "all sessions")
         for change in (("add", "d2"), ("drain", "d0"), ("replace", "d1", "d3")):
             paths = [str(live.data / name) for name in change[1:]]
@@ -133,10 +135,6 @@ def test_every_disk_leaves_beneath_a_channel_and_no_session_notices(make_server,
         watch.until(lambda now: now["ready"] == sessions and now["reconnects"] >= sessions
                     and now["acknowledged"] > said["acknowledged"], "all sessions again")
         report = watch.stop()
-    finally:
-        if watch.process.poll() is None:
-            watch.process.kill()
-        watch.close()
     names = [entry["name"].rsplit("/", 1)[1] for entry in live.status()["store"]["disks"]]
     assert names == ["d2", "d3"]
     assert report["delivered_to_each"] >= report["acknowledged"] > 0
