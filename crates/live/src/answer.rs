@@ -8,6 +8,7 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use steadfast_store::Position;
 
+use crate::deflate::{Deflate, stored};
 use crate::protocol::Encoding;
 use crate::protocol::message::SubscribeResult;
 use crate::websocket;
@@ -34,15 +35,18 @@ pub(crate) struct SubscribeAnswer {
     pub(crate) result: SubscribeResult,
     /// By encoding: what follows the command's number.
     encoded: [OnceLock<Option<Bytes>>; 2],
+    /// The same, compressed; `None` when it is better sent as it is.
+    compressed: [OnceLock<Option<Bytes>>; 2],
 }
 
 impl SubscribeAnswer {
     pub(crate) fn new(result: SubscribeResult) -> Self {
-        Self { result, encoded: Default::default() }
+        Self { result, encoded: Default::default(), compressed: Default::default() }
     }
 
-    /// The two parts of the frame that answers a command: the session's own, and that of all. `None` when it cannot be said in JSON.
-    pub(crate) fn frame(&self, encoding: Encoding, id: u32) -> Option<(Bytes, Bytes)> {
+    /// The two parts of the frame that answers a command: the session's own, and that of all. `None` when it cannot be said in JSON. For
+    /// a session that takes messages compressed, only what is of all is.
+    pub(crate) fn frame(&self, encoding: Encoding, id: u32, deflate: Option<Deflate>) -> Option<(Bytes, Bytes)> {
         let rest = self.encoded[encoding as usize].get_or_init(|| self.encode(encoding)).clone()?;
         let mut own = BytesMut::with_capacity(40);
         match encoding {
@@ -54,9 +58,22 @@ impl SubscribeAnswer {
                 encode_varint(u64::from(id), &mut own);
             }
         }
-        let mut head = websocket::message_head(encoding, own.len() + rest.len());
+        if let Some(rest) = deflate.and_then(|deflate| self.compressed(encoding, deflate, &rest))
+            && let Some(own) = stored(&own)
+        {
+            let mut head = websocket::message_head(encoding, true, own.len() + rest.len());
+            head.extend_from_slice(&own);
+            return Some((head.freeze(), rest));
+        }
+        let mut head = websocket::message_head(encoding, false, own.len() + rest.len());
         head.unsplit(own);
         Some((head.freeze(), rest))
+    }
+
+    fn compressed(&self, encoding: Encoding, deflate: Deflate, rest: &[u8]) -> Option<Bytes> {
+        // It is kept for a while: without the room that compressing took.
+        let compressed = || deflate.message(rest).map(|out| Bytes::from(out.into_boxed_slice()));
+        self.compressed[encoding as usize].get_or_init(compressed).clone()
     }
 
     fn encode(&self, encoding: Encoding) -> Option<Bytes> {
@@ -82,6 +99,7 @@ impl SubscribeAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deflate::inflate;
     use crate::protocol::codec::encode_reply;
     use crate::protocol::message::{Publication, Reply};
 
@@ -99,13 +117,24 @@ mod tests {
         let answer = SubscribeAnswer::new(result.clone());
         for encoding in [Encoding::Json, Encoding::Protobuf] {
             for id in [1, 127, 128, u32::MAX] {
-                let (head, rest) = answer.frame(encoding, id).expect("it can be said");
+                let (head, rest) = answer.frame(encoding, id, None).expect("it can be said");
                 let mut whole = Vec::new();
                 let reply = Reply { id, subscribe: Some(result.clone()), ..Reply::default() };
                 encode_reply(encoding, &reply, &mut whole).expect("it can be said");
-                let whole = websocket::message(encoding, &whole);
-                assert_eq!([head, rest.clone()].concat(), whole, "{encoding:?} {id}");
-                assert_eq!(rest.as_ptr(), answer.frame(encoding, 9).expect("again").1.as_ptr(), "encoded once");
+                let framed = websocket::message(encoding, &whole);
+                assert_eq!([head, rest.clone()].concat(), framed, "{encoding:?} {id}");
+                assert_eq!(rest.as_ptr(), answer.frame(encoding, 9, None).expect("again").1.as_ptr(), "encoded once");
+                let deflate = Some(Deflate { level: 1, min_bytes: 0, bytes_max: 1 << 20 });
+                let (head, rest) = answer.frame(encoding, id, deflate).expect("it can be said");
+                let again = answer.frame(encoding, 9, deflate).expect("again").1;
+                assert_eq!(rest.as_ptr(), again.as_ptr(), "compressed once");
+                let short = [head, rest].concat();
+                assert_eq!(short[0], framed[0] | 0x40);
+                let at = if short[1] < 126 { 2 } else { 4 };
+                assert_eq!(inflate(&short[at..], 10_000), Ok(whole), "{encoding:?} {id}");
+                let deflate = Some(Deflate { level: 1, min_bytes: 10_000, bytes_max: 1 << 20 });
+                let short = SubscribeAnswer::new(result.clone()).frame(encoding, id, deflate).expect("it can be said");
+                assert_eq!([short.0, short.1].concat(), framed, "too short to be compressed");
             }
         }
     }
@@ -114,7 +143,7 @@ mod tests {
     fn what_json_cannot_say_has_no_frame() {
         let publications = vec![Publication { data: vec![0xff], ..Publication::default() }];
         let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
-        assert!(answer.frame(Encoding::Json, 1).is_none());
-        assert!(answer.frame(Encoding::Protobuf, 1).is_some());
+        assert!(answer.frame(Encoding::Json, 1, None).is_none());
+        assert!(answer.frame(Encoding::Protobuf, 1, None).is_some());
     }
 }

@@ -342,8 +342,14 @@ pub struct HttpApiConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebSocketConfig {
-    /// Bytes of a message from a client.
+    /// Bytes of a message from a client; of one that comes compressed, before and after that.
     pub message_size_limit: usize,
+    /// Messages are compressed for clients that offer to take them so (permessage-deflate),
+    pub compression: bool,
+    /// those with more bytes than this,
+    pub compression_min_size: u32,
+    /// from 1, fast, to 9, small.
+    pub compression_level: u8,
 }
 
 /// An endpoint that is there only if it is wanted.
@@ -356,7 +362,7 @@ pub struct EndpointConfig {
 
 impl Default for WebSocketConfig {
     fn default() -> Self {
-        Self { message_size_limit: 64 << 10 }
+        Self { message_size_limit: 64 << 10, compression: false, compression_min_size: 0, compression_level: 1 }
     }
 }
 
@@ -398,6 +404,9 @@ impl LiveConfig {
         }
         proxy::check(self)?;
         auth::check(&self.client)?;
+        if !(1..=9).contains(&self.websocket.compression_level) {
+            return fail("websocket.compression_level: 1 to 9".into());
+        }
         let personal = &self.client.subscribe_to_user_personal_channel;
         let namespace = &personal.personal_channel_namespace;
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {
@@ -482,6 +491,10 @@ mod tests {
             (r#"{"channel": {"namespaces": [{"name": "a:b"}]}}"#, "not a name"),
             (r#"{"client": {"token": {"jwks_public_endpoint": "keys.example.com"}}}"#, "http://"),
             (r#"{"client": {"token": {"jwks_public_endpoint": "https://k/{{realm}}/certs"}}}"#, "{{realm}}"),
+            (r#"{"websocket": {"compression": true, "compression_level": 0}}"#, "compression_level: 1 to 9"),
+            (r#"{"websocket": {"compression": true, "compression_level": 10}}"#, "compression_level: 1 to 9"),
+            (r#"{"websocket": {"compression_prepared_message_cache_size": 1}}"#, "compression_prepared"),
+            (r#"{"uni_websocket": {"enabled": true, "compression": true}}"#, "compression"),
             (r#"{"client": {"token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
             (r#"{"client": {"subscription_token": {"issuer_regex": "x"}}}"#, "issuer_regex"),
             (r#"{"client": {"subscription_token": {"issuer_regex": "x"}}}"#, "client.subscription_token"),

@@ -26,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
 use crate::commands::NodeHub;
+use crate::deflate;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
 use crate::node::Node;
 use crate::origin;
@@ -314,7 +315,7 @@ impl LiveDoor {
         };
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let leftover = websocket::from_client(encoding, &first);
-        self.open(worker, leftover, Arrived { encoding, transport, headers }, None);
+        self.open(worker, leftover, Arrived { encoding, transport, deflate: None, headers }, None);
         let streaming = Streaming::new(gateway, transport, encoding, &self.emulation);
         let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
         let kind = match (events, protobuf) {
@@ -369,7 +370,11 @@ impl LiveDoor {
         let protobuf = (asked || format) && !transport.is_unidirectional();
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let kept = self.node.proxies.kept(headers);
-        *upgraded.lock() = Some(Arrived { encoding, transport, headers: kept });
+        let deflate = self.node.deflate.filter(|_| transport == Transport::WebSocket);
+        let offers = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).iter().filter_map(|offer| offer.to_str().ok());
+        let agreed = deflate.and_then(|_| deflate::agreed(offers));
+        let deflate = deflate.filter(|_| agreed.is_some());
+        *upgraded.lock() = Some(Arrived { encoding, transport, deflate, headers: kept });
         let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
         let headers = response.headers_mut();
         headers.clear();
@@ -377,6 +382,9 @@ impl LiveDoor {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         if let Ok(accept) = HeaderValue::from_str(&websocket::accept_key(key)) {
             headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        }
+        if let Some(agreed) = agreed {
+            headers.insert(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(agreed));
         }
         if asked {
             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));

@@ -8,6 +8,7 @@ mod api;
 mod auth;
 mod commands;
 pub mod config;
+mod deflate;
 mod door;
 mod filter;
 mod fossil;

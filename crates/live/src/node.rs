@@ -20,6 +20,7 @@ use crate::answer::{Asked, SubscribeAnswer};
 use crate::auth::Verifier;
 use crate::auth::config::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{ChannelDurability, LiveConfig, LiveConfigError, NamespaceOptions};
+use crate::deflate::Deflate;
 use crate::outgoing::{ChannelPush, Outgoing, from_stored, to_stored};
 use crate::partition::{Bounds, Event, Inbox, SessionId, SubscriptionKind, ToSession, Who};
 use crate::presence::Presence;
@@ -55,6 +56,8 @@ pub struct Limits {
     pub publish_rate: usize,
     /// Requests of a proxy to its back end at a time.
     pub proxy_requests: usize,
+    /// Bytes of a message that is compressed, at most.
+    pub compression_bytes_max: usize,
 }
 
 /// How long they wait.
@@ -104,6 +107,8 @@ pub struct Node {
     hasher: RandomState,
     delivered: Notify,
     publish_rate: u32,
+    /// How messages are compressed for clients that take them so.
+    pub(crate) deflate: Option<Deflate>,
     publications: AtomicU64,
     attempts: AtomicU64,
     backlog_refused: AtomicU64,
@@ -154,6 +159,7 @@ impl Node {
             subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
             reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
+            deflate: Deflate::new(&config.websocket, limits.compression_bytes_max),
             config,
             env,
             store,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use steadfast_store::Publication as Stored;
 
+use crate::deflate::Deflate;
 use crate::fossil;
 use crate::protocol::codec::encode_push;
 use crate::protocol::message::{Publication, Push};
@@ -51,13 +52,16 @@ pub struct Outgoing {
     pub publication: Publication,
     /// The one before it, for differences; `None` where there is none in memory.
     previous: Option<Arc<Outgoing>>,
+    /// By encoding and form,
     frames: [[Frame; 3]; 2],
+    /// and for sessions that take them compressed.
+    compressed: OnceLock<Box<[[Frame; 3]; 2]>>,
 }
 
 impl Outgoing {
     /// A publication in a channel. `previous` is the one before it, if differences may be wanted.
     pub fn new(channel: Arc<str>, epoch: u32, publication: Publication, previous: Option<Arc<Self>>) -> Self {
-        Self { channel, epoch, publication, previous, frames: Default::default() }
+        Self { channel, epoch, publication, previous, frames: Default::default(), compressed: OnceLock::new() }
     }
 
     /// Lets go of the one before, so that not all of a channel's past hangs together.
@@ -70,20 +74,31 @@ impl Outgoing {
         self.publication.data.len() + self.channel.len() + 256
     }
 
-    /// Its frame; `None` when its data cannot be said in JSON.
-    pub fn frame(&self, encoding: Encoding, form: Form) -> Option<Bytes> {
+    /// Its frame, of a session that takes it compressed or not; `None` when its data cannot be said in JSON.
+    pub fn frame(&self, encoding: Encoding, form: Form, deflate: Option<Deflate>) -> Option<Bytes> {
         let form = if form == Form::Delta && self.previous.is_none() { Form::Whole } else { form };
         let form = if form == Form::Whole && encoding == Encoding::Protobuf { Form::Plain } else { form };
-        self.frames[encoding as usize][form as usize].get_or_init(|| self.encode(encoding, form)).clone()
+        let plain = &self.frames[encoding as usize][form as usize];
+        let Some(deflate) = deflate else {
+            return plain.get_or_init(|| Some(websocket::message(encoding, &self.encode(encoding, form)?))).clone();
+        };
+        let compressed = &self.compressed.get_or_init(Box::default)[encoding as usize][form as usize];
+        compressed.get_or_init(|| shared(encoding, deflate, &self.encode(encoding, form)?, plain)).clone()
     }
 
-    fn encode(&self, encoding: Encoding, form: Form) -> Option<Bytes> {
+    fn encode(&self, encoding: Encoding, form: Form) -> Option<Vec<u8>> {
         let base = self.previous.as_ref().filter(|_| form == Form::Delta).map(|p| &p.publication.data[..]);
         let publication = in_form(&self.publication, encoding, form, base)?;
         let push =
             Push { channel: self.channel.as_ref().to_owned(), publication: Some(publication), ..Push::default() };
-        Some(websocket::message(encoding, &encode_push(encoding, push).ok()?))
+        encode_push(encoding, push).ok()
     }
+}
+
+/// The frame of sessions that take it compressed: that of the others, if it is better sent as it is.
+fn shared(encoding: Encoding, deflate: Deflate, payload: &[u8], plain: &Frame) -> Option<Bytes> {
+    let compressed = websocket::compressed(encoding, deflate, payload);
+    compressed.or_else(|| plain.get_or_init(|| Some(websocket::message(encoding, payload))).clone())
 }
 
 /// A publication in a form; `base` is what a difference is made to.
@@ -106,24 +121,33 @@ pub struct ChannelPush {
     pub channel: Arc<str>,
     push: Push,
     frames: [Frame; 2],
+    compressed: [Frame; 2],
 }
 
 impl ChannelPush {
     /// To the subscribers of the channel that the push names.
     pub fn new(channel: Arc<str>, push: Push) -> Self {
-        Self { channel, push, frames: Default::default() }
+        Self { channel, push, frames: Default::default(), compressed: Default::default() }
     }
 
-    /// Its frame; `None` when it cannot be said in JSON.
-    pub fn frame(&self, encoding: Encoding) -> Option<Bytes> {
-        let encode = || Some(websocket::message(encoding, &encode_push(encoding, self.push.clone()).ok()?));
-        self.frames[encoding as usize].get_or_init(encode).clone()
+    /// Its frame, of a session that takes it compressed or not; `None` when it cannot be said in JSON.
+    pub fn frame(&self, encoding: Encoding, deflate: Option<Deflate>) -> Option<Bytes> {
+        let plain = &self.frames[encoding as usize];
+        let encode = || encode_push(encoding, self.push.clone()).ok();
+        match deflate {
+            None => plain.get_or_init(|| Some(websocket::message(encoding, &encode()?))).clone(),
+            Some(deflate) => {
+                let compressed = &self.compressed[encoding as usize];
+                compressed.get_or_init(|| shared(encoding, deflate, &encode()?, plain)).clone()
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deflate::inflate;
 
     fn outgoing(data: &[u8], previous: Option<Arc<Outgoing>>) -> Arc<Outgoing> {
         let publication = Publication { data: data.to_vec(), offset: 3, ..Publication::default() };
@@ -137,22 +161,47 @@ mod tests {
     #[test]
     fn each_form_is_made_once_and_said_as_sdks_expect() {
         let first = outgoing(b"{\"long\":\"0123456789012345678901234567890123456789\"}", None);
-        let plain = first.frame(Encoding::Json, Form::Plain).expect("encoded");
-        assert_eq!(plain.as_ptr(), first.frame(Encoding::Json, Form::Plain).expect("encoded").as_ptr());
-        let whole = text(first.frame(Encoding::Json, Form::Whole));
+        let plain = first.frame(Encoding::Json, Form::Plain, None).expect("encoded");
+        assert_eq!(plain.as_ptr(), first.frame(Encoding::Json, Form::Plain, None).expect("encoded").as_ptr());
+        let whole = text(first.frame(Encoding::Json, Form::Whole, None));
         assert!(whole.contains(r#""data":"{\"long\":\"0123"#), "{whole}");
-        assert_eq!(text(first.frame(Encoding::Json, Form::Delta)), whole, "nothing to make a difference to");
+        assert_eq!(text(first.frame(Encoding::Json, Form::Delta, None)), whole, "nothing to make a difference to");
         let second = outgoing(&first.publication.data.clone(), Some(first.clone()));
-        let delta = text(second.frame(Encoding::Json, Form::Delta));
+        let delta = text(second.frame(Encoding::Json, Form::Delta, None));
         assert!(delta.contains(r#""delta":true"#) && delta.len() < whole.len(), "{delta}");
-        assert!(second.frame(Encoding::Protobuf, Form::Whole) == second.frame(Encoding::Protobuf, Form::Plain));
+        assert!(
+            second.frame(Encoding::Protobuf, Form::Whole, None) == second.frame(Encoding::Protobuf, Form::Plain, None)
+        );
+    }
+
+    #[test]
+    fn each_form_is_compressed_once_and_only_if_that_helps() {
+        let deflate = Some(Deflate { level: 1, min_bytes: 10, bytes_max: 1 << 20 });
+        let long = outgoing(br#"{"long":"0123456789 0123456789 0123456789 0123456789"}"#, None);
+        for (encoding, form) in
+            [(Encoding::Json, Form::Plain), (Encoding::Json, Form::Whole), (Encoding::Protobuf, Form::Plain)]
+        {
+            let short = long.frame(encoding, form, deflate).expect("encoded");
+            assert_eq!(short.as_ptr(), long.frame(encoding, form, deflate).expect("encoded").as_ptr());
+            let plain = long.frame(encoding, form, None).expect("encoded");
+            assert_eq!(short[0], plain[0] | 0x40);
+            assert_eq!(inflate(&short[2..], 1000).expect("compressed"), plain[2..]);
+        }
+        let brief = outgoing(b"1", None);
+        let as_it_is = brief.frame(Encoding::Protobuf, Form::Plain, deflate).expect("encoded");
+        assert_eq!(as_it_is.as_ptr(), brief.frame(Encoding::Protobuf, Form::Plain, None).expect("encoded").as_ptr());
+        let push = Push { channel: "c".repeat(50), ..Push::default() };
+        let push = ChannelPush::new("c".into(), push);
+        let (short, plain) = (push.frame(Encoding::Json, deflate), push.frame(Encoding::Json, None).expect("encoded"));
+        assert_eq!(inflate(&short.expect("encoded")[2..], 1000).expect("compressed"), plain[2..]);
+        assert!(outgoing(&[0xff; 100], None).frame(Encoding::Json, Form::Plain, deflate).is_none());
     }
 
     #[test]
     fn binary_data_has_no_frame_in_json() {
         let binary = outgoing(&[0xff, 0xfe], None);
-        assert!(binary.frame(Encoding::Json, Form::Plain).is_none());
-        assert!(binary.frame(Encoding::Protobuf, Form::Plain).is_some());
+        assert!(binary.frame(Encoding::Json, Form::Plain, None).is_none());
+        assert!(binary.frame(Encoding::Protobuf, Form::Plain, None).is_some());
     }
 
     #[test]

@@ -8,9 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use sha1::{Digest, Sha1};
 
+use crate::deflate::{Deflate, inflate};
 use crate::protocol::Encoding;
 
 const FIN: u8 = 0x80;
+/// The message is compressed.
+const RSV1: u8 = 0x40;
 const CONTINUATION: u8 = 0;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -57,16 +60,25 @@ fn put_head(opcode: u8, len: usize, out: &mut BytesMut) {
     }
 }
 
-/// What goes before the payload of a message that has so many bytes.
-pub fn message_head(encoding: Encoding, len: usize) -> BytesMut {
+fn opcode(encoding: Encoding) -> u8 {
+    if encoding == Encoding::Json { TEXT } else { BINARY }
+}
+
+/// What goes before the payload of a message that has so many bytes, and is compressed or not.
+pub fn message_head(encoding: Encoding, compressed: bool, len: usize) -> BytesMut {
     let mut out = BytesMut::with_capacity(64);
-    put_head(if encoding == Encoding::Json { TEXT } else { BINARY }, len, &mut out);
+    put_head(opcode(encoding) | if compressed { RSV1 } else { 0 }, len, &mut out);
     out
 }
 
 /// A message of a session that speaks so.
 pub fn message(encoding: Encoding, payload: &[u8]) -> Bytes {
-    frame(if encoding == Encoding::Json { TEXT } else { BINARY }, payload)
+    frame(opcode(encoding), payload)
+}
+
+/// The same, compressed; `None` when it is better sent as it is.
+pub fn compressed(encoding: Encoding, deflate: Deflate, payload: &[u8]) -> Option<Bytes> {
+    Some(frame(opcode(encoding) | RSV1, &deflate.message(payload)?))
 }
 
 /// The end, with a reason of at most 123 bytes.
@@ -118,9 +130,18 @@ pub struct Reader {
     partial: Vec<u8>,
     /// Payload of a message that is not whole.
     fragments: Option<Vec<u8>>,
+    /// That one is compressed.
+    compressed: bool,
+    /// Messages may be.
+    inflates: bool,
 }
 
 impl Reader {
+    /// One of a session whose client may compress messages, or may not.
+    pub fn new(inflates: bool) -> Self {
+        Self { inflates, ..Self::default() }
+    }
+
     /// Takes in bytes; what they complete is given to `take` in order, until it says no.
     ///
     /// # Errors
@@ -153,7 +174,7 @@ impl Reader {
         take: &mut impl FnMut(Incoming) -> bool,
     ) -> Result<usize, Violation> {
         let whole = bytes.len();
-        while let Some((head, len)) = head(bytes, message_max)? {
+        while let Some((head, len)) = head(bytes, message_max, self.inflates)? {
             if bytes.len() < head + len {
                 break;
             }
@@ -173,19 +194,26 @@ impl Reader {
     }
 
     fn frame(&mut self, first: u8, payload: &[u8], message_max: usize) -> Result<Option<Incoming>, Violation> {
-        let (fin, opcode) = (first & FIN != 0, first & 0x0f);
+        let (fin, compressed, opcode) = (first & FIN != 0, first & RSV1 != 0, first & 0x0f);
         Ok(match (opcode, fin, &mut self.fragments) {
+            (TEXT | BINARY, true, None) if compressed => Some(Incoming::Message(inflate(payload, message_max)?)),
             (TEXT | BINARY, true, None) => Some(Incoming::Message(payload.to_vec())),
             (TEXT | BINARY, false, None) => {
                 self.fragments = Some(payload.to_vec());
+                self.compressed = compressed;
                 None
             }
+            // The first frame says it for the whole message.
+            _ if compressed => return Err(Violation::Protocol),
             (CONTINUATION, _, Some(fragments)) => {
                 if fragments.len() + payload.len() > message_max {
                     return Err(Violation::TooBig);
                 }
                 fragments.extend_from_slice(payload);
-                if fin { self.fragments.take().map(Incoming::Message) } else { None }
+                match self.fragments.take_if(|_| fin) {
+                    Some(whole) if self.compressed => Some(Incoming::Message(inflate(&whole, message_max)?)),
+                    whole => whole.map(Incoming::Message),
+                }
             }
             (CLOSE, true, _) => Some(Incoming::Close),
             (PING, true, _) => Some(Incoming::Ping(payload.to_vec())),
@@ -196,9 +224,10 @@ impl Reader {
 }
 
 /// How long a frame's header and payload are; `None` when the header is not there yet.
-fn head(bytes: &[u8], message_max: usize) -> Result<Option<(usize, usize)>, Violation> {
+fn head(bytes: &[u8], message_max: usize, inflates: bool) -> Result<Option<(usize, usize)>, Violation> {
     let [first, second, ..] = bytes else { return Ok(None) };
-    if first & 0x70 != 0 || second & 0x80 == 0 {
+    let reserved = if inflates { 0x70 & !RSV1 } else { 0x70 };
+    if first & reserved != 0 || second & 0x80 == 0 {
         return Err(Violation::Protocol);
     }
     let control = first & 0x08 != 0;
@@ -239,6 +268,8 @@ mod tests {
 
     use super::*;
 
+    const FAST: Deflate = Deflate { level: 1, min_bytes: 0, bytes_max: u32::MAX };
+
     fn from_client(first: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = frame(0, payload).to_vec();
         out[0] = first;
@@ -251,7 +282,11 @@ mod tests {
     }
 
     fn read(bytes: &[u8], step: usize) -> Result<Vec<Incoming>, Violation> {
-        let (mut reader, mut all) = (Reader::default(), Vec::new());
+        read_by(Reader::default(), bytes, step)
+    }
+
+    fn read_by(mut reader: Reader, bytes: &[u8], step: usize) -> Result<Vec<Incoming>, Violation> {
+        let mut all = Vec::new();
         for piece in bytes.chunks(step) {
             reader.feed(&mut piece.to_vec(), 70_000, |incoming| {
                 all.push(incoming);
@@ -315,10 +350,66 @@ mod tests {
         assert_eq!(read(&pieces, pieces.len()), Err(Violation::TooBig));
     }
 
+    #[test]
+    fn compressed_messages_come_as_they_were_however_they_are_cut() {
+        let long = b"a long message, a long message, a long message".repeat(50);
+        let short = FAST.message(&long).expect("compressed");
+        let (first, rest) = short.split_at(7);
+        let mut bytes = Vec::new();
+        for (first, payload) in [
+            (FIN | RSV1 | TEXT, &short[..]),
+            (FIN | TEXT, b"as it is"),
+            (RSV1 | BINARY, first),
+            (FIN | PING, b"p"),
+            (CONTINUATION, b""),
+            (FIN | CONTINUATION, rest),
+            (BINARY, b"not "),
+            (FIN | CONTINUATION, b"compressed"),
+        ] {
+            bytes.extend(from_client(first, payload));
+        }
+        let expected = [&long[..], b"as it is", b"p", &long, b"not compressed"];
+        for step in [1, 2, 7, usize::MAX] {
+            let found = read_by(Reader::new(true), &bytes, step.min(bytes.len())).expect("valid");
+            let payloads = found.iter().map(|one| match one {
+                Incoming::Message(payload) | Incoming::Ping(payload) => &payload[..],
+                Incoming::Close => b"the end",
+            });
+            assert_eq!(payloads.collect::<Vec<_>>(), expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn compressed_frames_that_are_none_are_refused() {
+        let short = FAST.message(&[b'x'; 1000]).expect("compressed");
+        let bomb = FAST.message(&vec![b'x'; 70_001]).expect("compressed");
+        let inflating = |frames: &[Vec<u8>]| {
+            let bytes = frames.concat();
+            read_by(Reader::new(true), &bytes, bytes.len()).map(|all| all.len())
+        };
+        let begin = || from_client(RSV1 | TEXT, &short);
+        for (frames, violation) in [
+            (vec![from_client(FIN | RSV1 | TEXT, b"\x06garbage")], Violation::Protocol),
+            (vec![from_client(FIN | RSV1 | TEXT, &bomb)], Violation::TooBig),
+            (vec![from_client(RSV1 | TEXT, &bomb), from_client(FIN | CONTINUATION, b"")], Violation::TooBig),
+            // Only the first frame of a message says that it is compressed, and frames that are no message are not.
+            (vec![begin(), from_client(FIN | RSV1 | CONTINUATION, b"")], Violation::Protocol),
+            (vec![from_client(FIN | RSV1 | PING, b"")], Violation::Protocol),
+            (vec![from_client(FIN | RSV1 | CLOSE, b"")], Violation::Protocol),
+            (vec![begin(), begin()], Violation::Protocol),
+            (vec![from_client(FIN | 0x20 | TEXT, b"x")], Violation::Protocol),
+            (vec![from_client(FIN | 0x10 | TEXT, b"x")], Violation::Protocol),
+        ] {
+            assert_eq!(inflating(&frames), Err(violation), "{:x?}", &frames[0][..8]);
+        }
+        // Without an agreement it is a bit that means nothing.
+        assert_eq!(read(&from_client(FIN | RSV1 | TEXT, &short), 100), Err(Violation::Protocol));
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, step in 1usize..20) {
-            let _ = read(&bytes, step);
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, step in 1usize..20, inflates: bool) {
+            let _ = read_by(Reader::new(inflates), &bytes, step);
         }
     }
 }

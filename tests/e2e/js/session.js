@@ -3,8 +3,16 @@ globalThis.makeSession = function (Centrifuge, endpoint, options, emit) {
   const binary = options.protobuf === true;
   const pack = (value) => binary ? new TextEncoder().encode(JSON.stringify(value)) : value;
   const unpack = (value) => value instanceof Uint8Array ? JSON.parse(new TextDecoder().decode(value)) : value;
+  // What was agreed on with the server is known to the socket alone.
+  const Socket = options.client?.websocket ?? globalThis.WebSocket;
+  class websocket extends Socket {
+    constructor(...args) {
+      super(...args);
+      this.addEventListener('open', () => emit({event: 'socket', extensions: this.extensions}));
+    }
+  }
   const client = new Centrifuge(endpoint, {
-    minReconnectDelay: 50, maxReconnectDelay: 300, timeout: 20000, ...options.client,
+    minReconnectDelay: 50, maxReconnectDelay: 300, timeout: 20000, ...options.client, websocket,
     getToken: async () => options.token,
   });
   for (const name of ['connected', 'connecting', 'disconnected', 'error']) {

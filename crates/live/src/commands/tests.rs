@@ -40,13 +40,14 @@ async fn node_of(client: &str) -> Arc<Node> {
         address_connections: 0,
         publish_rate: 0,
         proxy_requests: 1,
+        compression_bytes_max: 0,
     };
     let config = serde_json::from_str(&config).expect("valid");
     Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
 }
 
 fn arrived() -> Arrived {
-    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, headers: None }
+    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None }
 }
 
 const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::answer::SubscribeAnswer;
+use crate::deflate::Deflate;
 use crate::metrics::Counters;
 use crate::outgoing::{ChannelPush, Outgoing};
 use crate::protocol::Encoding;
@@ -63,6 +64,8 @@ pub struct Arrived {
     pub encoding: Encoding,
     /// How it is connected.
     pub transport: Transport,
+    /// How what it is told is compressed, if it takes that; then it may compress what it says, too.
+    pub deflate: Option<Deflate>,
     /// Headers of its request, as far as they are handed on to the back end.
     pub headers: Option<Arc<HeaderMap>>,
 }

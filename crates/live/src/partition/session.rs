@@ -11,6 +11,7 @@ use http::HeaderMap;
 
 use super::subscriptions::Subscription;
 use super::{Asked, Opened, Transport, Who};
+use crate::deflate::Deflate;
 use crate::protocol::Encoding;
 use crate::websocket::Reader;
 
@@ -36,6 +37,7 @@ pub(super) struct Session {
     pub(super) generation: u32,
     pub(super) encoding: Encoding,
     pub(super) transport: Transport,
+    pub(super) deflate: Option<Deflate>,
     /// Of its request, until it is connected.
     pub(super) headers: Option<Arc<HeaderMap>>,
     pub(super) who: Option<Arc<Who>>,
@@ -78,9 +80,10 @@ impl Session {
             generation,
             encoding: opened.arrived.encoding,
             transport: opened.arrived.transport,
+            deflate: opened.arrived.deflate,
             headers: opened.arrived.headers,
             who: None,
-            reader: Reader::default(),
+            reader: Reader::new(opened.arrived.deflate.is_some()),
             out: VecDeque::new(),
             out_bytes: 0,
             watched: Watched { readable: true, writable: false },

@@ -79,6 +79,7 @@ fn who() -> Who {
     let arrived = Arrived {
         encoding: Encoding::Protobuf,
         transport: Transport::WebSocket,
+        deflate: None,
         headers: Some(Arc::new(headers.into_iter().collect())),
     };
     Who {

@@ -162,6 +162,8 @@ sections! {
         address_connections: usize = 0, in 0..=1_000_000;
         /// Publications that a session may make in a second; more get the temporary error 111. 0: any number.
         publish_rate: usize = 0, in 0..=1_000_000;
+        /// Longest message that is compressed (where `websocket.compression` is on): other sessions of the same thread wait meanwhile.
+        compression_max: Size = Size::mib(1), in 0..=1_073_741_824;
         /// Connects that are worked on at a time.
         connects: usize = 512, in 1..=1_000_000;
         /// Subscribes that are worked on at a time.

@@ -85,6 +85,7 @@ impl LivePort {
             address_connections: live.address_connections,
             publish_rate: live.publish_rate,
             proxy_requests: live.proxy_requests,
+            compression_bytes_max: live.compression_max.bytes(),
         };
         let door = DoorOptions {
             tls: self.tls.map(|tls| tls.acceptor),

@@ -83,7 +83,7 @@ impl Worker {
             listens.map(|entry| entry.slot).collect()
         };
         for slot in listening {
-            let frame = self.session(slot).and_then(|session| push.frame(session.encoding));
+            let frame = self.session(slot).and_then(|session| push.frame(session.encoding, session.deflate));
             if let Some(frame) = frame {
                 self.send(slot, &frame);
             }
@@ -105,7 +105,7 @@ fn bring(
         Next::Gap => return Err(Lost::Gap),
         Next::Goes(form) => form,
     };
-    let frame = outgoing.frame(session.encoding, form).ok_or(Lost::Binary)?;
+    let frame = outgoing.frame(session.encoding, form, session.deflate).ok_or(Lost::Binary)?;
     let sent = if alone { session.send(&frame, queue_bytes_max) } else { session.keep(frame, queue_bytes_max) };
     sent.map(|()| true).map_err(Lost::Broken)
 }

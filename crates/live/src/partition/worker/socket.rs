@@ -112,8 +112,8 @@ impl Worker {
             let asker = match &session.who {
                 Some(who) => Asker::Known(who.clone()),
                 None => {
-                    let (encoding, transport) = (session.encoding, session.transport);
-                    Asker::New(Arrived { encoding, transport, headers: session.headers.take() })
+                    let (encoding, transport, deflate) = (session.encoding, session.transport, session.deflate);
+                    Asker::New(Arrived { encoding, transport, deflate, headers: session.headers.take() })
                 }
             };
             self.hub.carry_out(id, asker, asked);
@@ -171,10 +171,13 @@ impl Worker {
 
     pub(super) fn reply(&mut self, slot: u32, reply: &Reply) {
         let Some(session) = self.session(slot) else { return };
-        let encoding = session.encoding;
+        let (encoding, deflate) = (session.encoding, session.deflate);
         let mut payload = Vec::new();
         match encode_reply(encoding, reply, &mut payload) {
-            Ok(()) => self.send(slot, &websocket::message(encoding, &payload)),
+            Ok(()) => {
+                let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
+                self.send(slot, &compressed.unwrap_or_else(|| websocket::message(encoding, &payload)));
+            }
             Err(_) => self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL)),
         }
     }

@@ -55,7 +55,7 @@ impl Hub for Recorder {
 }
 
 fn arrived() -> Arrived {
-    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, headers: None }
+    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None }
 }
 
 /// A worker, and a session in it.

@@ -110,10 +110,11 @@ impl Worker {
         let Some(session) = self.session(slot) else { return };
         let let_in = session.subscriptions.iter().any(|s| s.attempt == place.attempt);
         let has = session.subscriptions.iter().any(|s| s.channel == place.channel);
-        let (connected, count, encoding) = (session.who.is_some(), session.subscriptions.len(), session.encoding);
+        let (connected, count) = (session.who.is_some(), session.subscriptions.len());
+        let (encoding, deflate) = (session.encoding, session.deflate);
         match told {
             Told::Reply { id, answer } if let_in => {
-                let Some((head, rest)) = answer.frame(encoding, id) else {
+                let Some((head, rest)) = answer.frame(encoding, id, deflate) else {
                     return self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL));
                 };
                 self.send_both(slot, head, rest);
