@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import wait
+from harness import js, wait
 from harness.live import CONFIG, api, live_server, token
 from harness.session import Heard, connecting, next_of, plain
 from test_live import both
@@ -192,6 +192,43 @@ def test_the_back_end_says_who_connects_subscribes_publishes_and_calls(live, bac
     assert len(back_end.connections) == 6, "each proxy that was asked keeps its connection"
     assert requests(live, "rpc") == 1 and requests(live, "publish") == 2 and requests(live, "subscribe", proxy="binary") == 1
     assert requests(live, "rpc", "failures_total") == 0 and requests(live, "rpc", "in_flight") == 0
+
+
+@pytest.mark.skipif(js.node_missing() is not None, reason=js.node_missing() or "")
+@both
+def test_the_javascript_sdk_hears_what_the_back_end_says(live, back_end, protobuf):
+    back_end.answers = {
+        "/connect": ANN,
+        "/subscribe": lambda asked: {"result": {}} if asked["channel"] == "room" else {"error": {"code": 1403, "message": "not you"}},
+        "/publish": lambda asked: {"result": {"data": {"seen": asked["data"]}}},
+        "/rpc": lambda asked: {"result": {"data": [asked["method"], asked["data"]]}},
+    }
+    driver = js.Driver()
+    try:
+        client = {"headers": {"Authorization": "emulated"}, "data": [1] if not protobuf else None}
+        driver.call("ann", "open", endpoint=f"ws://127.0.0.1:{live.live_port}/connection/websocket",
+                    options={"protobuf": protobuf, "client": client})
+        driver.call("ann", "connect")
+        body, headers = back_end.of("/connect")[0]
+        assert (body["protocol"], headers["Authorization"]) == ("protobuf" if protobuf else "json", "emulated")
+        assert body.get("data") == client["data"]
+        driver.call("ann", "subscribe", channel="room")
+        driver.call("ann", "publish", channel="room", data="hello")
+        assert driver.wait_event("ann", "publication", channel="room")[0]["data"] == {"seen": "hello"}
+        assert driver.call("ann", "rpc", channel="price", data={"of": 12}) == ["price", {"of": 12}]
+        # An answer of 403 is told to the client as the configuration says, and it does not come again.
+        back_end.answers["/rpc"] = {"disconnect": {"code": 4502, "reason": "enough"}}
+        with pytest.raises(AssertionError):
+            driver.call("ann", "rpc", channel="price", data=1)
+        assert driver.wait_event("ann", "disconnected")[0]["code"] == 4502
+        back_end.answers["/connect"] = (403, {})
+        driver.call("bob", "open", endpoint=f"ws://127.0.0.1:{live.live_port}/connection/websocket",
+                    options={"protobuf": protobuf, "client": {}})
+        with pytest.raises(AssertionError):
+            driver.call("bob", "connect")
+        assert driver.wait_event("bob", "disconnected")[0]["code"] == 4501
+    finally:
+        driver.close()
 
 
 def test_headers_of_the_client_are_handed_on_where_it_is_said(live, back_end):

@@ -10,6 +10,7 @@ use crate::protocol::message::{
     ChannelRequest, ClientInfo, Command, ConnectRequest, ConnectResult, Empty, ErrorMessage, FilterNode,
     HistoryRequest, HistoryResult, PresenceResult, Publication, PublishRequest, Push, RefreshRequest, Reply,
     RpcRequest, RpcResult, SendRequest, StreamPosition, SubRefreshRequest, SubscribeRequest, SubscribeResult,
+    Subscribed,
 };
 use crate::protocol::{Encoding, Malformed, decode_commands};
 
@@ -214,7 +215,7 @@ fn replies(command: &Command) -> Vec<Reply> {
         let connected = ConnectResult {
             client: text.clone(),
             data: data.clone(),
-            subs: [(text.clone(), subscribed.clone())].into(),
+            subs: vec![Subscribed { channel: text.clone(), result: subscribed.clone() }],
             ..ConnectResult::default()
         };
         let presence = PresenceResult { presence: [(text.clone(), info)].into() };

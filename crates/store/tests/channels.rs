@@ -407,10 +407,12 @@ async fn nobody_notices_that_channels_move() {
     let sink: Arc<dyn ChannelSink> = told.clone();
     store.set_channel_sink(&sink);
     let moving = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let mut ends = Vec::new();
+    let (mut ends, env) = (Vec::new(), steadfast_flow::Env::tokio());
     for n in 0..6 {
         let (store, moving) = (store.clone(), moving.clone());
-        ends.push(tokio::task::spawn(async move {
+        let (end, ended) = tokio::sync::oneshot::channel();
+        ends.push(ended);
+        env.spawn("publisher", async move {
             let channel = store.channel(&format!("c{n}")).expect("a channel");
             let (mut last, mut told) = (channel.position().expect("there"), Vec::new());
             while moving.load(std::sync::atomic::Ordering::Relaxed) {
@@ -422,8 +424,8 @@ async fn nobody_notices_that_channels_move() {
                 assert!(history.complete && missed == told[last.offset as usize..], "{history:?}");
                 last = is;
             }
-            told
-        }));
+            let _ = end.send(told);
+        });
     }
     let new = [formatted().await, formatted().await];
     store.add_disk(named("n0", &new[0])).await.expect("added");

@@ -13,7 +13,7 @@ globalThis.makeSession = function (Centrifuge, endpoint, options, emit) {
   }
   const client = new Centrifuge(endpoint, {
     minReconnectDelay: 50, maxReconnectDelay: 300, timeout: 20000, ...options.client, websocket,
-    getToken: async () => options.token,
+    ...(options.token === undefined ? {} : {getToken: async () => options.token}),
   });
   for (const name of ['connected', 'connecting', 'disconnected', 'error']) {
     client.on(name, (ctx) => emit({event: name, code: ctx.code ?? ctx.error?.code, transport: ctx.transport ?? null, client: ctx.client}));
@@ -51,6 +51,7 @@ globalThis.makeSession = function (Centrifuge, endpoint, options, emit) {
           const found = await subscription(channel).history({limit: 1000});
           return found.publications.map((one) => [one.offset, unpack(one.data)]);
         }
+        case 'rpc': return unpack((await client.rpc(channel, pack(data))).data);
         default: throw new Error(`no such method: ${method}`);
       }
     },

@@ -15,7 +15,7 @@ use crate::options::{SubscribeOptions, bytes_of, info_of};
 use crate::partition::{Arrived, Place, SessionId, ToSession, Who};
 use crate::protocol::codes;
 use crate::protocol::message::{
-    ConnectRequest, ConnectResult, RefreshRequest, RefreshResult, Reply, SubscribeRequest, SubscribeResult,
+    ConnectRequest, ConnectResult, RefreshRequest, RefreshResult, Reply, SubscribeRequest, SubscribeResult, Subscribed,
 };
 use crate::proxy::Event;
 
@@ -148,7 +148,7 @@ impl Node {
             match self.subscribe_first(caller, SubscribeRequest { channel: channel.clone(), ..asks }, &said).await {
                 Ok((place, answer)) => {
                     subscribed.push(place);
-                    result.subs.insert(channel, answer);
+                    result.subs.push(Subscribed { channel, result: answer });
                 }
                 Err(refused) => {
                     failed = Some(refused);

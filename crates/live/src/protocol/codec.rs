@@ -119,7 +119,7 @@ pub fn ping(encoding: Encoding) -> &'static [u8] {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::message::{ConnectRequest, Empty, Publication, SubscribeRequest};
+    use super::super::message::{ConnectRequest, ConnectResult, Empty, Publication, SubscribeRequest, Subscribed};
     use super::*;
 
     const BOTH: [Encoding; 2] = [Encoding::Json, Encoding::Protobuf];
@@ -166,6 +166,20 @@ mod tests {
         let text =
             "{\"id\":3,\"publish\":{}}\n{\"push\":{\"channel\":\"c\",\"pub\":{\"data\":{\"x\":1},\"offset\":4}}}";
         assert_eq!(String::from_utf8_lossy(&out), text);
+    }
+
+    #[test]
+    fn a_subscription_of_the_server_is_there_though_nothing_of_it_is_set() {
+        let subs = vec![Subscribed { channel: "c".into(), ..Default::default() }];
+        let reply = Reply { connect: Some(ConnectResult { subs, ..Default::default() }), ..Default::default() };
+        let mut out = Vec::new();
+        encode_reply(Encoding::Json, &reply, &mut out).expect("encoded");
+        assert_eq!(String::from_utf8_lossy(&out), r#"{"connect":{"subs":{"c":{}}}}"#);
+        assert_eq!(serde_json::from_slice::<Reply>(&out).expect("JSON"), reply);
+        out.clear();
+        encode_reply(Encoding::Protobuf, &reply, &mut out).expect("encoded");
+        // An entry with its key (field 1) and its value (field 2), as Go writes maps.
+        assert_eq!(out, [9, 0x2a, 7, 0x32, 5, 0x0a, 1, b'c', 0x12, 0]);
     }
 
     #[test]

@@ -29,6 +29,24 @@ mod raw {
     }
 }
 
+/// A map in JSON, entries in Protobuf, which is the same on the wire.
+mod by_channel {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{SubscribeResult, Subscribed};
+
+    pub fn serialize<S: Serializer>(subs: &[Subscribed], s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(subs.iter().map(|sub| (&sub.channel, &sub.result)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Subscribed>, D::Error> {
+        let subs = BTreeMap::<String, SubscribeResult>::deserialize(d)?;
+        Ok(subs.into_iter().map(|(channel, result)| Subscribed { channel, result }).collect())
+    }
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -239,6 +257,15 @@ messages! {
         #[prost(int64, tag = "7")] flag: i64,
     }
 
+    /// An entry of the map of subscriptions that the server made.
+    Subscribed {
+        /// The channel.
+        #[prost(string, tag = "1")] channel: String,
+        /// How it began. Sent also when nothing in it is set: without it, as a map of `prost` leaves it out, Centrifugo's JavaScript SDK has no
+        /// object there and fails.
+        #[prost(message, required, tag = "2")] result: SubscribeResult,
+    }
+
     /// A session began.
     ConnectResult {
         /// Its identity.
@@ -252,7 +279,7 @@ messages! {
         /// Of the back end's.
         #[prost(bytes = "vec", tag = "5")] #[serde(with = "raw")] data: Vec<u8>,
         /// Subscriptions that the server made, by channel.
-        #[prost(btree_map = "string, message", tag = "6")] subs: BTreeMap<String, SubscribeResult>,
+        #[prost(message, repeated, tag = "6")] #[serde(with = "by_channel")] subs: Vec<Subscribed>,
         /// A ping comes every so many seconds.
         #[prost(uint32, tag = "7")] ping: u32,
         /// Whether a pong is expected.
