@@ -23,7 +23,9 @@ const IDLE: Duration = Duration::from_secs(60);
 pub type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// Why nobody can be trusted.
-pub(crate) const NO_AUTHORITIES: &str = "no certificates of authorities ({e}): set SSL_CERT_FILE to a bundle of them";
+pub(crate) fn no_authorities(error: &std::io::Error) -> String {
+    format!("no certificates of authorities ({error}): set SSL_CERT_FILE to a bundle of them")
+}
 
 /// How a server is met over TLS.
 pub(crate) struct ClientTls {
@@ -55,7 +57,7 @@ pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<Cli
         (Some("https"), Some(tls)) => (tls.config, tls.server_name),
         (Some("https"), None) => {
             let trusting = tls_builder()?.with_native_roots();
-            let trusting = trusting.map_err(|e| NO_AUTHORITIES.replace("{e}", &e.to_string()))?;
+            let trusting = trusting.map_err(|e| no_authorities(&e))?;
             (trusting.with_no_client_auth(), None)
         }
         // They vouch for nobody: nothing is asked over TLS.

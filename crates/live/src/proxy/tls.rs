@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
 use serde::{Deserialize, Serialize};
 
-use crate::http_client::{ClientTls, NO_AUTHORITIES, tls_builder};
+use crate::http_client::{ClientTls, no_authorities, tls_builder};
 
 /// The longest file with PEM in it: a bundle of all authorities there are has a fifth of that.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -46,9 +46,7 @@ impl ProxyTlsConfig {
         let builder = if self.insecure_skip_verify {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody))
         } else if self.server_ca_pem.is_empty() {
-            builder
-                .with_native_roots()
-                .map_err(|e| format!("http.tls: {}", NO_AUTHORITIES.replace("{e}", &e.to_string())))?
+            builder.with_native_roots().map_err(|e| format!("http.tls: {}", no_authorities(&e)))?
         } else {
             let mut roots = RootCertStore::empty();
             for authority in certificates("server_ca_pem", &self.server_ca_pem)? {

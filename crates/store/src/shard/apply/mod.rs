@@ -200,7 +200,7 @@ impl StoreApplier {
                 }
             }
             // In a replay: of what came before the channel's end, copies may come after it.
-            Head::Publication { channel, .. } if core.was_deleted(&keys::channel_end(channel), r.version) => {}
+            Head::Publication { channel, .. } if core.channel_ended(channel, r.version) => {}
             Head::Publication { channel, offset, payload } => core.apply_publication(
                 r,
                 channel,
@@ -298,9 +298,9 @@ impl Core {
         }
     }
 
-    /// Whether a delete of the key was met in this replay that is newer.
-    fn was_deleted(&self, key: &[u8], version: Lsn) -> bool {
-        self.replay.lock().as_ref().is_some_and(|replay| replay.deleted(key, version))
+    /// Whether a newer end of the channel was met in this replay.
+    fn channel_ended(&self, channel: &[u8], version: Lsn) -> bool {
+        self.replay.lock().as_ref().is_some_and(|replay| replay.deleted(&keys::channel_end(channel), version))
     }
 
     /// Removes `key` unless what is there is newer than `version`.

@@ -3,6 +3,7 @@
 use steadfast_log::{Durability, Priority, Record};
 
 use super::Stop;
+use crate::record::keys::BucketId;
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::core::{Expect, Refusal, Touch};
@@ -130,16 +131,15 @@ pub(super) async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
 
 /// A thing's name, for people.
 pub(super) fn name_of(shard: &Shard, thing: &Thing) -> String {
-    let (bucket, key) = thing.place();
-    if let Thing::Channel { name } = thing {
-        return format!("channel {}", String::from_utf8_lossy(name).escape_debug());
-    }
-    let known = shard.core.registry.read().by_id.get(&bucket).cloned();
-    let bucket = known.map_or_else(|| format!("(bucket {bucket:016x})"), |bucket| bucket.name.clone());
-    let path = format!("{bucket}/{}", String::from_utf8_lossy(key).escape_debug());
+    let path = |bucket: BucketId, key: &[u8]| {
+        let known = shard.core.registry.read().by_id.get(&bucket).cloned();
+        let bucket = known.map_or_else(|| format!("(bucket {bucket:016x})"), |bucket| bucket.name.clone());
+        format!("{bucket}/{}", String::from_utf8_lossy(key).escape_debug())
+    };
     match thing {
-        Thing::Object { .. } | Thing::Channel { .. } => format!("object {path}"),
-        Thing::Upload { .. } => format!("upload of {path}"),
-        Thing::Part { number, .. } => format!("part {number} of an upload of {path}"),
+        Thing::Object { bucket, key } => format!("object {}", path(*bucket, key)),
+        Thing::Upload { bucket, key, .. } => format!("upload of {}", path(*bucket, key)),
+        Thing::Part { bucket, key, number, .. } => format!("part {number} of an upload of {}", path(*bucket, key)),
+        Thing::Channel { name } => format!("channel {}", String::from_utf8_lossy(name).escape_debug()),
     }
 }
