@@ -1,14 +1,18 @@
 """The process: TLS, stopping, commands, credentials, the admin port."""
 
 import json
+import os
 import re
+import signal
 import stat
+import subprocess
 import threading
 
 import pytest
 
 from harness import load, sign, wait
 from harness.raw import Raw
+from harness.server import binary
 
 
 def test_sigterm_finishes_what_was_accepted(fuse_disk, make_server):
@@ -133,3 +137,37 @@ def test_probe(shared, tmp_path):
 def test_simulate_is_quick_and_repeatable(shared):
     first = shared.command("simulate", "--seed", "5", "--runs", "3")
     assert first.returncode == 0, first.stdout + first.stderr
+
+
+def test_it_goes_on_when_nobody_reads_what_it_says(make_server, tmp_path):
+    server = make_server(start=False)
+    # Without credentials it prints those that it makes, before the line that says that it is ready.
+    env = {name: value for name, value in server.environment().items() if not name.endswith("_KEY")}
+    said = tmp_path / "said"
+
+    def to_nobody(*command):
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            with open(said, "wb") as errors:
+                return subprocess.Popen([binary(), *command, "--data", str(server.data)], env=env, stdin=subprocess.DEVNULL,
+                                        stdout=write, stderr=errors)
+        finally:
+            os.close(write)
+
+    process = to_nobody("serve", "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+    try:
+        def ready():
+            assert process.poll() is None, said.read_text()
+            return server.command("status", "--data", str(server.data)).returncode == 0
+
+        wait.until(ready, 60, "a server that answers")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert said.read_text().count("standard output cannot be written") == 2
+    assert to_nobody("disk", "list").wait(60) == 1
+    assert said.read_text() == ""

@@ -156,7 +156,7 @@ fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
     }
     let done = client::ask(&config.data.dir, command, |progress| {
         if args.json {
-            println!("{}", json!({"progress": progress}));
+            say!("{}", json!({"progress": progress}));
         } else if terminal && let Some(line) = words::moving(progress) {
             eprint!("\r\x1b[K{line}");
         }
@@ -166,15 +166,15 @@ fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
     }
     let done = done?;
     if args.json {
-        println!("{}", json!({"done": done}));
+        say!("{}", json!({"done": done}));
         return Ok(());
     }
     match words::moving(&done["moved"]) {
-        Some(line) => println!("Done: {line}"),
-        None => println!("Begun; `steadfast status` says how far it is."),
+        Some(line) => say!("Done: {line}"),
+        None => say!("Begun; `steadfast status` says how far it is."),
     }
     if let (false, Some(line)) = (args.no_wait, done["configure"].as_str()) {
-        println!(
+        say!(
             "Put this into [data] of the configuration, in place of what it says of disks (a restart finds them without it too):\n  {line}"
         );
     }
@@ -200,9 +200,9 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         }
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&listed)?);
+        say!("{}", serde_json::to_string_pretty(&listed)?);
     } else {
-        print!("{}", table(&listed));
+        put!("{}", table(&listed));
     }
     let well = |row: &Value| ["in use", "clean", "rebuilding", "ready"].contains(&row["state"].as_str().unwrap_or("?"));
     let all = listed["disks"].as_array().is_some_and(|rows| rows.iter().all(well));

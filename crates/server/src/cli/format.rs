@@ -72,7 +72,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
         let plan = Plan::make(&config, scope)?;
         show(&plan, args.json)?;
         if !args.json {
-            println!("nothing was changed (--dry-run)");
+            say!("nothing was changed (--dry-run)");
         }
         return if plan.refusals().is_empty() { Ok(()) } else { Err(Failure::Found) };
     }
@@ -86,7 +86,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     show(&plan, args.json)?;
     if !args.json {
         let disks = config.disk_sets().len();
-        println!(
+        say!(
             "{}",
             match (args.fast_only, disks) {
                 (true, _) => "new fast legs; the next start fills them".to_owned(),
@@ -100,9 +100,9 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
 
 fn show(plan: &Plan, as_json: bool) -> Result<(), Failure> {
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&json!(plan))?);
+        say!("{}", serde_json::to_string_pretty(&json!(plan))?);
     } else {
-        print!("{}", plan.table());
+        put!("{}", plan.table());
     }
     Ok(())
 }

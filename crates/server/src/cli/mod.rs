@@ -1,5 +1,8 @@
 //! The command line.
 
+#[macro_use]
+mod print;
+
 mod disk;
 mod format;
 mod options;

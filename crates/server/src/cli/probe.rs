@@ -50,9 +50,9 @@ pub fn run(args: &ProbeArgs) -> Result<(), Failure> {
         report.map_err(|e| e.to_string())
     })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print!("{report}");
+        put!("{report}");
     }
     Ok(())
 }

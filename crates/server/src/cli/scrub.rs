@@ -48,18 +48,18 @@ pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
     };
     let disks = client::ask(&config.data.dir, &Command::Scrub { action }, |_| {})?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&disks)?);
+        say!("{}", serde_json::to_string_pretty(&disks)?);
     } else {
         match args.action {
-            Action::Start => println!("a pass begins"),
-            Action::Stop => println!("the pass ends; the next one comes by the schedule"),
+            Action::Start => say!("a pass begins"),
+            Action::Stop => say!("the pass ends; the next one comes by the schedule"),
             Action::Status => {}
         }
         for disk in disks.as_array().into_iter().flatten() {
             let name = disk["disk"].as_str().unwrap_or("?");
-            println!("{name}: {}", report::scrub(disk));
+            say!("{name}: {}", report::scrub(disk));
             for damage in disk["damage"].as_array().into_iter().flatten() {
-                println!("  {}", report::damage(damage));
+                say!("  {}", report::damage(damage));
             }
         }
     }

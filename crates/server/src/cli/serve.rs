@@ -58,7 +58,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     ])?;
     if args.print_config {
         config.live_options()?;
-        print!("{}", config.to_toml());
+        put!("{}", config.to_toml());
         return Ok(());
     }
     output::init(config.output.format, &config.output.level)?;

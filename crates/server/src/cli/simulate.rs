@@ -67,18 +67,18 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
         eprint!("\r\x1b[K");
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         for failure in &report.failures {
             for event in &failure.tail {
-                println!("  {event}");
+                say!("  {event}");
             }
-            println!("seed {}: {}", failure.seed, failure.violation.as_deref().unwrap_or("failed"));
+            say!("seed {}: {}", failure.seed, failure.violation.as_deref().unwrap_or("failed"));
             let variant = args.variant.as_ref().map(|v| format!(" --variant {v}")).unwrap_or_default();
             let zoned = if args.zoned { " --zoned" } else { "" };
-            println!("replay: steadfast simulate --seed {} --runs 1{variant}{zoned} --trace", failure.seed);
+            say!("replay: steadfast simulate --seed {} --runs 1{variant}{zoned} --trace", failure.seed);
         }
-        println!(
+        say!(
             "{}: {} runs from seed {}, {} starts, {} power cuts, {} events, {:.0} s of virtual time",
             if report.passed() { "passed" } else { "FAILED" },
             report.runs,
@@ -89,7 +89,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             report.virtual_s
         );
         let counts = &report.requests;
-        println!(
+        say!(
             "{} requests, {} writes done, {} refused as full; {} extents recycled, {} records and {} chunks moved, {} scrubs",
             counts.requests,
             counts.writes,
@@ -99,7 +99,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             counts.chunks_moved,
             counts.scrubs
         );
-        println!(
+        say!(
             "{} of the runs over zones; {} over a super-disk: {} reads from the fast leg, {} KiB rebuilt; {} structures healed on durable legs, {} on fast ones",
             report.zoned,
             report.pairs,
@@ -108,11 +108,15 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             counts.healed_durable,
             counts.healed_fast
         );
-        println!(
+        say!(
             "{} over pools of several disks: {} starts with disks missing, {} disks died in use; {} requests and {} listings refused as unavailable",
-            report.pools, counts.starts_incomplete, report.faults.deaths, counts.unavailable, counts.listings_refused
+            report.pools,
+            counts.starts_incomplete,
+            report.faults.deaths,
+            counts.unavailable,
+            counts.listings_refused
         );
-        println!(
+        say!(
             "{} in which disks came and went: {} changes begun, {} resumed, {} done, {} refused for want of room or a fault; {} keys copied. {} snapshots made, {} read",
             report.moves,
             counts.moves_begun,
@@ -123,9 +127,13 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             counts.snapshots_made,
             counts.snapshots_read
         );
-        println!(
+        say!(
             "{} with channels: {} publications answered, {} delivered; subscribers recovered {} times, {} times they were told that they could not",
-            report.channels, counts.publications, counts.delivered, counts.recoveries, counts.recoveries_refused
+            report.channels,
+            counts.publications,
+            counts.delivered,
+            counts.recoveries,
+            counts.recoveries_refused
         );
     }
     if report.passed() { Ok(()) } else { Err(Failure::Found) }

@@ -242,9 +242,9 @@ pub fn run(args: SnapshotArgs) -> Result<(), Failure> {
         }
     };
     if server.json {
-        println!("{}", serde_json::to_string_pretty(&done)?);
+        say!("{}", serde_json::to_string_pretty(&done)?);
     } else {
-        print!("{text}");
+        put!("{text}");
     }
     Ok(())
 }

@@ -42,9 +42,9 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         None => ask(&args.admin)?,
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        say!("{}", serde_json::to_string_pretty(&status)?);
     } else {
-        print!("{}", crate::report::table(&status));
+        put!("{}", crate::report::table(&status));
     }
     if status["ready"] == Value::Bool(true) { Ok(()) } else { Err(Failure::Found) }
 }

@@ -65,7 +65,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     } else if let Some((name, one)) = checked.into_iter().next() {
         let one = one?;
         if args.json {
-            println!("{}", serde_json::to_string_pretty(&one.as_value()?)?);
+            say!("{}", serde_json::to_string_pretty(&one.as_value()?)?);
         } else {
             one.print(&name);
         }
@@ -111,11 +111,11 @@ fn show_many(checked: &[(String, Result<Checked, String>)], as_json: bool) -> Re
             }
             Err(why) if as_json => shown.push(json!({"path": name, "error": why})),
             Ok(one) => one.print(name),
-            Err(why) => println!("{name}: {why}: NOT VERIFIED"),
+            Err(why) => say!("{name}: {why}: NOT VERIFIED"),
         }
     }
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
+        say!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
     }
     Ok(())
 }
@@ -141,17 +141,17 @@ async fn compare(durable: &Arc<dyn Disk>, config: &Config, set: &DiskSet, env: &
 
 fn print_fast(fast: &Comparison) {
     if let Some(why) = &fast.nothing {
-        println!("fast leg: nothing on it counts: {why}; the next start rebuilds it");
+        say!("fast leg: nothing on it counts: {why}; the next start rebuilds it");
         return;
     }
     for offset in fast.differing.iter().take(SHOWN_MAX) {
-        println!("fast leg: the block of the pool at {offset} differs, or cannot be read");
+        say!("fast leg: the block of the pool at {offset} differs, or cannot be read");
     }
     let found = match fast.differing_blocks {
         0 => "all the same".to_owned(),
         blocks => format!("{blocks} blocks DIFFER (they are repaired from the pool when they are read)"),
     };
-    println!("fast leg: {} valid, {found}", size(fast.compared_bytes));
+    say!("fast leg: {} valid, {found}", size(fast.compared_bytes));
 }
 
 /// Reads all that is on a disk.
@@ -186,17 +186,17 @@ fn subjects(damage: &steadfast_log::check::Damage, names: &Names) -> BTreeSet<St
 fn print(name: &str, report: &steadfast_log::VerifyReport, names: &Names) {
     for damage in report.damage.iter().take(SHOWN_MAX) {
         let lsns = damage.lsns.map(|(first, last)| format!(", LSN {first} to {last}")).unwrap_or_default();
-        println!("damage: extent {} at {}, {}{lsns}: {}", damage.extent, damage.offset, size(damage.len), damage.what);
+        say!("damage: extent {} at {}, {}{lsns}: {}", damage.extent, damage.offset, size(damage.len), damage.what);
         for subject in subjects(damage, names) {
-            println!("  concerns {subject}");
+            say!("  concerns {subject}");
         }
     }
     let more = report.damage_total.saturating_sub(report.damage.len().min(SHOWN_MAX) as u64);
     if more > 0 {
-        println!("... and {more} more; --json lists them");
+        say!("... and {more} more; --json lists them");
     }
     let found = if report.is_clean() { "no damage".to_owned() } else { format!("{} DAMAGED", report.damage_total) };
-    println!(
+    say!(
         "{name}: {found}; {} records in {} frames, {} read, LSN {} the last",
         report.counts.records,
         report.counts.frames,
@@ -204,7 +204,7 @@ fn print(name: &str, report: &steadfast_log::VerifyReport, names: &Names) {
         report.last_lsn
     );
     if report.doubtful_total > 0 {
-        println!(
+        say!(
             "{} pieces of large bodies at the ends of open extents do not verify: what uploads leave behind that were cut off. Those that \
              an object needs are counted as damage above",
             report.doubtful_total

@@ -10,7 +10,9 @@ mod snapshots;
 mod state;
 mod watches;
 
+use std::fmt::Arguments;
 use std::future::Future;
+use std::io::{Write, stdout};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,17 +87,25 @@ fn runtime(name: &str, threads: usize) -> Result<Runtime, String> {
         .map_err(|e| format!("the threads cannot be started: {e}"))
 }
 
+/// Says something on standard output. A server goes on where nobody reads that.
+fn tell(what: Arguments<'_>) {
+    let mut out = stdout().lock();
+    if let Err(error) = out.write_fmt(what).and_then(|()| writeln!(out)) {
+        tracing::warn!(%error, "standard output cannot be written");
+    }
+}
+
 fn announce(credentials: &Credentials, origin: &Origin) {
     match origin {
         Origin::Environment => tracing::info!("credentials: from the environment"),
         Origin::File(path) => tracing::info!(path = %path.display(), "credentials: from a file"),
         // To standard output, not to the log: logs are kept and sent to other places.
-        Origin::Generated(path) => println!(
+        Origin::Generated(path) => tell(format_args!(
             "New credentials, shown once and kept in {}:\n  access key {}\n  secret key {}",
             path.display(),
             credentials.access_key,
             credentials.secret_key
-        ),
+        )),
     }
 }
 
@@ -156,12 +166,12 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         control,
         &mut signals,
         || {
-            println!(
+            tell(format_args!(
                 "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}",
                 env!("CARGO_PKG_VERSION"),
                 addresses.0,
                 addresses.1
-            );
+            ));
         },
     );
     let served = served.await;
