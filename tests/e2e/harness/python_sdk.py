@@ -1,0 +1,50 @@
+"""Runs the tests of the Python SDK's source distribution as they are: `python python_sdk.py PORT REPORT`, in its directory.
+
+They expect a server at localhost:8000. Here a connection to that place is made to another port, below the SDK and below the tests, so that
+neither is touched and several runs do not meet. What became of the tests is written to REPORT.
+"""
+
+import asyncio
+import json
+import pathlib
+import sys
+import unittest
+
+EXPECTED = ("localhost", 8000)
+
+
+class Result(unittest.TextTestResult):
+    """Also the names of those that ran."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.ran = []
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.ran.append(test.id())
+
+
+def main(port, report):
+    connect = asyncio.BaseEventLoop.create_connection
+
+    async def create_connection(loop, factory, host=None, to=None, **options):
+        options["port"] = port if (host, options.get("port", to)) == EXPECTED else options.get("port", to)
+        return await connect(loop, factory, host, **options)
+
+    asyncio.BaseEventLoop.create_connection = create_connection
+    sys.path.insert(0, "")
+    # The module asks this address once, over plain HTTP, whether a server is there.
+    import tests.centrifugo
+    tests.centrifugo.CENTRIFUGO_HTTP_URL = f"http://{EXPECTED[0]}:{port}"
+    result = unittest.main(module=None, argv=["unittest", "discover", "--start-directory", "tests"], verbosity=2, exit=False,
+                           testRunner=unittest.TextTestRunner(verbosity=2, resultclass=Result)).result
+    pathlib.Path(report).write_text(json.dumps({
+        "ran": result.ran,
+        "failed": {test.id(): trace for test, trace in [*result.failures, *result.errors]},
+        "skipped": {test.id(): reason for test, reason in result.skipped},
+    }))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

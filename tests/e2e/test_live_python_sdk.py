@@ -1,0 +1,73 @@
+"""The tests of Centrifugo's Python SDK, from its source distribution, unmodified, against the server."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from harness import python_sdk, wait
+from harness.live import live_server
+
+SOURCES = pathlib.Path(sys.prefix) / "sources"
+# What the distribution's docker-compose.yml sets.
+SESSION = {"presence": True, "join_leave": True, "force_push_join_leave": True, "allow_presence_for_subscriber": True}
+CHANNEL = {"history_ttl": "300s", "allow_publish_for_subscriber": True, "allow_history_for_subscriber": True}
+CONFIG = {
+    "client": {"token": {"hmac_secret_key": "secret"}, "subscribe_to_user_personal_channel": {"enabled": True}},
+    "channel": {
+        "without_namespace": {**SESSION, **CHANNEL, "history_size": 100, "force_recovery": True,
+                              "allowed_delta_types": ["fossil"], "delta_publish": True},
+        "namespaces": [
+            {"name": "smallhistory", **CHANNEL, "history_size": 2, "force_recovery": True},
+            {"name": "example", **SESSION, **CHANNEL, "history_size": 300},
+        ],
+    },
+}
+# How many there are in the version that sources.txt names, and how many sessions with the server they have at least.
+TESTS, SESSIONS = 185, 75
+DEADLINE_S = 280
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The distribution, unpacked."""
+    found = list(SOURCES.glob("centrifuge_python-*.tar.gz"))
+    if not found:
+        pytest.skip("no source distribution of centrifuge-python: ./test fetches it")
+    (archive,) = found
+    with tarfile.open(archive) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    return source
+
+
+@pytest.mark.timeout(DEADLINE_S + 60)
+def test_the_sdk_s_own_tests_pass(make_server, tmp_path, source, capsys):
+    live = live_server(make_server, tmp_path, CONFIG)
+    report = tmp_path / "report.json"
+    # Nothing of the environment takes a connection elsewhere.
+    env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    with open(tmp_path / "output", "w+") as output:
+        try:
+            done = subprocess.run([sys.executable, python_sdk.__file__, str(live.live_port), str(report)], cwd=source, env=env,
+                                  stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=DEADLINE_S, check=False)
+        except subprocess.TimeoutExpired:
+            done = None
+        output.seek(0)
+        said = output.read()[-20_000:]
+    assert done is not None, f"they do not end; the last of it: {said}"
+    assert done.returncode == 0 and report.exists(), said
+    told = json.loads(report.read_text())
+    passed = [test for test in told["ran"] if test not in told["failed"] and test not in told["skipped"]]
+    with capsys.disabled():
+        print(f"\n{source.name}: of its own {len(told['ran'])} tests {len(passed)} passed, {len(told['failed'])} failed, "
+              f"{len(told['skipped'])} skipped {told['skipped'] or ''}")
+    assert not told["failed"], "\n".join(f"{test}:\n{trace}" for test, trace in told["failed"].items())
+    # Without openssl it skips its tests of TLS, which need no server.
+    assert all("openssl" in reason for reason in told["skipped"].values()), told["skipped"]
+    assert len(passed) + len(told["skipped"]) == TESTS
+    wait.until(lambda: live.metric("steadfast_live_ended_sessions_total") >= SESSIONS, what="the ends of their sessions")
