@@ -14,7 +14,7 @@ import pytest
 from centrifuge import Client, DeltaType, Filter, SubscriptionEventHandler
 
 from harness import wait
-from harness.live import DEADLINE_S, again, api, live_server, token
+from harness.live import DEADLINE_S, again, api, live_server, missed, token
 
 
 @pytest.fixture
@@ -115,15 +115,17 @@ def test_nothing_acknowledged_is_lost_by_a_kill_and_nothing_comes_twice(live, pr
             await room.publish(data_of({"n": i}, protobuf))
             acknowledged.append(i)
         await heard.until(20)
-        await asyncio.get_running_loop().run_in_executor(None, live.kill)
-        await asyncio.get_running_loop().run_in_executor(None, again, live)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, live.kill)
+        await loop.run_in_executor(None, missed, live, "room", [{"n": "missed"}])
+        await loop.run_in_executor(None, again, live)
         back = await asyncio.wait_for(heard.subscribed.get(), DEADLINE_S)
         assert back.was_recovering and back.recovered and back.stream_position.epoch == epoch
         await room.ready()
         await room.publish(data_of({"n": "after"}, protobuf))
-        await heard.until(51)
-        assert [offset for offset, _ in heard.publications] == list(range(1, 52)), "a gap, or one twice"
-        assert [data["n"] for _, data in heard.publications] == [*acknowledged, "after"]
+        await heard.until(52)
+        assert [offset for offset, _ in heard.publications] == list(range(1, 53)), "a gap, or one twice"
+        assert [data["n"] for _, data in heard.publications] == [*acknowledged, "missed", "after"]
         await publisher.disconnect()
         await listener.disconnect()
 

@@ -51,6 +51,17 @@ def again(server):
     return server.start()
 
 
+def missed(server, channel, values):
+    """Publishes what no session can have heard: a server that has been killed is started at another port, and killed again."""
+    port = server.live_port
+    server.args = ["--live-listen", "127.0.0.1:0", *server.args[2:]]
+    server.start()
+    for value in values:
+        api(server, "publish", channel=channel, data=value)
+    server.kill()
+    server.live_port = port
+
+
 def api(server, method, key=API_KEY, **params):
     request = urllib.request.Request(f"http://127.0.0.1:{server.live_port}/api/{method}", method="POST",
                                      data=json.dumps(params).encode(), headers={"X-API-Key": key})
