@@ -32,20 +32,21 @@ pub(crate) struct SubscribeOptions {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Overrides {
-    presence: Option<Bool>,
-    join_leave: Option<Bool>,
-    force_push_join_leave: Option<Bool>,
-    force_recovery: Option<Bool>,
-    force_positioning: Option<Bool>,
+    pub(crate) presence: Option<Bool>,
+    pub(crate) join_leave: Option<Bool>,
+    pub(crate) force_push_join_leave: Option<Bool>,
+    pub(crate) force_recovery: Option<Bool>,
+    pub(crate) force_positioning: Option<Bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Bool {
-    value: bool,
+pub(crate) struct Bool {
+    pub(crate) value: bool,
 }
 
 /// A subscription that a back end wants for sessions.
+#[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) channel: String,
     pub(crate) options: SubscribeOptions,

@@ -1,0 +1,299 @@
+//! The API in JSON, as Centrifugo's users know it: `POST /api/publish` and the like, with `X-API-Key`.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use steadfast_store::Position;
+
+use super::{Answer, Api, Command, Done, Publish, Sessions};
+use crate::node::epoch_text;
+use crate::options::{Overrides, SubscribeOptions, Wanted};
+use crate::protocol::codes::{self, ClientError};
+use crate::protocol::message::{HistoryRequest, StreamPosition};
+
+#[derive(Deserialize)]
+struct PublishBody {
+    #[serde(default)]
+    channel: String,
+    #[serde(default)]
+    channels: Vec<String>,
+    data: Option<Box<RawValue>>,
+    b64data: Option<String>,
+    #[serde(default)]
+    skip_history: bool,
+    #[serde(default)]
+    tags: BTreeMap<String, String>,
+    #[serde(default)]
+    idempotency_key: String,
+}
+
+#[derive(Deserialize)]
+struct Channel {
+    channel: String,
+}
+
+/// Options that are not supported are refused by name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Subscribe {
+    channel: String,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    client: String,
+    info: Option<Box<RawValue>>,
+    #[serde(default)]
+    b64info: String,
+    data: Option<Box<RawValue>>,
+    #[serde(default)]
+    b64data: String,
+    /// Seconds since the Unix epoch; 0 for never.
+    #[serde(default)]
+    expire_at: u64,
+    recover_since: Option<Since>,
+    #[serde(rename = "override")]
+    overrides: Option<Overrides>,
+}
+
+#[derive(Deserialize)]
+struct OfUser {
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    channel: String,
+    #[serde(default)]
+    client: String,
+    disconnect: Option<Custom>,
+}
+
+#[derive(Deserialize)]
+struct Refresh {
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    client: String,
+    #[serde(default)]
+    expired: bool,
+    /// Seconds since the Unix epoch; 0 for never.
+    #[serde(default)]
+    expire_at: u64,
+}
+
+#[derive(Deserialize)]
+struct Custom {
+    code: u16,
+}
+
+#[derive(Deserialize)]
+struct History {
+    channel: String,
+    #[serde(default)]
+    limit: i32,
+    since: Option<Since>,
+    #[serde(default)]
+    reverse: bool,
+}
+
+#[derive(Deserialize)]
+struct Since {
+    #[serde(default)]
+    offset: u64,
+    #[serde(default)]
+    epoch: String,
+}
+
+#[derive(Deserialize)]
+struct Channels {
+    #[serde(default)]
+    pattern: String,
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    commands: Vec<Map<String, Value>>,
+    #[serde(default)]
+    parallel: bool,
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(body).map_err(|error| {
+        tracing::debug!(%error, "an API request cannot be read");
+        ClientError::bad_request(error)
+    })
+}
+
+impl Api {
+    /// Carries out a method; the body of the answer.
+    pub async fn call(&self, method: &str, body: &[u8]) -> Value {
+        if method == "batch" {
+            return said(self.json_batch(body).await);
+        }
+        let answer = async { self.carry_out(command(method, body)?).await };
+        said(answer.await.and_then(result))
+    }
+
+    async fn json_batch(&self, body: &[u8]) -> Result<Value, ClientError> {
+        let request: Batch = read(body)?;
+        let firsts = request.commands.into_iter().map(|command| command.into_iter().next());
+        let (methods, commands): (Vec<_>, Vec<_>) = firsts
+            .map(|first| match first {
+                Some((method, params)) => {
+                    let command = command(&method, params.to_string().as_bytes());
+                    (method, command)
+                }
+                None => (String::new(), Err(codes::BAD_REQUEST)),
+            })
+            .unzip();
+        let answers = self.batch(commands, request.parallel).await?;
+        let reply = |(method, answer): (String, Answer)| match answer.and_then(result) {
+            Ok(result) => Value::Object(Map::from_iter([(method, result)])),
+            Err(error) => said(Err(error)),
+        };
+        Ok(json!({"replies": methods.into_iter().zip(answers).map(reply).collect::<Vec<_>>()}))
+    }
+}
+
+/// Reads a command.
+fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
+    let one = |body| read::<Channel>(body).map(|read| read.channel);
+    Ok(match method {
+        "publish" => {
+            let request: PublishBody = read(body)?;
+            let (channel, publish) = (request.channel.clone(), publish(request)?);
+            Command::Publish(channel, publish)
+        }
+        "broadcast" => {
+            let mut request: PublishBody = read(body)?;
+            let channels = std::mem::take(&mut request.channels);
+            Command::Broadcast(channels, publish(request)?)
+        }
+        "subscribe" => {
+            let Subscribe { channel, user, client, info, b64info, data, b64data, expire_at, recover_since, overrides } =
+                read(body)?;
+            let options = SubscribeOptions { info, b64info, data, b64data, expire_at, overrides };
+            let wanted = Wanted { channel, options, since: recover_since.map(position) };
+            Command::Subscribe(Sessions { user, client }, Box::new(wanted))
+        }
+        "unsubscribe" => {
+            let OfUser { user, channel, client, .. } = read(body)?;
+            Command::Unsubscribe(Sessions { user, client }, channel)
+        }
+        "disconnect" => {
+            let OfUser { user, client, disconnect, .. } = read(body)?;
+            Command::Disconnect(Sessions { user, client }, disconnect.map(|custom| custom.code))
+        }
+        "refresh" => {
+            let Refresh { user, client, expired, expire_at } = read(body)?;
+            Command::Refresh(Sessions { user, client }, expire_at, expired)
+        }
+        "presence" => Command::Presence(one(body)?),
+        "presence_stats" => Command::PresenceStats(one(body)?),
+        "history" => {
+            let History { channel, limit, since, reverse } = read(body)?;
+            Command::History(HistoryRequest { channel, limit, since: since.map(position), reverse })
+        }
+        "history_remove" => Command::HistoryRemove(one(body)?),
+        "channels" => Command::Channels(read::<Channels>(body)?.pattern),
+        "info" => Command::Info,
+        _ => return Err(codes::METHOD_NOT_FOUND),
+    })
+}
+
+fn position(since: Since) -> StreamPosition {
+    StreamPosition { offset: since.offset, epoch: since.epoch }
+}
+
+fn publish(request: PublishBody) -> Result<Publish, ClientError> {
+    let data = match (&request.data, &request.b64data) {
+        (_, Some(text)) if !text.is_empty() => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?,
+        (Some(data), _) => data.get().as_bytes().to_vec(),
+        _ => return Err(codes::BAD_REQUEST),
+    };
+    let PublishBody { tags, skip_history, idempotency_key, .. } = request;
+    Ok(Publish { data, tags, skip_history, idempotency_key })
+}
+
+/// The result of a method.
+fn result(done: Done) -> Result<Value, ClientError> {
+    Ok(match done {
+        Done::Nothing => json!({}),
+        Done::Published(position) => position_json(position),
+        Done::Broadcast(positions) => {
+            let responses = positions.into_iter().map(|position| said(position.map(position_json)));
+            json!({"responses": responses.collect::<Vec<_>>()})
+        }
+        Done::Presence(clients) => json!({"presence": value(&clients)?}),
+        Done::PresenceStats(stats) => json!({"num_clients": stats.num_clients, "num_users": stats.num_users}),
+        Done::History(history) => json!({
+            "publications": value(&history.publications)?, "epoch": history.epoch, "offset": history.offset,
+        }),
+        Done::Channels(found) => {
+            let channels: Map<String, Value> =
+                found.into_iter().map(|(name, count)| (name, json!({"num_clients": count}))).collect();
+            json!({"channels": channels})
+        }
+        Done::Info(info) => json!({"nodes": [{
+            "uid": "steadfast", "name": "steadfast", "version": info.version, "num_clients": info.clients,
+            "num_users": info.users, "num_channels": info.channels, "uptime": info.uptime,
+        }]}),
+    })
+}
+
+/// Data that is not JSON cannot be shown in it.
+fn value(data: &impl serde::Serialize) -> Result<Value, ClientError> {
+    serde_json::to_value(data).map_err(|_| ClientError {
+        message: "not available: there is data that is not JSON, which the gRPC API shows".into(),
+        ..codes::NOT_AVAILABLE
+    })
+}
+
+fn said(answer: Result<Value, ClientError>) -> Value {
+    match answer {
+        Ok(result) => json!({"result": result}),
+        Err(error) => json!({"error": {"code": error.code, "message": error.message}}),
+    }
+}
+
+fn position_json(position: Position) -> Value {
+    match position.offset {
+        0 => json!({}),
+        offset => json!({"offset": offset, "epoch": epoch_text(position.epoch)}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::message::{HistoryResult, Publication};
+
+    #[test]
+    fn commands_are_read_and_what_is_wrong_with_them_is_said() {
+        let Ok(Command::Publish(channel, publish)) = command("publish", br#"{"channel": "c", "b64data": "/wA="}"#)
+        else {
+            panic!("a publication")
+        };
+        assert_eq!((channel.as_str(), publish.data.as_slice()), ("c", [0xff, 0].as_slice()));
+        for (method, body, code, says) in [
+            ("publish", r#"{"channel": "c"}"#, 107, "bad request"),
+            ("publish", r#"{"channel": "c", "b64data": "?"}"#, 107, "bad request"),
+            ("subscribe", r#"{"channel": "c", "user": "u", "session": "s"}"#, 107, "session"),
+            ("disconnect", r#"{"user": "u", "disconnect": {"code": 70000}}"#, 107, "70000"),
+            ("history", "{}", 107, "channel"),
+            ("mystery", "{}", 104, "method not found"),
+        ] {
+            let error = command(method, body.as_bytes()).expect_err(method);
+            assert!(error.code == code && error.message.contains(says), "{method}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn data_that_is_not_json_is_no_answer_in_json() {
+        let publications = vec![Publication { data: vec![0xff, 0], ..Publication::default() }];
+        let error = result(Done::History(HistoryResult { publications, ..HistoryResult::default() })).expect_err("no");
+        assert!(error.code == 108 && error.message.contains("gRPC"), "{error:?}");
+    }
+}

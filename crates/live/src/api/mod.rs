@@ -1,0 +1,341 @@
+//! The server API: what a back end may ask, over HTTP (`json`) and over gRPC (`crate::grpc`), and what it comes to.
+
+pub(crate) mod json;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use futures::future::join_all;
+use parking_lot::Mutex;
+use steadfast_store::Position;
+use uuid::Uuid;
+
+use crate::commands::parse_client;
+use crate::node::{Node, refusal};
+use crate::options::{SubscribeOptions, Wanted};
+use crate::partition::ToSession;
+use crate::protocol::codes::{self, ClientError, Disconnected};
+use crate::protocol::message::{
+    ClientInfo, Expiry, HistoryRequest, HistoryResult, PresenceStatsResult, Publication, Push, Reply, Unsubscribe,
+};
+
+/// For how long a publication is known by its idempotency key, milliseconds, and how many are.
+const KNOWN_MS: u64 = 300_000;
+const KNOWN_MAX: usize = 100_000;
+
+/// Commands in a batch, and channels in a broadcast.
+const BATCH_MAX: usize = 10_000;
+
+/// Sessions of a user that are subscribed at a time.
+const SUBSCRIBES_TOGETHER: usize = 64;
+
+/// Channels in an answer.
+const CHANNELS_MAX: usize = 100_000;
+
+/// What is published.
+#[derive(Debug)]
+pub(crate) struct Publish {
+    pub(crate) data: Vec<u8>,
+    pub(crate) tags: BTreeMap<String, String>,
+    pub(crate) skip_history: bool,
+    pub(crate) idempotency_key: String,
+}
+
+/// The sessions that a command is about: all of a user, or the one that is named.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    pub(crate) user: String,
+    pub(crate) client: String,
+}
+
+/// What may be asked.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Publish(String, Publish),
+    Broadcast(Vec<String>, Publish),
+    Subscribe(Sessions, Box<Wanted>),
+    /// From a channel.
+    Unsubscribe(Sessions, String),
+    /// With a code, if not the usual one.
+    Disconnect(Sessions, Option<u16>),
+    /// Until when sessions last, seconds since the Unix epoch (0: for ever), or whether they end.
+    Refresh(Sessions, u64, bool),
+    Presence(String),
+    PresenceStats(String),
+    History(HistoryRequest),
+    HistoryRemove(String),
+    /// Those that match a pattern.
+    Channels(String),
+    Info,
+}
+
+/// How the server is.
+#[derive(Debug)]
+pub(crate) struct Info {
+    pub(crate) version: String,
+    pub(crate) clients: usize,
+    pub(crate) users: usize,
+    pub(crate) channels: usize,
+    /// Seconds.
+    pub(crate) uptime: u64,
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Nothing,
+    Published(Position),
+    /// In the order of the channels.
+    Broadcast(Vec<Result<Position, ClientError>>),
+    Presence(BTreeMap<String, ClientInfo>),
+    PresenceStats(PresenceStatsResult),
+    History(HistoryResult),
+    /// With their subscribers.
+    Channels(BTreeMap<String, usize>),
+    Info(Info),
+}
+
+pub(crate) type Answer = Result<Done, ClientError>;
+
+/// Publications by their idempotency keys.
+#[derive(Default)]
+struct Known {
+    positions: HashMap<(String, String), Position>,
+    order: VecDeque<(u64, (String, String))>,
+}
+
+/// The API over a node.
+pub struct Api {
+    node: Arc<Node>,
+    known: Mutex<Known>,
+}
+
+impl Api {
+    /// Over a node.
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node, known: Mutex::default() }
+    }
+
+    /// Carries out a command.
+    pub(crate) async fn carry_out(&self, command: Command) -> Answer {
+        match command {
+            Command::Publish(channel, publish) => self.publish(&channel, &publish).await.map(Done::Published),
+            Command::Broadcast(channels, publish) => {
+                if channels.is_empty() || channels.len() > BATCH_MAX {
+                    return Err(codes::BAD_REQUEST);
+                }
+                Ok(Done::Broadcast(join_all(channels.iter().map(|channel| self.publish(channel, &publish))).await))
+            }
+            Command::Subscribe(sessions, wanted) => self.subscribe(&sessions, &wanted).await,
+            Command::Unsubscribe(sessions, channel) => self.unsubscribe(&sessions, &channel),
+            Command::Disconnect(sessions, code) => self.disconnect(&sessions, code),
+            Command::Refresh(sessions, expire_at, expired) => self.refresh(&sessions, expire_at, expired),
+            Command::Presence(channel) => {
+                self.with_presence(&channel)?;
+                Ok(Done::Presence(self.node.presence.list(&channel, CHANNELS_MAX)))
+            }
+            Command::PresenceStats(channel) => {
+                self.with_presence(&channel)?;
+                Ok(Done::PresenceStats(self.node.presence.stats(&channel)))
+            }
+            Command::History(request) => {
+                self.with_history(&request.channel)?;
+                self.node.history(&request).await.map(Done::History)
+            }
+            Command::HistoryRemove(channel) => {
+                self.with_history(&channel)?;
+                self.node.handle(&channel)?.clear().await.map_err(|e| refusal(&e))?;
+                Ok(Done::Nothing)
+            }
+            Command::Channels(pattern) => {
+                let found = self.node.channels(|name| matches_pattern(&pattern, name)).into_iter().take(CHANNELS_MAX);
+                Ok(Done::Channels(found.map(|(name, count)| (name.to_string(), count)).collect()))
+            }
+            Command::Info => {
+                let (clients, users) = self.node.counts();
+                let channels = self.node.channels(|_| true).len();
+                let (version, uptime) = (self.node.version.clone(), self.node.env.now().as_secs());
+                Ok(Done::Info(Info { version, clients, users, channels, uptime }))
+            }
+        }
+    }
+
+    /// Carries out several: one after another, or all together.
+    pub(crate) async fn batch(
+        &self,
+        commands: Vec<Result<Command, ClientError>>,
+        parallel: bool,
+    ) -> Result<Vec<Answer>, ClientError> {
+        if commands.len() > BATCH_MAX {
+            return Err(codes::LIMIT_EXCEEDED);
+        }
+        let each = commands.into_iter().map(async |command| self.carry_out(command?).await);
+        if parallel {
+            return Ok(join_all(each).await);
+        }
+        let mut answers = Vec::with_capacity(each.len());
+        for one in each {
+            answers.push(one.await);
+        }
+        Ok(answers)
+    }
+
+    async fn publish(&self, channel: &str, publish: &Publish) -> Result<Position, ClientError> {
+        if channel.is_empty() {
+            return Err(codes::BAD_REQUEST);
+        }
+        let key = (!publish.idempotency_key.is_empty()).then(|| (channel.to_owned(), publish.idempotency_key.clone()));
+        if let Some(position) = key.as_ref().and_then(|key| self.known(key)) {
+            return Ok(position);
+        }
+        let (data, tags) = (publish.data.clone(), publish.tags.clone());
+        let publication = Publication { data, tags, ..Publication::default() };
+        let position = self.node.publish(channel, publication, publish.skip_history).await?;
+        if let Some(key) = key {
+            self.remember(key, position);
+        }
+        Ok(position)
+    }
+
+    fn known(&self, key: &(String, String)) -> Option<Position> {
+        let now = self.node.env.wall_ms();
+        let mut known = self.known.lock();
+        while let Some((until, _)) = known.order.front()
+            && *until <= now
+            && let Some((_, over)) = known.order.pop_front()
+        {
+            known.positions.remove(&over);
+        }
+        known.positions.get(key).copied()
+    }
+
+    fn remember(&self, key: (String, String), position: Position) {
+        let mut known = self.known.lock();
+        if known.order.len() >= KNOWN_MAX
+            && let Some((_, oldest)) = known.order.pop_front()
+        {
+            known.positions.remove(&oldest);
+        }
+        known.order.push_back((self.node.env.wall_ms() + KNOWN_MS, key.clone()));
+        known.positions.insert(key, position);
+    }
+
+    fn with_presence(&self, channel: &str) -> Result<(), ClientError> {
+        if self.node.namespace(channel)?.presence { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
+    }
+
+    fn with_history(&self, channel: &str) -> Result<(), ClientError> {
+        if self.node.namespace(channel)?.has_history() { Ok(()) } else { Err(codes::NOT_AVAILABLE) }
+    }
+
+    async fn subscribe(&self, sessions: &Sessions, wanted: &Wanted) -> Answer {
+        let options: &SubscribeOptions = &wanted.options;
+        if options.expires_ms().is_some_and(|ends| ends <= self.node.env.wall_ms()) {
+            return Err(codes::EXPIRED);
+        }
+        // What is wrong is said even if there are no sessions now.
+        self.node.namespace(&wanted.channel)?;
+        options.info()?;
+        options.data()?;
+        for some in self.node.sessions_of(&sessions.user, sessions.client()?).chunks(SUBSCRIBES_TOGETHER) {
+            let each = some.iter().map(|(session, who)| self.node.subscribe_unasked(*session, who, wanted));
+            join_all(each).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(Done::Nothing)
+    }
+
+    fn unsubscribe(&self, sessions: &Sessions, channel: &str) -> Answer {
+        if channel.is_empty() {
+            return Err(codes::BAD_REQUEST);
+        }
+        let (code, reason) = codes::UNSUBSCRIBED_BY_SERVER;
+        for (session, _) in self.node.sessions_of(&sessions.user, sessions.client()?) {
+            let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
+            let push = Push { channel: channel.to_owned(), unsubscribe, ..Push::default() };
+            let reply = Reply { push: Some(push), ..Reply::default() };
+            self.node.to(session, ToSession::Unsubscribed(channel.into(), Some(Box::new(reply))));
+        }
+        Ok(Done::Nothing)
+    }
+
+    fn disconnect(&self, sessions: &Sessions, code: Option<u16>) -> Answer {
+        let why = match code {
+            Some(code @ 3000..5000) => Disconnected { code, reason: "disconnected by the back end".into() },
+            Some(_) => return Err(codes::BAD_REQUEST),
+            None => codes::FORCE_DISCONNECT,
+        };
+        for (session, _) in self.node.sessions_of(&sessions.user, sessions.client()?) {
+            self.node.to(session, ToSession::Disconnect(why.clone()));
+        }
+        Ok(Done::Nothing)
+    }
+
+    /// Says anew until when a user's sessions last.
+    fn refresh(&self, sessions: &Sessions, expire_at: u64, expired: bool) -> Answer {
+        let now_ms = self.node.env.wall_ms();
+        let lasts = expire_at.saturating_sub(now_ms / 1000);
+        let expired = expired || expire_at > 0 && lasts == 0;
+        for (session, _) in self.node.sessions_of(&sessions.user, sessions.client()?) {
+            let told = if expired {
+                ToSession::Disconnect(codes::SESSION_EXPIRED)
+            } else {
+                let expires_ms = (expire_at > 0).then(|| expire_at.saturating_mul(1000));
+                let ttl = u32::try_from(lasts).unwrap_or(u32::MAX);
+                let refresh = Some(Expiry { expires: expires_ms.is_some(), ttl });
+                let push = Some(Push { refresh, ..Push::default() });
+                ToSession::Refreshed(expires_ms, Some(Box::new(Reply { push, ..Reply::default() })))
+            };
+            self.node.to(session, told);
+        }
+        Ok(Done::Nothing)
+    }
+}
+
+impl Sessions {
+    /// The one that is named, if it is.
+    fn client(&self) -> Result<Option<Uuid>, ClientError> {
+        match self.client.as_str() {
+            "" => Ok(None),
+            text => parse_client(text).map(Some).ok_or(codes::BAD_REQUEST),
+        }
+    }
+}
+
+/// Whether a name matches a pattern with `*` for anything; an empty pattern is matched by all.
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    if pattern.is_empty() {
+        return true;
+    }
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut last = None;
+    for piece in pieces {
+        if let Some(piece) = last.replace(piece) {
+            let Some(at) = rest.find(piece) else { return false };
+            rest = &rest[at + piece.len()..];
+        }
+    }
+    last.map_or(rest.is_empty(), |last| rest.ends_with(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_in_a_shell() {
+        for (pattern, name, matches) in [
+            ("", "x", true),
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abde", false),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(matches_pattern(pattern, name), matches, "{pattern} {name}");
+        }
+    }
+}
