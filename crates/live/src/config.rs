@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
 use crate::auth::config::{self as auth, SubscriptionTokenConfig, TokenConfig};
+use crate::grpc::GrpcApiConfig;
 use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
 /// Settings that make no sense; for people.
@@ -85,6 +86,8 @@ pub struct LiveConfig {
     pub channel: ChannelConfig,
     /// The server API.
     pub http_api: HttpApiConfig,
+    /// The same over gRPC, on a port of its own.
+    pub grpc_api: GrpcApiConfig,
     /// Calls of clients to the back end.
     pub rpc: RpcConfig,
     /// Proxies that namespaces name.
@@ -404,6 +407,7 @@ impl LiveConfig {
         }
         proxy::check(self)?;
         auth::check(&self.client)?;
+        self.grpc_api.check().map_err(LiveConfigError)?;
         if !(1..=9).contains(&self.websocket.compression_level) {
             return fail("websocket.compression_level: 1 to 9".into());
         }

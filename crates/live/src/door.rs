@@ -28,6 +28,7 @@ use crate::api::Api;
 use crate::commands::NodeHub;
 use crate::deflate;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
+use crate::grpc::GrpcDoor;
 use crate::node::Node;
 use crate::origin;
 use crate::partition::{self, Arrived, Event, Opened, Transport};
@@ -100,6 +101,11 @@ impl LiveDoor {
         let emulation = Arc::new(Emulation::new(node.env.clone()));
         let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node };
         Ok((door.clone(), Workers { node: door.node, threads }))
+    }
+
+    /// The door of the API over gRPC, for a port of its own.
+    pub fn grpc(&self) -> GrpcDoor {
+        GrpcDoor::new(self.node.clone(), self.api.clone(), self.options.clone())
     }
 
     /// Accepts connections until `stop` is set.
@@ -426,7 +432,7 @@ impl LiveDoor {
 }
 
 /// Whether two are the same, in a time that does not tell where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 

@@ -1,4 +1,4 @@
-//! HTTP/1.1 to servers of others, over connections that are kept for the next request.
+//! HTTP to servers of others, over connections that are kept for the next request.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -19,8 +20,14 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 /// For how long a connection is kept that nothing is asked on.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// For how long the other end of a connection may say nothing of what was sent to it.
+const VANISHED: Duration = Duration::from_secs(10);
+
 /// A client of the servers behind one URL. It sends a request again only when nothing of it had left, on a connection that the server closed.
 pub type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// One that speaks gRPC.
+pub(crate) type GrpcClient = Client<HttpsConnector<HttpConnector>, tonic::body::Body>;
 
 /// Why nobody can be trusted.
 pub(crate) fn no_authorities(error: &std::io::Error) -> String {
@@ -53,6 +60,32 @@ pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, Strin
 
 /// The same, over `https` as it is said.
 pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<ClientTls>) -> Result<HttpClient, String> {
+    let (builder, connector) = connector(url, tls)?;
+    let connector = builder.enable_http1().wrap_connector(connector);
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(idle_max)
+        .build(connector))
+}
+
+/// A client of HTTP/2 alone, which has one connection to the server: requests go over it side by side.
+pub(crate) fn grpc_client_over(url: &http::Uri, tls: Option<ClientTls>) -> Result<GrpcClient, String> {
+    let (builder, mut connector) = connector(url, tls)?;
+    // Else requests would go on for a quarter of an hour over a connection whose other end has vanished.
+    connector.set_tcp_user_timeout(Some(VANISHED));
+    let connector = builder.enable_http2().wrap_connector(connector);
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .http2_only(true)
+        .build(connector))
+}
+
+fn connector(
+    url: &http::Uri,
+    tls: Option<ClientTls>,
+) -> Result<(HttpsConnectorBuilder<WantsProtocols1>, HttpConnector), String> {
     let (config, server_name) = match (url.scheme_str(), tls) {
         (Some("https"), Some(tls)) => (tls.config, tls.server_name),
         (Some("https"), None) => {
@@ -64,7 +97,7 @@ pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<Cli
         (Some("http"), _) => {
             (tls_builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth(), None)
         }
-        _ => return Err("give a URL that begins with http:// or https://".to_owned()),
+        _ => return Err("give a URL that begins with http://, https:// or, for a proxy, grpc://".to_owned()),
     };
     if url.host().is_none_or(str::is_empty) {
         return Err("it names no host".to_owned());
@@ -76,12 +109,7 @@ pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<Cli
     if let Some(name) = server_name {
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let connector = builder.enable_http1().wrap_connector(connector);
-    Ok(Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(idle_max)
-        .build(connector))
+    Ok((builder, connector))
 }
 
 /// Sends a request and reads the whole answer, whose body has so many bytes at most. It takes as long as the server does: bound it.
@@ -99,7 +127,7 @@ pub async fn exchange(
 }
 
 /// An error and what it comes from: of a client's, the first alone says little.
-fn with_causes(error: &dyn Error) -> String {
+pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

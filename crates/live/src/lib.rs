@@ -1,7 +1,7 @@
 //! The live door: sessions, subscriptions and fan-out, in Centrifugo's client protocol, over the channels of the store.
 //!
 //! `door` turns connections into sessions, with `gateway` for those that are not plain WebSockets; `partition` has a worker thread for each share of them; `commands` is what sessions ask; `node` knows
-//! which partitions have subscribers of a channel, and brings publications to them; `api` is what a back end asks.
+//! which partitions have subscribers of a channel, and brings publications to them; `api` is what a back end asks, over HTTP or `grpc`.
 
 mod answer;
 mod api;
@@ -14,6 +14,7 @@ mod filter;
 mod fossil;
 pub mod fuzzing;
 mod gateway;
+mod grpc;
 mod http_client;
 mod metrics;
 mod node;
@@ -21,6 +22,7 @@ mod options;
 mod origin;
 mod outgoing;
 mod partition;
+mod pem;
 mod presence;
 pub mod protocol;
 mod proxy;
@@ -28,6 +30,7 @@ mod websocket;
 
 pub use config::{LiveConfig, LiveConfigError};
 pub use door::{DoorOptions, LiveDoor, Workers};
+pub use grpc::{GrpcApiConfig, GrpcDoor, GrpcTlsConfig};
 pub use http_client::{HttpClient, exchange, http_client};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
 pub use node::{Limits, Node};

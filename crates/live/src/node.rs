@@ -56,6 +56,8 @@ pub struct Limits {
     pub publish_rate: usize,
     /// Requests of a proxy to its back end at a time.
     pub proxy_requests: usize,
+    /// Calls of the API over gRPC at a time.
+    pub grpc_calls: usize,
     /// Bytes of a message that is compressed, at most.
     pub compression_bytes_max: usize,
 }
@@ -101,6 +103,7 @@ pub struct Node {
     pub(crate) connects: Gate,
     pub(crate) subscribes: Gate,
     pub(crate) reads: Gate,
+    pub(crate) grpc_calls: Gate,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
     users: Vec<Mutex<HashMap<String, Sessions>>>,
@@ -158,6 +161,7 @@ impl Node {
             connects: Gate::new("live_connects", limits.connects, limits.waiting, env.clone()),
             subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
             reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
+            grpc_calls: Gate::new("live_grpc_calls", limits.grpc_calls, limits.waiting, env.clone()),
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
             deflate: Deflate::new(&config.websocket, limits.compression_bytes_max),
             config,
@@ -382,6 +386,7 @@ impl Node {
                 self.connects.status(),
                 self.subscribes.status(),
                 self.reads.status(),
+                self.grpc_calls.status(),
             ],
             proxies: {
                 let verifiers = std::iter::once(&self.verifier).chain(&self.subscription_verifier);

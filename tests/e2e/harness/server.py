@@ -79,7 +79,7 @@ class Server:
 
         ports = wait.until(ready, deadline_s, "the ready line")
         self.s3_port, self.admin_port, *more = map(int, ports)
-        self.live_port = more[0] if more else None
+        self.live_port, self.grpc_port = (more + [None, None])[:2]
 
     def log(self):
         """What this start has logged."""

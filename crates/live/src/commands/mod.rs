@@ -301,7 +301,7 @@ enum Asks {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 fn parse_epoch(text: &str) -> u32 {
     u32::from_str_radix(text, 16).unwrap_or_default()

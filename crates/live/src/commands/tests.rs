@@ -23,15 +23,20 @@ async fn node() -> Arc<Node> {
 
 /// One with these options of clients.
 async fn node_of(client: &str) -> Arc<Node> {
+    let config = format!(
+        r#"{{"client": {client},
+        "channel": {{"without_namespace": {{"history_size": 5, "history_ttl": "60s", "force_recovery": true}}}}}}"#
+    );
+    node_with(&config).await
+}
+
+/// One with this configuration.
+pub(crate) async fn node_with(config: &str) -> Arc<Node> {
     let env = Env::tokio();
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &env, &format).await.expect("formats");
     let opened = Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await;
-    let config = format!(
-        r#"{{"client": {client},
-        "channel": {{"without_namespace": {{"history_size": 5, "history_ttl": "60s", "force_recovery": true}}}}}}"#
-    );
     let limits = Limits {
         connects: 2,
         subscribes: 2,
@@ -40,9 +45,10 @@ async fn node_of(client: &str) -> Arc<Node> {
         address_connections: 0,
         publish_rate: 0,
         proxy_requests: 1,
+        grpc_calls: 1,
         compression_bytes_max: 0,
     };
-    let config = serde_json::from_str(&config).expect("valid");
+    let config = serde_json::from_str(config).expect("valid");
     Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
 }
 

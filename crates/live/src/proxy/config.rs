@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
+use super::grpc::{ProxyGrpcConfig, SCHEME};
 use super::tls::ProxyTlsConfig;
 use crate::config::{GoDuration, LiveConfig, LiveConfigError};
 
@@ -33,7 +34,7 @@ pub struct ProxyConfig {
     pub name: Option<String>,
     /// For `client.proxy`: whether it is there.
     pub enabled: Option<bool>,
-    /// `http://` or `https://`.
+    /// `http://`, `https://` or `grpc://`.
     pub endpoint: String,
     /// How long a request may take, its wait for a place included.
     pub timeout: GoDuration,
@@ -47,6 +48,8 @@ pub struct ProxyConfig {
     pub include_connection_meta: bool,
     /// About the requests.
     pub http: ProxyHttpConfig,
+    /// The same of an endpoint over `grpc://`.
+    pub grpc: ProxyGrpcConfig,
 }
 
 impl Default for ProxyConfig {
@@ -61,6 +64,7 @@ impl Default for ProxyConfig {
             binary_encoding: false,
             include_connection_meta: false,
             http: ProxyHttpConfig::default(),
+            grpc: ProxyGrpcConfig::default(),
         }
     }
 }
@@ -322,13 +326,11 @@ impl ProxyConfig {
         if self.endpoint.is_empty() {
             return Err("endpoint: it is not set".into());
         }
-        if self.endpoint.starts_with("grpc://") {
-            return Err("endpoint: gRPC is not supported; give a URL that begins with http:// or https://".into());
-        }
         if self.timeout.0.is_zero() {
             return Err("timeout: it is 0".into());
         }
-        if self.http.tls.client()?.is_some() && !self.endpoint.starts_with("https://") {
+        self.grpc.check(self)?;
+        if self.http.tls.client("http.tls")?.is_some() && !self.endpoint.starts_with("https://") {
             return Err("http.tls is enabled, and the endpoint does not begin with https://".into());
         }
         self.static_headers()?;
@@ -346,6 +348,11 @@ impl ProxyConfig {
         Ok(())
     }
 
+    /// Whether the endpoint speaks gRPC.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.endpoint.starts_with(SCHEME)
+    }
+
     /// Headers that each request has.
     pub(super) fn static_headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
@@ -359,7 +366,7 @@ impl ProxyConfig {
     }
 }
 
-fn header_name(name: &str, place: &str) -> Result<HeaderName, String> {
+pub(super) fn header_name(name: &str, place: &str) -> Result<HeaderName, String> {
     let found = name.parse::<HeaderName>().map_err(|_| format!("{place}: {name:?} is not a name of a header"))?;
     if NOT_HANDED_ON.contains(&found.as_str()) {
         return Err(format!("{place}: {name} is set by the server"));
@@ -418,8 +425,15 @@ mod tests {
             |options: &str| format!(r#"{{"client": {{"proxy": {{"connect": {{"enabled": true, {options}}}}}}}}}"#);
         for (text, says) in [
             (connect(r#""endpoint": """#), "endpoint"),
-            (connect(r#""endpoint": "grpc://b:1""#), "gRPC"),
-            (connect(r#""endpoint": "http://b", "grpc": {}"#), "grpc"),
+            (connect(r#""endpoint": "grpc://b""#), "port"),
+            (connect(r#""endpoint": "grpc://b:1/path""#), "path"),
+            (connect(r#""endpoint": "grpc://b:1", "grpc": {"compression": true}"#), "compression"),
+            (connect(r#""endpoint": "grpc://b:1", "grpc": {"credentials_value": "x"}"#), "credentials_key"),
+            (connect(r#""endpoint": "grpc://b:1", "grpc": {"credentials_key": "grpc-x"}"#), "grpc-x"),
+            (connect(r#""endpoint": "grpc://b:1", "http_headers": ["Trace-Bin"]"#), "Trace-Bin"),
+            (connect(r#""endpoint": "grpc://b:1", "http": {"static_headers": {"a": "b"}}"#), "static_headers"),
+            (connect(r#""endpoint": "grpc://b:1", "grpc": {"tls": {"enabled": true, "key_pem": "x"}}"#), "grpc.tls"),
+            (connect(r#""endpoint": "http://b", "grpc": {"tls": {"enabled": true}}"#), "grpc://"),
             (connect(r#""endpoint": "http://b", "grpc_metadata": []"#), "grpc_metadata"),
             (connect(r#""endpoint": "http://b", "timeout": "0s""#), "timeout"),
             (connect(r#""endpoint": "http://b", "http_headers": ["Content-Length"]"#), "Content-Length"),

@@ -1,4 +1,4 @@
-//! What is said to a back end and by it, in JSON: Centrifugo's proxy requests and responses.
+//! What is said to a back end and by it: Centrifugo's proxy requests and responses, in JSON and in between for gRPC.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +37,11 @@ pub(crate) struct Ask<'a> {
     pub(crate) b64data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<&'a RawValue>,
+    /// A client's data as it is, for gRPC.
+    #[serde(skip)]
+    pub(crate) bytes: &'a [u8],
+    #[serde(skip)]
+    pub(crate) grpc: bool,
 }
 
 impl<'a> Ask<'a> {
@@ -65,6 +70,8 @@ impl<'a> Ask<'a> {
             data: None,
             b64data: None,
             meta: None,
+            bytes: &[],
+            grpc: config.is_grpc(),
         }
     }
 
@@ -72,8 +79,9 @@ impl<'a> Ask<'a> {
     ///
     /// # Errors
     /// Data that is not JSON, for a back end that expects it.
-    pub(crate) fn with(mut self, data: &[u8]) -> Result<Self, ClientError> {
-        if data.is_empty() {
+    pub(crate) fn with(mut self, data: &'a [u8]) -> Result<Self, ClientError> {
+        self.bytes = data;
+        if data.is_empty() || self.grpc {
             return Ok(self);
         }
         if self.encoding == "binary" {

@@ -1,14 +1,16 @@
-//! Events that are brought to the back end of a user, which decides: Centrifugo's proxies, over HTTP.
+//! Events that are brought to the back end of a user, which decides: Centrifugo's proxies, over HTTP and gRPC.
 //!
 //! Each proxy has a gate of its own, so a back end that is slow for one kind of event holds up no other; who finds it full
 //! for longer than the proxy's timeout, or too many waiting, is told to come again.
 
 pub(crate) mod config;
+mod grpc;
 mod messages;
 mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 use http_body_util::Full;
@@ -23,6 +25,8 @@ use crate::protocol::codes::{ClientError, Disconnected};
 
 pub(crate) use self::config::Event;
 use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, used};
+use self::grpc::GrpcBackEnd;
+use self::messages::Answer;
 pub(crate) use self::messages::{Ask, ConnectSaid, PublishSaid, RefreshSaid, RpcSaid};
 
 /// The longest answer.
@@ -39,6 +43,18 @@ pub(crate) enum Said<R> {
     Error(ClientError),
     /// The session ends.
     Disconnect(Disconnected),
+}
+
+/// The result of an answer, in both encodings.
+pub(crate) trait Heard: DeserializeOwned {
+    /// Reads what came over gRPC.
+    fn heard(result: &[u8]) -> Result<Self, String>;
+}
+
+/// The way to a back end.
+enum Way {
+    Http(Uri, HttpClient),
+    Grpc(GrpcBackEnd),
 }
 
 /// Why a back end said nothing that makes sense.
@@ -75,8 +91,7 @@ pub(crate) struct Proxy {
     static_headers: HeaderMap,
     http_headers: Vec<HeaderName>,
     emulated_headers: Vec<HeaderName>,
-    endpoint: Uri,
-    client: HttpClient,
+    way: Way,
     gate: Gate,
     env: Env,
     requests: AtomicU64,
@@ -99,13 +114,20 @@ impl Proxies {
         for ((event, name), proxy) in used(config)? {
             let fail = |e: String| LiveConfigError(format!("the {} proxy {name:?}: {e}", event.name()));
             let wrong = |e: String| fail(format!("endpoint: {:?}: {e}", proxy.endpoint));
-            let endpoint: Uri = proxy.endpoint.parse().map_err(|_| wrong("not a URL".to_owned()))?;
-            if proxy.http.tls.enabled && proxy.http.tls.insecure_skip_verify {
+            let way = if proxy.is_grpc() {
+                Way::Grpc(GrpcBackEnd::new(event, &proxy).map_err(fail)?)
+            } else {
+                let endpoint: Uri = proxy.endpoint.parse().map_err(|_| wrong("not a URL".to_owned()))?;
+                let tls = proxy.http.tls.client("http.tls").map_err(fail)?;
+                let client = http_client_over(&endpoint, limit, tls).map_err(wrong)?;
+                Way::Http(endpoint, client)
+            };
+            if [&proxy.http.tls, &proxy.grpc.tls].iter().any(|tls| tls.enabled && tls.insecure_skip_verify) {
                 let (event, endpoint) = (event.name(), &proxy.endpoint);
                 tracing::warn!(
                     event,
                     endpoint,
-                    "http.tls.insecure_skip_verify: who answers for this back end is not verified"
+                    "tls.insecure_skip_verify: who answers for this back end is not verified"
                 );
             }
             all.http_headers.extend(proxy.http_headers.iter().map(|name| name.to_ascii_lowercase()));
@@ -116,8 +138,7 @@ impl Proxies {
                 static_headers: proxy.static_headers().map_err(fail)?,
                 http_headers: names(&proxy.http_headers, "http_headers").map_err(fail)?,
                 emulated_headers: names(&proxy.emulated_headers, "emulated_headers").map_err(fail)?,
-                client: http_client_over(&endpoint, limit, proxy.http.tls.client().map_err(fail)?).map_err(wrong)?,
-                endpoint,
+                way,
                 gate: Gate::new("live_proxy", limit, waiting, env.clone()),
                 env: env.clone(),
                 requests: AtomicU64::new(0),
@@ -165,19 +186,34 @@ impl Proxies {
 
 impl Proxy {
     /// Asks the back end.
-    pub(crate) async fn ask<R: DeserializeOwned>(&self, who: &Who, ask: &Ask<'_>) -> Result<Said<R>, Trouble> {
+    pub(crate) async fn ask<R: Heard>(&self, who: &Who, ask: &Ask<'_>) -> Result<Said<R>, Trouble> {
         let (begun, timeout) = (self.env.now(), self.config.timeout.0);
         let _pass = self.gate.enter(timeout).await.map_err(|_| Trouble::Busy)?;
         self.requests.fetch_add(1, Relaxed);
-        let body = serde_json::to_vec(ask).map_err(|e| self.failed(&e))?;
-        let mut request = Request::post(self.endpoint.clone()).body(Full::from(body)).map_err(|e| self.failed(&e))?;
-        *request.headers_mut() = self.headers(who);
         // The timeout is for the wait and the request together: a client waits no longer, whatever it is for.
         let rest = timeout.saturating_sub(self.env.now().saturating_sub(begun));
-        match self.env.timeout(rest, exchange(&self.client, request, ANSWER_BYTES_MAX)).await {
-            Some(Ok(answer)) => self.read(answer.status().as_u16(), answer.body()).map_err(|e| self.failed(&e)),
-            Some(Err(e)) => Err(self.failed(&e)),
+        match self.env.timeout(rest, self.exchange(who, ask, rest)).await {
+            Some(said) => said.map_err(|e| self.failed(&e)),
             None => Err(self.failed(&"no answer in time")),
+        }
+    }
+
+    async fn exchange<R: Heard>(&self, who: &Who, ask: &Ask<'_>, within: Duration) -> Result<Said<R>, String> {
+        match &self.way {
+            Way::Http(endpoint, client) => {
+                let body = serde_json::to_vec(ask).map_err(|e| e.to_string())?;
+                let mut request = Request::post(endpoint.clone()).body(Full::from(body)).map_err(|e| e.to_string())?;
+                *request.headers_mut() = self.headers(who);
+                request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                let answer = exchange(client, request, ANSWER_BYTES_MAX).await?;
+                self.read(answer.status().as_u16(), answer.body())
+            }
+            Way::Grpc(back_end) => {
+                // Metadata is plain ASCII; a header with something else in it would fail the request.
+                let given = self.headers(who).into_iter().filter_map(|(name, value)| Some((name?, value)));
+                let plain = given.filter(|(_, value)| value.to_str().is_ok()).collect();
+                said(back_end.ask(ask, plain, within).await?)
+            }
         }
     }
 
@@ -202,7 +238,6 @@ impl Proxy {
         };
         hand_on(&self.emulated_headers, who.emulated.as_deref());
         hand_on(&self.http_headers, who.arrived.headers.as_deref());
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers
     }
 
@@ -216,13 +251,7 @@ impl Proxy {
                 _ => disconnect_of(&transform.to_disconnect),
             };
         }
-        let answer: messages::Answer<R> = serde_json::from_slice(body).map_err(|e| format!("its answer: {e}"))?;
-        match answer {
-            messages::Answer { disconnect: Some(end), .. } => disconnect_of(&end),
-            messages::Answer { error: Some(error), .. } => error_of(&error),
-            messages::Answer { result: Some(result), .. } => Ok(Said::Result(result)),
-            _ => Ok(Said::Nothing),
-        }
+        said(serde_json::from_slice(body).map_err(|e| format!("its answer: {e}"))?)
     }
 
     fn status(&self) -> ProxyStatus {
@@ -235,6 +264,15 @@ impl Proxy {
             in_flight: gate.used,
             refused: gate.refused,
         }
+    }
+}
+
+fn said<R>(answer: Answer<R>) -> Result<Said<R>, String> {
+    match answer {
+        Answer { disconnect: Some(end), .. } => disconnect_of(&end),
+        Answer { error: Some(error), .. } => error_of(&error),
+        Answer { result: Some(result), .. } => Ok(Said::Result(result)),
+        _ => Ok(Said::Nothing),
     }
 }
 

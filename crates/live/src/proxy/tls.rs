@@ -1,22 +1,15 @@
-//! How a back end over `https://` is met: Centrifugo v6's `http.tls` of proxies.
+//! How a back end is met over TLS: Centrifugo v6's `http.tls` and `grpc.tls` of proxies.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hyper_rustls::ConfigBuilderExt;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde::{Deserialize, Serialize};
 
 use crate::http_client::{ClientTls, no_authorities, tls_builder};
-
-/// The longest file with PEM in it: a bundle of all authorities there are has a fifth of that.
-const PEM_BYTES_MAX: u64 = 1 << 20;
+use crate::pem;
 
 /// See the module. What is PEM may be given as it is, in Base64, or as the name of a file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,8 +30,8 @@ pub struct ProxyTlsConfig {
 }
 
 impl ProxyTlsConfig {
-    /// What it comes to; `None` when it is not enabled.
-    pub(super) fn client(&self) -> Result<Option<ClientTls>, String> {
+    /// What it comes to; `None` when it is not enabled. `place` is the option that it is.
+    pub(super) fn client(&self, place: &str) -> Result<Option<ClientTls>, String> {
         if !self.enabled {
             return Ok(None);
         }
@@ -46,67 +39,28 @@ impl ProxyTlsConfig {
         let builder = if self.insecure_skip_verify {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody))
         } else if self.server_ca_pem.is_empty() {
-            builder.with_native_roots().map_err(|e| format!("http.tls: {}", no_authorities(&e)))?
+            builder.with_native_roots().map_err(|e| format!("{place}: {}", no_authorities(&e)))?
         } else {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates("server_ca_pem", &self.server_ca_pem)? {
-                roots
-                    .add(authority)
-                    .map_err(|e| format!("http.tls.server_ca_pem: not a certificate of an authority: {e}"))?;
-            }
-            builder.with_root_certificates(roots)
+            builder.with_root_certificates(pem::authorities(&format!("{place}.server_ca_pem"), &self.server_ca_pem)?)
         };
         let config = match (self.cert_pem.is_empty(), self.key_pem.is_empty()) {
             (true, true) => builder.with_no_client_auth(),
             (false, false) => {
-                let chain = certificates("cert_pem", &self.cert_pem)?;
-                let key = PrivateKeyDer::from_pem_slice(&pem_of("key_pem", &self.key_pem)?)
-                    .map_err(|e| format!("http.tls.key_pem: no unencrypted private key in PEM: {e}"))?;
+                let chain = pem::certificates(&format!("{place}.cert_pem"), &self.cert_pem)?;
+                let key = pem::key(&format!("{place}.key_pem"), &self.key_pem)?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .map_err(|e| format!("http.tls: cert_pem and key_pem cannot be used together: {e}"))?
+                    .map_err(|e| format!("{place}: cert_pem and key_pem cannot be used together: {e}"))?
             }
-            _ => return Err("http.tls: cert_pem and key_pem go together, and one of them is not set".to_owned()),
+            _ => return Err(format!("{place}: cert_pem and key_pem go together, and one of them is not set")),
         };
         let name = Some(&self.server_name).filter(|name| !name.is_empty());
         let server_name = name
             .map(|name| ServerName::try_from(name.clone()))
             .transpose()
-            .map_err(|_| format!("http.tls.server_name: {:?} is not the name of a server", self.server_name))?;
+            .map_err(|_| format!("{place}.server_name: {:?} is not the name of a server", self.server_name))?;
         Ok(Some(ClientTls { config, server_name }))
     }
-}
-
-fn certificates(option: &str, value: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem_of(option, value)?)
-        .collect::<Result<_, _>>()
-        .map_err(|e| format!("http.tls.{option}: not PEM: {e}"))?;
-    if found.is_empty() {
-        return Err(format!("http.tls.{option}: it holds no certificate (\"-----BEGIN CERTIFICATE-----\")"));
-    }
-    Ok(found)
-}
-
-/// PEM, in whichever of the three ways it is given.
-fn pem_of(option: &str, value: &str) -> Result<Vec<u8>, String> {
-    let is_pem = |bytes: &[u8]| bytes.windows(11).any(|place| place == b"-----BEGIN ");
-    if is_pem(value.as_bytes()) {
-        return Ok(value.as_bytes().to_vec());
-    }
-    let joined: String = value.split_whitespace().collect();
-    if let Some(decoded) = STANDARD.decode(joined).ok().filter(|decoded| is_pem(decoded)) {
-        return Ok(decoded);
-    }
-    // What is no name of a file may be a secret that somebody spoiled.
-    let shown = if value.len() > 255 || value.contains('\n') { "it".to_owned() } else { format!("{value:?}") };
-    let mut text = Vec::new();
-    File::open(value).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut text)).map_err(|e| {
-        format!("http.tls.{option}: {shown} is neither PEM, nor that in Base64, nor a file that can be read: {e}")
-    })?;
-    if text.len() as u64 > PEM_BYTES_MAX || !is_pem(&text) {
-        return Err(format!("http.tls.{option}: the file {shown} holds no PEM, or more than {PEM_BYTES_MAX} bytes"));
-    }
-    Ok(text)
 }
 
 /// Takes any certificate. Nor does it look at who signed the handshake: with a certificate of anybody's that would say nothing.
@@ -150,6 +104,9 @@ impl ServerCertVerifier for Anybody {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     /// Made for these tests, used by nobody.
@@ -184,7 +141,7 @@ oMQiaZ1buShDbrngpYqsH5wFRiP8fIUnt4JxezCR3nPrJ5q1C52R59QT
     }
 
     fn fails(config: &ProxyTlsConfig) -> String {
-        config.client().err().expect("refused")
+        config.client("http.tls").err().expect("refused")
     }
 
     #[test]
@@ -201,7 +158,7 @@ oMQiaZ1buShDbrngpYqsH5wFRiP8fIUnt4JxezCR3nPrJ5q1C52R59QT
         let lines = encoded.as_bytes().chunks(60);
         let folded: String = lines.map(|line| format!("{}\n", String::from_utf8_lossy(line))).collect();
         for (cert, key) in [(CERTIFICATE, KEY), (&folded, &STANDARD.encode(KEY)), (&cert, &key), (&cert, KEY)] {
-            let found = tls(cert, key, cert).client().expect("valid").expect("enabled");
+            let found = tls(cert, key, cert).client("http.tls").expect("valid").expect("enabled");
             assert!(found.config.client_auth_cert_resolver.has_certs() && found.server_name.is_none());
         }
         assert!(fails(&tls("", "", &in_file("empty.pem", ""))).contains("empty.pem\" holds no PEM"));
@@ -225,6 +182,6 @@ oMQiaZ1buShDbrngpYqsH5wFRiP8fIUnt4JxezCR3nPrJ5q1C52R59QT
         let named = ProxyTlsConfig { server_name: "not a name".to_owned(), ..tls("", "", CERTIFICATE) };
         assert!(fails(&named).contains("server_name"));
         let off = ProxyTlsConfig { enabled: false, ..tls("x", "", "y") };
-        assert!(off.client().expect("not looked at").is_none());
+        assert!(off.client("http.tls").expect("not looked at").is_none());
     }
 }

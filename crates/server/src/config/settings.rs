@@ -172,8 +172,12 @@ sections! {
         history_reads: usize = 256, in 1..=1_000_000;
         /// Requests of a proxy to its back end at a time.
         proxy_requests: usize = 256, in 1..=100_000;
+        /// Calls of the API over gRPC (`grpc_api.enabled`) that are carried out at a time.
+        grpc_calls: usize = 256, in 1..=100_000;
         /// How many may wait for each of these; more get the temporary error 111 at once.
         waiting: usize = 20_000, in 0..=1_000_000;
+        /// Connections to the port of the API over gRPC; further ones wait to be accepted.
+        grpc_connections: usize = 1024, in 1..=1_000_000;
     }
 
     /// TLS for the S3 port and the live port: both files, in PEM, or neither.

@@ -1,16 +1,19 @@
 //! The live door of a server, where it has one.
 
-use std::net::SocketAddr;
+use std::future::Future;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use steadfast_flow::Env;
-use steadfast_live::{DoorOptions, Limits, LiveConfig, LiveDoor, Node, Workers};
+use steadfast_live::{DoorOptions, GrpcApiConfig, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
 use steadfast_store::Store;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::watch;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use tokio::sync::{oneshot, watch};
 
+use super::start;
 use crate::config::Config;
-use crate::net::listener::Tls;
+use crate::net::listener::{Door, Port, Tls};
 
 /// Connections that may wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is lower. With a short queue, sessions that all
 /// come back at once lose their first packet, and a second with it.
@@ -23,6 +26,65 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// What an error at the gRPC port is about.
+const GRPC: &str = "live.grpc_api.port";
+
+/// Binds the port of the API over gRPC, if there is to be one.
+async fn bind_grpc(config: &Config, options: &GrpcApiConfig, server_tls: bool) -> Result<Option<Port>, String> {
+    if !options.enabled {
+        return Ok(None);
+    }
+    if options.is_open() {
+        tracing::warn!("live.grpc_api.key is not set: who reaches the port of the gRPC API may do everything");
+    } else if server_tls && !options.tls.enabled {
+        tracing::warn!(
+            "live.grpc_api.tls is not enabled: its key goes over the network in the clear, though `tls` is set"
+        );
+    }
+    let timeout = config.limits.header_timeout;
+    let tls = options.acceptor()?.map(|acceptor| Tls { acceptor, timeout });
+    let connections = config.live.grpc_connections;
+    if !options.address.is_empty() {
+        let wanted = (options.address.as_str(), options.port);
+        let found =
+            lookup_host(wanted).await.map_err(|e| format!("live.grpc_api.address: {:?}: {e}", wanted.0))?.next();
+        let address = found.ok_or_else(|| format!("live.grpc_api.address: {:?} is no address", wanted.0))?;
+        return Port::bind(address, connections, tls, GRPC).await.map(Some);
+    }
+    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, options.port));
+    // Where there is no IPv6.
+    let only_4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, options.port));
+    let has_6 =
+        TcpSocket::new_v6().is_ok_and(|socket| socket.bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).is_ok());
+    Port::bind(if has_6 { all } else { only_4 }, connections, tls, GRPC).await.map(Some)
+}
+
+/// The door of the API over gRPC on its port.
+#[derive(Clone)]
+struct Grpc(GrpcDoor);
+
+impl Door for Grpc {
+    fn serve<T>(
+        &self,
+        io: T,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.0.serve(io, peer, stop)
+    }
+}
+
+/// The live door that serves.
+pub(super) struct LiveServed {
+    pub(super) node: Arc<Node>,
+    pub(super) workers: Workers,
+    /// Tells how many connections of the gRPC port were cut off, when it has ended.
+    pub(super) grpc: Option<oneshot::Receiver<usize>>,
+}
+
 /// A port that is bound, before there is a store to serve from.
 pub(super) struct LivePort {
     listener: TcpListener,
@@ -30,6 +92,7 @@ pub(super) struct LivePort {
     /// Where it listens.
     address: SocketAddr,
     options: LiveConfig,
+    grpc: Option<Port>,
 }
 
 impl LivePort {
@@ -38,7 +101,11 @@ impl LivePort {
     /// # Errors
     /// A setting that makes no sense, or what the operating system says, for people.
     pub(super) async fn bind(config: &Config, tls: Option<Tls>) -> Result<Option<Self>, String> {
-        let Some(wanted) = config.live.listen else { return Ok(None) };
+        let Some(wanted) = config.live.listen else {
+            let wants = config.live_options().is_ok_and(|options| options.grpc_api.enabled);
+            let no_door = "live.grpc_api.enabled: it is part of the live door, which is off: set live.listen";
+            return if wants { Err(no_door.to_owned()) } else { Ok(None) };
+        };
         let options = config.live_options().map_err(|e| e.to_string())?;
         let fail = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => format!(
@@ -49,12 +116,16 @@ impl LivePort {
         };
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address, options }))
+        let grpc = bind_grpc(config, &options.grpc_api, tls.is_some()).await?;
+        Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address, options, grpc }))
     }
 
-    /// Where it listens, for clients.
-    pub(super) fn url(&self) -> String {
-        format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.address)
+    /// Where it listens, for people.
+    pub(super) fn announced(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let grpc = self.grpc.as_ref().and_then(|port| port.address().ok());
+        let grpc = grpc.map(|address| format!(" grpc=grpc://{address}")).unwrap_or_default();
+        format!(" live={scheme}://{}{grpc}", self.address)
     }
 
     /// Serves until `stop` is set. The workers are to be stopped then.
@@ -67,7 +138,7 @@ impl LivePort {
         store: &Store,
         env: &Env,
         stop: watch::Receiver<bool>,
-    ) -> Result<(Arc<Node>, Workers), String> {
+    ) -> Result<LiveServed, String> {
         let options = self.options;
         if options.client.insecure || options.http_api.insecure {
             tracing::warn!("the live door is insecure: everybody may do everything. For trials only");
@@ -85,6 +156,7 @@ impl LivePort {
             address_connections: live.address_connections,
             publish_rate: live.publish_rate,
             proxy_requests: live.proxy_requests,
+            grpc_calls: live.grpc_calls,
             compression_bytes_max: live.compression_max.bytes(),
         };
         let door = DoorOptions {
@@ -95,7 +167,9 @@ impl LivePort {
         let node = Node::new(options, &limits, store.clone(), env.clone(), partitions).map_err(|e| e.to_string())?;
         let (door, workers) =
             LiveDoor::start(node.clone(), door).map_err(|e| format!("the live door cannot be started: {e}"))?;
+        let deadline = config.server.stop_deadline;
+        let grpc = self.grpc.map(|port| start(env, port, Grpc(door.grpc()), stop.clone(), deadline));
         env.spawn("live port", door.run(self.listener, stop));
-        Ok((node, workers))
+        Ok(LiveServed { node, workers, grpc })
     }
 }

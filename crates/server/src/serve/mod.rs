@@ -123,7 +123,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
     let live_port = LivePort::bind(config, tls).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
-    let live = live_port.as_ref().map(|port| format!(" live={}", port.url())).unwrap_or_default();
+    let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
 
     let state = Arc::new(State::new(env.clone(), s3_port.stats()));
     let mut registry = Registry::with_prefix("steadfast");
@@ -204,7 +204,7 @@ async fn serve_engine(
             .map_err(|e| e.to_string())?;
     let (stop, stopped) = watch::channel(false);
     let live = live.map(|live| live.serve(config, engine.store(), env, stopped.clone())).transpose()?;
-    let (node, workers) = live.unzip();
+    let node = live.as_ref().map(|live| live.node.clone());
     state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node });
     watches::start(env, engine, state);
     let membership = Membership::new(engine.clone(), config, env);
@@ -214,19 +214,28 @@ async fn serve_engine(
         let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership });
         env.spawn("control", control.run(env.clone(), commands, stopped.clone()));
     }
-    let mut ended = start(env, port, S3(door), stopped, config.server.stop_deadline);
+    let ended = start(env, port, S3(door), stopped, config.server.stop_deadline);
     ready();
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: what was accepted is finished; a second signal ends at once");
     state.stopping();
     let _ = stop.send(true);
-    if let Some(workers) = workers {
+    let mut grpc = None;
+    if let Some(live) = live {
         // What they still write takes no longer than a moment: they never wait for a client.
-        env.blocking(move || workers.stop()).await;
+        env.blocking(move || live.workers.stop()).await;
+        grpc = live.grpc;
     }
+    let both = async {
+        let grpc = match grpc {
+            Some(grpc) => grpc.await.unwrap_or(0),
+            None => 0,
+        };
+        grpc + ended.await.unwrap_or(0)
+    };
     let cut_off = tokio::select! {
         biased;
-        cut_off = &mut ended => cut_off.unwrap_or(0),
+        cut_off = both => cut_off,
         signal = signals.next() => {
             tracing::warn!(signal, "not waiting for the requests that are being served");
             return Ok(());

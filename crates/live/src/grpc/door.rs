@@ -1,0 +1,278 @@
+//! The port of the gRPC API: connections, who may call, and the calls.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prost::Message;
+use steadfast_flow::{BoxFuture, Env};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Code, Status};
+
+use super::{Raw, message, put_field};
+use crate::api::{Api, Command};
+use crate::door::{DoorOptions, same};
+use crate::gateway::Stalling;
+use crate::node::{GATE_WAIT, Node};
+use crate::protocol::codes::{self, ClientError};
+
+const SERVICE: &str = "/centrifugal.centrifugo.api.CentrifugoApi/";
+
+/// Asks for errors of gRPC's own, as the option `error_mode` does for all calls.
+const ERROR_MODE: &str = "x-centrifugo-error-mode";
+
+/// Calls of one connection at a time.
+const STREAMS_MAX: u32 = 128;
+
+/// Bytes that a client may send of a call, and of all calls of a connection, before they are asked for.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// How often a connection without traffic is looked at, and how long its client may take to answer.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What a message has in front of it.
+const FRAME_HEAD_BYTES: usize = 5;
+
+/// Methods that only Centrifugo PRO carries out, and `RPC`, which it leaves to extensions: Centrifugo answers them with
+/// an error of the API.
+const NOT_AVAILABLE: [&str; 20] = [
+    "RPC",
+    "Connections",
+    "UpdateUserStatus",
+    "GetUserStatus",
+    "DeleteUserStatus",
+    "BlockUser",
+    "UnblockUser",
+    "RevokeToken",
+    "InvalidateUserTokens",
+    "DeviceRegister",
+    "DeviceUpdate",
+    "DeviceRemove",
+    "DeviceList",
+    "DeviceTopicList",
+    "DeviceTopicUpdate",
+    "UserTopicList",
+    "UserTopicUpdate",
+    "SendPushNotification",
+    "UpdatePushStatus",
+    "CancelPush",
+];
+
+/// See the module. Cloning shares it.
+#[derive(Clone)]
+pub struct GrpcDoor {
+    node: Arc<Node>,
+    api: Arc<Api>,
+    options: DoorOptions,
+}
+
+/// Tasks of HTTP/2.
+#[derive(Clone)]
+struct Tasks(Env);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.0.spawn("gRPC call", task);
+    }
+}
+
+impl GrpcDoor {
+    /// Over a node, with the API that it has.
+    pub(crate) fn new(node: Arc<Node>, api: Arc<Api>, options: DoorOptions) -> Self {
+        Self { node, api, options }
+    }
+
+    /// Serves one connection until it ends; when `stop` completes, after the calls that are being carried out.
+    pub async fn serve<T>(&self, io: T, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let env = self.node.env.clone();
+        let known = Arc::new(AtomicBool::new(false));
+        let (door, knows) = (self.clone(), known.clone());
+        let service = service_fn(move |request| {
+            let (door, known) = (door.clone(), knows.clone());
+            async move { Ok::<_, Infallible>(door.answer(request, &known).await) }
+        });
+        let connection = http2::Builder::new(Tasks(env.clone()))
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .serve_connection(TokioIo::new(Stalling::new(io, env.clone(), self.options.stall_timeout)), service);
+        let mut connection = pin!(connection);
+        let mut stop = pin!(stop);
+        // A connection is kept for who has made a call that was let in: else anybody could hold all there may be.
+        let mut late = env.sleep(self.options.header_timeout);
+        let (mut stopping, mut looked) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, %error, "connection ended");
+                    }
+                    return;
+                }
+                () = stop.as_mut(), if !stopping => {
+                    if !known.load(Relaxed) {
+                        return;
+                    }
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = &mut late, if !looked => {
+                    if !known.load(Relaxed) {
+                        return tracing::debug!(%peer, "no call with the key in time");
+                    }
+                    looked = true;
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, known: &AtomicBool) -> Response<Body> {
+        if !self.lets_in(request.headers()) {
+            return Status::unauthenticated(
+                "the API needs the metadata authorization: apikey KEY, with the key of grpc_api.key",
+            )
+            .into_http();
+        }
+        known.store(true, Relaxed);
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if *request.method() != Method::POST || !(kind == "application/grpc" || kind.starts_with("application/grpc+")) {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return response;
+        }
+        let Some(method) = request.uri().path().strip_prefix(SERVICE).map(str::to_owned) else {
+            return Status::unimplemented("there is the service centrifugal.centrifugo.api.CentrifugoApi").into_http();
+        };
+        let Ok(_pass) = self.node.grpc_calls.enter(GATE_WAIT).await else {
+            return Status::resource_exhausted("too many calls are under way").into_http();
+        };
+        let (head, body) = request.into_parts();
+        let max = self.node.config.grpc_api.message_bytes_max();
+        let collected = Limited::new(body, max.saturating_add(FRAME_HEAD_BYTES)).collect();
+        let body = match self.node.env.timeout(self.options.header_timeout, collected).await {
+            Some(Ok(body)) => body.to_bytes(),
+            Some(Err(error)) if error.is::<LengthLimitError>() => {
+                return Status::resource_exhausted(format!("a message has {max} bytes at most")).into_http();
+            }
+            Some(Err(_)) => return Status::cancelled("the request was cut short").into_http(),
+            None => return Status::deadline_exceeded("the request did not come in time").into_http(),
+        };
+        let transport = self.node.config.grpc_api.error_mode == "transport"
+            || head.headers.get(ERROR_MODE).is_some_and(|mode| mode == "transport");
+        let call = Call { api: self.api.clone(), method, transport };
+        let request = Request::from_parts(head, Full::new(body));
+        Grpc::new(Raw).max_decoding_message_size(max).unary(call, request).await
+    }
+
+    fn lets_in(&self, headers: &HeaderMap) -> bool {
+        let config = &self.node.config.grpc_api;
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"apikey "));
+        config.is_open() || given.is_some_and(|given| same(given, config.key.as_bytes()))
+    }
+}
+
+/// A call whose message is there.
+struct Call {
+    api: Arc<Api>,
+    method: String,
+    /// Errors are gRPC's own.
+    transport: bool,
+}
+
+impl UnaryService<Bytes> for Call {
+    type Response = Bytes;
+    type Future = BoxFuture<'static, Result<tonic::Response<Bytes>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
+        let (api, method, transport) = (self.api.clone(), std::mem::take(&mut self.method), self.transport);
+        Box::pin(async move {
+            let message = request.into_inner();
+            if method == "Batch" {
+                return batch(&api, message).await;
+            }
+            let answer = match command(&method, message)? {
+                Ok(command) => api.carry_out(command).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Err(error) if transport => Err(status(&error)),
+                answer => Ok(tonic::Response::new(message::response(answer).encode_to_vec().into())),
+            }
+        })
+    }
+}
+
+fn read<M: Message + Default>(message: Bytes) -> Result<M, Status> {
+    M::decode(message).map_err(|error| Status::invalid_argument(format!("the message cannot be read: {error}")))
+}
+
+/// Reads a command; an error of gRPC's where that cannot be done, or there is no such method.
+fn command(method: &str, body: Bytes) -> Result<Result<Command, ClientError>, Status> {
+    Ok(match method {
+        "Publish" => message::publish(read(body)?),
+        "Broadcast" => message::broadcast(read(body)?),
+        "Subscribe" => message::subscribe(read(body)?),
+        "Unsubscribe" => message::unsubscribe(read(body)?),
+        "Disconnect" => message::disconnect(read(body)?),
+        "Presence" => message::presence(read(body)?),
+        "PresenceStats" => message::presence_stats(read(body)?),
+        "History" => message::history(read(body)?),
+        "HistoryRemove" => message::history_remove(read(body)?),
+        "Info" => message::info(read(body)?),
+        "Refresh" => message::refresh(read(body)?),
+        "Channels" => message::channels(read(body)?),
+        other if NOT_AVAILABLE.contains(&other) => Err(codes::NOT_AVAILABLE),
+        other => return Err(Status::unimplemented(format!("there is no method {other:?}"))),
+    })
+}
+
+async fn batch(api: &Api, body: Bytes) -> Result<tonic::Response<Bytes>, Status> {
+    const REPLIES: u32 = 1;
+    let request: message::BatchRequest = read(body)?;
+    let (tags, commands): (Vec<_>, Vec<_>) = request.commands.into_iter().map(message::batched).unzip();
+    // `BatchResponse` has no place for an error of its own.
+    let answers = api.batch(commands, request.parallel).await.map_err(|error| status(&error))?;
+    let mut out = Vec::new();
+    for (tag, answer) in tags.into_iter().zip(answers) {
+        put_field(REPLIES, &message::reply(tag, answer), &mut out);
+    }
+    Ok(tonic::Response::new(out.into()))
+}
+
+/// An error of the API as one of gRPC's: Centrifugo's own table.
+fn status(error: &ClientError) -> Status {
+    let code = match error.code {
+        102 | 104 => Code::NotFound,
+        107 | 108 => Code::InvalidArgument,
+        106 | 111 => Code::ResourceExhausted,
+        112 => Code::OutOfRange,
+        _ => Code::Internal,
+    };
+    let (message, details) = (error.message.clone().into_owned(), message::details(code as u64, error));
+    Status::with_details(code, message, details.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,484 @@
+//! The messages of Centrifugo's `api.proto` and what they mean. Names and numbers are those of that file, in
+//! github.com/centrifugal/centrifugo, internal/apiproto.
+//!
+//! All answers are of one form, an error or a result, which here are bytes already: so there is one message for all of them.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message;
+
+use super::{messages, put_field};
+use crate::api::{Answer, Command, Done, Info, Publish, Sessions};
+use crate::node::epoch_text;
+use crate::options::{Bool, Overrides, SubscribeOptions, Wanted};
+use crate::protocol::codes::{self, ClientError};
+use crate::protocol::message::{self as protocol, ClientInfo};
+
+messages! {
+    /// Of a publication, into one channel, and of a broadcast, which are the same on the wire.
+    PublishRequest {
+        channels: Vec<String> = [string, repeated, tag = "1"],
+        data: Vec<u8> = [bytes = "vec", tag = "2"],
+        b64data: String = [string, tag = "3"],
+        skip_history: bool = [bool, tag = "4"],
+        tags: BTreeMap<String, String> = [btree_map = "string, string", tag = "5"],
+        idempotency_key: String = [string, tag = "6"],
+        version: u64 = [uint64, tag = "8"],
+    }
+
+    SubscribeRequest {
+        channel: String = [string, tag = "1"],
+        user: String = [string, tag = "2"],
+        expire_at: i64 = [int64, tag = "3"],
+        info: Vec<u8> = [bytes = "vec", tag = "4"],
+        b64info: String = [string, tag = "5"],
+        client: String = [string, tag = "6"],
+        data: Vec<u8> = [bytes = "vec", tag = "7"],
+        b64data: String = [string, tag = "8"],
+        recover_since: Option<StreamPosition> = [message, optional, tag = "9"],
+        overrides: Option<OverrideMessage> = [message, optional, tag = "10"],
+        session: String = [string, tag = "11"],
+    }
+
+    BoolValue {
+        value: bool = [bool, tag = "1"],
+    }
+
+    StreamPosition {
+        offset: u64 = [uint64, tag = "1"],
+        epoch: String = [string, tag = "2"],
+    }
+
+    UnsubscribeRequest {
+        channel: String = [string, tag = "1"],
+        user: String = [string, tag = "2"],
+        client: String = [string, tag = "3"],
+        session: String = [string, tag = "4"],
+    }
+
+    Disconnect {
+        code: u32 = [uint32, tag = "1"],
+    }
+
+    DisconnectRequest {
+        user: String = [string, tag = "1"],
+        disconnect: Option<Disconnect> = [message, optional, tag = "2"],
+        client: String = [string, tag = "3"],
+        whitelist: Vec<String> = [string, repeated, tag = "4"],
+        session: String = [string, tag = "5"],
+    }
+
+    RefreshRequest {
+        user: String = [string, tag = "1"],
+        client: String = [string, tag = "2"],
+        expired: bool = [bool, tag = "3"],
+        expire_at: i64 = [int64, tag = "4"],
+        session: String = [string, tag = "6"],
+    }
+
+    /// Of presence, its stats, and the removal of a history.
+    ChannelRequest {
+        channel: String = [string, tag = "1"],
+    }
+
+    HistoryRequest {
+        channel: String = [string, tag = "1"],
+        limit: i32 = [int32, tag = "2"],
+        since: Option<StreamPosition> = [message, optional, tag = "3"],
+        reverse: bool = [bool, tag = "4"],
+    }
+
+    ChannelsRequest {
+        pattern: String = [string, tag = "1"],
+    }
+
+    BatchRequest {
+        commands: Vec<BatchCommand> = [message, repeated, tag = "1"],
+        parallel: bool = [bool, tag = "2"],
+    }
+
+    /// One of these.
+    BatchCommand {
+        publish: Option<PublishRequest> = [message, optional, tag = "4"],
+        broadcast: Option<PublishRequest> = [message, optional, tag = "5"],
+        subscribe: Option<SubscribeRequest> = [message, optional, tag = "6"],
+        unsubscribe: Option<UnsubscribeRequest> = [message, optional, tag = "7"],
+        disconnect: Option<DisconnectRequest> = [message, optional, tag = "8"],
+        presence: Option<ChannelRequest> = [message, optional, tag = "9"],
+        presence_stats: Option<ChannelRequest> = [message, optional, tag = "10"],
+        history: Option<HistoryRequest> = [message, optional, tag = "11"],
+        history_remove: Option<ChannelRequest> = [message, optional, tag = "12"],
+        info: Option<Nothing> = [message, optional, tag = "13"],
+        refresh: Option<RefreshRequest> = [message, optional, tag = "15"],
+        channels: Option<ChannelsRequest> = [message, optional, tag = "16"],
+    }
+
+    Nothing {}
+
+    Error {
+        code: u32 = [uint32, tag = "1"],
+        message: String = [string, tag = "2"],
+    }
+
+    /// The answer to any command but a batch.
+    Response {
+        error: Option<Error> = [message, optional, tag = "1"],
+        result: Option<Vec<u8>> = [bytes = "vec", optional, tag = "2"],
+    }
+
+    BroadcastResult {
+        responses: Vec<Response> = [message, repeated, tag = "1"],
+    }
+
+    /// Of a publication: where it is.
+    PublishResult {
+        offset: u64 = [uint64, tag = "1"],
+        epoch: String = [string, tag = "2"],
+    }
+
+    PresenceResult {
+        presence: BTreeMap<String, ClientInfo> = [btree_map = "string, message", tag = "1"],
+    }
+
+    PublicationMessage {
+        data: Vec<u8> = [bytes = "vec", tag = "2"],
+        info: Option<ClientInfo> = [message, optional, tag = "3"],
+        offset: u64 = [uint64, tag = "4"],
+        tags: BTreeMap<String, String> = [btree_map = "string, string", tag = "5"],
+    }
+
+    HistoryResult {
+        publications: Vec<PublicationMessage> = [message, repeated, tag = "1"],
+        epoch: String = [string, tag = "2"],
+        offset: u64 = [uint64, tag = "3"],
+    }
+
+    ChannelInfo {
+        num_clients: u32 = [uint32, tag = "1"],
+    }
+
+    ChannelsResult {
+        channels: BTreeMap<String, ChannelInfo> = [btree_map = "string, message", tag = "1"],
+    }
+
+    NodeResult {
+        uid: String = [string, tag = "1"],
+        name: String = [string, tag = "2"],
+        version: String = [string, tag = "3"],
+        num_clients: u32 = [uint32, tag = "4"],
+        num_users: u32 = [uint32, tag = "5"],
+        num_channels: u32 = [uint32, tag = "6"],
+        uptime: u32 = [uint32, tag = "7"],
+    }
+
+    InfoResult {
+        nodes: Vec<NodeResult> = [message, repeated, tag = "1"],
+    }
+}
+
+/// What is otherwise than a namespace says: the same in requests of the API and in answers of proxies.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OverrideMessage {
+    #[prost(message, optional, tag = "1")]
+    presence: Option<BoolValue>,
+    #[prost(message, optional, tag = "2")]
+    join_leave: Option<BoolValue>,
+    #[prost(message, optional, tag = "3")]
+    force_recovery: Option<BoolValue>,
+    #[prost(message, optional, tag = "4")]
+    force_positioning: Option<BoolValue>,
+    #[prost(message, optional, tag = "5")]
+    force_push_join_leave: Option<BoolValue>,
+}
+
+impl From<OverrideMessage> for Overrides {
+    fn from(message: OverrideMessage) -> Self {
+        let bool = |value: Option<BoolValue>| value.map(|BoolValue { value }| Bool { value });
+        Self {
+            presence: bool(message.presence),
+            join_leave: bool(message.join_leave),
+            force_recovery: bool(message.force_recovery),
+            force_positioning: bool(message.force_positioning),
+            force_push_join_leave: bool(message.force_push_join_leave),
+        }
+    }
+}
+
+/// Bytes in Base64, unless there is something already, which goes first.
+pub(crate) fn base64_of(base64: String, bytes: &[u8]) -> String {
+    if base64.is_empty() { STANDARD.encode(bytes) } else { base64 }
+}
+
+/// A time that cannot be before 1970.
+pub(crate) fn expire_at(seconds: i64) -> Result<u64, String> {
+    u64::try_from(seconds).map_err(|_| "expire_at: it is negative".to_owned())
+}
+
+/// What is not supported is refused by name, where ignoring it would do something else than was asked.
+fn refuse(is_set: bool, name: &str) -> Result<(), ClientError> {
+    if is_set { Err(ClientError::bad_request(format!("{name}: it is not supported"))) } else { Ok(()) }
+}
+
+fn what(request: &mut PublishRequest) -> Result<Publish, ClientError> {
+    refuse(request.version > 0, "version")?;
+    let decoded = STANDARD.decode(&request.b64data);
+    let decoded = decoded.map_err(|e| ClientError::bad_request(format!("b64data: {e}")))?;
+    let data = if decoded.is_empty() { std::mem::take(&mut request.data) } else { decoded };
+    if data.is_empty() {
+        return Err(codes::BAD_REQUEST);
+    }
+    Ok(Publish {
+        data,
+        tags: std::mem::take(&mut request.tags),
+        skip_history: request.skip_history,
+        idempotency_key: std::mem::take(&mut request.idempotency_key),
+    })
+}
+
+pub(super) fn publish(mut request: PublishRequest) -> Result<Command, ClientError> {
+    let what = what(&mut request)?;
+    Ok(Command::Publish(request.channels.pop().unwrap_or_default(), what))
+}
+
+pub(super) fn broadcast(mut request: PublishRequest) -> Result<Command, ClientError> {
+    let what = what(&mut request)?;
+    Ok(Command::Broadcast(request.channels, what))
+}
+
+pub(super) fn subscribe(request: SubscribeRequest) -> Result<Command, ClientError> {
+    refuse(!request.session.is_empty(), "session")?;
+    let options = SubscribeOptions {
+        b64info: base64_of(request.b64info, &request.info),
+        b64data: base64_of(request.b64data, &request.data),
+        expire_at: expire_at(request.expire_at).map_err(ClientError::bad_request)?,
+        overrides: request.overrides.map(Overrides::from),
+        ..SubscribeOptions::default()
+    };
+    let since = request.recover_since.map(position);
+    let wanted = Wanted { channel: request.channel, options, since };
+    Ok(Command::Subscribe(Sessions { user: request.user, client: request.client }, Box::new(wanted)))
+}
+
+pub(super) fn unsubscribe(request: UnsubscribeRequest) -> Result<Command, ClientError> {
+    refuse(!request.session.is_empty(), "session")?;
+    Ok(Command::Unsubscribe(Sessions { user: request.user, client: request.client }, request.channel))
+}
+
+pub(super) fn disconnect(request: DisconnectRequest) -> Result<Command, ClientError> {
+    refuse(!request.session.is_empty(), "session")?;
+    refuse(!request.whitelist.is_empty(), "whitelist")?;
+    let code = request.disconnect.map(|with| u16::try_from(with.code).map_err(|_| codes::BAD_REQUEST)).transpose()?;
+    Ok(Command::Disconnect(Sessions { user: request.user, client: request.client }, code))
+}
+
+pub(super) fn refresh(request: RefreshRequest) -> Result<Command, ClientError> {
+    refuse(!request.session.is_empty(), "session")?;
+    let until = expire_at(request.expire_at).map_err(ClientError::bad_request)?;
+    Ok(Command::Refresh(Sessions { user: request.user, client: request.client }, until, request.expired))
+}
+
+pub(super) fn presence(request: ChannelRequest) -> Result<Command, ClientError> {
+    Ok(Command::Presence(request.channel))
+}
+
+pub(super) fn presence_stats(request: ChannelRequest) -> Result<Command, ClientError> {
+    Ok(Command::PresenceStats(request.channel))
+}
+
+pub(super) fn history(request: HistoryRequest) -> Result<Command, ClientError> {
+    let HistoryRequest { channel, limit, since, reverse } = request;
+    Ok(Command::History(protocol::HistoryRequest { channel, limit, since: since.map(position), reverse }))
+}
+
+pub(super) fn history_remove(request: ChannelRequest) -> Result<Command, ClientError> {
+    Ok(Command::HistoryRemove(request.channel))
+}
+
+pub(super) fn channels(request: ChannelsRequest) -> Result<Command, ClientError> {
+    Ok(Command::Channels(request.pattern))
+}
+
+pub(super) fn info(_: Nothing) -> Result<Command, ClientError> {
+    Ok(Command::Info)
+}
+
+/// A command of a batch, and the number of its result in the reply.
+pub(super) fn batched(one: BatchCommand) -> (u32, Result<Command, ClientError>) {
+    macro_rules! first {
+        ($($tag:literal $field:ident,)*) => {
+            $(if let Some(request) = one.$field { return ($tag, $field(request)); })*
+        };
+    }
+    first! {
+        4 publish, 5 broadcast, 6 subscribe, 7 unsubscribe, 8 disconnect, 9 presence, 10 presence_stats, 11 history,
+        12 history_remove, 13 info, 15 refresh, 16 channels,
+    }
+    (0, Err(codes::METHOD_NOT_FOUND))
+}
+
+fn position(since: StreamPosition) -> protocol::StreamPosition {
+    protocol::StreamPosition { offset: since.offset, epoch: since.epoch }
+}
+
+impl From<&ClientError> for Error {
+    fn from(error: &ClientError) -> Self {
+        Self { code: error.code, message: error.message.clone().into_owned() }
+    }
+}
+
+/// An error of the API in the details of one of gRPC's: `google.rpc.Status`, with the error in an `Any`.
+pub(super) fn details(code: u64, error: &ClientError) -> Vec<u8> {
+    let mut any = Vec::new();
+    put_field(1, b"type.googleapis.com/centrifugal.centrifugo.api.Error", &mut any);
+    put_field(2, &Error::from(error).encode_to_vec(), &mut any);
+    let mut out = Vec::new();
+    prost::encoding::uint64::encode(1, &code, &mut out);
+    put_field(2, error.message.as_bytes(), &mut out);
+    put_field(3, &any, &mut out);
+    out
+}
+
+/// An answer as it is said.
+pub(super) fn response(answer: Answer) -> Response {
+    match answer {
+        Ok(done) => Response { error: None, result: Some(result(done)) },
+        Err(error) => Response { error: Some(Error::from(&error)), result: None },
+    }
+}
+
+/// An answer in a batch: `Reply` has the result under the number of its command.
+pub(super) fn reply(tag: u32, answer: Answer) -> Vec<u8> {
+    const ERROR: u32 = 2;
+    let mut out = Vec::new();
+    match answer {
+        Ok(done) => put_field(tag, &result(done), &mut out),
+        Err(error) => put_field(ERROR, &Error::from(&error).encode_to_vec(), &mut out),
+    }
+    out
+}
+
+/// The result of a command, as bytes.
+fn result(done: Done) -> Vec<u8> {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let published = |position: steadfast_store::Position| match position.offset {
+        0 => PublishResult::default(),
+        offset => PublishResult { offset, epoch: epoch_text(position.epoch) },
+    };
+    match done {
+        Done::Nothing => Vec::new(),
+        Done::Published(position) => published(position).encode_to_vec(),
+        Done::Broadcast(positions) => {
+            let one = |position: Result<_, ClientError>| match position {
+                Ok(position) => Response { error: None, result: Some(published(position).encode_to_vec()) },
+                Err(error) => Response { error: Some(Error::from(&error)), result: None },
+            };
+            BroadcastResult { responses: positions.into_iter().map(one).collect() }.encode_to_vec()
+        }
+        Done::Presence(clients) => PresenceResult { presence: clients }.encode_to_vec(),
+        Done::PresenceStats(stats) => stats.encode_to_vec(),
+        Done::History(history) => {
+            let one = |publication: protocol::Publication| PublicationMessage {
+                data: publication.data,
+                info: publication.info,
+                offset: publication.offset,
+                tags: publication.tags,
+            };
+            let publications = history.publications.into_iter().map(one).collect();
+            HistoryResult { publications, epoch: history.epoch, offset: history.offset }.encode_to_vec()
+        }
+        Done::Channels(found) => {
+            let one = |(name, clients)| (name, ChannelInfo { num_clients: count(clients) });
+            ChannelsResult { channels: found.into_iter().map(one).collect() }.encode_to_vec()
+        }
+        Done::Info(Info { version, clients, users, channels, uptime }) => {
+            let node = NodeResult {
+                uid: "steadfast".to_owned(),
+                name: "steadfast".to_owned(),
+                version,
+                num_clients: count(clients),
+                num_users: count(users),
+                num_channels: count(channels),
+                uptime: u32::try_from(uptime).unwrap_or(u32::MAX),
+            };
+            InfoResult { nodes: vec![node] }.encode_to_vec()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_store::Position;
+
+    /// Fields as another implementation would write them.
+    fn bytes(fields: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut out = Vec::new();
+        fields.iter().for_each(|(tag, value)| put_field(*tag, value, &mut out));
+        out
+    }
+
+    #[test]
+    fn publications_are_read_in_both_forms() {
+        let one = PublishRequest::decode(&*bytes(&[(1, b"c"), (2, &[0xff, 0]), (6, b"k")])).expect("valid");
+        let Ok(Command::Publish(channel, what)) = publish(one) else { panic!("a publication") };
+        assert_eq!((channel.as_str(), &*what.data, what.idempotency_key.as_str()), ("c", &[0xff, 0][..], "k"));
+        let some = PublishRequest::decode(&*bytes(&[(1, b"a"), (3, b"/wA="), (1, b"b")])).expect("valid");
+        let Ok(Command::Broadcast(channels, what)) = broadcast(some) else { panic!("a broadcast") };
+        assert_eq!((channels, &*what.data), (vec!["a".to_owned(), "b".to_owned()], &[0xff, 0][..]));
+    }
+
+    #[test]
+    fn what_would_do_something_else_than_was_asked_is_refused_by_name() {
+        let session = || "s".to_owned();
+        for (refused, says) in [
+            (publish(PublishRequest { data: vec![1], version: 3, ..PublishRequest::default() }), "version"),
+            (publish(PublishRequest { b64data: "?".to_owned(), ..PublishRequest::default() }), "b64data"),
+            (publish(PublishRequest::default()), "bad request"),
+            (subscribe(SubscribeRequest { session: session(), ..SubscribeRequest::default() }), "session"),
+            (subscribe(SubscribeRequest { expire_at: -1, ..SubscribeRequest::default() }), "expire_at"),
+            (unsubscribe(UnsubscribeRequest { session: session(), ..UnsubscribeRequest::default() }), "session"),
+            (disconnect(DisconnectRequest { whitelist: vec![session()], ..DisconnectRequest::default() }), "whitelist"),
+            (refresh(RefreshRequest { session: session(), ..RefreshRequest::default() }), "session"),
+        ] {
+            let error = refused.expect_err(says);
+            assert!(error.code == 107 && error.message.contains(says), "{error:?}");
+        }
+        let end = Some(Disconnect { code: 70_000 });
+        let refused = disconnect(DisconnectRequest { disconnect: end, ..DisconnectRequest::default() });
+        assert_eq!(refused.expect_err("no code").code, 107);
+    }
+
+    #[test]
+    fn answers_are_under_their_numbers() {
+        let at = Position { epoch: 10, offset: 300 };
+        let place = [&[0x08, 0xac, 0x02][..], &bytes(&[(2, b"0000000a")])].concat();
+        let whole = response(Ok(Done::Published(at))).encode_to_vec();
+        assert_eq!(whole, bytes(&[(2, &place)]));
+        assert_eq!(reply(4, Ok(Done::Published(at))), bytes(&[(4, &place)]));
+        let error = [&[0x08, 107][..], &bytes(&[(2, b"bad request")])].concat();
+        assert_eq!(response(Err(codes::BAD_REQUEST)).encode_to_vec(), bytes(&[(1, &error)]));
+        assert_eq!(reply(4, Err(codes::BAD_REQUEST)), bytes(&[(2, &error)]));
+        assert_eq!(
+            response(Ok(Done::Nothing)).encode_to_vec(),
+            bytes(&[(2, b"")]),
+            "there is a result, with nothing in it"
+        );
+        let two = response(Ok(Done::Broadcast(vec![Ok(at), Err(codes::BAD_REQUEST)]))).result.expect("a result");
+        assert_eq!(two, bytes(&[(1, &bytes(&[(2, &place)])), (1, &bytes(&[(1, &error)]))]));
+    }
+
+    #[test]
+    fn each_command_of_a_batch_keeps_its_number() {
+        let field = |tag: u32| {
+            let (tag, command) = batched(BatchCommand::decode(&*bytes(&[(tag, b"")])).expect("valid"));
+            (tag, command.err().map(|error| error.code))
+        };
+        for tag in [6, 7, 8, 9, 10, 11, 12, 13, 15, 16] {
+            assert_eq!(field(tag), (tag, None));
+        }
+        assert_eq!([field(4), field(5)], [(4, Some(107)), (5, Some(107))], "nothing to publish");
+        assert_eq!([field(14), field(17), field(99)], [(0, Some(104)); 3]);
+    }
+}
