@@ -140,6 +140,8 @@ def test_a_batch_is_carried_out_in_order_and_answered_by_command(live, call):
     assert [one.data for one in history.history.publications] == [b"0", b"1", b"2"]
     assert [unknown.error.code, nothing.error.code, connections.error.code] == [102, 104, 104]
     assert stats.HasField("presence_stats") and len(info.info.nodes) == 1 and len(broadcast.broadcast.responses) == 2
+    # The commands of one that is too long are not even read.
+    refused(grpc.StatusCode.RESOURCE_EXHAUSTED, call, "Batch", commands=[{}] * 10_001)
     replies = call("Batch", commands=publish, parallel=True).replies
     assert sorted(reply.publish.offset for reply in replies) == [4, 5, 6]
 
@@ -247,6 +249,12 @@ def test_it_stops_at_once_though_connections_are_open(live):
     call.close()
 
 
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 def failing(tmp_path, grpc_api, live_listen="127.0.0.1:0", **config):
     """What a server says that cannot start."""
     file = tmp_path / "failing.json"
@@ -262,6 +270,9 @@ def test_what_cannot_be_is_said_at_start(live, tmp_path):
     enabled = {"enabled": True, "address": "127.0.0.1", "port": 0, "key": "k"}
     said = failing(tmp_path, {**enabled, "port": live.grpc_port})
     assert f"live.grpc_api.port: 127.0.0.1:{live.grpc_port} is in use by another process" in said
+    port = free_port()
+    said = failing(tmp_path, {"enabled": True, "key": "k", "port": port}, live_listen=f"127.0.0.1:{port}")
+    assert f"another port of this server is {port} too" in said
     assert "grpc_api.key" in failing(tmp_path, {"enabled": True, "port": 0})
     assert "reflection" in failing(tmp_path, {**enabled, "reflection": True})
     assert "grpc_api.tls.cert_pem" in failing(tmp_path, {**enabled, "tls": {"enabled": True}})
@@ -284,7 +295,7 @@ def test_no_port_is_open_unless_it_is_enabled(make_server, tmp_path):
 
 def test_without_a_key_it_is_open_here_and_says_so(make_server, tmp_path):
     live = grpc_server(make_server, tmp_path, key="")
-    assert "grpc_api.key is not set" in live.log()
+    assert "no key is asked for" in live.log()
     call = Calls(live, metadata=())
     assert call.publish("news", 1).result.offset == 1
     call.close()

@@ -1,5 +1,6 @@
-//! The entry points of the fuzzers of the client protocol: frames of clients in, no panic out. Not part of the interface.
+//! The entry points of the fuzzers of the client protocol: frames of clients in, no panic out; and of gRPC, both ways. Not part of the interface.
 
+pub use crate::grpc::fuzzing::{fuzz_grpc, grpc_corpus};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use prost::Message;

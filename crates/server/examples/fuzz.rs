@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Capped {
 #[global_allocator]
 static ALLOCATOR: Capped = Capped;
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     Target {
         name: "frame",
         corpus: steadfast_log::fuzzing::frame_corpus,
@@ -71,12 +71,18 @@ const TARGETS: [Target; 5] = [
         run: steadfast_live::fuzzing::fuzz_protobuf,
         input_bytes_max: 4 << 10,
     },
+    Target {
+        name: "grpc",
+        corpus: steadfast_live::fuzzing::grpc_corpus,
+        run: steadfast_live::fuzzing::fuzz_grpc,
+        input_bytes_max: 4 << 10,
+    },
 ];
 
 /// Fuzzes the parsers of bytes from outside.
 #[derive(Parser)]
 struct Arguments {
-    /// What to fuzz: frame, extent, config, commands-json, commands-protobuf, or all of them one after another.
+    /// What to fuzz: frame, extent, config, commands-json, commands-protobuf, grpc, or all of them one after another.
     target: String,
     /// How long, for each target.
     #[arg(long, default_value_t = 60)]

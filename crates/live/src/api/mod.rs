@@ -24,7 +24,7 @@ const KNOWN_MS: u64 = 300_000;
 const KNOWN_MAX: usize = 100_000;
 
 /// Commands in a batch, and channels in a broadcast.
-const BATCH_MAX: usize = 10_000;
+pub(crate) const BATCH_MAX: usize = 10_000;
 
 /// Sessions of a user that are subscribed at a time.
 const SUBSCRIBES_TOGETHER: usize = 64;
@@ -95,6 +95,9 @@ pub(crate) enum Done {
     Info(Info),
 }
 
+/// A command of a batch, if it could be read.
+pub(crate) type Asked = Result<Command, ClientError>;
+
 pub(crate) type Answer = Result<Done, ClientError>;
 
 /// Publications by their idempotency keys.
@@ -161,11 +164,7 @@ impl Api {
     }
 
     /// Carries out several: one after another, or all together.
-    pub(crate) async fn batch(
-        &self,
-        commands: Vec<Result<Command, ClientError>>,
-        parallel: bool,
-    ) -> Result<Vec<Answer>, ClientError> {
+    pub(crate) async fn batch(&self, commands: Vec<Asked>, parallel: bool) -> Result<Vec<Answer>, ClientError> {
         if commands.len() > BATCH_MAX {
             return Err(codes::LIMIT_EXCEEDED);
         }

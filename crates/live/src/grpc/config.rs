@@ -92,7 +92,7 @@ impl GrpcApiConfig {
 
     /// Whether nobody needs a key.
     pub fn is_open(&self) -> bool {
-        self.key.is_empty()
+        self.insecure || self.key.is_empty()
     }
 
     pub(crate) fn message_bytes_max(&self) -> usize {

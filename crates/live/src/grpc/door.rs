@@ -23,7 +23,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
 use super::{Raw, message, put_field};
-use crate::api::{Api, Command};
+use crate::api::{Api, Asked, BATCH_MAX};
 use crate::door::{DoorOptions, same};
 use crate::gateway::Stalling;
 use crate::node::{GATE_WAIT, Node};
@@ -229,7 +229,7 @@ fn read<M: Message + Default>(message: Bytes) -> Result<M, Status> {
 }
 
 /// Reads a command; an error of gRPC's where that cannot be done, or there is no such method.
-fn command(method: &str, body: Bytes) -> Result<Result<Command, ClientError>, Status> {
+pub(super) fn command(method: &str, body: Bytes) -> Result<Asked, Status> {
     Ok(match method {
         "Publish" => message::publish(read(body)?),
         "Broadcast" => message::broadcast(read(body)?),
@@ -248,12 +248,26 @@ fn command(method: &str, body: Bytes) -> Result<Result<Command, ClientError>, St
     })
 }
 
+/// The commands of a batch, the numbers of their results, and whether they may be carried out together.
+pub(super) fn batch_of(body: Bytes) -> Result<(Vec<u32>, Vec<Asked>, bool), Status> {
+    let request: message::BatchRequest = read(body)?;
+    if request.commands.len() > BATCH_MAX {
+        return Err(status(&codes::LIMIT_EXCEEDED));
+    }
+    let (mut tags, mut commands) = (Vec::new(), Vec::new());
+    for one in request.commands {
+        let (tag, command) = message::batched(read(one)?);
+        tags.push(tag);
+        commands.push(command);
+    }
+    Ok((tags, commands, request.parallel))
+}
+
 async fn batch(api: &Api, body: Bytes) -> Result<tonic::Response<Bytes>, Status> {
     const REPLIES: u32 = 1;
-    let request: message::BatchRequest = read(body)?;
-    let (tags, commands): (Vec<_>, Vec<_>) = request.commands.into_iter().map(message::batched).unzip();
+    let (tags, commands, parallel) = batch_of(body)?;
     // `BatchResponse` has no place for an error of its own.
-    let answers = api.batch(commands, request.parallel).await.map_err(|error| status(&error))?;
+    let answers = api.batch(commands, parallel).await.map_err(|error| status(&error))?;
     let mut out = Vec::new();
     for (tag, answer) in tags.into_iter().zip(answers) {
         put_field(REPLIES, &message::reply(tag, answer), &mut out);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use prost::Message;
 
 use super::{messages, put_field};
@@ -94,8 +95,9 @@ messages! {
         pattern: String = [string, tag = "1"],
     }
 
+    /// Its commands are read one by one, when there are not too many: two bytes can stand for one that takes a thousand in memory.
     BatchRequest {
-        commands: Vec<BatchCommand> = [message, repeated, tag = "1"],
+        commands: Vec<Bytes> = [bytes = "bytes", repeated, tag = "1"],
         parallel: bool = [bool, tag = "2"],
     }
 

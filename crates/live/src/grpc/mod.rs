@@ -4,6 +4,7 @@
 
 pub(crate) mod config;
 mod door;
+pub(crate) mod fuzzing;
 pub(crate) mod message;
 
 use bytes::{Buf, BufMut, Bytes};

@@ -256,6 +256,20 @@ fn read<R: Heard>(answer: Bytes) -> Result<Answer<R>, String> {
     })
 }
 
+/// Reads an answer to such a request, for the fuzzer: whether there is a result in it, an error, an end.
+pub(crate) fn outcome(event: Event, answer: Bytes) -> Result<[bool; 3], String> {
+    fn parts<R>(answer: Answer<R>) -> [bool; 3] {
+        [answer.result.is_some(), answer.error.is_some(), answer.disconnect.is_some()]
+    }
+    Ok(match event {
+        Event::Connect => parts(read::<ConnectSaid>(answer)?),
+        Event::Subscribe => parts(read::<SubscribeOptions>(answer)?),
+        Event::Publish => parts(read::<PublishSaid>(answer)?),
+        Event::Refresh | Event::SubRefresh => parts(read::<RefreshSaid>(answer)?),
+        Event::Rpc => parts(read::<RpcSaid>(answer)?),
+    })
+}
+
 fn decode<M: Message + Default>(result: &[u8]) -> Result<M, String> {
     M::decode(result).map_err(|e| e.to_string())
 }

@@ -4,7 +4,7 @@
 //! for longer than the proxy's timeout, or too many waiting, is told to come again.
 
 pub(crate) mod config;
-mod grpc;
+pub(crate) mod grpc;
 mod messages;
 mod tls;
 
@@ -210,9 +210,10 @@ impl Proxy {
             }
             Way::Grpc(back_end) => {
                 // Metadata is plain ASCII; a header with something else in it would fail the request.
-                let given = self.headers(who).into_iter().filter_map(|(name, value)| Some((name?, value)));
-                let plain = given.filter(|(_, value)| value.to_str().is_ok()).collect();
-                said(back_end.ask(ask, plain, within).await?)
+                let given = self.headers(who);
+                let plain = given.iter().filter(|(_, value)| value.to_str().is_ok());
+                let metadata = plain.map(|(name, value)| (name.clone(), value.clone())).collect();
+                said(back_end.ask(ask, metadata, within).await?)
             }
         }
     }

@@ -35,7 +35,7 @@ async fn bind_grpc(config: &Config, options: &GrpcApiConfig, server_tls: bool) -
         return Ok(None);
     }
     if options.is_open() {
-        tracing::warn!("live.grpc_api.key is not set: who reaches the port of the gRPC API may do everything");
+        tracing::warn!("live.grpc_api: no key is asked for: who reaches the port of the gRPC API may do everything");
     } else if server_tls && !options.tls.enabled {
         tracing::warn!(
             "live.grpc_api.tls is not enabled: its key goes over the network in the clear, though `tls` is set"
@@ -43,20 +43,23 @@ async fn bind_grpc(config: &Config, options: &GrpcApiConfig, server_tls: bool) -
     }
     let timeout = config.limits.header_timeout;
     let tls = options.acceptor()?.map(|acceptor| Tls { acceptor, timeout });
-    let connections = config.live.grpc_connections;
-    if !options.address.is_empty() {
-        let wanted = (options.address.as_str(), options.port);
-        let found =
-            lookup_host(wanted).await.map_err(|e| format!("live.grpc_api.address: {:?}: {e}", wanted.0))?.next();
-        let address = found.ok_or_else(|| format!("live.grpc_api.address: {:?} is no address", wanted.0))?;
-        return Port::bind(address, connections, tls, GRPC).await.map(Some);
+    let port = options.port;
+    let address = match options.address.as_str() {
+        // With IPv6 it is for both.
+        "" if TcpSocket::new_v6().is_ok() => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+        "" => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        name => {
+            let found = lookup_host((name, port)).await.map_err(|e| format!("live.grpc_api.address: {name:?}: {e}"))?;
+            found.into_iter().next().ok_or_else(|| format!("live.grpc_api.address: {name:?} is no address"))?
+        }
+    };
+    let own = [Some(config.s3.listen), Some(config.admin.listen), config.live.listen];
+    let everywhere = |address: SocketAddr| address.ip().is_unspecified();
+    let meets = |own: SocketAddr| own.ip() == address.ip() || everywhere(own) || everywhere(address);
+    if port != 0 && own.into_iter().flatten().any(|own| own.port() == port && meets(own)) {
+        return Err(format!("{GRPC}: another port of this server is {port} too: give one of them another"));
     }
-    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, options.port));
-    // Where there is no IPv6.
-    let only_4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, options.port));
-    let has_6 =
-        TcpSocket::new_v6().is_ok_and(|socket| socket.bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).is_ok());
-    Port::bind(if has_6 { all } else { only_4 }, connections, tls, GRPC).await.map(Some)
+    Port::bind(address, config.live.grpc_connections, tls, GRPC).await.map(Some)
 }
 
 /// The door of the API over gRPC on its port.
