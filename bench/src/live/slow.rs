@@ -97,7 +97,8 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         if let Some((number, happening)) = wrong {
             return Err(bad(format!("session {number} at {}: {happening:?}", next[number])));
         }
-        if !stalled && next[slow] == per_part {
+        // Several may have come in one turn.
+        if !stalled && next[slow] >= per_part {
             stalled = true;
             before = args.pid.and_then(memory_from_now);
             swarm.stall(slow);
