@@ -322,7 +322,16 @@ pub struct NamespaceOptions {
     pub sub_refresh_proxy_name: String,
     /// Ours: when a publication is answered.
     pub durability: ChannelDurability,
+    /// Ours: its channels are told of objects of this bucket that are created or removed,
+    pub mirror_bucket: String,
+    /// those whose keys begin with this.
+    pub mirror_prefix: String,
+    /// The channel `/` is told of all of them, and each directory below the prefix has one of its own, so many levels deep.
+    pub mirror_depth: usize,
 }
+
+/// How deep directories may have channels of their own: each costs a publication for each event.
+const MIRROR_DEPTH_MAX: usize = 8;
 
 impl NamespaceOptions {
     /// Whether publications are kept.
@@ -397,6 +406,17 @@ impl LiveConfig {
         for (place, options) in std::iter::once(without).chain(named) {
             if (options.force_recovery || options.force_positioning) && !options.has_history() {
                 return fail(format!("{place}: recovery and positioning need history_size and history_ttl"));
+            }
+            if !options.mirror_bucket.is_empty() && !options.has_history() {
+                return fail(format!(
+                    "{place}: mirror_bucket needs history_size and history_ttl, where events are kept"
+                ));
+            }
+            if options.mirror_bucket.is_empty() && (options.mirror_depth > 0 || !options.mirror_prefix.is_empty()) {
+                return fail(format!("{place}: mirror_prefix and mirror_depth need mirror_bucket"));
+            }
+            if options.mirror_depth > MIRROR_DEPTH_MAX {
+                return fail(format!("{place}: mirror_depth is {MIRROR_DEPTH_MAX} at most"));
             }
             if !matches!(options.force_recovery_mode.as_str(), "" | "stream" | "cache") {
                 return fail(format!("{place}: force_recovery_mode is \"stream\" or \"cache\""));

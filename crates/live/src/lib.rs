@@ -34,4 +34,5 @@ pub use grpc::{GrpcApiConfig, GrpcDoor, GrpcTlsConfig};
 pub use http_client::{HttpClient, exchange, http_client};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
 pub use node::{Limits, Node};
+pub use outgoing::{from_stored, to_stored};
 pub use proxy::ProxyStatus;

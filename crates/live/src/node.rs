@@ -9,9 +9,10 @@ use std::time::Duration;
 use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
 use parking_lot::Mutex;
 use steadfast_flow::{Env, Gate, KeyedGate, KeyedGateOptions};
-use steadfast_log::{Durability, LogError};
+use steadfast_log::{Durability, LogError, Priority};
 use steadfast_store::{
     ChannelHandle, ChannelSink, NewPublication, Position, Publication as Stored, Published, Store, StoreError,
+    is_own_channel,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -188,6 +189,11 @@ impl Node {
         Ok(node)
     }
 
+    /// Its settings.
+    pub fn config(&self) -> &LiveConfig {
+        &self.config
+    }
+
     /// What workers keep to.
     pub fn bounds(&self) -> Bounds {
         let (client, ms) = (&self.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
@@ -214,7 +220,7 @@ impl Node {
     /// # Errors
     /// A name that is none, or of a namespace that there is not.
     pub fn namespace(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
-        if channel.is_empty() || channel.len() > self.config.channel.max_length {
+        if channel.is_empty() || channel.len() > self.config.channel.max_length || is_own_channel(channel) {
             return Err(codes::BAD_REQUEST);
         }
         self.config.namespace_of(channel).ok_or(codes::UNKNOWN_CHANNEL)
@@ -461,6 +467,20 @@ impl Node {
         publication: Publication,
         skip_history: bool,
     ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+        self.submit_as(channel, publication, skip_history, Priority::Write).await
+    }
+
+    /// [`Node::submit`] with a priority: that of deletes, where a full store must not hold it up.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn submit_as(
+        &self,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+        priority: Priority,
+    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
         let options = self.namespace(channel)?;
         self.room().await?;
         let pending = if options.has_history() && !skip_history {
@@ -472,6 +492,7 @@ impl Node {
                     ChannelDurability::Sync => Durability::Sync,
                     ChannelDurability::Async => Durability::Async,
                 },
+                priority,
             };
             Some(self.handle(channel)?.submit(new).await.map_err(|e| refusal(&e))?)
         } else {

@@ -10,7 +10,7 @@ use steadfast_store::Store;
 
 use crate::context::RequestContext;
 use crate::md5::Md5Pool;
-use crate::ops::{buckets, copy, delete, list, read, tags, uploads, write};
+use crate::ops::{buckets, copy, delete, list, notifications, read, tags, uploads, write};
 use crate::options::S3Options;
 
 /// What every operation needs.
@@ -84,6 +84,8 @@ operations! {
     list_buckets(ListBucketsInput) -> ListBucketsOutput = buckets::list;
     get_bucket_location(GetBucketLocationInput) -> GetBucketLocationOutput = buckets::location;
     get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput = buckets::versioning;
+    get_bucket_notification_configuration(GetBucketNotificationConfigurationInput) -> GetBucketNotificationConfigurationOutput = notifications::get;
+    put_bucket_notification_configuration(PutBucketNotificationConfigurationInput) -> PutBucketNotificationConfigurationOutput = notifications::put;
     get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput = buckets::acl;
 
     put_object(PutObjectInput) -> PutObjectOutput = write::put;

@@ -1,6 +1,7 @@
 //! What can be set.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How entity tags of objects are made.
@@ -14,6 +15,15 @@ pub enum EtagKind {
     Opaque,
 }
 
+/// Who can be told of events of objects.
+pub trait EventTargets: Send + Sync + 'static {
+    /// Whether events can be sent to what this resource name stands for.
+    ///
+    /// # Errors
+    /// Why not and what to do, for people.
+    fn check(&self, arn: &str) -> Result<(), String>;
+}
+
 /// Settings of the door. Every bound is here.
 #[derive(Clone)]
 pub struct S3Options {
@@ -25,6 +35,8 @@ pub struct S3Options {
     pub domains: Vec<String>,
     /// Origins of pages that browsers let read answers; `*` for all. Signatures are asked of them as of everybody.
     pub allowed_origins: Vec<String>,
+    /// Who can be told of events; `None`: nobody, so buckets take no notifications.
+    pub targets: Option<Arc<dyn EventTargets>>,
     /// How entity tags are made.
     pub etag: EtagKind,
     /// Requests served at a time.
@@ -58,6 +70,7 @@ impl Default for S3Options {
             region: "us-east-1".into(),
             domains: Vec::new(),
             allowed_origins: Vec::new(),
+            targets: None,
             etag: EtagKind::default(),
             requests_max: 1024,
             requests_waiting_max: 4096,

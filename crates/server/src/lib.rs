@@ -11,6 +11,7 @@ pub mod disks;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod net;
+mod notify;
 pub mod output;
 pub mod report;
 pub mod serve;

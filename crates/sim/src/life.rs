@@ -358,7 +358,10 @@ impl Machine {
                 }
                 continue;
             }
-            match store.create_bucket(name, BucketSettings { durability: *durability }).await {
+            match store
+                .create_bucket(name, BucketSettings { durability: *durability, ..BucketSettings::default() })
+                .await
+            {
                 Ok(_) | Err(StoreError::BucketExists) => {
                     self.shared.made.lock().insert(name.clone());
                 }

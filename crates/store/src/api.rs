@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use steadfast_log::{Durability, LogError, Lsn};
 
+use crate::events::Notifications;
+
 /// Settings of a bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketSettings {
     /// Durability of writes whose request does not say.
     pub durability: Durability,
+    /// Who is told of its objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<Notifications>,
 }
 
 /// A bucket.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use steadfast_log::Durability;
+use steadfast_log::{Durability, Priority};
 
 /// A place in a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -39,6 +39,8 @@ pub struct NewPublication {
     pub history_ttl_ms: u64,
     /// When it is answered and delivered.
     pub durability: Durability,
+    /// Whether it may use room that is kept for deletes: what has to get through for space to become free.
+    pub priority: Priority,
 }
 
 /// What a publication got.

@@ -12,11 +12,17 @@
 //!           [(flags:1)* runs:v (slots:v goal:v)*]                     flags: bit 0 unclean, bit 1 leaving
 //! ```
 
+pub(crate) use steadfast_flow::ring::SLOTS;
 use steadfast_flow::ring::shares;
-pub(crate) use steadfast_flow::ring::{SLOTS, slot_of};
 
-use crate::record::keys::Id;
+use crate::record::keys::{self, BucketId, Id};
 use crate::record::wire::{Dec, Malformed, put_bytes, put_varint};
+
+/// The slot of a key of a bucket, or of a channel ([`keys::CHANNELS`] and its name). An outbox is in the slot whose events it holds.
+pub(crate) fn slot_of(bucket: BucketId, key: &[u8]) -> usize {
+    let outbox = if bucket == keys::CHANNELS { keys::outbox_slot(key) } else { None };
+    outbox.unwrap_or_else(|| steadfast_flow::ring::slot_of(bucket, key))
+}
 
 /// Disks that a pool can have: each has a slot at least, and a generation's record stays small.
 pub(crate) const DISKS_MAX: usize = 128;

@@ -6,6 +6,7 @@
 mod api;
 mod cache;
 mod channels;
+mod events;
 mod index;
 mod layout;
 mod names;
@@ -22,12 +23,14 @@ pub use api::{
 };
 pub use cache::CacheStatus;
 pub use channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
+pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
 pub use index::{IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
 pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions, StoreSabotage};
+pub use record::keys::is_own_channel;
 pub use shard::channels::CHANNEL_BYTES_MAX;
 pub use shard::reader::ObjectReader;
-pub use status::{DiskState, DiskStatus, StoreStatus};
+pub use status::{DiskState, DiskStatus, EventsStatus, StoreStatus};
 pub use store::Store;
 pub use store::channels::ChannelHandle;
 pub use store::moves::{MoveKind, MoveState, MoveStatus, Unmovable};

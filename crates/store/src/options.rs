@@ -7,7 +7,7 @@ use std::time::Duration;
 use steadfast_disk::Disk;
 use steadfast_log::{LogOptions, RecoveryReport};
 
-use crate::MemCheckpoint;
+use crate::{MemCheckpoint, Mirrored};
 
 /// Where the index is kept.
 #[derive(Debug, Clone)]
@@ -90,6 +90,10 @@ pub struct StoreOptions {
     pub move_parallel: usize,
     /// Changed keys of a batch that may wait to be copied again; more writers to those slots wait.
     pub move_dirty_max: usize,
+    /// Objects of whose events somebody wants to know, whatever the settings of their bucket say.
+    pub mirrored: Arc<[Mirrored]>,
+    /// Events of objects that may wait to be forwarded; those who would make more wait for as long as [`StoreOptions::write_wait`] says.
+    pub events_max: usize,
     /// Broken on purpose, to test the simulator.
     #[doc(hidden)]
     pub sabotage: StoreSabotage,
@@ -136,6 +140,8 @@ impl Default for StoreOptions {
             move_batch_bytes: 4 << 30,
             move_parallel: 8,
             move_dirty_max: 20_000,
+            mirrored: Arc::default(),
+            events_max: 10_000,
             sabotage: StoreSabotage::None,
         }
     }

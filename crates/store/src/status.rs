@@ -37,6 +37,8 @@ pub struct StoreStatus {
     pub cache: CacheStatus,
     /// The log.
     pub log: LogStatus,
+    /// Events of objects on their way to those who want to know.
+    pub events: EventsStatus,
     /// The snapshots, oldest first.
     pub snapshots: Vec<SnapshotInfo>,
     /// Each disk by itself.
@@ -46,6 +48,21 @@ pub struct StoreStatus {
     /// Keys that are being moved between disks, or were last; `None` when there was nothing to move since the start. While they
     /// are, copies count among the objects of the disk that they are on.
     pub moving: Option<MoveStatus>,
+}
+
+/// Events of objects: the bound on those that wait, and what became of the others.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct EventsStatus {
+    /// The bound's name.
+    pub name: &'static str,
+    /// How many may wait.
+    pub limit: u64,
+    /// How many wait to be forwarded.
+    pub used: u64,
+    /// Changes that were refused because too many waited.
+    pub refused: u64,
+    /// How many were forwarded since the start.
+    pub forwarded: u64,
 }
 
 /// Whether a disk of the pool does its part.

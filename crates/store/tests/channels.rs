@@ -11,7 +11,7 @@ use bytes::Bytes;
 use common::{Pool, done, ended, formatted, named, put};
 use parking_lot::Mutex;
 use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, OpKind};
-use steadfast_log::Durability;
+use steadfast_log::{Durability, Priority};
 use steadfast_store::{
     ChannelHandle, ChannelSink, History, HistoryQuery, MoveState, NewPublication, Position, Publication, Published,
     Store, StoreError,
@@ -25,6 +25,7 @@ fn new(text: &str) -> NewPublication {
         history_size: 1000,
         history_ttl_ms: 3_600_000,
         durability: Durability::Sync,
+        priority: Priority::Write,
     }
 }
 

@@ -85,7 +85,7 @@ on_disks! {
         store.create_bucket(BUCKET, BucketSettings::default()).await.expect("again");
         assert!(matches!(store.upload(BUCKET, "k", &upload), Err(StoreError::NoSuchUpload)));
         assert!(matches!(store.object(BUCKET, "k"), Err(StoreError::NoSuchKey)));
-        let settings = BucketSettings { durability: Durability::Async };
+        let settings = BucketSettings { durability: Durability::Async, ..BucketSettings::default() };
         store.update_bucket(BUCKET, settings.clone()).await.expect("update");
         assert!(!put(&store, "k", b"1").await.durable);
         store.close().await.expect("close");

@@ -18,7 +18,11 @@ pub(crate) async fn create(
         return Err(invalid_request("Object Lock is not offered."));
     }
     let name = req.input.bucket;
-    handler.store.create_bucket(&name, BucketSettings { durability }).await.map_err(store_error)?;
+    handler
+        .store
+        .create_bucket(&name, BucketSettings { durability, ..BucketSettings::default() })
+        .await
+        .map_err(store_error)?;
     Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{name}")) }))
 }
 

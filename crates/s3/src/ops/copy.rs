@@ -94,7 +94,8 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
             asked => asked.clone(),
         };
         let done = if let Some(algorithm) = asked.filter(|a| !has(&attributes, *a)) {
-            let writer = handler.store.writer(to.0, to.1, Some(info.size)).await.map_err(store_error)?;
+            let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await.map_err(store_error)?;
+            writer.is_a_copy();
             let mut wanted = Wanted::of_copy(info.size, EtagKind::Opaque);
             wanted.or_algorithm(Some(algorithm));
             let (writer, received) = read_in(handler, reader, 0..info.size, writer, wanted, context.clone()).await?;
@@ -133,6 +134,7 @@ async fn move_bytes(
     durability: Option<Durability>,
 ) -> Result<Written, StoreError> {
     let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await?;
+    writer.is_a_copy();
     let mut pieces = std::pin::pin!(reader.stream(0..info.size));
     while let Some(piece) = pieces.next().await {
         writer.write(piece?).await?;

@@ -4,6 +4,7 @@ pub(crate) mod buckets;
 pub(crate) mod copy;
 pub(crate) mod delete;
 pub(crate) mod list;
+pub(crate) mod notifications;
 pub(crate) mod read;
 pub(crate) mod tags;
 pub(crate) mod uploads;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-use super::{Source, live, superdisk};
+use super::{Source, live, superdisk, webhooks};
 
 /// How a value of the status becomes a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,7 @@ impl Collector for StatusCollector {
         }
         superdisk::encode(&mut encoder, &status)?;
         live::encode(&mut encoder, &status)?;
+        webhooks::encode(&mut encoder, &status)?;
         bounds(&mut encoder, &status)
     }
 }
@@ -233,6 +234,12 @@ pub const TABLE: &[Metric] = &[
     metric("/store/objects", "store_objects", Gauge, "Objects"),
     metric("/store/object_bytes", "store_object_bytes", Gauge, "Bytes of objects"),
     metric("/store/uploads", "store_uploads", Gauge, "Uploads in parts that are going on"),
+    metric(
+        "/store/events/forwarded",
+        "events_forwarded",
+        Counter,
+        "Events of objects that were forwarded to channels and webhooks",
+    ),
     metric("/store/channels", "store_channels", Gauge, "Channels in memory: those in use, and those used a moment ago"),
     metric(
         "/store/publications_expired",

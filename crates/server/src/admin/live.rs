@@ -8,6 +8,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
+use super::labels::{self, Field};
+
 /// Sessions by encoding and transport: its metric's name, and what it says.
 pub const SESSIONS: (&str, &str) = ("live_sessions", "Sessions, by encoding and transport");
 
@@ -17,8 +19,8 @@ pub const BY_CODE: [(&str, &str, &str); 2] = [
     ("refused", "live_refused_commands", "Commands that were refused, by error code"),
 ];
 
-/// Of the proxies to a back end, by event and name: the field of the status, the metric's name, what it says, and whether it counts.
-pub const OF_PROXIES: [(&str, &str, &str, MetricType); 4] = [
+/// Of the proxies to a back end, by event and name.
+pub const OF_PROXIES: [Field; 4] = [
     ("requests", "live_proxy_requests", "Requests to the back end, by event and proxy", MetricType::Counter),
     ("failures", "live_proxy_failures", "Those of them that failed", MetricType::Counter),
     ("refused", "live_proxy_refused", "Events that found the proxy full", MetricType::Counter),
@@ -44,21 +46,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
     }
-    let proxies = live["proxies"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for (field, name, help, kind) in OF_PROXIES.iter().filter(|_| !proxies.is_empty()) {
-        let mut family = encoder.encode_descriptor(name, help, None, *kind)?;
-        for proxy in proxies {
-            let text = |field: &str| proxy[field].as_str().unwrap_or("?").to_owned();
-            let labels = [("event", text("event")), ("proxy", text("proxy"))];
-            let value = proxy[*field].as_f64().unwrap_or_default();
-            let encoder = family.encode_family(&labels)?;
-            match kind {
-                MetricType::Gauge => ConstGauge::new(value).encode(encoder)?,
-                _ => ConstCounter::new(value).encode(encoder)?,
-            }
-        }
-    }
-    Ok(())
+    labels::encode(encoder, &live["proxies"], &OF_PROXIES, &[("event", "event"), ("proxy", "proxy")])
 }
 
 #[cfg(test)]
@@ -66,6 +54,7 @@ mod tests {
     use super::*;
     use crate::admin::collect::TABLE;
     use crate::admin::collect::testing::metrics;
+    use crate::admin::webhooks::OF_WEBHOOKS;
 
     #[test]
     fn sessions_and_codes_have_labels() {
@@ -97,7 +86,7 @@ mod tests {
         let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
         names.push(SESSIONS.0);
         names.extend(BY_CODE.iter().map(|(_, name, _)| *name));
-        names.extend(OF_PROXIES.iter().map(|(_, name, ..)| *name));
+        names.extend(OF_PROXIES.iter().chain(&OF_WEBHOOKS).map(|(_, name, ..)| *name));
         let all = names.len();
         names.sort_unstable();
         names.dedup();

@@ -1,9 +1,11 @@
 //! The admin port: health, metrics, status. It has no authentication and changes nothing.
 
 pub mod collect;
+mod labels;
 pub mod live;
 pub mod metrics;
 pub mod superdisk;
+pub mod webhooks;
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -56,7 +56,10 @@ async fn multipart(store: &Store, bucket: &str, key: &str) {
 
 async fn fill(store: &Store) {
     store.create_bucket("a", BucketSettings::default()).await.expect("made");
-    store.create_bucket("b", BucketSettings { durability: Durability::Async }).await.expect("made");
+    store
+        .create_bucket("b", BucketSettings { durability: Durability::Async, ..BucketSettings::default() })
+        .await
+        .expect("made");
     store.create_bucket("c", BucketSettings::default()).await.expect("made");
     for n in 0..40u64 {
         put(store, if n % 3 == 0 { "b" } else { "a" }, &format!("dir/{n}"), n, (n * n * 400) as usize).await;

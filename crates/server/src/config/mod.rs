@@ -9,6 +9,7 @@ mod live;
 mod schema;
 pub(crate) mod setting;
 mod settings;
+mod webhooks;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -21,11 +22,12 @@ pub use error::{ConfigError, nearest};
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, parse_duration};
 
+pub use webhooks::{Webhook, Webhooks};
 pub use window::TimeOfDay;
 
 pub use settings::{
-    AdminSection, Config, DataSection, LimitsSection, LiveSection, LogSection, OutputSection, S3Section, ServerSection,
-    StoreSection, SuperdiskSection, TlsSection,
+    AdminSection, Config, DataSection, EventsSection, LimitsSection, LiveSection, LogSection, OutputSection, S3Section,
+    ServerSection, StoreSection, SuperdiskSection, TlsSection,
 };
 
 /// Reads a configuration file's text, over the defaults.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::disks::DiskSpecs;
 use super::schema::sections;
 use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
+use super::webhooks::Webhooks;
 use super::window::TimeOfDay;
 
 const fn local(port: u16) -> SocketAddr {
@@ -145,6 +146,19 @@ sections! {
         allowed_origins: Origins = Origins::default();
         /// Entity tags: "md5", or "fast" for a cheap checksum where clients do not need MD5.
         etag: EtagKind = EtagKind::Md5;
+    }
+
+    /// Events of objects: that one was created or removed. They go to channels and webhooks that the notifications of a bucket name, as
+    /// arn:steadfast:channel:::NAME and arn:steadfast:webhook:::NAME, and to channels that mirror a bucket (`mirror_bucket` of a namespace).
+    events: EventsSection {
+        /// Webhooks, as in [{ name = "app", url = "https://app.example.com/hook", authorization = "Bearer secret" }].
+        webhooks: Webhooks = Webhooks::default();
+        /// Events that may wait to be forwarded; who would make more waits, for at most `store.write_wait`, and is told to slow down then.
+        waiting: usize = 10_000, in 1..=10_000_000;
+        /// Events that are kept for each webhook until it has taken them; of more, the oldest are given up.
+        webhook_queue: usize = 100_000, in 1..=100_000_000;
+        /// How long a webhook may take to answer. One that fails is asked again, until it takes the event.
+        webhook_timeout: Duration = Duration::from_secs(10), in 1_000..=600_000_000;
     }
 
     /// The live door: channels for Centrifugo's client SDKs. Beside what is here, it takes Centrifugo's own options in their own nesting, as in

@@ -18,6 +18,7 @@ use crate::control::ScrubAction;
 use crate::datadir::DataDir;
 use crate::disks::make;
 use crate::disks::open::{self, FastLeg, Taking};
+use crate::notify::Mirrors;
 
 /// Disk and store. Cloning shares them.
 #[derive(Clone)]
@@ -35,7 +36,7 @@ impl Engine {
     pub async fn open(config: &Config, data: &DataDir, env: &Env) -> Result<Self, String> {
         if config.is_many() {
             let begun = env.now();
-            let (disks, store, report) = many::open(config, data, env, store_options(config)).await?;
+            let (disks, store, report) = many::open(config, data, env, store_options(config)?).await?;
             tracing::info!(
                 took_ms = env.now().saturating_sub(begun).as_millis(),
                 disks = report.disks.len(),
@@ -59,7 +60,7 @@ impl Engine {
         let begun = env.now();
         let index = IndexKind::Lsm(data.index());
         let given = PoolDisk { name: set.name(), disk: Ok(disks.top().clone()), hint: false };
-        let opened = Store::open_pool(vec![given], index, env.clone(), store_options(config)).await;
+        let opened = Store::open_pool(vec![given], index, env.clone(), store_options(config)?).await;
         let (store, report) = match opened {
             Ok(opened) => opened,
             Err(e) => {
@@ -269,7 +270,11 @@ fn percent(value: usize) -> u32 {
     value.min(100) as u32
 }
 
-fn store_options(config: &Config) -> StoreOptions {
+fn store_options(config: &Config) -> Result<StoreOptions, String> {
+    let mirrored = match config.live.listen {
+        Some(_) => Mirrors::of(&config.live_options().map_err(|e| e.to_string())?).mirrored(),
+        None => Vec::new(),
+    };
     let log = LogOptions {
         pending_bytes_max: config.log.write_budget.0,
         async_window: config.log.async_window,
@@ -292,8 +297,10 @@ fn store_options(config: &Config) -> StoreOptions {
         },
         ..LogOptions::default()
     };
-    StoreOptions {
+    Ok(StoreOptions {
         log,
+        mirrored: mirrored.into(),
+        events_max: config.events.waiting,
         inline_max_bytes: config.store.inline_max.bytes(),
         write_wait: config.store.write_wait,
         read_ahead_bytes_max: config.store.read_ahead.0,
@@ -303,5 +310,5 @@ fn store_options(config: &Config) -> StoreOptions {
         snapshots_max: config.snapshots.max,
         move_bytes_s: config.store.move_rate.0,
         ..StoreOptions::default()
-    }
+    })
 }

@@ -33,6 +33,7 @@ use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
 use crate::net::listener::{Door, Port, Tls};
 use crate::net::tls;
+use crate::notify::{Forwarder, Targets};
 use commands::ServerCommands;
 use engine::Engine;
 use live::LivePort;
@@ -46,6 +47,9 @@ const ADMIN_CONNECTIONS: usize = 64;
 
 /// Threads for work that blocks on the file system (the index), at most.
 const BLOCKING_THREADS: usize = 32;
+
+/// How long a stop waits for what is to be said of events that were forwarded.
+const FORWARDER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long threads that are still busy may hold up the end of the process.
 const THREADS_DEADLINE: Duration = Duration::from_secs(5);
@@ -199,13 +203,15 @@ async fn serve_engine(
     ready: impl FnOnce(),
 ) -> Result<(), String> {
     let observer: Arc<dyn Observer> = Arc::new(Measured(requests));
-    let door =
-        S3Door::build(engine.store().clone(), env.clone(), s3_options(config, keys), Some(compute), Some(observer))
-            .map_err(|e| e.to_string())?;
     let (stop, stopped) = watch::channel(false);
     let live = live.map(|live| live.serve(config, engine.store(), env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
-    state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node });
+    let options = s3_options(config, keys, Targets::new(config, node.clone()));
+    let forwarder = Forwarder::new(config, engine.store(), node.clone(), options.region.clone(), env)?;
+    let door = S3Door::build(engine.store().clone(), env.clone(), options, Some(compute), Some(observer))
+        .map_err(|e| e.to_string())?;
+    state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node, webhooks: forwarder.webhooks() });
+    let forwarded = forwarder.start(&stopped);
     watches::start(env, engine, state);
     let membership = Membership::new(engine.clone(), config, env);
     env.spawn("disks that left", membership.clone().tidy(stopped.clone()));
@@ -225,6 +231,9 @@ async fn serve_engine(
         // What they still write takes no longer than a moment: they never wait for a client.
         env.blocking(move || live.workers.stop()).await;
         grpc = live.grpc;
+    }
+    if env.timeout(FORWARDER_DEADLINE, forwarded).await.is_none() {
+        tracing::warn!("events of objects that were forwarded may be forwarded again after the next start");
     }
     let both = async {
         let grpc = match grpc {
@@ -267,8 +276,9 @@ fn start(
     rx
 }
 
-fn s3_options(config: &Config, keys: Credentials) -> S3Options {
+fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options {
     S3Options {
+        targets: Some(Arc::new(targets)),
         credentials: vec![(keys.access_key, keys.secret_key)],
         domains: config.s3.domain.iter().cloned().collect(),
         allowed_origins: config.s3.allowed_origins.0.clone(),

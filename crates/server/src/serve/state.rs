@@ -14,6 +14,7 @@ use super::engine::Engine;
 use crate::admin::Source;
 use crate::admin::metrics::{process_cpu, process_memory};
 use crate::net::listener::PortStats;
+use crate::notify::Webhooks;
 
 /// Where in its life the server is.
 enum Phase {
@@ -30,6 +31,8 @@ pub struct Serving {
     pub door: steadfast_s3::S3Door,
     /// The live door's node, where there is one.
     pub live: Option<Arc<Node>>,
+    /// Who takes events of objects.
+    pub webhooks: Arc<Webhooks>,
 }
 
 /// The server's state.
@@ -119,6 +122,7 @@ impl Source for State {
             if let Some(live) = &serving.live {
                 status["live"] = json!(live.status());
             }
+            status["webhooks"] = json!(serving.webhooks.status());
             let mut bounds = vec![json!(gate)];
             collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);

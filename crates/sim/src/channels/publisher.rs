@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use std::sync::Arc;
 use steadfast_flow::Env;
-use steadfast_log::Durability;
+use steadfast_log::{Durability, Priority};
 use steadfast_store::{NewPublication, Store};
 
 use super::{ChannelPlan, Mix, channel_name};
@@ -79,6 +79,7 @@ impl Publisher {
                 history_size: keeping.size,
                 history_ttl_ms: keeping.ttl_ms,
                 durability,
+                priority: Priority::Write,
             };
             match handle.submit(new).await {
                 Ok(answer) => answers.push((id, answer)),

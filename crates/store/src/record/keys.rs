@@ -15,6 +15,8 @@
 //! Integers are big-endian. Buckets are keyed by their random identity, so one that is deleted and created again starts
 //! empty. In the keys of uploads and publications, `00` is escaped as `00 ff`, so that a key sorts before those it is a prefix of.
 
+use crate::layout::SLOTS;
+
 /// The identity of a bucket: random, never used again.
 pub(crate) type BucketId = u64;
 
@@ -180,6 +182,34 @@ pub(crate) fn parse_publication(index_key: &[u8]) -> Option<(Vec<u8>, u64)> {
     Some((unescape(escaped)?, offset_of(index_key)?))
 }
 
+/// What channels of the store's own begin with: no client's can.
+const OWN: &str = "\0";
+
+/// Whether a channel is one of the server's own: events of objects on their way. No client may use it.
+pub fn is_own_channel(name: &str) -> bool {
+    name.starts_with(OWN)
+}
+
+const OUTBOX: &str = "\0outbox/";
+
+/// The name of the channel that holds a slot's events of objects, until they have been forwarded.
+pub(crate) fn outbox(slot: usize) -> String {
+    format!("{OUTBOX}{slot:04}")
+}
+
+/// The slot whose events the channel holds, if it is such a one.
+pub(crate) fn outbox_slot(channel: &[u8]) -> Option<usize> {
+    let digits = std::str::from_utf8(channel.strip_prefix(OUTBOX.as_bytes())?).ok()?;
+    digits.parse().ok().filter(|slot| *slot < SLOTS)
+}
+
+/// Where the publications of all outboxes begin, and what is past them.
+pub(crate) fn outboxes() -> (Vec<u8>, Vec<u8>) {
+    let from = channel(OUTBOX.as_bytes(), 1);
+    let end = past(&from).unwrap_or_default();
+    (from, end)
+}
+
 /// The first key that does not start with `prefix`; `None` when there can be none.
 pub(crate) fn past(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|&b| b != 0xff)?;
@@ -211,6 +241,19 @@ mod tests {
             let (from, to) = publications(a.as_bytes());
             prop_assert!(from <= ka && ka < to);
             prop_assert_eq!(from <= kb && kb < to, a == b);
+        }
+
+        #[test]
+        fn an_outbox_names_its_slot(slot in 0..SLOTS, offset: u64, other in ".{0,12}") {
+            let name = outbox(slot);
+            prop_assert!(is_own_channel(&name));
+            prop_assert_eq!(outbox_slot(name.as_bytes()), Some(slot));
+            prop_assert_eq!(crate::layout::slot_of(CHANNELS, name.as_bytes()), slot);
+            let (from, to) = outboxes();
+            let key = publication(name.as_bytes(), offset);
+            prop_assert!(from <= key && key < to);
+            let key = publication(other.as_bytes(), offset);
+            prop_assert_eq!(from <= key && key < to, other.starts_with(OUTBOX));
         }
 
         #[test]

@@ -7,6 +7,7 @@
 //!
 //! The payload comes last so that the index takes it as it is. Integers are LEB128 unless said otherwise; strings carry their length.
 
+pub(crate) mod event;
 pub(crate) mod keys;
 pub(crate) mod manifest;
 pub(crate) mod object;
@@ -16,6 +17,7 @@ pub(crate) mod wire;
 use steadfast_log::{Durability, Location, Lsn};
 
 use crate::BucketSettings;
+use crate::events::Notifications;
 use keys::{BucketId, Id};
 use wire::{Dec, Malformed, put_bytes, put_location, put_varint};
 
@@ -176,6 +178,10 @@ impl BucketMeta {
             Durability::Sync => 0,
             Durability::Async => 1,
         });
+        // Left out where there are none, as in records of the time before there were any.
+        if let Some(notifications) = &self.settings.notifications {
+            notifications.encode(&mut out);
+        }
         out
     }
 
@@ -188,7 +194,11 @@ impl BucketMeta {
             1 => Durability::Async,
             _ => return Err(Malformed("bucket: durability")),
         };
-        Ok(Self { name, created_ms, settings: BucketSettings { durability } })
+        let notifications = match dec.0 {
+            [] => None,
+            _ => Some(Notifications::decode(&mut dec)?),
+        };
+        Ok(Self { name, created_ms, settings: BucketSettings { durability, notifications } })
     }
 }
 

@@ -13,10 +13,11 @@ use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::core::{Expect, Refusal, Touch};
+use crate::shard::events::{Draft, Told};
 use crate::shard::pending::{Fate, bin_of};
 use crate::shard::uploads::part_info;
 use crate::shard::writer::{batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, PartChoice, StoreError, Written};
+use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
 
 /// An upload that is being completed.
 struct Completion<'a> {
@@ -118,7 +119,9 @@ impl Shard {
         // In this order: at any time the chunks are found through the parts or through the object.
         let batch =
             vec![Record { head: put.into(), body, version: None }, Record { head: end.into(), ..Record::default() }];
-        let bytes = batch_bytes(&batch);
+        let told = Told { kind: EventKind::Complete, key: c.key, size: meta.size, etag: &meta.attributes.etag };
+        let event = core.draft(c.bucket, told)?;
+        let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         if bytes > rough {
             room = Some(core.reserve(self.log(), bytes, Priority::Write).await?);
         }
@@ -131,7 +134,8 @@ impl Shard {
             },
         ];
         let gate = c.bucket.enter().await?;
-        let ticket = match core.submit(self.log(), &touches, &mut room, batch, durability).await {
+        let ticket = match core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability).await
+        {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             // Another part or another completion came between.

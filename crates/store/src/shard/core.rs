@@ -23,6 +23,7 @@ use crate::shard::accounts::Accounts;
 use crate::shard::buckets::Bucket;
 use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
+use crate::shard::events::Draft;
 use crate::shard::owners::Owners;
 use crate::shard::pending::{Bin, Entry, Fate, Pending, bin_of};
 use crate::{StoreError, StoreOptions};
@@ -288,10 +289,11 @@ impl Core {
     }
 
     /// Decides and submits in one step: no other writer of these keys comes between.
-    pub(crate) fn try_submit(
+    fn try_submit(
         &self,
         log: &Log,
         touches: &[Touch<'_>],
+        drafts: &[Draft],
         reservation: &mut Option<Reservation>,
         batch: &mut Batch,
         durability: Durability,
@@ -310,11 +312,28 @@ impl Core {
                 Err(e) => return Err(Refusal::Error(e)),
             }
         }
+        let mut events = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let there = match draft.depends_on() {
+                Some(i) => {
+                    let touch = Touch { key: touches[i].key.clone(), expect: Expect::Present, fate: None };
+                    self.holds(&bins[at(of_touch[i])], &touch).map_err(Refusal::Error)?.is_ok()
+                }
+                None => true,
+            };
+            if there {
+                events.push(draft);
+            }
+        }
+        let placed = self.place(&events, durability);
+        batch.extend(placed.records());
         let count = batch.len() as u64;
         let Some(room) = reservation.take() else {
             return Err(Refusal::Error(StoreError::Index("no reservation".into())));
         };
-        let ticket = log.submit(room, std::mem::take(batch), durability).map_err(|e| Refusal::Error(e.into()))?;
+        let submitted = log.submit(room, std::mem::take(batch), placed.durability);
+        let ticket = submitted.map_err(|e| Refusal::Error(e.into()))?;
+        placed.submitted(durability == Durability::Async);
         let first = ticket.first_lsn();
         self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
         for (i, touch) in touches.iter().enumerate() {
@@ -326,18 +345,31 @@ impl Core {
         Ok(ticket)
     }
 
-    /// [`Core::try_submit`]; a refusal that rests on a pending record is given when that is there to stay.
+    /// Decides and submits; a refusal that rests on a pending record is given when that is there to stay.
     pub(crate) async fn submit(
         &self,
         log: &Log,
         touches: &[Touch<'_>],
+        reservation: &mut Option<Reservation>,
+        batch: Batch,
+        durability: Durability,
+    ) -> Result<Ticket, Refusal> {
+        self.submit_told(log, touches, &[], reservation, batch, durability).await
+    }
+
+    /// [`Core::submit`] with events of the changes, for which the reservation has room.
+    pub(crate) async fn submit_told(
+        &self,
+        log: &Log,
+        touches: &[Touch<'_>],
+        drafts: &[Draft],
         reservation: &mut Option<Reservation>,
         mut batch: Batch,
         durability: Durability,
     ) -> Result<Ticket, Refusal> {
         let mut waits = 0;
         loop {
-            match self.try_submit(log, touches, reservation, &mut batch, durability) {
+            match self.try_submit(log, touches, drafts, reservation, &mut batch, durability) {
                 // Decided by what was pending and now stands: under a steady stream of changes that has to do.
                 Err(Refusal::Unmet(i, Some(_))) if waits == WAITS_MAX => return Err(Refusal::Unmet(i, None)),
                 Err(Refusal::Unmet(_, Some(lsn))) => self.wait_applied(lsn).await.map_err(Refusal::Error)?,

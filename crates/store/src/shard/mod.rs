@@ -8,6 +8,7 @@ pub(crate) mod checkpoint;
 mod complete;
 pub(crate) mod core;
 pub(crate) mod dirty;
+pub(crate) mod events;
 pub(crate) mod hang;
 pub(crate) mod list;
 mod objects;
@@ -36,7 +37,7 @@ use crate::record::{BucketMeta, Head, Value, keys};
 use crate::shard::apply::{LogSlot, StoreApplier};
 use crate::shard::checkpoint::Checkpoint;
 use crate::shard::core::{Core, Registry};
-use crate::status::StoreStatus;
+use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
 use steadfast_log::{Log, RecoveryReport};
 
@@ -230,6 +231,7 @@ impl Shard {
             checkpoint_lsn: core.persisted.lock().lsn,
             cache: core.cache.status(),
             log: self.log.status(),
+            events: EventsStatus::default(),
             snapshots: Vec::new(),
             disks: Vec::new(),
             disks_in_trouble: 0,

@@ -12,10 +12,16 @@ use crate::shard::apply::live::manifest;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::core::{Expect, Refusal, Touch};
+use crate::shard::events::{Draft, Told};
 use crate::shard::pending::Fate;
 use crate::shard::reader::Found;
 use crate::shard::writer::{batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, StoreError, Written};
+use crate::{Attributes, Condition, EventKind, StoreError, Written};
+
+/// What is said of an object that is deleted.
+fn gone(key: &str) -> Told<'_> {
+    Told { kind: EventKind::Delete, key, size: 0, etag: "" }
+}
 
 impl Shard {
     /// Deletes an object; succeeds when there is none, unless the condition asks for one.
@@ -34,15 +40,19 @@ impl Shard {
         let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Delete).await?);
-        let touch = Touch {
+        let event = core.draft(&bucket, gone(key))?.map(|draft| draft.if_there(0));
+        let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
+        let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
+        let touches = [Touch {
             key: keys::object(bucket.id, key.as_bytes()).into(),
             expect: expect(&condition),
             fate: Some((Fate::Gone, 0)),
-        };
+        }];
         let modified_ms = core.env.wall_ms();
         let gate = bucket.enter().await?;
-        let ticket = match core.submit(self.log(), &[touch], &mut room, batch, bucket.durability(durability)).await {
+        let durability = bucket.durability(durability);
+        let submitted = core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
+        let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
@@ -65,10 +75,12 @@ impl Shard {
         let batch_max = self.log().limits().batch_bytes_max / 2;
         let mut results = Vec::with_capacity(keys.len());
         let mut rest = &keys[..];
+        let found = self.find(bucket).ok();
+        let event = |key: &str| found.as_ref().map_or(0, |bucket| self.core.event_bytes_max(bucket, key.len()));
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = rest.iter().take_while(|key| {
-                bytes += key.len() as u64 + 256;
+                bytes += key.len() as u64 + 256 + event(key);
                 bytes <= batch_max
             });
             let (now, later) = rest.split_at(fits.count().max(1));
@@ -92,17 +104,21 @@ impl Shard {
         let bucket = self.find(bucket)?;
         let mut batch = Vec::with_capacity(keys.len());
         let mut touches = Vec::with_capacity(keys.len());
+        let mut events = Vec::new();
         for (i, key) in (0u64..).zip(keys) {
+            events.extend(core.draft(&bucket, gone(key))?.map(|draft| draft.if_there(touches.len())));
             let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
             check_head(&head)?;
             batch.push(Record { head: head.into(), ..Record::default() });
             let key = keys::object(bucket.id, key.as_bytes()).into();
             touches.push(Touch { key, expect: Expect::Nothing, fate: Some((Fate::Gone, i)) });
         }
-        let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Delete).await?);
+        let bytes = batch_bytes(&batch) + events.iter().map(Draft::bytes).sum::<u64>();
+        let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
         let count = batch.len() as u64;
         let gate = bucket.enter().await?;
-        let ticket = match core.submit(self.log(), &touches, &mut room, batch, bucket.durability(durability)).await {
+        let durability = bucket.durability(durability);
+        let ticket = match core.submit_told(self.log(), &touches, &events, &mut room, batch, durability).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
@@ -120,7 +136,7 @@ impl Shard {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        self.rewrite(at, condition, durability, |found, now| {
+        self.rewrite(at, condition, durability, Some(EventKind::Copy), |found, now| {
             found.meta.modified_ms = now;
             if let Some(attributes) = &attributes {
                 found.meta.attributes = attributes.clone();
@@ -139,7 +155,8 @@ impl Shard {
         key: &str,
         tags: BTreeMap<String, String>,
     ) -> Result<Written, StoreError> {
-        self.rewrite((bucket, key), Condition::None, None, |found, _| found.meta.attributes.tags = tags.clone()).await
+        self.rewrite((bucket, key), Condition::None, None, None, |found, _| found.meta.attributes.tags = tags.clone())
+            .await
     }
 
     /// Commits the object's record anew with a change, if it is still the one that was read; else again.
@@ -148,12 +165,13 @@ impl Shard {
         (bucket, key): (&str, &str),
         condition: Condition,
         durability: Option<Durability>,
+        told_as: Option<EventKind>,
         change: impl Fn(&mut Found, u64),
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
         let index_key = bytes::Bytes::from(keys::object(bucket.id, key.as_bytes()));
         loop {
-            match self.rewrite_once(&bucket, key, &index_key, &condition, durability, &change).await {
+            match self.rewrite_once(&bucket, key, &index_key, &condition, durability, told_as, &change).await {
                 Ok(Some(written)) => return Ok(written),
                 Ok(None) | Err(StoreError::Log(LogError::Moved)) => {}
                 Err(e) => return Err(e),
@@ -161,6 +179,7 @@ impl Shard {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the request")]
     async fn rewrite_once(
         &self,
         bucket: &Bucket,
@@ -168,6 +187,7 @@ impl Shard {
         index_key: &bytes::Bytes,
         condition: &Condition,
         durability: Option<Durability>,
+        told_as: Option<EventKind>,
         change: &impl Fn(&mut Found, u64),
     ) -> Result<Option<Written>, StoreError> {
         let core = &self.core;
@@ -175,7 +195,8 @@ impl Shard {
             return Err(StoreError::NoSuchKey);
         };
         // Asked for before the manifests are held: compaction may be what makes the room.
-        let mut room = Some(core.reserve(self.log(), size + (64 << 10) + 4096, Priority::Write).await?);
+        let rough = (64 << 10) + 4096 + core.event_bytes_max(bucket, key.len());
+        let mut room = Some(core.reserve(self.log(), size + rough, Priority::Write).await?);
         let shared = core.manifests.read().await;
         let Some(mut found) = core.find_object(index_key)? else { return Err(StoreError::NoSuchKey) };
         if u64::from(found.location.body_len) > size {
@@ -201,10 +222,19 @@ impl Shard {
         let head = Head::ObjectPut { bucket: bucket.id, key: key.as_bytes(), payload: &found.meta.encode() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body, version: None }];
+        let event = match told_as {
+            Some(kind) => {
+                let etag = &found.meta.attributes.etag;
+                core.draft(bucket, Told { kind, key, size: found.meta.size, etag })?
+            }
+            None => None,
+        };
         let fate = Fate::Present(found.meta.attributes.etag);
-        let touch = Touch { key: index_key.clone(), expect: Expect::Version(found.version), fate: Some((fate, 0)) };
+        let touches = [Touch { key: index_key.clone(), expect: Expect::Version(found.version), fate: Some((fate, 0)) }];
         let gate = bucket.enter().await?;
-        let ticket = match core.submit(self.log(), &[touch], &mut room, batch, bucket.durability(durability)).await {
+        let durability = bucket.durability(durability);
+        let submitted = core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
+        let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Ok(None),

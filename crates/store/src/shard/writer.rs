@@ -19,8 +19,9 @@ use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::core::{Core, Expect, Refusal, Touch, busy};
+use crate::shard::events::{Draft, Told};
 use crate::shard::pending::Fate;
-use crate::{Attributes, Condition, PartInfo, StoreError, StoredObject, Written};
+use crate::{Attributes, Condition, EventKind, PartInfo, StoreError, StoredObject, Written};
 use steadfast_log::{ChunkBuf, Log, Reservation};
 
 /// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
@@ -84,6 +85,8 @@ pub(crate) struct ShardWriter {
     key: String,
     target: Target,
     size_hint: Option<u64>,
+    /// What those who want to know are told of it, if anything.
+    pub(crate) told_as: Option<EventKind>,
     size: u64,
     inline_max: u64,
     pieces: Vec<Bytes>,
@@ -113,8 +116,9 @@ impl Shard {
         let core = self.core.clone();
         // In a small pool a batch is small.
         let batch_max = self.log().limits().batch_bytes_max;
+        let event = core.event_bytes_max(&bucket, key.len());
         let inline_max =
-            (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096));
+            (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096 + event));
         let chunked = matches!(target, Target::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
         let mut writer = ShardWriter {
             core,
@@ -123,6 +127,7 @@ impl Shard {
             key: key.to_owned(),
             target,
             size_hint,
+            told_as: None,
             size: 0,
             inline_max,
             pieces: Vec::new(),
@@ -133,7 +138,7 @@ impl Shard {
         if chunked {
             writer.start_chunking();
         } else {
-            let bytes = size_hint.unwrap_or(inline_max) + HEAD_ROOM;
+            let bytes = size_hint.unwrap_or(inline_max) + HEAD_ROOM + event;
             writer.room = Some((writer.core.reserve(&writer.log, bytes, Priority::Write).await?, bytes));
         }
         Ok(writer)
@@ -144,6 +149,10 @@ impl ShardWriter {
     /// The slot of its key.
     pub(crate) fn slot(&self) -> usize {
         slot_of(self.bucket.id, self.key.as_bytes())
+    }
+
+    pub(crate) fn bucket(&self) -> &str {
+        &self.bucket.name
     }
 
     /// Whether it writes to this shard.
@@ -166,6 +175,7 @@ impl ShardWriter {
     pub(crate) async fn move_to(&mut self, shard: &Shard) -> Result<(), StoreError> {
         let bucket = shard.core.registry.read().by_id.get(&self.bucket.id).cloned().ok_or(StoreError::NoSuchBucket)?;
         let mut to = shard.begin(bucket, &self.key, self.target, self.size_hint).await?;
+        to.told_as = self.told_as;
         self.settle().await?;
         self.gather();
         for piece in std::mem::take(&mut self.pieces) {
@@ -376,7 +386,13 @@ impl ShardWriter {
         check_head(&head)?;
         let body_len: usize = body.iter().map(Bytes::len).sum();
         let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
-        let bytes = (128 + head.len() + body_len) as u64 + slack;
+        let event = match self.told_as {
+            Some(kind) => {
+                core.draft(&self.bucket, Told { kind, key: &self.key, size: meta.size, etag: &meta.attributes.etag })?
+            }
+            None => None,
+        };
+        let bytes = (128 + head.len() + body_len) as u64 + slack + event.as_ref().map_or(0, Draft::bytes);
         let mut room = match self.room.take() {
             Some((room, had)) if had >= bytes => Some(room),
             _ => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
@@ -407,7 +423,7 @@ impl ShardWriter {
         };
         let batch = vec![Record { head: head.into(), body, version: None }];
         let gate = self.bucket.enter().await?;
-        let ticket = match core.submit(&self.log, &[touch], &mut room, batch, durability).await {
+        let ticket = match core.submit_told(&self.log, &[touch], event.as_slice(), &mut room, batch, durability).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => {

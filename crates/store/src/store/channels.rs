@@ -104,6 +104,15 @@ impl ChannelHandle {
         home.said(self.at(&home)?.clear().await)
     }
 
+    /// Removes the publications up to an offset. The position stays.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
+    pub async fn trim(&self, up_to: u64) -> Result<(), StoreError> {
+        let home = self.store.enter_slot(self.slot).await?;
+        home.said(self.at(&home)?.trim(up_to).await)
+    }
+
     /// Publications that are kept.
     ///
     /// # Errors

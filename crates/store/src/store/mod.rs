@@ -5,6 +5,7 @@
 
 mod buckets;
 pub(crate) mod channels;
+pub(crate) mod events;
 mod gates;
 mod list;
 pub(crate) mod merge;
@@ -26,9 +27,10 @@ use crate::layout::slot_of;
 use crate::record::keys::BucketId;
 use crate::status::StoreStatus;
 use crate::{
-    Attributes, Condition, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError, StoreOptions,
-    UploadInfo, Written,
+    Attributes, Condition, EventKind, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError,
+    StoreOptions, UploadInfo, Written,
 };
+use events::Outbox;
 use gates::Gates;
 use moves::Moves;
 use tokio::sync::Semaphore;
@@ -47,6 +49,8 @@ pub(crate) struct Pool {
     bucket_ops: tokio::sync::Mutex<()>,
     /// Held while snapshots are made and deleted.
     snapshot_ops: tokio::sync::Mutex<()>,
+    /// Events that are to be forwarded.
+    outbox: Arc<Outbox>,
     env: steadfast_flow::Env,
 }
 
@@ -66,6 +70,7 @@ impl Store {
         let mut status = self.topology().status();
         status.moving = self.0.moves.status();
         status.snapshots = self.snapshots();
+        status.events = self.0.outbox.status();
         status
     }
 
@@ -117,7 +122,8 @@ impl Store {
     /// [`StoreError::Unavailable`]; those of the log.
     pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        let writer = home.said(home.writer(bucket, key, size).await)?;
+        let mut writer = home.said(home.writer(bucket, key, size).await)?;
+        writer.told_as = Some(EventKind::Put);
         Ok(ObjectWriter::new(self.clone(), writer))
     }
 
@@ -132,6 +138,7 @@ impl Store {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
+        self.room_for_event(bucket).await?;
         let home = self.enter(bucket, key).await?;
         home.said(home.delete(bucket, key, condition, durability).await)
     }
@@ -148,6 +155,9 @@ impl Store {
             Ok(id) => id,
             Err(e) => return refused(e),
         };
+        if let Err(e) = self.room_for_event(bucket).await {
+            return refused(e);
+        }
         let slots: Vec<usize> = keys.iter().map(|key| slot_of(bucket_id, key.as_bytes())).collect();
         let entered = match self.enter_many(&slots).await {
             Ok(entered) => entered,
@@ -197,6 +207,7 @@ impl Store {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         if from == to {
+            self.room_for_event(to.0).await?;
             let home = self.enter(to.0, to.1).await?;
             return home.said(home.copy_onto_itself(to, attributes, condition, durability).await);
         }
@@ -204,6 +215,7 @@ impl Store {
         let size = reader.info().size;
         let attributes = attributes.unwrap_or_else(|| reader.info().attributes.clone());
         let mut writer = self.writer(to.0, to.1, Some(size)).await?;
+        writer.is_a_copy();
         let mut pieces = std::pin::pin!(reader.stream(0..size));
         while let Some(piece) = pieces.next().await {
             writer.write(piece?).await?;
@@ -308,6 +320,7 @@ impl Store {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
+        self.room_for_event(bucket).await?;
         let home = self.enter(bucket, key).await?;
         home.said(home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await)
     }

@@ -9,6 +9,7 @@ use steadfast_flow::Env;
 use steadfast_log::{LogError, RecoveryReport};
 use tokio::sync::{Mutex, Semaphore};
 
+use super::events::Outbox;
 use super::gates::Gates;
 use super::moves::Moves;
 use super::topology::{Member, Missing, Topology};
@@ -95,6 +96,7 @@ impl Store {
             reports.iter().map(|(name, report)| (name.clone(), report.recovery.clone())).collect();
         let Some((_, recovery)) = logs.first().cloned() else { return Err(refuse("no disk could be opened".into())) };
         let moves_unfinished = layout.as_ref().is_some_and(|layout| layout.has_work());
+        let outbox = Arc::new(Outbox::new(options.events_max));
         let store = Self(Arc::new(Pool {
             topology: ArcSwap::from_pointee(Topology::new(members, layout)),
             gates: Gates::default(),
@@ -104,8 +106,11 @@ impl Store {
             read_ahead,
             bucket_ops: Mutex::new(()),
             snapshot_ops: Mutex::new(()),
+            outbox: outbox.clone(),
             env,
         }));
+        store.topology().open().for_each(|(_, shard)| shard.core.channels.set_outbox(&outbox));
+        store.find_events().await?;
         store.doubt_buckets();
         let buckets_repaired = store.repair_buckets().await;
         store.repair_snapshots().await;

@@ -7,7 +7,7 @@ use super::Store;
 use super::topology::Entered;
 use crate::shard::Shard;
 use crate::shard::writer::ShardWriter;
-use crate::{Attributes, Condition, StoreError, StoredObject, Written};
+use crate::{Attributes, Condition, EventKind, StoreError, StoredObject, Written};
 
 /// Takes the bytes of an object, or of a part, and commits it. Dropping it gives up: what it has written is garbage.
 ///
@@ -24,6 +24,11 @@ impl ObjectWriter {
         // A layout that came between is noticed at the commit.
         let generation = store.generation();
         Self { store, inner, generation }
+    }
+
+    /// What happens is a copy, to those who want to know of it.
+    pub fn is_a_copy(&mut self) {
+        self.inner.told_as = Some(EventKind::Copy);
     }
 
     /// Bytes taken so far.
@@ -77,12 +82,15 @@ impl ObjectWriter {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let store = self.store.clone();
+        if self.inner.told_as.is_some() {
+            store.room_for_event(self.inner.bucket()).await?;
+        }
         let home = self.arrive(&store).await?;
         home.said(self.inner.commit(attributes, condition, durability).await)
     }
 
     /// [`ObjectWriter::commit`] of an object that was stored before, here or elsewhere: with its time, its entity tag and its parts. Only
-    /// the version is new. Not for the parts of an upload.
+    /// the version is new. Not for the parts of an upload. Nobody is told of it: nothing happened to the object that had not before.
     ///
     /// # Errors
     /// Those of [`ObjectWriter::commit`]; [`StoreError::InvalidPartOrder`], and [`StoreError::InvalidPart`] when the sizes of the parts do not
@@ -94,6 +102,7 @@ impl ObjectWriter {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let store = self.store.clone();
+        self.inner.told_as = None;
         let home = self.arrive(&store).await?;
         home.said(self.inner.commit_stored(stored, condition, durability).await)
     }

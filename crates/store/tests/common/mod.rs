@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(missing_docs, reason = "tests")]
 
+pub mod crashing;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,8 +6,8 @@ mod sweep;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -23,6 +23,7 @@ use crate::shard::Shard;
 use crate::shard::core::{Core, busy};
 use crate::shard::dirty::Thing;
 use crate::shard::writer::{batch_bytes, check_head};
+use crate::store::events::Outbox;
 use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
 use state::{Channel, Held, Loaded, State};
@@ -50,6 +51,7 @@ pub(crate) struct Channels {
     parts: Vec<Mutex<HashMap<Arc<str>, Arc<Channel>>>>,
     hasher: RandomState,
     sink: RwLock<Option<Arc<dyn ChannelSink>>>,
+    outbox: OnceLock<Arc<Outbox>>,
 }
 
 impl Default for Channels {
@@ -58,6 +60,7 @@ impl Default for Channels {
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             sink: RwLock::default(),
+            outbox: OnceLock::new(),
         }
     }
 }
@@ -74,6 +77,15 @@ impl Channels {
     /// Who is told of publications.
     pub(crate) fn sink(&self) -> Option<Arc<dyn ChannelSink>> {
         self.sink.read().clone()
+    }
+
+    /// Where events wait to be forwarded, of all of the store's disks.
+    pub(crate) fn outbox(&self) -> Option<&Arc<Outbox>> {
+        self.outbox.get()
+    }
+
+    pub(crate) fn set_outbox(&self, outbox: &Arc<Outbox>) {
+        let _ = self.outbox.set(outbox.clone());
     }
 
     /// How many are in memory.
@@ -189,6 +201,12 @@ impl Core {
         if !r.moved {
             self.dirty.note(keys::CHANNELS, name, |name| Thing::Channel { name });
         }
+        if let Some(slot) = keys::outbox_slot(name) {
+            if let (Some(held), Some(outbox)) = (held, self.channels.outbox()) {
+                outbox.came(slot, meta.epoch, &held.publication);
+            }
+            return Ok(());
+        }
         if let Some(held) = held
             && !r.moved
             && let Some(sink) = &*self.channels.sink.read()
@@ -235,7 +253,7 @@ impl ShardChannel {
     ) -> Result<impl Future<Output = Result<Published, StoreError>> + Send + use<>, StoreError> {
         let (core, log) = (self.shard.core.clone(), self.shard.log());
         let bytes = (128 + self.channel.name.len() + 64 + new.body.len()) as u64;
-        let room = core.reserve(log, bytes, Priority::Write).await?;
+        let room = core.reserve(log, bytes, new.priority).await?;
         let mut state = self.channel.state.lock();
         let offset = state.next + 1;
         let floor = state.next_first.max((offset + 1).saturating_sub(new.history_size.max(1)));
@@ -302,6 +320,53 @@ impl ShardChannel {
         core.committed(ticket).await.map(drop)
     }
 
+    /// Removes the publications up to `up_to`. The newest is written again, with where what is kept begins; or what stands for it, when it goes too.
+    pub(crate) async fn trim(&self, up_to: u64) -> Result<(), StoreError> {
+        let (core, log) = (&self.shard.core, self.shard.log());
+        loop {
+            let (next, newest) = {
+                let state = self.channel.state.lock();
+                if up_to.min(state.next) < state.next_first {
+                    return Ok(());
+                }
+                (state.next, state.newest())
+            };
+            let newest = match newest {
+                Some(newest) => Some(newest),
+                None => self.read_one(next, 0).await?,
+            };
+            // It went meanwhile.
+            let Some(Held { publication, ttl_ms }) = newest else { return Ok(()) };
+            let removed = up_to >= next;
+            let body = if removed { Vec::new() } else { vec![publication.body.clone()] };
+            let body_len: usize = body.iter().map(Bytes::len).sum();
+            let room = core.reserve(log, (256 + self.channel.name.len() + body_len) as u64, Priority::Delete).await?;
+            let ticket = {
+                let mut state = self.channel.state.lock();
+                if state.next != next {
+                    continue;
+                }
+                let floor = up_to.min(next) + 1;
+                let meta = PublicationMeta {
+                    removed,
+                    is_async: state.is_async,
+                    epoch: state.epoch,
+                    time_ms: publication.time_ms,
+                    ttl_ms,
+                    floor,
+                };
+                let head =
+                    Head::Publication { channel: self.channel.name.as_bytes(), offset: next, payload: &meta.encode() };
+                let batch = vec![Record { head: head.encode().into(), body, version: None }];
+                let ticket = log.submit(room, batch, Durability::Sync)?;
+                core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+                state.next_first = state.next_first.max(floor);
+                ticket
+            };
+            return core.committed(ticket).await.map(drop);
+        }
+    }
+
     pub(crate) async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
         let core = &self.shard.core;
         let now_ms = core.env.wall_ms();
@@ -358,10 +423,10 @@ impl ShardChannel {
     /// Reads those with these offsets, both included, but for those that are over.
     async fn read(&self, from: u64, to: u64, now_ms: u64) -> Result<Vec<Arc<Publication>>, StoreError> {
         let read = stream::iter(from..=to).map(|offset| self.read_one(offset, now_ms)).buffered(READS);
-        read.try_filter_map(async |found| Ok(found)).try_collect().await
+        read.try_filter_map(async |found| Ok(found.map(|held| held.publication))).try_collect().await
     }
 
-    async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<Arc<Publication>>, StoreError> {
+    async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<Held>, StoreError> {
         let core = &self.shard.core;
         let key = keys::publication(self.channel.name.as_bytes(), offset);
         loop {
@@ -373,7 +438,10 @@ impl ShardChannel {
             }
             let at = value.location;
             match self.shard.log().read(at, 0..at.body_len).await {
-                Ok(body) => return Ok(Some(Arc::new(Publication { offset, time_ms: meta.time_ms, body }))),
+                Ok(body) => {
+                    let publication = Arc::new(Publication { offset, time_ms: meta.time_ms, body });
+                    return Ok(Some(Held { publication, ttl_ms: meta.ttl_ms }));
+                }
                 Err(LogError::Moved) => {}
                 Err(e) => return Err(busy(e)),
             }

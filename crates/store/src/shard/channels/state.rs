@@ -113,6 +113,11 @@ impl State {
         (held, before..self.first)
     }
 
+    /// The newest publication that was submitted, if it is in memory.
+    pub(crate) fn newest(&self) -> Option<Held> {
+        self.pending.back().or(self.tail.back()).cloned()
+    }
+
     /// Publications up to `offset` are over.
     pub(crate) fn forget_up_to(&mut self, offset: u64) {
         self.first = self.first.max(offset + 1).min(self.top + 1);

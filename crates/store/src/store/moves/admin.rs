@@ -223,6 +223,7 @@ impl Store {
         if let Some(sink) = first.core.channels.sink() {
             new.core.channels.set_sink(sink);
         }
+        new.core.channels.set_outbox(&self.0.outbox);
         let member = Arc::new(Member { id, name: name.to_owned(), shard: Ok(new.clone()) });
         let members = topology.members().iter().cloned().chain([member]).collect();
         self.commit_layout(Next { layout, members, first, last: Some(new) }, || ()).await

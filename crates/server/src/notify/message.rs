@@ -1,0 +1,186 @@
+//! Events in the JSON that S3 sends them in ("Event message structure" in the user guide of Amazon S3), and webhooks as MinIO posts them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Value, json};
+use steadfast_live::protocol::message::Publication;
+use steadfast_store::{Event, EventKind};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// The rule of channels that mirror a bucket.
+pub(super) const MIRROR: &str = "mirror";
+
+/// The tag of a publication that names the event.
+const ID: &str = "id";
+
+/// An event as it is told by a rule.
+pub(super) struct Message<'a> {
+    pub(super) event: &'a Event,
+    pub(super) rule: &'a str,
+    pub(super) region: &'a str,
+}
+
+/// What S3 calls it, without the prefix `s3:`.
+pub(super) fn name(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Put => "ObjectCreated:Put",
+        EventKind::Copy => "ObjectCreated:Copy",
+        EventKind::Complete => "ObjectCreated:CompleteMultipartUpload",
+        EventKind::Delete => "ObjectRemoved:Delete",
+    }
+}
+
+/// A key as events have it: as in a form, but for the slashes.
+fn encoded(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'*' | b'/' => out.push(byte as char),
+            b' ' => out.push('+'),
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+fn rfc3339(ms: u64) -> String {
+    let time =
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    // Always with milliseconds, as S3 writes it.
+    let text = time.replace_nanosecond(0).ok().and_then(|whole| whole.format(&Rfc3339).ok()).unwrap_or_default();
+    format!("{}.{:03}Z", text.trim_end_matches('Z'), ms % 1000)
+}
+
+impl Message<'_> {
+    fn id(&self) -> String {
+        let Event { slot, position, .. } = self.event;
+        Id { outbox: format!("{slot:04X}-{:08X}-{}", position.epoch, self.rule), offset: position.offset }.to_string()
+    }
+
+    fn record(&self) -> Value {
+        let Event { position, time_ms, event, .. } = self.event;
+        let mut object = json!({"key": encoded(&event.key), "sequencer": format!("{:016X}", position.offset)});
+        if event.kind != EventKind::Delete {
+            object["size"] = json!(event.size);
+            object["eTag"] = json!(event.etag);
+        }
+        json!({
+            "eventVersion": "2.1",
+            "eventSource": "aws:s3",
+            "awsRegion": self.region,
+            "eventTime": rfc3339(*time_ms),
+            "eventName": name(event.kind),
+            "userIdentity": {"principalId": "steadfast"},
+            "requestParameters": {"sourceIPAddress": ""},
+            "responseElements": {"x-amz-request-id": self.id(), "x-amz-id-2": ""},
+            "s3": {
+                "s3SchemaVersion": "1.0",
+                "configurationId": self.rule,
+                "bucket": {
+                    "name": event.bucket,
+                    "ownerIdentity": {"principalId": "steadfast"},
+                    "arn": format!("arn:aws:s3:::{}", event.bucket),
+                },
+                "object": object,
+            },
+        })
+    }
+
+    /// As S3 sends it.
+    pub(super) fn records(&self) -> String {
+        json!({"Records": [self.record()]}).to_string()
+    }
+
+    /// As MinIO posts it to webhooks: the same with a name and a key in front.
+    pub(super) fn posted(&self) -> String {
+        let event = &self.event.event;
+        json!({
+            "EventName": format!("s3:{}", name(event.kind)),
+            "Key": format!("{}/{}", event.bucket, event.key),
+            "Records": [self.record()],
+        })
+        .to_string()
+    }
+
+    /// What subscriptions may filter by.
+    pub(super) fn tags(&self) -> BTreeMap<String, String> {
+        [(ID.to_owned(), self.id()), ("event".to_owned(), name(self.event.event.kind).to_owned())].into()
+    }
+}
+
+/// What names an event among all of the server: by it one that comes again after a crash is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Id {
+    /// Its outbox, and the rule by which it is told.
+    pub(super) outbox: String,
+    /// Its place there.
+    pub(super) offset: u64,
+}
+
+impl Id {
+    /// That of a publication's event, if it is of one.
+    pub(super) fn of(publication: &Publication) -> Option<Self> {
+        let (offset, outbox) = publication.tags.get(ID)?.split_once('-')?;
+        Some(Self { outbox: outbox.to_owned(), offset: u64::from_str_radix(offset, 16).ok()? })
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}-{}", self.offset, self.outbox)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_store::{ObjectEvent, Position};
+
+    use super::*;
+
+    fn event(kind: EventKind) -> Event {
+        let event = ObjectEvent {
+            kind,
+            bucket: "b".into(),
+            key: "a dir/ü+1.png".into(),
+            size: 7,
+            etag: "e".into(),
+            targets: Vec::new(),
+        };
+        let position = Position { epoch: 1, offset: 255 };
+        Event { slot: 3, position, time_ms: 1_700_000_000_042, event, again: false }
+    }
+
+    #[test]
+    fn an_event_is_as_s3_tells_it() {
+        let event = event(EventKind::Put);
+        let message = Message { event: &event, rule: "r", region: "us-east-1" };
+        let record = &serde_json::from_str::<Value>(&message.records()).expect("JSON")["Records"][0];
+        assert_eq!(record["eventName"], "ObjectCreated:Put");
+        assert_eq!(record["eventTime"], "2023-11-14T22:13:20.042Z");
+        assert_eq!(record["s3"]["configurationId"], "r");
+        assert_eq!(
+            record["s3"]["object"],
+            json!({"key": "a+dir/%C3%BC%2B1.png", "size": 7, "eTag": "e", "sequencer": "00000000000000FF"})
+        );
+        assert_eq!(message.tags()["event"], "ObjectCreated:Put");
+        let publication = Publication { tags: message.tags(), ..Publication::default() };
+        let id = Id::of(&publication).expect("one");
+        assert_eq!(record["responseElements"]["x-amz-request-id"], id.to_string());
+        assert_eq!((id.offset, &id.outbox[..]), (255, "0003-00000001-r"));
+        assert_eq!(Id::of(&Publication::default()), None);
+    }
+
+    #[test]
+    fn a_webhook_gets_what_minio_posts() {
+        let event = event(EventKind::Delete);
+        let message = Message { event: &event, rule: "r", region: "us-east-1" };
+        let posted: Value = serde_json::from_str(&message.posted()).expect("JSON");
+        assert_eq!(
+            (&posted["EventName"], &posted["Key"]),
+            (&json!("s3:ObjectRemoved:Delete"), &json!("b/a dir/ü+1.png"))
+        );
+        assert!(posted["Records"][0]["s3"]["object"].get("size").is_none());
+    }
+}

@@ -1,0 +1,182 @@
+//! Events on their way into the batch of the change that they tell of. See [`crate::events`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::MutexGuard;
+use steadfast_log::{Durability, Record};
+
+use crate::channels::Publication;
+use crate::events::{EventKind, EventTarget, ObjectEvent};
+use crate::layout::slot_of;
+use crate::record::{Head, keys};
+use crate::shard::buckets::Bucket;
+use crate::shard::channels::record::PublicationMeta;
+use crate::shard::channels::state::{Channel, Held, State};
+use crate::shard::core::Core;
+use crate::{BucketSettings, StoreError};
+
+/// Events are kept until they are forwarded, however long that takes: 100 years, in milliseconds.
+pub(crate) const KEPT_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+/// What an event takes beside what it says.
+const EVENT_BYTES: u64 = 256;
+
+/// An event that has no place yet.
+pub(crate) struct Draft {
+    slot: usize,
+    outbox: Arc<Channel>,
+    body: Bytes,
+    /// It happens only if the object is there: the number of its touch in the batch.
+    if_there: Option<usize>,
+}
+
+impl Draft {
+    /// Bytes that it adds to a batch.
+    pub(crate) fn bytes(&self) -> u64 {
+        EVENT_BYTES + self.body.len() as u64
+    }
+
+    pub(crate) fn if_there(mut self, touch: usize) -> Self {
+        self.if_there = Some(touch);
+        self
+    }
+
+    pub(crate) fn depends_on(&self) -> Option<usize> {
+        self.if_there
+    }
+}
+
+/// What is said of an object in an event.
+#[derive(Clone, Copy)]
+pub(crate) struct Told<'a> {
+    pub(crate) kind: EventKind,
+    pub(crate) key: &'a str,
+    pub(crate) size: u64,
+    pub(crate) etag: &'a str,
+}
+
+impl Core {
+    fn is_mirrored(&self, bucket: &Bucket, wanted: impl Fn(&str) -> bool) -> bool {
+        self.options.mirrored.iter().any(|mirrored| mirrored.bucket == bucket.name && wanted(&mirrored.prefix))
+    }
+
+    /// Whether anybody wants to know of anything that happens in the bucket.
+    pub(crate) fn has_listeners(&self, bucket: &Bucket) -> bool {
+        bucket.settings.read().notifications.is_some() || self.is_mirrored(bucket, |_| true)
+    }
+
+    /// Bytes that an event of a key may add to a batch, at most; 0 where nobody wants to know.
+    pub(crate) fn event_bytes_max(&self, bucket: &Bucket, key_len: usize) -> u64 {
+        if !self.has_listeners(bucket) {
+            return 0;
+        }
+        let settings = bucket.settings.read();
+        let rules = settings.notifications.iter().flat_map(|notifications| &notifications.rules);
+        let targets: usize = rules.map(|rule| rule.id.len() + rule.target.len() + 8).sum();
+        2 * EVENT_BYTES + (bucket.name.len() + key_len + targets) as u64
+    }
+
+    /// The event of a change, if anybody wants to know. To be called where the key is at home and cannot be moved.
+    pub(crate) fn draft(&self, bucket: &Bucket, told: Told<'_>) -> Result<Option<Draft>, StoreError> {
+        let Told { kind, key, size, etag } = told;
+        let mut targets = Vec::new();
+        if let BucketSettings { notifications: Some(notifications), .. } = &*bucket.settings.read() {
+            let wanted = notifications.rules.iter().filter(|rule| rule.wants(kind, key));
+            targets.extend(wanted.map(|rule| EventTarget { rule: rule.id.clone(), target: rule.target.clone() }));
+        }
+        if targets.is_empty() && !self.is_mirrored(bucket, |prefix| key.starts_with(prefix)) {
+            return Ok(None);
+        }
+        let (bucket_name, key_text) = (bucket.name.clone(), key.to_owned());
+        let event = ObjectEvent { kind, bucket: bucket_name, key: key_text, size, etag: etag.to_owned(), targets };
+        let slot = slot_of(bucket.id, key.as_bytes());
+        let outbox = self.channel(&keys::outbox(slot))?;
+        Ok(Some(Draft { slot, outbox, body: event.encode().into(), if_there: None }))
+    }
+
+    /// Gives events their places, each behind those of its slot. They are not taken before [`Placed::submitted`].
+    pub(crate) fn place<'a>(&self, drafts: &[&'a Draft], durability: Durability) -> Placed<'a> {
+        let is_async = durability == Durability::Async;
+        // Locked in ascending order, each once: two batches never wait for each other.
+        let mut slots: Vec<(usize, &Draft)> = drafts.iter().map(|draft| (draft.slot, *draft)).collect();
+        slots.sort_by_key(|(slot, _)| *slot);
+        slots.dedup_by_key(|(slot, _)| *slot);
+        let mut outboxes: Vec<Opened<'_>> = Vec::with_capacity(slots.len());
+        outboxes.extend(slots.iter().map(|(slot, draft)| {
+            let state = draft.outbox.state.lock();
+            Opened { slot: *slot, next: state.next, state }
+        }));
+        // The first one that says that later ones may get lost must not get lost itself.
+        let first_async = is_async && outboxes.iter().any(|outbox| !outbox.state.is_async);
+        let durability = if first_async { Durability::Sync } else { durability };
+        let mut placed = Placed { outboxes, events: Vec::with_capacity(drafts.len()), durability };
+        let mut seen = BTreeSet::new();
+        let time_ms = self.env.wall_ms();
+        for draft in drafts {
+            // A key that is deleted twice in a batch was there once.
+            if draft.if_there.is_some() && !seen.insert(&draft.body) {
+                continue;
+            }
+            let Ok(at) = placed.outboxes.binary_search_by_key(&draft.slot, |outbox| outbox.slot) else { continue };
+            let Opened { next, state, .. } = &mut placed.outboxes[at];
+            *next += 1;
+            let forwarded = self.channels.outbox().map_or(0, |outbox| outbox.forwarded(draft.slot));
+            let floor = state.next_first.max(forwarded + 1).min(*next);
+            let meta = PublicationMeta {
+                removed: false,
+                is_async: is_async || state.is_async,
+                epoch: state.epoch,
+                time_ms,
+                ttl_ms: KEPT_MS,
+                floor,
+            };
+            let head =
+                Head::Publication { channel: draft.outbox.name.as_bytes(), offset: *next, payload: &meta.encode() };
+            let record = Record { head: head.encode().into(), body: vec![draft.body.clone()], version: None };
+            let publication = Arc::new(Publication { offset: *next, time_ms, body: draft.body.clone() });
+            placed.events.push(Event { at, record, floor, held: Held { publication, ttl_ms: KEPT_MS } });
+        }
+        placed
+    }
+}
+
+/// An outbox that takes events.
+struct Opened<'a> {
+    slot: usize,
+    next: u64,
+    state: MutexGuard<'a, State>,
+}
+
+struct Event {
+    at: usize,
+    record: Record,
+    floor: u64,
+    held: Held,
+}
+
+/// Events with their places, which nobody else gets meanwhile.
+pub(crate) struct Placed<'a> {
+    outboxes: Vec<Opened<'a>>,
+    events: Vec<Event>,
+    /// How the batch is to be committed.
+    pub(crate) durability: Durability,
+}
+
+impl Placed<'_> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.events.iter().map(|event| event.record.clone())
+    }
+
+    /// The batch with their records was submitted.
+    pub(crate) fn submitted(mut self, is_async: bool) {
+        for event in self.events {
+            let state = &mut self.outboxes[event.at].state;
+            state.next = event.held.publication.offset;
+            state.next_first = event.floor;
+            state.is_async |= is_async;
+            state.pending.push_back(event.held);
+        }
+    }
+}

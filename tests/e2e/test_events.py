@@ -1,0 +1,357 @@
+"""Events of objects: notifications of buckets to channels and webhooks, and channels that mirror buckets."""
+
+import asyncio
+import collections
+import http.server
+import json
+import threading
+import urllib.parse
+
+import pytest
+from botocore.exceptions import ClientError
+
+from harness import wait
+from harness.live import CONFIG, again, api, live_server, token
+from harness.session import connecting, next_of
+from test_live import both
+from test_live_proxies import subscribing
+
+KEPT = {"history_size": 100_000, "history_ttl": "10h", "force_recovery": True, "allow_subscribe_for_client": True,
+        "allow_tags_filter": True}
+MIRRORING = {
+    **CONFIG,
+    "channel": {"namespaces": [
+        {"name": "told", **KEPT},
+        {"name": "files", **KEPT, "mirror_bucket": "media", "mirror_prefix": "rooms/", "mirror_depth": 1},
+        {"name": "passing", "allow_subscribe_for_client": True},
+    ]},
+}
+CHANNEL, WEBHOOK = "arn:steadfast:channel:::", "arn:steadfast:webhook:::"
+
+
+class Hook:
+    """A webhook that remembers what it was told, and answers as a test says."""
+
+    def __init__(self):
+        self.bodies, self.headers, self.answer, self.asked = [], [], lambda body: 200, 0
+        hook = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                hook.asked += 1
+                status = hook.answer(body)
+                if status == 200:
+                    hook.bodies.append(body)
+                    hook.headers.append(self.headers)
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def hook():
+    found = Hook()
+    yield found
+    found.close()
+
+
+def told(body):
+    """Event and key of a message."""
+    (record,) = body["Records"]
+    return record["eventName"], urllib.parse.unquote_plus(record["s3"]["object"]["key"])
+
+
+def history(server, channel):
+    """All that was published into a channel."""
+    found = []
+    while True:
+        since = {"since": {"offset": found[-1]["offset"], "epoch": epoch}} if found else {}
+        result = api(server, "history", channel=channel, limit=1000, **since)["result"]
+        epoch = result["epoch"]
+        if not result["publications"]:
+            return found
+        found += result["publications"]
+
+
+def waiting(server):
+    return server.metrics()['steadfast_bound_used{bound="store_events"}']
+
+
+def forwarded(server):
+    wait.until(lambda: waiting(server) == 0, what="all events to be forwarded")
+
+
+def notify(s3, bucket, *rules, element="Topic"):
+    """Sets the notifications of a bucket: each is an ARN, events, and perhaps a prefix and a suffix."""
+    def one(number, arn, events, prefix=None, suffix=None):
+        filters = [{"Name": name, "Value": value} for name, value in [("prefix", prefix), ("suffix", suffix)] if value]
+        return {"Id": f"rule-{number}", f"{element}Arn": arn, "Events": events,
+                **({"Filter": {"Key": {"FilterRules": filters}}} if filters else {})}
+
+    configuration = {f"{element}Configurations": [one(number, *rule) for number, rule in enumerate(rules)]}
+    s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=configuration)
+    return configuration
+
+
+@both
+def test_channels_mirror_a_bucket_for_a_real_client(make_server, tmp_path, protobuf):
+    server = live_server(make_server, tmp_path, MIRRORING)
+    s3 = server.s3()
+    s3.create_bucket(Bucket="media")
+
+    async def run():
+        client, _ = await connecting(server, protobuf, token=token("ann"))
+        _, all_rooms = await subscribing(client, "files:/")
+        _, room = await subscribing(client, "files:/42")
+        for heard in (all_rooms, room):
+            await next_of(heard.subscribed)
+        put = await asyncio.to_thread(s3.put_object, Bucket="media", Key="rooms/42/a cat & ü.png", Body=b"x" * 300_000)
+        await asyncio.to_thread(s3.put_object, Bucket="media", Key="elsewhere", Body=b"")
+        await asyncio.to_thread(s3.put_object, Bucket="media", Key="rooms/7/b", Body=b"")
+        await asyncio.to_thread(s3.delete_object, Bucket="media", Key="rooms/42/a cat & ü.png")
+        (record,) = (await next_of(room.publications))["Records"]
+        assert record["eventSource"] == "aws:s3" and record["s3"]["bucket"]["name"] == "media"
+        assert record["s3"]["object"]["key"] == "rooms/42/a+cat+%26+%C3%BC.png"
+        assert record["s3"]["object"]["size"] == 300_000 and f'"{record["s3"]["object"]["eTag"]}"' == put["ETag"]
+        assert told(await next_of(room.publications)) == ("ObjectRemoved:Delete", "rooms/42/a cat & ü.png")
+        heard = [told(await next_of(all_rooms.publications)) for _ in range(3)]
+        assert heard == [("ObjectCreated:Put", "rooms/42/a cat & ü.png"), ("ObjectCreated:Put", "rooms/7/b"),
+                         ("ObjectRemoved:Delete", "rooms/42/a cat & ü.png")]
+        assert room.publications.empty() and all_rooms.publications.empty()
+        await client.disconnect()
+
+    asyncio.run(run())
+    forwarded(server)
+    first = api(server, "history", channel="files:/42", limit=1)["result"]["publications"][0]
+    assert first["tags"]["event"] == "ObjectCreated:Put"
+
+
+def test_every_kind_of_change_is_told_to_a_channel_and_a_webhook(make_server, tmp_path, hook):
+    server = live_server(make_server, tmp_path, MIRRORING, settings={"events.webhooks": f"app={hook.url}"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    s3.put_object(Bucket="photos", Key="early", Body=b"")
+    given = notify(s3, "photos", (CHANNEL + "told:all", ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]),
+                   (WEBHOOK + "app", ["s3:ObjectRemoved:Delete", "s3:ObjectCreated:Copy"], "d", ".x"))
+    found = s3.get_bucket_notification_configuration(Bucket="photos")
+    assert found["TopicConfigurations"] == given["TopicConfigurations"]
+
+    s3.put_object(Bucket="photos", Key="d/1.x", Body=b"1")
+    s3.copy_object(Bucket="photos", Key="d/2.x", CopySource="photos/d/1.x")
+    s3.copy_object(Bucket="photos", Key="d/2.x", CopySource="photos/d/2.x", MetadataDirective="REPLACE", Metadata={"a": "b"})
+    s3.put_object_tagging(Bucket="photos", Key="d/2.x", Tagging={"TagSet": [{"Key": "t", "Value": "v"}]})
+    upload = s3.create_multipart_upload(Bucket="photos", Key="d/3.x")["UploadId"]
+    part = s3.upload_part(Bucket="photos", Key="d/3.x", UploadId=upload, PartNumber=1, Body=b"3" * 10)
+    s3.complete_multipart_upload(Bucket="photos", Key="d/3.x", UploadId=upload, MultipartUpload={
+        "Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
+    s3.delete_object(Bucket="photos", Key="never there")
+    s3.delete_objects(Bucket="photos", Delete={"Objects": [{"Key": "early"}, {"Key": "d/1.x"}, {"Key": "nothing"}]})
+    # The configuration is that of the time of the change.
+    s3.put_bucket_notification_configuration(Bucket="photos", NotificationConfiguration={})
+    s3.put_object(Bucket="photos", Key="d/late.x", Body=b"")
+    assert "TopicConfigurations" not in s3.get_bucket_notification_configuration(Bucket="photos")
+    forwarded(server)
+
+    publications = history(server, "told:all")
+    assert [told(publication["data"]) for publication in publications] == [
+        ("ObjectCreated:Put", "d/1.x"), ("ObjectCreated:Copy", "d/2.x"), ("ObjectCreated:Copy", "d/2.x"),
+        ("ObjectCreated:CompleteMultipartUpload", "d/3.x"), ("ObjectRemoved:Delete", "early"),
+        ("ObjectRemoved:Delete", "d/1.x")]
+    assert {p["data"]["Records"][0]["s3"]["configurationId"] for p in publications} == {"rule-0"}
+    sequencers = [p["data"]["Records"][0]["s3"]["object"]["sequencer"] for p in publications[1:3]]
+    assert sequencers[0] < sequencers[1]
+    wait.until(lambda: len(hook.bodies) >= 3, what="the webhook to be told")
+    assert [(body["EventName"], body["Key"]) for body in hook.bodies] == [
+        ("s3:ObjectCreated:Copy", "photos/d/2.x"), ("s3:ObjectCreated:Copy", "photos/d/2.x"), ("s3:ObjectRemoved:Delete", "photos/d/1.x")]
+    assert server.metrics()['steadfast_webhook_delivered_total{webhook="app"}'] == 3
+
+
+def test_a_webhook_that_fails_is_asked_until_it_takes_the_event(make_server, tmp_path, hook):
+    config = tmp_path / "config.toml"
+    config.write_text(f'[events]\nwebhook_timeout = "500ms"\nwebhooks = [{{ name = "app", url = "{hook.url}", '
+                      'authorization = "Bearer of the test" }]\n')
+    server = make_server(args=["--config", str(config)])
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", ("arn:minio:sqs:us-east-1:app:webhook", ["s3:ObjectCreated:*"]), element="Queue")
+    hang, answers = threading.Event(), [500, 404, "hang"]
+
+    def answer(_):
+        how = answers.pop(0) if answers else 200
+        if how == "hang":
+            hang.wait(20)
+            return 500
+        return how
+
+    hook.answer = answer
+    for number in range(5):
+        s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
+    wait.until(lambda: len(hook.bodies) == 5, what="all events")
+    hang.set()
+    assert [told(body)[1] for body in hook.bodies] == [f"k{number}" for number in range(5)], "in order"
+    assert {headers["Authorization"] for headers in hook.headers} == {"Bearer of the test"}
+    assert server.metrics()['steadfast_webhook_failures_total{webhook="app"}'] == 3
+    assert "a webhook did not take an event" in server.log() and "takes events again" in server.log()
+
+
+def test_a_webhook_that_is_away_loses_nothing_by_a_crash_and_the_oldest_at_its_bound(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_queue": 20})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    hook.answer = lambda _: 503
+    for number in range(10):
+        s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
+    forwarded(server)
+    wait.until(lambda: hook.asked > 0, what="an attempt")
+    server.kill()
+    server.start()
+    hook.answer = lambda _: 200
+    wait.until(lambda: len(hook.bodies) == 10, what="all events")
+    assert [told(body)[1] for body in hook.bodies] == [f"k{number}" for number in range(10)]
+    # What was taken does not come again, once that is on the disk.
+    wait.until(lambda: server.metrics()['steadfast_webhook_delivered_total{webhook="app"}'] == 10, what="the count")
+    assert server.stop() == 0
+    hook.answer = lambda _: 503
+    server.start()
+    s3 = server.s3()
+    for number in range(10, 60):
+        s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
+    forwarded(server)
+    assert server.stop() == 0
+    server.start()
+    hook.answer = lambda _: 200
+    wait.until(lambda: hook.bodies and told(hook.bodies[-1])[1] == "k59", what="the newest")
+    assert [told(body)[1] for body in hook.bodies[10:]] == [f"k{number}" for number in range(40, 60)]
+
+
+def test_each_acknowledged_change_is_told_once_and_in_order_through_kill_9(make_server, tmp_path, hook):
+    server = live_server(make_server, tmp_path, MIRRORING, settings={"events.webhooks": f"app={hook.url}"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="media")
+    notify(s3, "media", (WEBHOOK + "app", ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]))
+    done = collections.defaultdict(list)
+
+    def write(writer, stop):
+        key = f"rooms/{writer % 3}/{writer}"
+        number = 0
+        while not stop.is_set():
+            number += 1
+            asked = ("ObjectRemoved:Delete", 0) if number % 4 == 0 else ("ObjectCreated:Put", number + 1000 * writer)
+            try:
+                if number % 4 == 0:
+                    s3.delete_object(Bucket="media", Key=key)
+                else:
+                    s3.put_object(Bucket="media", Key=key, Body=b"x" * asked[1])
+            except Exception:  # pylint: disable=broad-except
+                # It may have happened, or not.
+                done[key].append((asked, False))
+                return
+            done[key].append((asked, True))
+
+    for round_ in range(4):
+        stop = threading.Event()
+        threads = [threading.Thread(target=write, args=(round_ * 6 + n, stop)) for n in range(6)]
+        before = sum(map(len, done.values()))
+        for thread in threads:
+            thread.start()
+        wait.until(lambda b=before: sum(map(len, done.values())) > b + 150, what="some writes")
+        server.kill()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        again(server)
+        s3 = server.s3()
+    forwarded(server)
+
+    def by_key(records):
+        found = collections.defaultdict(list)
+        for record in records:
+            found[record["s3"]["object"]["key"]].append((record["eventName"], record["s3"]["object"].get("size", 0)))
+        return found
+
+    records = [p["data"]["Records"][0] for p in history(server, "files:/")]
+    ids = [record["responseElements"]["x-amz-request-id"] for record in records]
+    assert len(set(ids)) == len(ids), "each once"
+    channel = by_key(records)
+    rooms = by_key(p["data"]["Records"][0] for room in range(3) for p in history(server, f"files:/{room}"))
+    count = len(ids)
+    wait.until(lambda: len({b["Records"][0]["responseElements"]["x-amz-request-id"] for b in hook.bodies}) >= count,
+               what="the webhook to be told")
+    posted = {}
+    for body in hook.bodies:
+        # Those of a page may come again after a crash, in their order.
+        posted.setdefault(body["Records"][0]["responseElements"]["x-amz-request-id"], body["Records"][0])
+    assert by_key(posted.values()) == channel == rooms
+    for key, changes in done.items():
+        certain = [change for change, answered in changes if answered]
+        # The last may not have been answered, and have happened all the same.
+        assert channel[key] in (certain, [change for change, _ in changes]), key
+        there = channel[key][-1][0] == "ObjectCreated:Put"
+        keys = [found["Key"] for found in s3.list_objects_v2(Bucket="media", Prefix=key).get("Contents", [])]
+        assert (key in keys) == there
+
+
+def test_what_cannot_be_told_is_refused_with_a_reason(make_server, tmp_path, hook):
+    server = live_server(make_server, tmp_path, MIRRORING, settings={"events.webhooks": f"app={hook.url}"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    everything = ["s3:ObjectCreated:*"]
+    for rule, says in [
+        ((CHANNEL + "nowhere:x", everything), "unknown channel"),
+        ((CHANNEL + "passing:x", everything), "history_size"),
+        ((CHANNEL, everything), "bad request"),
+        ((WEBHOOK + "other", everything), "there are: app"),
+        (("arn:aws:sns:us-east-1:123456789012:topic", everything), "arn:steadfast:channel:::NAME"),
+        ((WEBHOOK + "app", ["s3:ObjectRestore:*"]), "s3:ObjectRestore:*"),
+        ((WEBHOOK + "app", everything, "x" * 1025), "1024"),
+    ]:
+        with pytest.raises(ClientError) as refused:
+            notify(s3, "photos", rule)
+        assert refused.value.response["Error"]["Code"] == "InvalidArgument"
+        assert says in refused.value.response["Error"]["Message"], refused.value
+    with pytest.raises(ClientError, match="NoSuchBucket"):
+        notify(s3, "nowhere", (WEBHOOK + "app", everything))
+    assert "TopicConfigurations" not in s3.get_bucket_notification_configuration(Bucket="photos")
+    # Channels of the server's own are nobody's to read or to write.
+    for method, params in [("history", {"limit": 10}), ("publish", {"data": {}}), ("presence", {})]:
+        assert api(server, method, channel="\0webhook/app", **params)["error"]["code"] == 107
+
+
+def test_writers_wait_while_events_cannot_be_forwarded(make_server, tmp_path):
+    config = {**MIRRORING, "channel": {"namespaces": [{"name": "told", **KEPT}]}}
+    server = live_server(make_server, tmp_path, config, settings={"events.waiting": 5, "store.write_wait": "300ms"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (CHANNEL + "told:x", ["s3:ObjectCreated:*"]))
+    for number in range(50):
+        s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
+    forwarded(server)
+    assert len(history(server, "told:x")) == 50, "forwarding keeps up"
+    # A namespace that is gone takes nothing with it: its events are left out, and that is said.
+    server.stop()
+    (tmp_path / "live.json").write_text(json.dumps({**config, "channel": {}}))
+    again(server)
+    s3 = server.s3()
+    for number in range(20):
+        s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
+    forwarded(server)
+    assert "told:x: unknown channel" in server.log()
