@@ -73,6 +73,7 @@ impl Client {
 
     pub(crate) fn durability(&self, rng: &mut Rng, bucket: &str) -> (Option<Durability>, bool) {
         let asked = match rng.below(6) {
+            _ if self.shared.listened && *bucket == *self.shared.buckets[0].0 => Some(Durability::Sync),
             0 => Some(Durability::Async),
             1 => Some(Durability::Sync),
             _ => None,

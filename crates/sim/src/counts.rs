@@ -61,6 +61,10 @@ pub struct Counts {
     pub recoveries: u64,
     /// Times that it was told that it could not.
     pub recoveries_refused: u64,
+    /// Events of objects that were heard of.
+    pub told: u64,
+    /// Those that came again after a start.
+    pub told_again: u64,
 }
 
 impl Counts {
@@ -95,5 +99,7 @@ impl Counts {
         self.delivered += other.delivered;
         self.recoveries += other.recoveries;
         self.recoveries_refused += other.recoveries_refused;
+        self.told += other.told;
+        self.told_again += other.told_again;
     }
 }

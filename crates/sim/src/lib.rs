@@ -9,6 +9,7 @@ mod client;
 mod counts;
 pub mod disk;
 mod drain;
+mod events;
 pub mod executor;
 pub mod fuzz;
 mod keeper;

@@ -14,6 +14,7 @@ use steadfast_store::{BucketSettings, IndexKind, ListQuery, PoolDisk, Store, Sto
 use crate::array::{self, Bay};
 use crate::channels;
 use crate::client::{Client, Outcome, attributes, tag_of};
+use crate::events;
 use crate::executor::Executor;
 use crate::keeper::Keeper;
 use crate::members::{MOVES_WAIT, Seat};
@@ -117,7 +118,11 @@ impl Machine {
             // Before anything else can move something.
             let (was, now) = (before.remove(USAGE), usage(&store));
             // Publications that were over may be there again, until they are met.
-            if was.as_ref() != Some(&now) && !self.shared.damage() && self.plan.channels.is_none() {
+            if was.as_ref() != Some(&now)
+                && !self.shared.damage()
+                && self.plan.channels.is_none()
+                && !self.shared.listened
+            {
                 return Err(format!("an index made anew counts other live bytes: {was:?} became {now}"));
             }
         }
@@ -154,6 +159,10 @@ impl Machine {
         }
         let kept = keeper.as_mut().map(|_| Shift::begin(&self.env(), "keeper", self.keeper(&store).work_for_life()));
         let listened = heard.is_some();
+        let listening = self.shared.listened.then(|| {
+            let work = events::listen(self.shared.clone(), store.clone(), self.env(), self.rng.fork());
+            Shift::begin(&self.env(), "listener", work)
+        });
         let aired = self.air(&store, heard);
         let worked = if self.idle { Ok(()) } else { self.work(&store).await };
         if self.last {
@@ -161,6 +170,9 @@ impl Machine {
             self.bays.iter().for_each(|bay| bay.array.lock().rates(Default::default()));
         }
         worked?;
+        if let Some(listening) = listening {
+            listening.outcome()?;
+        }
         if let Some(aired) = aired {
             self.env().timeout(MOVES_WAIT, aired.ended()).await.ok_or("CHANNELS: they have no end")?;
             aired.outcome()?;
@@ -413,6 +425,9 @@ impl Machine {
                     Look::Unreadable => return Err(format!("{key:?} cannot be read after a start")),
                 }
             }
+        }
+        if !damage {
+            events::survey(shared, &client.store, &seen).await?;
         }
         client.check_uploads(self.clean, &seen).or_else(|what| shared.judge(Err(what)))?;
         let mut model = shared.model.lock();

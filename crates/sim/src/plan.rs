@@ -1,10 +1,11 @@
 //! What a seed decides before anything runs: the machine, the settings, the faults, and how each life ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_disk::{SuperdiskOptions, ZonedOptions};
 use steadfast_log::{CompactionOptions, Durability, FormatOptions, LogOptions, ScrubOptions};
-use steadfast_store::StoreOptions;
+use steadfast_store::{Mirrored, StoreOptions};
 
 use crate::array::{FastFate, FastPlan};
 use crate::channels::ChannelPlan;
@@ -13,6 +14,9 @@ use crate::members::MovePlan;
 use crate::platter::FaultRates;
 use crate::rng::Rng;
 use crate::variants::Variant;
+
+/// The name of the first bucket.
+pub(crate) const FIRST: &str = "first";
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -239,6 +243,12 @@ impl Plan {
         }
         if !damaging && variant.map_or_else(|| heard.one_in(4), Variant::is_of_channels) {
             plan.channels = Some(ChannelPlan::new(&mut heard));
+        }
+        if !damaging && variant.map_or_else(|| heard.one_in(4), |variant| variant == Variant::EventsTrimmed) {
+            // Asynchronous changes may be told of and lost.
+            plan.buckets[0] = Durability::Sync;
+            plan.store.mirrored = Arc::new([Mirrored { bucket: FIRST.into(), prefix: String::new() }]);
+            plan.store.events_max = *heard.pick(&[3, 50, 1000]);
         }
         // Decided last, so that other runs are as they were before there were zones.
         let zoned = variant.map_or_else(|| rng.one_in(4), Variant::is_of_zones) || all_zoned;

@@ -17,7 +17,7 @@ use crate::executor::{End, Executor};
 use crate::life::{Lived, Machine, format};
 use crate::members::Members;
 use crate::model::{Model, Order};
-use crate::plan::{DiskLife, Finish, IndexFate, Life, Plan, Trouble};
+use crate::plan::{DiskLife, FIRST, Finish, IndexFate, Life, Plan, Trouble};
 use crate::platter::{FaultCounts, Platter};
 use crate::rng::Rng;
 use crate::shared::Shared;
@@ -72,6 +72,8 @@ pub struct RunReport {
     pub moves: bool,
     /// Whether there were channels.
     pub channels: bool,
+    /// Whether events of objects were listened to.
+    pub listened: bool,
     /// A hash over all that happened.
     pub trace_hash: u64,
     /// Events in it.
@@ -109,6 +111,8 @@ pub struct SimReport {
     pub moves: u64,
     /// Those with channels.
     pub channels: u64,
+    /// Those in which events of objects were listened to.
+    pub listened: u64,
     /// The broken build, if one was asked for.
     pub variant: Option<Variant>,
     /// Starts of the store.
@@ -149,6 +153,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         pools: 0,
         moves: 0,
         channels: 0,
+        listened: 0,
         variant: options.variant,
         lives: 0,
         cuts: 0,
@@ -183,6 +188,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     report.pools += u64::from(one.disks > 1);
                     report.moves += u64::from(one.moves);
                     report.channels += u64::from(one.channels);
+                    report.listened += u64::from(one.listened);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
                     report.events += one.events;
@@ -228,6 +234,7 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
         disks: plan.disks.len() as u64,
         moves: plan.moves.is_some(),
         channels: plan.channels.is_some(),
+        listened: !plan.store.mirrored.is_empty(),
         trace_hash: trace.hash(),
         events: trace.count(),
         lives: history.lives,
@@ -286,9 +293,11 @@ impl History {
             homes: Mutex::default(),
             snapshots: Mutex::default(),
             channels: Mutex::new(Aired::new(plan.channels.as_ref())),
+            listened: !plan.store.mirrored.is_empty(),
+            heard: Mutex::default(),
             members: Mutex::new(Members::new(&plan)),
             trace: trace.clone(),
-            buckets: plan.buckets.iter().zip(["first", "second"]).map(|(d, name)| (name.into(), *d)).collect(),
+            buckets: plan.buckets.iter().zip([FIRST, "second"]).map(|(d, name)| (name.into(), *d)).collect(),
             keys: NAMES[..plan.keys as usize].iter().map(|name| Arc::from(*name)).collect(),
             small_max: plan.small_max,
             large_max: plan.large_max,

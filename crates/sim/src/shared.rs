@@ -11,6 +11,7 @@ use crate::channels::Aired;
 use crate::client::Outcome;
 use crate::counts::Counts;
 use crate::disk::Device;
+use crate::events::Heard;
 use crate::keeper::Kept;
 use crate::members::Members;
 use crate::model::{Key, Model};
@@ -43,6 +44,10 @@ pub(crate) struct Shared {
     pub(crate) snapshots: Mutex<Vec<Kept>>,
     /// What was published, and who has seen what of it.
     pub(crate) channels: Mutex<Aired>,
+    /// Whether the events of the first bucket's objects are listened to.
+    pub(crate) listened: bool,
+    /// What was heard.
+    pub(crate) heard: Mutex<Heard>,
     pub(crate) trace: Trace,
     pub(crate) buckets: Vec<(Arc<str>, Durability)>,
     pub(crate) keys: Vec<Arc<str>>,

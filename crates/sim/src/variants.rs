@@ -59,11 +59,13 @@ pub enum Variant {
     FanOutOrder,
     /// After a restart a channel's last offset is used again.
     OffsetReused,
+    /// The next event of a slot removes those before it, whether they were forwarded or not.
+    EventsTrimmed,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -86,6 +88,7 @@ impl Variant {
         Self::PublishBeforeFlush,
         Self::FanOutOrder,
         Self::OffsetReused,
+        Self::EventsTrimmed,
     ];
 
     /// Its name on the command line.
@@ -113,6 +116,7 @@ impl Variant {
             Self::PublishBeforeFlush => "publish-before-flush",
             Self::FanOutOrder => "fan-out-order",
             Self::OffsetReused => "offset-reused",
+            Self::EventsTrimmed => "events-trimmed",
         }
     }
 
@@ -216,6 +220,7 @@ impl Variant {
             Self::PublishBeforeFlush => plan.store.sabotage = StoreSabotage::PublishBeforeFlush,
             Self::FanOutOrder => plan.store.sabotage = StoreSabotage::FanOutOrder,
             Self::OffsetReused => plan.store.sabotage = StoreSabotage::OffsetReused,
+            Self::EventsTrimmed => plan.store.sabotage = StoreSabotage::EventsTrimmed,
             Self::SkipVerify => {
                 calm(plan, SuperdiskSabotage::None);
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;

@@ -25,6 +25,8 @@ fn seeds_pass() {
     // In about a fifth there are channels, whose subscribers go on from where they were, or are told that they cannot.
     assert!(report.channels > 20 && done.publications > 4000 && done.delivered > 4000, "{report:?}");
     assert!(done.recoveries > 600 && done.recoveries_refused > 100, "{report:?}");
+    // In as many events of objects are listened to, some of which come again after a crash.
+    assert!(report.listened > 20 && done.told > 1000 && done.told_again > 20, "{report:?}");
     // Half of them over a super-disk, whose legs heal each other.
     assert!(report.pairs > 50 && done.reads_fast > 10_000 && done.rebuilt_bytes > 0, "{report:?}");
     assert!(done.healed_fast > 100 && done.healed_durable > 5, "{report:?}");

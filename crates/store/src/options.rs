@@ -116,6 +116,8 @@ pub enum StoreSabotage {
     FanOutOrder,
     /// After a restart the next offset is taken from a position that is one behind.
     OffsetReused,
+    /// An event removes those before it, whether they were forwarded or not.
+    EventsTrimmed,
 }
 
 impl Default for StoreOptions {

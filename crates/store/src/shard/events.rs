@@ -15,7 +15,7 @@ use crate::shard::buckets::Bucket;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::channels::state::{Channel, Held, State};
 use crate::shard::core::Core;
-use crate::{BucketSettings, StoreError};
+use crate::{BucketSettings, StoreError, StoreSabotage};
 
 /// Events are kept until they are forwarded, however long that takes: 100 years, in milliseconds.
 pub(crate) const KEPT_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
@@ -123,7 +123,8 @@ impl Core {
             let Opened { next, state, .. } = &mut placed.outboxes[at];
             *next += 1;
             let forwarded = self.channels.outbox().map_or(0, |outbox| outbox.forwarded(draft.slot));
-            let floor = state.next_first.max(forwarded + 1).min(*next);
+            let kept = if self.options.sabotage == StoreSabotage::EventsTrimmed { *next } else { forwarded + 1 };
+            let floor = state.next_first.max(kept).min(*next);
             let meta = PublicationMeta {
                 removed: false,
                 is_async: is_async || state.is_async,
