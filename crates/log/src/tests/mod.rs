@@ -5,6 +5,7 @@ mod compaction;
 mod copies;
 mod crashes;
 mod failures;
+mod flushes;
 mod harness;
 mod holds;
 mod model;

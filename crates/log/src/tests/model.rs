@@ -55,6 +55,8 @@ struct Inner {
     writing: BTreeSet<(u64, u64)>,
     /// How often such a chunk was asked for.
     asked: u64,
+    /// Told before chunks that were moved are named in a record.
+    before_repoint: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The applier.
@@ -182,6 +184,10 @@ impl Applier for Model {
 
     fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async move {
+            let before = self.0.lock().before_repoint.clone();
+            if let Some(before) = before {
+                before();
+            }
             for (head, moves) in moves {
                 self.repoint_one(&head, &moves).await?;
             }
@@ -224,6 +230,7 @@ impl Model {
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
             asked: 0,
+            before_repoint: None,
         }))
     }
 
@@ -267,6 +274,11 @@ impl Kv {
 
     /// The same, and there are these holds.
     pub(super) async fn open_holding(disk: &MemDisk, saved: State, options: LogOptions, holds: Vec<Hold>) -> Self {
+        Self::open_on(Arc::new(disk.clone()), saved, options, holds).await
+    }
+
+    /// The same on any disk.
+    pub(super) async fn open_on(disk: Arc<dyn Disk>, saved: State, options: LogOptions, holds: Vec<Hold>) -> Self {
         let base = saved.lsn;
         let inner = Inner {
             state: saved.clone(),
@@ -277,10 +289,10 @@ impl Kv {
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
             asked: 0,
+            before_repoint: None,
         };
         let model = Arc::new(Model(Mutex::new(inner)));
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let (log, report) = Log::open(shared, Env::tokio(), options, model.clone()).await.expect("opens");
+        let (log, report) = Log::open(disk, Env::tokio(), options, model.clone()).await.expect("opens");
         {
             let mut inner = model.0.lock();
             inner.replay = None;
@@ -292,6 +304,11 @@ impl Kv {
             }
         }
         Self { log, model, report }
+    }
+
+    /// Calls this before chunks that were moved are named in a record.
+    pub(super) fn before_repoint(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.model.0.lock().before_repoint = Some(Arc::new(call));
     }
 
     /// Stops as a crash would: nothing is sealed, what was committed is there.
