@@ -1,6 +1,7 @@
 """Proxies to a back end over TLS that shows a certificate of an authority of its own, and asks for one."""
 
 import base64
+import re
 import subprocess
 
 import pytest
@@ -106,11 +107,12 @@ def test_who_is_not_the_one_that_is_meant_is_asked_nothing(asking, authority, cl
          "invalid peer certificate"),
         ("the system's authorities", {"cert_pem": certificate, "key_pem": key, "server_name": "back.end"},
          "invalid peer certificate"),
-        ("no certificate", {"server_ca_pem": ours, "server_name": "back.end"}, "CertificateRequired"),
+        # In TLS 1.3 the alert may come when the connection counts as made: then it is only known to be gone.
+        ("no certificate", {"server_ca_pem": ours, "server_name": "back.end"}, "CertificateRequired|connection was not ready"),
     ]:
         live = asking(**tls)
         assert connects(live)["error"]["code"] == 100, name
-        assert why.lower() in live.log().lower(), f"{name}: {live.log()}"
+        assert re.search(why, live.log(), re.IGNORECASE), f"{name}: {live.log()}"
         live.stop()
     assert not back_end.asked
 
