@@ -2,10 +2,11 @@
 //!
 //! An option that is not supported is refused by name.
 
-use std::fmt;
+mod duration;
+mod namespace;
+
 use std::time::Duration;
 
-use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
@@ -13,68 +14,13 @@ use crate::auth::config::{self as auth, SubscriptionTokenConfig, TokenConfig};
 use crate::grpc::GrpcApiConfig;
 use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
+pub use duration::GoDuration;
+pub use namespace::{ChannelDurability, Namespace, NamespaceOptions};
+
 /// Settings that make no sense; for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("live: {0}")]
 pub struct LiveConfigError(pub String);
-
-/// A time as Go writes it: `300s`, `1h30m`, `250ms`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct GoDuration(pub Duration);
-
-impl GoDuration {
-    const fn seconds(seconds: u64) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        if text == "0" {
-            return Some(Self::default());
-        }
-        let mut total = 0f64;
-        let mut rest = text;
-        while !rest.is_empty() {
-            let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-            let unit_end = rest[number..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |n| number + n);
-            let factor = match &rest[number..unit_end] {
-                "ns" => 1e-9,
-                "us" | "µs" => 1e-6,
-                "ms" => 1e-3,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return None,
-            };
-            total += rest[..number].parse::<f64>().ok()? * factor;
-            rest = &rest[unit_end..];
-        }
-        (!text.is_empty()).then(|| Duration::try_from_secs_f64(total).ok().map(Self))?
-    }
-}
-
-impl Serialize for GoDuration {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&format!("{}ms", self.0.as_millis()))
-    }
-}
-
-impl<'de> Deserialize<'de> for GoDuration {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = GoDuration;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time such as \"300s\" or \"1h30m\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
-                GoDuration::parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
-        }
-        d.deserialize_str(Text)
-    }
-}
 
 /// Everything.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -220,126 +166,6 @@ impl Default for ChannelConfig {
     }
 }
 
-/// A namespace.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
-pub struct Namespace {
-    /// Its name.
-    pub name: String,
-    /// What its channels are like.
-    #[serde(flatten)]
-    pub options: NamespaceOptions,
-}
-
-impl TryFrom<serde_json::Map<String, serde_json::Value>> for Namespace {
-    type Error = String;
-
-    fn try_from(mut map: serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
-        let Some(serde_json::Value::String(name)) = map.remove("name") else {
-            return Err("a namespace needs a name".to_owned());
-        };
-        let options = serde_json::from_value(map.into()).map_err(|e| format!("in the namespace {name:?}: {e}"))?;
-        Ok(Self { name, options })
-    }
-}
-
-/// When a publication is answered and delivered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChannelDurability {
-    /// After the flush that covers it.
-    #[default]
-    Sync,
-    /// At once; the flush follows within a bounded window.
-    Async,
-}
-
-/// What the channels of a namespace are like.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NamespaceOptions {
-    /// Who is subscribed can be asked.
-    pub presence: bool,
-    /// Who comes and goes can be heard,
-    pub join_leave: bool,
-    /// and is, without being asked for.
-    pub force_push_join_leave: bool,
-    /// Publications that are kept; 0 for none: then they are not stored at all.
-    pub history_size: u64,
-    /// For how long they are kept.
-    pub history_ttl: GoDuration,
-    /// Every subscription follows its position,
-    pub force_positioning: bool,
-    /// or those that ask for it.
-    pub allow_positioning: bool,
-    /// Every subscription recovers,
-    pub force_recovery: bool,
-    /// or those that ask for it.
-    pub allow_recovery: bool,
-    /// `stream` brings all that was missed, `cache` the newest publication.
-    pub force_recovery_mode: String,
-    /// Who has a token may subscribe; with this, everybody who is somebody,
-    pub allow_subscribe_for_client: bool,
-    /// and anonymous ones.
-    pub allow_subscribe_for_anonymous: bool,
-    /// Every session may publish,
-    pub allow_publish_for_client: bool,
-    /// anonymous ones too,
-    pub allow_publish_for_anonymous: bool,
-    /// or those that are subscribed.
-    pub allow_publish_for_subscriber: bool,
-    /// Who may ask who is subscribed.
-    pub allow_presence_for_client: bool,
-    /// As above.
-    pub allow_presence_for_anonymous: bool,
-    /// As above.
-    pub allow_presence_for_subscriber: bool,
-    /// Who may ask what was published.
-    pub allow_history_for_client: bool,
-    /// As above.
-    pub allow_history_for_anonymous: bool,
-    /// As above.
-    pub allow_history_for_subscriber: bool,
-    /// Names with users in them are for these alone.
-    pub allow_user_limited_channels: bool,
-    /// Publications may be sent as differences,
-    pub delta_publish: bool,
-    /// of these kinds: `fossil`.
-    pub allowed_delta_types: Vec<String>,
-    /// Subscriptions may ask for publications with certain tags only.
-    pub allow_tags_filter: bool,
-    /// The back end is asked who may subscribe,
-    pub subscribe_proxy_enabled: bool,
-    /// through this proxy; empty or `default` for that of `channel.proxy`.
-    pub subscribe_proxy_name: String,
-    /// The back end is asked who may publish what,
-    pub publish_proxy_enabled: bool,
-    /// as above.
-    pub publish_proxy_name: String,
-    /// The back end is asked how much longer subscriptions last,
-    pub sub_refresh_proxy_enabled: bool,
-    /// as above.
-    pub sub_refresh_proxy_name: String,
-    /// Ours: when a publication is answered.
-    pub durability: ChannelDurability,
-    /// Ours: its channels are told of objects of this bucket that are created or removed,
-    pub mirror_bucket: String,
-    /// those whose keys begin with this.
-    pub mirror_prefix: String,
-    /// The channel `/` is told of all of them, and each directory below the prefix has one of its own, so many levels deep.
-    pub mirror_depth: usize,
-}
-
-/// How deep directories may have channels of their own: each costs a publication for each event.
-const MIRROR_DEPTH_MAX: usize = 8;
-
-impl NamespaceOptions {
-    /// Whether publications are kept.
-    pub fn has_history(&self) -> bool {
-        self.history_size > 0 && self.history_ttl.0 > Duration::ZERO
-    }
-}
-
 /// The server API.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -404,26 +230,7 @@ impl LiveConfig {
             }
         }
         for (place, options) in std::iter::once(without).chain(named) {
-            if (options.force_recovery || options.force_positioning) && !options.has_history() {
-                return fail(format!("{place}: recovery and positioning need history_size and history_ttl"));
-            }
-            if !options.mirror_bucket.is_empty() && !options.has_history() {
-                return fail(format!(
-                    "{place}: mirror_bucket needs history_size and history_ttl, where events are kept"
-                ));
-            }
-            if options.mirror_bucket.is_empty() && (options.mirror_depth > 0 || !options.mirror_prefix.is_empty()) {
-                return fail(format!("{place}: mirror_prefix and mirror_depth need mirror_bucket"));
-            }
-            if options.mirror_depth > MIRROR_DEPTH_MAX {
-                return fail(format!("{place}: mirror_depth is {MIRROR_DEPTH_MAX} at most"));
-            }
-            if !matches!(options.force_recovery_mode.as_str(), "" | "stream" | "cache") {
-                return fail(format!("{place}: force_recovery_mode is \"stream\" or \"cache\""));
-            }
-            if options.allowed_delta_types.iter().any(|kind| kind != "fossil") {
-                return fail(format!("{place}: allowed_delta_types: there is \"fossil\""));
-            }
+            options.check().map_err(|mistake| LiveConfigError(format!("{place}: {mistake}")))?;
         }
         proxy::check(self)?;
         auth::check(&self.client)?;
@@ -475,17 +282,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_go_writes_them() {
-        for (text, ms) in [("300s", 300_000), ("1h30m", 5_400_000), ("250ms", 250), ("1.5s", 1500), ("0", 0), ("0s", 0)]
-        {
-            assert_eq!(GoDuration::parse(text), Some(GoDuration(Duration::from_millis(ms))), "{text}");
-        }
-        for text in ["", "5", "s", "1x", "-1s", "1h30"] {
-            assert_eq!(GoDuration::parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
     fn namespaces_and_users_are_found_in_names() {
         let text = r##"{"channel": {"namespaces": [{"name": "chat", "presence": true, "history_size": 5, "history_ttl": "60s"}]},
             "client": {"subscribe_to_user_personal_channel": {"enabled": true}}}"##;
@@ -511,6 +307,12 @@ mod tests {
             (r#"{"channel": {"namespaces": [{"name": "a", "presense": true}]}}"#, "presense"),
             (r#"{"channel": {"without_namespace": {"history_ttl": "5"}}}"#, "300s"),
             (r#"{"channel": {"without_namespace": {"force_recovery": true}}}"#, "need history_size"),
+            (r#"{"channel": {"without_namespace": {"mirror_bucket": "b"}}}"#, "without_namespace: mirror_bucket needs"),
+            (r#"{"channel": {"namespaces": [{"name": "a", "mirror_depth": 1}]}}"#, "need mirror_bucket"),
+            (
+                r#"{"channel": {"without_namespace": {"mirror_bucket": "b", "mirror_depth": 9, "history_size": 1, "history_ttl": "1s"}}}"#,
+                "8 at most",
+            ),
             (r#"{"channel": {"namespaces": [{"name": "a"}, {"name": "a"}]}}"#, "two of the name"),
             (r#"{"channel": {"namespaces": [{"name": "a:b"}]}}"#, "not a name"),
             (r#"{"client": {"token": {"jwks_public_endpoint": "keys.example.com"}}}"#, "http://"),
