@@ -8,7 +8,7 @@ use steadfast_disk::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, MemDisk};
 use steadfast_flow::BoxFuture;
 
 use super::harness::format;
-use super::model::{Kv, State, options};
+use super::model::{Kv, Look, State, options};
 
 const EXTENT: u64 = 1 << 20;
 
@@ -84,21 +84,24 @@ impl Disk for Counting {
 async fn copies_of_chunks_are_flushed_before_a_record_names_them() {
     let disk = MemDisk::fixed(33 * EXTENT);
     format(&disk, EXTENT).await;
-    let (written, flushed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let counting: Arc<dyn Disk> =
-        Arc::new(Counting { disk: disk.clone(), written: written.clone(), flushed: flushed.clone() });
-    let kv = Kv::open_on(counting, State::default(), options(), Vec::new()).await;
+    let mut still = options();
+    still.compaction.enabled = false;
+    let kv = Kv::open(&disk, State::default(), still).await;
     for key in 0..30 {
         kv.put_chunks(key, key, &[200_000; 3]).await.expect("there is room");
     }
     for key in (0..30).filter(|key| key % 3 > 0) {
         kv.delete(key).await.expect("a delete");
     }
+    let saved = kv.crash().await;
     // Nobody but compaction writes from here on.
+    let (written, flushed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let counting = Counting { disk: disk.clone(), written: written.clone(), flushed: flushed.clone() };
     let (found, mut next) = tokio::sync::mpsc::channel(1);
-    kv.before_repoint(move || {
+    let look: Look = Arc::new(move || {
         let _ = found.try_send((flushed.load(Ordering::SeqCst), written.load(Ordering::SeqCst)));
     });
+    let kv = Kv::open_looking(Arc::new(counting), saved, options(), Vec::new(), Some(look)).await;
     let (flushed, written) = next.recv().await.expect("chunks are moved");
     assert_eq!(flushed, written, "of so many writes a flush covers so many");
     kv.check_all().await;

@@ -43,6 +43,9 @@ pub(super) struct State {
     lsn: Lsn,
 }
 
+/// Something that looks.
+pub(super) type Look = Arc<dyn Fn() + Send + Sync>;
+
 struct Inner {
     state: State,
     saved: State,
@@ -56,7 +59,7 @@ struct Inner {
     /// How often such a chunk was asked for.
     asked: u64,
     /// Told before chunks that were moved are named in a record.
-    before_repoint: Option<Arc<dyn Fn() + Send + Sync>>,
+    before_repoint: Option<Look>,
 }
 
 /// The applier.
@@ -274,11 +277,17 @@ impl Kv {
 
     /// The same, and there are these holds.
     pub(super) async fn open_holding(disk: &MemDisk, saved: State, options: LogOptions, holds: Vec<Hold>) -> Self {
-        Self::open_on(Arc::new(disk.clone()), saved, options, holds).await
+        Self::open_looking(Arc::new(disk.clone()), saved, options, holds, None).await
     }
 
-    /// The same on any disk.
-    pub(super) async fn open_on(disk: Arc<dyn Disk>, saved: State, options: LogOptions, holds: Vec<Hold>) -> Self {
+    /// The same on any disk, with a look before each time that chunks which were moved are named in a record.
+    pub(super) async fn open_looking(
+        disk: Arc<dyn Disk>,
+        saved: State,
+        options: LogOptions,
+        holds: Vec<Hold>,
+        before_repoint: Option<Look>,
+    ) -> Self {
         let base = saved.lsn;
         let inner = Inner {
             state: saved.clone(),
@@ -289,7 +298,7 @@ impl Kv {
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
             asked: 0,
-            before_repoint: None,
+            before_repoint,
         };
         let model = Arc::new(Model(Mutex::new(inner)));
         let (log, report) = Log::open(disk, Env::tokio(), options, model.clone()).await.expect("opens");
@@ -304,11 +313,6 @@ impl Kv {
             }
         }
         Self { log, model, report }
-    }
-
-    /// Calls this before chunks that were moved are named in a record.
-    pub(super) fn before_repoint(&self, call: impl Fn() + Send + Sync + 'static) {
-        self.model.0.lock().before_repoint = Some(Arc::new(call));
     }
 
     /// Stops as a crash would: nothing is sealed, what was committed is there.
