@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import os
 import signal
 import socket
 import subprocess
@@ -261,7 +262,8 @@ def failing(tmp_path, grpc_api, live_listen="127.0.0.1:0", **config):
     file.write_text(json.dumps({**CONFIG, **config, "grpc_api": grpc_api}))
     command = [binary(), "serve", "--data", str(tmp_path / "failing"), "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
                "--live-listen", live_listen, "--live-config", str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("STEADFAST_")}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert ended.returncode != 0
     return ended.stdout + ended.stderr
 

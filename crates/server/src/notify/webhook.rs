@@ -27,7 +27,7 @@ const PAGE: usize = 64;
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 /// Bytes of an answer that are read. Nothing is made of them.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// The name of the channel that is a webhook's queue.
 pub(super) fn queue(name: &str) -> String {
