@@ -355,3 +355,30 @@ def test_writers_wait_while_events_cannot_be_forwarded(make_server, tmp_path):
         s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
     forwarded(server)
     assert "told:x: unknown channel" in server.log()
+
+
+def test_a_full_pool_of_listened_objects_is_emptied_again(make_server, tmp_path):
+    server = live_server(make_server, tmp_path, MIRRORING, pool_size="64 MiB", extent_size="2 MiB",
+                         settings={"store.write_wait": "2s", "events.waiting": 50})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="media")
+    keys = []
+    with pytest.raises(ClientError, match="InsufficientStorage"):
+        for number in range(2000):
+            s3.put_object(Bucket="media", Key=f"rooms/1/{number}", Body=b"x" * 100_000)
+            keys.append(f"rooms/1/{number}")
+    assert len(keys) > 300
+    for key in keys:
+        s3.delete_object(Bucket="media", Key=key)
+    forwarded(server)
+    # Whatever was refused was not told.
+    assert [told(p["data"]) for p in history(server, "files:/1")] == [
+        *[("ObjectCreated:Put", key) for key in keys], *[("ObjectRemoved:Delete", key) for key in keys]]
+    wait.until(lambda: put_again(s3), what="room again")
+
+
+def put_again(s3):
+    try:
+        return s3.put_object(Bucket="media", Key="rooms/1/again", Body=b"x" * 100_000)
+    except ClientError:
+        return None
