@@ -241,6 +241,13 @@ pub fn table(status: &Value) -> String {
     if let Some(live) = status.get("live") {
         line("live", self::live(live));
     }
+    for hook in status["webhooks"].as_array().into_iter().flatten() {
+        let n = |key: &str| hook[key].as_u64().unwrap_or_default();
+        let now = if hook["failing"] == true { "; failing now" } else { "" };
+        let (name, [delivered, failures, dropped]) =
+            (hook["name"].as_str().unwrap_or("?"), ["delivered", "failures", "dropped"].map(n));
+        line("webhook", format!("{name}: {delivered} delivered, {failures} failures, {dropped} dropped{now}"));
+    }
     if let Some(bounds) = status["bounds"].as_array() {
         for bound in bounds {
             let n = |key: &str| bound[key].as_u64().unwrap_or_default();
@@ -329,5 +336,8 @@ mod tests {
     fn whatever_a_server_says_gives_a_table() {
         assert!(table(&serde_json::json!({})).contains("ready        NO"));
         assert!(table(&serde_json::json!({"ready": true, "disk": 7, "bounds": [1, {"name": "x"}]})).contains("yes"));
+        let hook = serde_json::json!({"name": "app", "delivered": 5, "failures": 2, "dropped": 0, "failing": true});
+        let shown = table(&serde_json::json!({"webhooks": [hook, 7]}));
+        assert!(shown.contains("app: 5 delivered, 2 failures, 0 dropped; failing now"), "{shown}");
     }
 }
