@@ -344,8 +344,8 @@ impl Committer {
         let (tx, rx) = oneshot::channel();
         let (shared, base_lsn) = (self.shared.clone(), self.last_lsn + 1);
         self.shared.env.spawn("log-prepare", async move {
-            // None of those that are kept: it would count as gone, and writers be refused though there is room.
-            let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Write).await;
+            // Not the last one: a start in a full pool needs it.
+            let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Delete).await;
             let prepared = taken.map(|id| {
                 shared.room.set_prepared(true);
                 Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent), BLOCK as u64) }
