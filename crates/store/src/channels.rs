@@ -43,6 +43,9 @@ pub struct NewPublication {
     pub priority: Priority,
 }
 
+/// Kept until it is removed, however long that takes: 100 years, in milliseconds.
+pub const FOR_EVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+
 /// What a publication got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {

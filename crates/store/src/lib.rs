@@ -11,6 +11,7 @@ mod index;
 mod layout;
 mod names;
 mod options;
+mod outbox;
 mod plan;
 mod record;
 mod shard;
@@ -22,7 +23,7 @@ pub use api::{
     PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, Written,
 };
 pub use cache::CacheStatus;
-pub use channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
+pub use channels::{ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published};
 pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
 pub use index::{IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};

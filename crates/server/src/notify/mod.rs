@@ -17,7 +17,7 @@ use steadfast_flow::Env;
 use steadfast_live::protocol::message::Publication;
 use steadfast_live::{Node, from_stored, to_stored};
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{Event, HistoryQuery, NewPublication, Store};
+use steadfast_store::{Event, FOR_EVER_MS, HistoryQuery, NewPublication, Store};
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
@@ -262,7 +262,7 @@ impl Forwarder {
                 let new = NewPublication {
                     body: to_stored(&publication),
                     history_size: queue.max,
-                    history_ttl_ms: webhook::KEPT_MS,
+                    history_ttl_ms: FOR_EVER_MS,
                     durability: Durability::Sync,
                     priority: Priority::Delete,
                 };

@@ -17,9 +17,6 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::{EventsSection, Webhook};
 
-/// Events are kept until a webhook takes them, however long that takes: 100 years, in milliseconds.
-pub(super) const KEPT_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
-
 /// Events of a page: as many may be posted again after a crash.
 const PAGE: usize = 64;
 

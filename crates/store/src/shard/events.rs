@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::MutexGuard;
 use steadfast_log::{Durability, Record};
 
-use crate::channels::Publication;
+use crate::channels::{FOR_EVER_MS, Publication};
 use crate::events::{EventKind, EventTarget, ObjectEvent};
 use crate::layout::slot_of;
 use crate::record::{Head, keys};
@@ -16,9 +16,6 @@ use crate::shard::channels::record::PublicationMeta;
 use crate::shard::channels::state::{Channel, Held, State};
 use crate::shard::core::Core;
 use crate::{BucketSettings, StoreError, StoreSabotage};
-
-/// Events are kept until they are forwarded, however long that takes: 100 years, in milliseconds.
-pub(crate) const KEPT_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// What an event takes beside what it says.
 const EVENT_BYTES: u64 = 256;
@@ -98,6 +95,9 @@ impl Core {
 
     /// Gives events their places, each behind those of its slot. They are not taken before [`Placed::submitted`].
     pub(crate) fn place<'a>(&self, drafts: &[&'a Draft], durability: Durability) -> Placed<'a> {
+        if drafts.is_empty() {
+            return Placed { outboxes: Vec::new(), events: Vec::new(), durability };
+        }
         let is_async = durability == Durability::Async;
         // Locked in ascending order, each once: two batches never wait for each other.
         let mut slots: Vec<(usize, &Draft)> = drafts.iter().map(|draft| (draft.slot, *draft)).collect();
@@ -130,14 +130,14 @@ impl Core {
                 is_async: is_async || state.is_async,
                 epoch: state.epoch,
                 time_ms,
-                ttl_ms: KEPT_MS,
+                ttl_ms: FOR_EVER_MS,
                 floor,
             };
             let head =
                 Head::Publication { channel: draft.outbox.name.as_bytes(), offset: *next, payload: &meta.encode() };
             let record = Record { head: head.encode().into(), body: vec![draft.body.clone()], version: None };
             let publication = Arc::new(Publication { offset: *next, time_ms, body: draft.body.clone() });
-            placed.events.push(Event { at, record, floor, held: Held { publication, ttl_ms: KEPT_MS } });
+            placed.events.push(Event { at, record, floor, held: Held { publication, ttl_ms: FOR_EVER_MS } });
         }
         placed
     }

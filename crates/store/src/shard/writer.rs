@@ -151,8 +151,9 @@ impl ShardWriter {
         slot_of(self.bucket.id, self.key.as_bytes())
     }
 
-    pub(crate) fn bucket(&self) -> &str {
-        &self.bucket.name
+    /// Whether anybody wants to know of what happens in its bucket.
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.core.has_listeners(&self.bucket)
     }
 
     /// Whether it writes to this shard.

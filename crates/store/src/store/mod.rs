@@ -24,13 +24,13 @@ use futures::future::join_all;
 use steadfast_log::{Durability, ScrubStatus, ScrubWish};
 
 use crate::layout::slot_of;
+use crate::outbox::Outbox;
 use crate::record::keys::BucketId;
 use crate::status::StoreStatus;
 use crate::{
     Attributes, Condition, EventKind, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError,
     StoreOptions, UploadInfo, Written,
 };
-use events::Outbox;
 use gates::Gates;
 use moves::Moves;
 use tokio::sync::Semaphore;

@@ -9,12 +9,12 @@ use steadfast_flow::Env;
 use steadfast_log::{LogError, RecoveryReport};
 use tokio::sync::{Mutex, Semaphore};
 
-use super::events::Outbox;
 use super::gates::Gates;
 use super::moves::Moves;
 use super::topology::{Member, Missing, Topology};
 use super::{Pool, Store};
 use crate::layout::{DISKS_MAX, Layout, Seat};
+use crate::outbox::Outbox;
 use crate::record::keys::Id;
 use crate::shard::{Shard, ShardReport, pool_of, saved_objects};
 use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions};
@@ -96,7 +96,7 @@ impl Store {
             reports.iter().map(|(name, report)| (name.clone(), report.recovery.clone())).collect();
         let Some((_, recovery)) = logs.first().cloned() else { return Err(refuse("no disk could be opened".into())) };
         let moves_unfinished = layout.as_ref().is_some_and(|layout| layout.has_work());
-        let outbox = Arc::new(Outbox::new(options.events_max));
+        let outbox = Arc::new(Outbox::new(options.events_max, env.clone()));
         let store = Self(Arc::new(Pool {
             topology: ArcSwap::from_pointee(Topology::new(members, layout)),
             gates: Gates::default(),

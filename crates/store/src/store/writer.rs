@@ -82,8 +82,8 @@ impl ObjectWriter {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let store = self.store.clone();
-        if self.inner.told_as.is_some() {
-            store.room_for_event(self.inner.bucket()).await?;
+        if self.inner.told_as.is_some() && self.inner.has_listeners() {
+            store.room_for_events().await?;
         }
         let home = self.arrive(&store).await?;
         home.said(self.inner.commit(attributes, condition, durability).await)

@@ -17,13 +17,13 @@ use steadfast_log::{Applied, Durability, LogError, Priority, Record};
 pub(crate) use sweep::sweep;
 
 use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
+use crate::outbox::Outbox;
 use crate::record::wire::Malformed;
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::{Core, busy};
 use crate::shard::dirty::Thing;
 use crate::shard::writer::{batch_bytes, check_head};
-use crate::store::events::Outbox;
 use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
 use state::{Channel, Held, Loaded, State};

@@ -1,0 +1,207 @@
+//! Events of objects that wait to be forwarded: over all slots, in the order in which they are handed out. See [`crate::events`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+use tokio::sync::Notify;
+
+use crate::channels::{Position, Publication};
+use crate::events::{Event, ObjectEvent};
+use crate::layout::SLOTS;
+use crate::record::wire::Malformed;
+use crate::{EventsStatus, StoreError};
+
+/// An event that waits.
+pub(crate) struct Waiting {
+    pub(crate) slot: usize,
+    pub(crate) epoch: u32,
+    pub(crate) publication: Arc<Publication>,
+    /// It was there when the store was opened.
+    pub(crate) again: bool,
+}
+
+impl Waiting {
+    fn event(&self) -> Result<Event, Malformed> {
+        Ok(Event {
+            slot: self.slot,
+            position: Position { epoch: self.epoch, offset: self.publication.offset },
+            time_ms: self.publication.time_ms,
+            event: ObjectEvent::decode(&self.publication.body)?,
+            again: self.again,
+        })
+    }
+}
+
+/// What is known of a slot.
+#[derive(Default)]
+struct Slot {
+    /// The highest offset that was forwarded.
+    forwarded: AtomicU64,
+    /// The highest that came.
+    came: AtomicU64,
+}
+
+/// Events that wait to be forwarded.
+pub(crate) struct Outbox {
+    queue: Mutex<VecDeque<Waiting>>,
+    /// Those that wait, and those that were handed out and are not done.
+    backlog: AtomicUsize,
+    max: usize,
+    slots: Vec<Slot>,
+    /// Slots of which events were forwarded that were not removed by a record, and the last offset; since when, by the store's clock.
+    idle: Mutex<BTreeMap<usize, (u64, Duration)>>,
+    forwarded: AtomicU64,
+    refused: AtomicU64,
+    arrived: Notify,
+    left: Notify,
+    env: Env,
+}
+
+impl Outbox {
+    /// `max` events may wait.
+    pub(crate) fn new(max: usize, env: Env) -> Self {
+        Self {
+            queue: Mutex::default(),
+            backlog: AtomicUsize::new(0),
+            max: max.max(1),
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            idle: Mutex::default(),
+            forwarded: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            arrived: Notify::new(),
+            left: Notify::new(),
+            env,
+        }
+    }
+
+    /// The highest offset of a slot that was forwarded.
+    pub(crate) fn forwarded(&self, slot: usize) -> u64 {
+        self.slots[slot].forwarded.load(Ordering::Acquire)
+    }
+
+    /// An event has been committed. Called in the order of commits of each disk.
+    pub(crate) fn came(&self, slot: usize, epoch: u32, publication: &Arc<Publication>) {
+        self.push([Waiting { slot, epoch, publication: publication.clone(), again: false }]);
+    }
+
+    /// Puts events behind all others.
+    pub(crate) fn push(&self, events: impl IntoIterator<Item = Waiting>) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        for event in events {
+            self.slots[event.slot].came.store(event.publication.offset, Ordering::Release);
+            queue.push_back(event);
+        }
+        self.backlog.fetch_add(queue.len() - before, Ordering::AcqRel);
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    /// Waits until one more may come.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] after `wait`.
+    pub(crate) async fn room(&self, wait: Duration) -> Result<(), StoreError> {
+        let full = || self.backlog.load(Ordering::Acquire) >= self.max;
+        if !full() {
+            return Ok(());
+        }
+        let waiting = async {
+            loop {
+                let left = self.left.notified();
+                if !full() {
+                    return;
+                }
+                left.await;
+            }
+        };
+        self.env.timeout(wait, waiting).await.ok_or_else(|| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            StoreError::Busy("events of objects that are not forwarded yet")
+        })
+    }
+
+    /// The next events, at most `max`; waits until there are any.
+    pub(crate) async fn next(&self, max: usize) -> Vec<Event> {
+        loop {
+            let arrived = self.arrived.notified();
+            let events = self.take(max);
+            if !events.is_empty() {
+                return events;
+            }
+            arrived.await;
+        }
+    }
+
+    fn take(&self, max: usize) -> Vec<Event> {
+        let mut queue = self.queue.lock();
+        let mut events = Vec::new();
+        while let Some(waiting) = queue.front()
+            && events.len() < max
+        {
+            match waiting.event() {
+                Ok(event) => events.push(event),
+                // What comes before it is done first.
+                Err(_) if !events.is_empty() => break,
+                Err(error) => {
+                    let (slot, offset) = (waiting.slot, waiting.publication.offset);
+                    tracing::error!(slot, offset, %error, "an event of an object cannot be read; it is left out");
+                    self.done(std::iter::once((slot, offset)));
+                }
+            }
+            queue.pop_front();
+        }
+        events
+    }
+
+    /// Events of these slots and offsets, which were handed out in this order, have been forwarded.
+    pub(crate) fn done(&self, events: impl Iterator<Item = (usize, u64)>) {
+        let now = self.env.now();
+        let mut idle = self.idle.lock();
+        let mut count = 0;
+        for (slot, offset) in events {
+            self.slots[slot].forwarded.store(offset, Ordering::Release);
+            idle.insert(slot, (offset, now));
+            count += 1;
+        }
+        drop(idle);
+        self.forwarded.fetch_add(count as u64, Ordering::Relaxed);
+        self.backlog.fetch_sub(count, Ordering::AcqRel);
+        self.left.notify_waiters();
+    }
+
+    /// Slots in which nothing has been forwarded for so long since what no record says was, and the last offset that was.
+    pub(crate) fn idle_for(&self, long: Duration) -> Vec<(usize, u64)> {
+        let now = self.env.now();
+        let idle = self.idle.lock();
+        let due = idle.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= long);
+        due.map(|(slot, (offset, _))| (*slot, *offset)).collect()
+    }
+
+    /// Whether nothing has come behind this offset.
+    pub(crate) fn is_newest(&self, slot: usize, offset: u64) -> bool {
+        self.slots[slot].came.load(Ordering::Acquire) == offset
+    }
+
+    /// A record says that all up to this offset was forwarded, or the next event's will.
+    pub(crate) fn trimmed(&self, slot: usize, offset: u64) {
+        let mut idle = self.idle.lock();
+        if idle.get(&slot).is_some_and(|(last, _)| *last == offset) {
+            idle.remove(&slot);
+        }
+    }
+
+    pub(crate) fn status(&self) -> EventsStatus {
+        EventsStatus {
+            name: "store_events",
+            limit: self.max as u64,
+            used: self.backlog.load(Ordering::Relaxed) as u64,
+            refused: self.refused.load(Ordering::Relaxed),
+            forwarded: self.forwarded.load(Ordering::Relaxed),
+        }
+    }
+}
