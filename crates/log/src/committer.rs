@@ -132,10 +132,8 @@ impl Committer {
             }
             if asked.roll {
                 queue.roll_taken();
-                // Who asked saw an extent that can be taken.
-                self.building.roll |= self.next.is_some() || self.shared.extents.free() > 0;
             }
-            if self.building.roll {
+            if self.building.roll || asked.roll && self.shared.extents.spare().all() > 0 {
                 return Step::Roll;
             }
             let Some(since) = self.unflushed_since else {
@@ -344,11 +342,10 @@ impl Committer {
         let (tx, rx) = oneshot::channel();
         let (shared, base_lsn) = (self.shared.clone(), self.last_lsn + 1);
         self.shared.env.spawn("log-prepare", async move {
-            // Not the last one: a start in a full pool needs it.
-            let taken = shared.extents.take(ExtentKind::Commit, base_lsn, Priority::Delete).await;
-            let prepared = taken.map(|id| {
-                shared.room.set_prepared(true);
-                Prepared { id, prefill: Prefill::start(&shared, shared.extents.start(id.extent), BLOCK as u64) }
+            let taken = shared.extents.prepare(base_lsn).await;
+            let prepared = taken.map(|id| Prepared {
+                id,
+                prefill: Prefill::start(&shared, shared.extents.start(id.extent), BLOCK as u64),
             });
             // The committer may have stopped.
             let _ = tx.send(prepared);
@@ -362,6 +359,8 @@ impl Committer {
         let prepared = loop {
             match self.take_prepared().await {
                 Ok(prepared) => break prepared,
+                // Compaction asked for it, and has the last one itself by now.
+                Err(TakeError::Full) if !self.building.roll => return Ok(()),
                 // Admission has counted on this extent, so that it is there. If it is not, refusing what was accepted would pull
                 // the ground from under what was decided on it since; so wait for compaction, and then stop altogether.
                 Err(TakeError::Full) if tries < 100 => {
@@ -380,8 +379,7 @@ impl Committer {
         let fresh = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
         let full = std::mem::replace(&mut self.open, fresh);
         let prefill = std::mem::replace(&mut self.prefill, prepared.prefill);
-        self.shared.room.set_prepared(false);
-        self.publish_room();
+        self.shared.room.opened(&self.open.id, self.open.room());
         if full.is_none() {
             return Ok(());
         }
@@ -398,8 +396,12 @@ impl Committer {
 
     async fn take_prepared(&mut self) -> Result<Prepared, TakeError> {
         if let Some(next) = self.next.take() {
-            // An ended task without an answer is one whose runtime is stopping.
-            return next.await.unwrap_or(Err(TakeError::Full));
+            match next.await {
+                Ok(Err(TakeError::Full)) => {}
+                Ok(other) => return other,
+                // An ended task without an answer is one whose runtime is stopping.
+                Err(_) => return Err(TakeError::Full),
+            }
         }
         let id = self.shared.extents.take(ExtentKind::Commit, self.last_lsn + 1, Priority::Compaction).await?;
         let prefill = Prefill::start(&self.shared, self.shared.extents.start(id.extent), BLOCK as u64);

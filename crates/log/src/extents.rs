@@ -44,6 +44,8 @@ pub(crate) struct ExtentInfo {
     pub(crate) pins: u32,
     /// A snapshot keeps it.
     pub(crate) held: bool,
+    /// For records, and not in use yet: the committer goes on in it when the open one is full.
+    pub(crate) prepared: bool,
     /// Compaction has emptied it: it is there only until nobody has it pinned or held.
     pub(crate) emptied: bool,
 }
@@ -62,6 +64,7 @@ impl ExtentInfo {
             footer: None,
             pins: 0,
             held: false,
+            prepared: false,
             emptied: false,
         }
     }
@@ -102,6 +105,22 @@ struct Shared {
 /// The table of extents. Cloning shares it.
 #[derive(Clone)]
 pub(crate) struct Extents(Arc<Shared>);
+
+/// Extents that nothing is written to yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spare {
+    /// Ready to be taken into use.
+    pub(crate) free: u64,
+    /// Taken into use for records; none or one.
+    pub(crate) prepared: u64,
+}
+
+impl Spare {
+    /// Of both kinds.
+    pub(crate) fn all(self) -> u64 {
+        self.free + self.prepared
+    }
+}
 
 /// Why no extent could be had.
 #[derive(Debug)]
@@ -183,6 +202,7 @@ impl Extents {
     pub(crate) fn sealed(&self, extent: u32, epoch: u64, sealed: Sealed) {
         self.slot(extent, epoch, |slot| {
             slot.state = ExtentState::Sealed;
+            slot.prepared = false;
             slot.min_version = sealed.min_version;
             slot.last_lsn = sealed.last_lsn;
             slot.data_end = sealed.data_end;
@@ -260,6 +280,18 @@ impl Extents {
         self.0.table.lock().slots.iter().filter(|slot| slot.state == ExtentState::Free).count() as u32
     }
 
+    /// What there is beside the open extents, at one moment.
+    pub(crate) fn spare(&self) -> Spare {
+        let table = self.0.table.lock();
+        let count = |is: fn(&ExtentInfo) -> bool| table.slots.iter().filter(|slot| is(slot)).count() as u64;
+        Spare { free: count(|slot| slot.state == ExtentState::Free), prepared: count(|slot| slot.prepared) }
+    }
+
+    /// The committer goes on in the extent that was prepared.
+    pub(crate) fn opened(&self, id: &ExtentId) {
+        self.slot(id.extent, id.epoch, |slot| slot.prepared = false);
+    }
+
     /// Resolves when an extent becomes free after this call.
     pub(crate) fn freed(&self) -> Notified<'_> {
         self.0.freed.notified()
@@ -321,6 +353,22 @@ impl Extents {
         base_lsn: Lsn,
         priority: Priority,
     ) -> Result<ExtentId, TakeError> {
+        self.take_as(kind, base_lsn, priority, false).await
+    }
+
+    /// The same for records that come later: until it is [`Self::opened`] it counts as [`Spare::prepared`].
+    pub(crate) async fn prepare(&self, base_lsn: Lsn) -> Result<ExtentId, TakeError> {
+        // Not the last one: a start in a full pool needs it.
+        self.take_as(ExtentKind::Commit, base_lsn, Priority::Delete, true).await
+    }
+
+    async fn take_as(
+        &self,
+        kind: ExtentKind,
+        base_lsn: Lsn,
+        priority: Priority,
+        prepared: bool,
+    ) -> Result<ExtentId, TakeError> {
         let _one = self.0.taking.lock().await;
         if self.free() <= self.0.reserve_extents {
             match self.grow_locked().await {
@@ -345,6 +393,7 @@ impl Extents {
                 kind,
                 epoch,
                 pins,
+                prepared,
                 data_end: BLOCK as u64,
                 ..ExtentInfo::new(extent as u32)
             };

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
 use steadfast_flow::{Budget, Env, FlowStatus, Permit, Refused};
 
-use crate::extents::{Extents, TakeError};
+use crate::extents::{Extents, Spare, TakeError};
+use crate::format::ExtentId;
 use crate::latch::Latch;
 use crate::options::LogOptions;
 use crate::{LogError, Priority};
@@ -51,14 +52,12 @@ pub struct Reservation {
 struct Count {
     outstanding: u64,
     room: u64,
-    /// Room in an extent that has been prepared.
-    prepared: u64,
 }
 
 impl Count {
-    /// Free extents that it takes to hold what is outstanding and `more`.
+    /// Extents beside the open one that it takes to hold what is outstanding and `more`.
     fn extents(&self, more: u64, usable: u64) -> u64 {
-        (self.outstanding + more).saturating_sub(self.room + self.prepared).div_ceil(usable)
+        (self.outstanding + more).saturating_sub(self.room).div_ceil(usable)
     }
 }
 
@@ -100,9 +99,11 @@ impl Room {
         self.counts.lock().room = bytes;
     }
 
-    /// A commit extent has been prepared, or the prepared one has been opened.
-    pub(crate) fn set_prepared(&self, yes: bool) {
-        self.counts.lock().prepared = if yes { self.usable() } else { 0 };
+    /// The committer goes on in another extent, which can take this much: as one change for those who count.
+    pub(crate) fn opened(&self, id: &ExtentId, bytes: u64) {
+        let mut counts = self.counts.lock();
+        self.extents.opened(id);
+        counts.room = bytes;
     }
 
     /// Room for `bytes` of data, within `wait`. Space first, so that a pool that is full for good says so at once.
@@ -217,17 +218,19 @@ impl Room {
 
     fn take_space(&self, need: u64, priority: Priority, take: u64) -> bool {
         let mut counts = self.counts.lock();
-        let free = u64::from(self.extents.free());
+        // What is prepared is as good as free to those who are to leave some: it was taken from what is kept, in a full pool, and would
+        // shut them out of the open one if it counted as gone.
+        let spare = self.extents.spare().all();
         let kept = u64::from(self.extents.kept_from(priority));
-        if free < kept {
+        if spare < kept {
             // Compaction is copying into the last ones, and has counted on all that is left in them.
             return false;
         }
         // The last part of the open commit extent is for those who make room: for deletes, and after them for compaction, which would
         // find no extent that fits into the last free one alone.
-        let margin = if priority != Priority::Compaction && free == kept { self.extent_bytes / 8 } else { 0 };
+        let margin = if priority != Priority::Compaction && spare == kept { self.extent_bytes / 8 } else { 0 };
         let extents = counts.extents(need + margin, self.usable());
-        let there_is = extents == 0 || extents + kept <= free;
+        let there_is = extents + kept <= spare;
         if there_is {
             counts.outstanding += take;
         }
@@ -236,25 +239,33 @@ impl Room {
 
     /// Whether compaction may count on room for `bytes` of records and of their entries in the footer, to the last of it.
     pub(crate) fn holds(&self, bytes: u64) -> bool {
-        self.holds_in(bytes, self.extents.free())
+        self.holds_in(bytes, Spare::all)
     }
 
-    /// The same when `free` extents can be had.
-    pub(crate) fn holds_in(&self, bytes: u64, free: u32) -> bool {
+    /// The same without those extents that are free.
+    pub(crate) fn holds_without_free(&self, bytes: u64) -> bool {
+        self.holds_in(bytes, |spare| spare.prepared)
+    }
+
+    /// The same in the open extent alone.
+    pub(crate) fn open_holds(&self, bytes: u64) -> bool {
+        self.holds_in(bytes, |_| 0)
+    }
+
+    fn holds_in(&self, bytes: u64, beside: impl Fn(Spare) -> u64) -> bool {
         let counts = self.counts.lock();
-        let prepared = u64::from(counts.prepared > 0);
-        let extents = u64::from(free) + prepared;
         // A batch that does not fit wastes what is left; frames are padded to blocks.
-        let room = counts.room + extents * (self.extent_bytes - self.extent_bytes / 32);
+        let room = counts.room + beside(self.extents.spare()) * (self.extent_bytes - self.extent_bytes / 32);
         counts.outstanding + bytes + bytes / 32 <= room
     }
 
     /// Whether a body extent may be taken without pulling the ground from under commits that were promised room.
     pub(crate) async fn body_may_grow(&self, priority: Priority) -> bool {
         let may = || {
-            let promised = self.counts.lock().extents(0, self.usable());
-            let kept = u64::from(self.extents.kept_from(priority));
-            promised + kept < u64::from(self.extents.free())
+            let counts = self.counts.lock();
+            let spare = self.extents.spare();
+            let promised = counts.extents(0, self.usable()).saturating_sub(spare.prepared);
+            promised + u64::from(self.extents.kept_from(priority)) < spare.free
         };
         while !may() {
             if self.extents.grow(|| !may()).await.is_err() {

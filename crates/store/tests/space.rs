@@ -193,7 +193,6 @@ async fn overwriting_goes_on_where_bodies_do_not_divide_an_extent() {
 }
 
 /// Where all but the records is large bodies, nothing but the open extent of records has anything dead in it: it gives that back.
-#[ignore = "fails in one run of six on a busy machine: an open fault, see CHANGELOG, Known"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
     let store = open(IndexKind::memory()).await;

@@ -42,7 +42,7 @@ impl Compactor {
             return Err(Halt::NotWorth);
         }
         // The copies may take the last extent: what points at them must find room without.
-        if self.shared().extents.free() < 2 && !self.shared().room.holds_in(count * OWNER_BYTES, 0) {
+        if self.shared().extents.free() < 2 && !self.shared().room.holds_without_free(count * OWNER_BYTES) {
             return Err(Halt::Later);
         }
         let mut items = self.items(info).await;

@@ -250,7 +250,7 @@ impl Compactor {
         let low = pressure > Pressure::Normal;
         self.pace.set(if low { 0 } else { shared.options.compaction.bytes_s });
         let Some(info) = self.choose(pressure) else {
-            if pressure >= Pressure::Full && shared.extents.free() > 0 && self.open_is_spent() {
+            if low && shared.extents.spare().all() > 0 && self.open_is_spent() {
                 shared.queue.want_roll();
             }
             return done;

@@ -67,11 +67,12 @@ impl Compactor {
         self.open_commit(|used, live| used.saturating_sub(live) >= least)
     }
 
-    /// Whether the open extent of records has too little room for what points at moved chunks, and would give much of it back were it
-    /// sealed: nothing else may, where most of a full pool is chunks.
+    /// Whether the open extent of records has too little room for writers, whose last part is not theirs, or for what points at moved
+    /// chunks, and would give much of it back were it sealed: nothing else may, where most of a full pool is chunks.
     pub(super) fn open_is_spent(&self) -> bool {
-        let least = self.shared().pool.extent_bytes / 8;
-        !self.shared().room.holds_in(least, 0) && self.open_commit(|used, live| live <= used / 2)
+        let eighth = self.shared().pool.extent_bytes / 8;
+        !self.shared().room.open_holds(3 * eighth)
+            && self.open_commit(|used, live| used >= 2 * eighth && live <= used / 2)
     }
 
     /// Whether this holds of bytes used and live in the open extent of records.

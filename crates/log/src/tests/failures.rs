@@ -67,6 +67,29 @@ async fn a_full_pool_refuses_new_data_first_and_deletes_later() {
     assert_eq!(again.check_all().await as u64, count);
 }
 
+/// Two extents are kept. One of them is prepared when the open one is half full, and still one of the two.
+#[tokio::test]
+async fn what_is_prepared_does_not_shut_writers_out_of_what_is_open() {
+    let disk = MemDisk::fixed(9 << 20);
+    format(&disk, 1 << 20).await;
+    let mut options = options();
+    options.compaction.enabled = false;
+    let opened = open_with(Arc::new(disk), 0, options).await;
+    let (mut count, mut since) = (0, 0);
+    let error = loop {
+        match opened.submit(vec![record(count, 20_000)], Durability::Sync).await {
+            Ok(ticket) => ticket.await.expect("what is accepted commits"),
+            Err(error) => break error,
+        };
+        count += 1;
+        since += u64::from(opened.log.status().extents.free < 2);
+    };
+    assert!(matches!(error, LogError::Full), "{error}");
+    let extents = opened.log.status().extents;
+    assert_eq!((extents.open_commit, extents.free), (2, 1), "{extents:?}");
+    assert!(since > 5, "{since} of {count} since the last one was prepared");
+}
+
 #[tokio::test]
 async fn many_at_once_grow_a_pool_no_further_than_they_need() {
     let disk = MemDisk::growable(65 << 20);
