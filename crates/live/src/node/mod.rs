@@ -1,4 +1,7 @@
-//! The channels of this server: who is subscribed where, and the way of a publication from the store to the partitions.
+//! The channels of this server: who is subscribed where.
+
+mod answers;
+mod publish;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -6,36 +9,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
 use parking_lot::Mutex;
 use steadfast_flow::{Env, Gate, KeyedGate, KeyedGateOptions};
-use steadfast_log::{Durability, LogError, Priority};
-use steadfast_store::{
-    ChannelHandle, ChannelSink, NewPublication, Position, Publication as Stored, Published, Store, StoreError,
-    is_own_channel,
-};
+use steadfast_log::LogError;
+use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::answer::{Asked, SubscribeAnswer};
 use crate::auth::Verifier;
 use crate::auth::config::{SUBSCRIPTION_TOKEN, TOKEN};
-use crate::config::{ChannelDurability, LiveConfig, LiveConfigError, NamespaceOptions};
+use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions};
 use crate::deflate::Deflate;
-use crate::outgoing::{ChannelPush, Outgoing, from_stored, to_stored};
-use crate::partition::{Bounds, Event, Inbox, SessionId, SubscriptionKind, ToSession, Who};
+use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
+use crate::outgoing::Outgoing;
+use crate::partition::{Bounds, Event, Inbox, SessionId, ToSession, Who};
 use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::{Presence as PresenceMessage, Publication, Push};
 use crate::proxy::{Event as ProxyEvent, Proxies};
 
 const PARTS: usize = 64;
-
-/// Bytes of publications that may wait for a partition: over it, publishers wait.
-const BACKLOG_BYTES_MAX: usize = 64 << 20;
-
-/// How long a publisher waits for that.
-const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 
 /// Connections, where the configuration does not say.
 const CONNECTIONS: usize = 1 << 20;
@@ -65,12 +58,6 @@ pub struct Limits {
 
 /// How long they wait.
 pub(crate) const GATE_WAIT: Duration = Duration::from_secs(5);
-
-/// Answers to subscribe commands that a channel keeps for others who ask the same: sessions that come back together, in both encodings.
-const ANSWERS_MAX: usize = 4;
-
-/// How long they hold, milliseconds: a publication whose time is over is told no longer than that.
-const ANSWER_MS: u64 = 1000;
 
 /// A channel that has subscribers here.
 struct LiveChannel {
@@ -271,54 +258,6 @@ impl Node {
         Ok(name)
     }
 
-    /// What somebody else was answered who asked the same just now.
-    pub(crate) fn answer(&self, channel: &str, asked: &Asked) -> Option<Arc<SubscribeAnswer>> {
-        let now_ms = self.now_ms();
-        let part = self.part(&self.channels, channel).lock();
-        let mut answers = part.get(channel)?.answers.iter();
-        answers.find(|(until, known, _)| known == asked && now_ms < *until).map(|(_, _, answer)| answer.clone())
-    }
-
-    /// Keeps an answer for others.
-    pub(crate) fn keep_answer(&self, channel: &str, asked: Asked, answer: &Arc<SubscribeAnswer>) {
-        let now_ms = self.now_ms();
-        let mut part = self.part(&self.channels, channel).lock();
-        let Some((name, live)) = part.get_key_value(channel).map(|(name, _)| name.clone()).zip(part.get_mut(channel))
-        else {
-            return;
-        };
-        live.answers.retain(|(until, known, _)| now_ms < *until && *known != asked);
-        if live.answers.len() == ANSWERS_MAX {
-            live.answers.remove(0);
-        }
-        live.answers.push((now_ms + ANSWER_MS, asked, answer.clone()));
-        drop(part);
-        let mut answered = self.answered.lock();
-        if answered.back().is_none_or(|(_, last)| *last != name) {
-            answered.push_back((now_ms + ANSWER_MS, name));
-        }
-    }
-
-    /// Lets go of answers whose time is over. To be called from time to time.
-    pub(crate) fn forget_answers(&self) {
-        let now_ms = self.now_ms();
-        loop {
-            let mut answered = self.answered.lock();
-            if answered.front().is_none_or(|(until, _)| now_ms < *until) {
-                return;
-            }
-            let Some((_, name)) = answered.pop_front() else { return };
-            drop(answered);
-            let mut part = self.part(&self.channels, &name).lock();
-            let Some(live) = part.get_mut(&name) else { continue };
-            live.answers.retain(|(until, ..)| now_ms < *until);
-            if !live.answers.is_empty() {
-                drop(part);
-                self.answered.lock().push_back((now_ms + ANSWER_MS, name));
-            }
-        }
-    }
-
     /// Whether somebody is subscribed to the channel, so that it can be used without looking into the index.
     pub(crate) fn is_in_use(&self, channel: &str) -> bool {
         self.part(&self.channels, channel).lock().contains_key(channel)
@@ -383,7 +322,7 @@ impl Node {
             refused: self.refusals.counts(),
             backlog: SimpleBound {
                 name: "live_backlog",
-                limit: BACKLOG_BYTES_MAX as u64,
+                limit: publish::BACKLOG_BYTES_MAX as u64,
                 used: backlog as u64,
                 refused: self.backlog_refused.load(Relaxed),
             },
@@ -433,166 +372,6 @@ impl Node {
         let part = self.part(&self.users, user).lock();
         let sessions = part.get(user).into_iter().flatten();
         sessions.filter(|(id, _)| client.is_none_or(|client| client == **id)).map(|(_, found)| found.clone()).collect()
-    }
-
-    /// Waits until the partitions have delivered enough to take more.
-    pub(crate) async fn room(&self) -> Result<(), ClientError> {
-        let full = || self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX);
-        if !full() {
-            return Ok(());
-        }
-        let wait = async {
-            loop {
-                let delivered = self.delivered.notified();
-                if !full() {
-                    return;
-                }
-                delivered.await;
-            }
-        };
-        let waited = self.env.timeout(PUBLISH_WAIT, wait).await;
-        waited.ok_or_else(|| {
-            self.backlog_refused.fetch_add(1, Relaxed);
-            codes::TOO_MANY_REQUESTS
-        })
-    }
-
-    /// Publishes, up to the point where its place is certain; what it returns waits for the answer.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn submit(
-        &self,
-        channel: &str,
-        publication: Publication,
-        skip_history: bool,
-    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
-        self.submit_as(channel, publication, skip_history, Priority::Write).await
-    }
-
-    /// [`Node::submit`] with a priority: that of deletes, where a full store must not hold it up.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn submit_as(
-        &self,
-        channel: &str,
-        publication: Publication,
-        skip_history: bool,
-        priority: Priority,
-    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
-        let options = self.namespace(channel)?;
-        self.room().await?;
-        let pending = if options.has_history() && !skip_history {
-            let new = NewPublication {
-                body: to_stored(&publication),
-                history_size: options.history_size,
-                history_ttl_ms: u64::try_from(options.history_ttl.0.as_millis()).unwrap_or(u64::MAX),
-                durability: match options.durability {
-                    ChannelDurability::Sync => Durability::Sync,
-                    ChannelDurability::Async => Durability::Async,
-                },
-                priority,
-            };
-            Some(self.handle(channel)?.submit(new).await.map_err(|e| refusal(&e))?)
-        } else {
-            let mut publication = publication;
-            publication.time = self.env.wall_ms() as i64;
-            self.fan_out(channel, 0, publication);
-            None
-        };
-        self.publications.fetch_add(1, Relaxed);
-        Ok(async move {
-            match pending {
-                Some(pending) => {
-                    let published: Published = pending.await.map_err(|e| refusal(&e))?;
-                    Ok(published.position)
-                }
-                None => Ok(Position::default()),
-            }
-        })
-    }
-
-    /// Publishes, and waits for the answer.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn publish(&self, channel: &str, publication: Publication, skip: bool) -> Result<Position, ClientError> {
-        self.submit(channel, publication, skip).await?.await
-    }
-
-    fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {
-        let mut part = self.part(&self.channels, channel).lock();
-        let Some((name, _)) = part.get_key_value(channel) else { return };
-        let name = name.clone();
-        let Some(live) = part.get_mut(channel) else { return };
-        let outgoing = Arc::new(Outgoing::new(name, epoch, publication, live.last.take()));
-        if live.delta {
-            live.last = Some(Arc::new(outgoing.without_previous()));
-        }
-        // What they say is no longer where the channel stands.
-        live.answers.clear();
-        // Under the lock, so that all partitions get what is published in the same order.
-        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
-            if *subscribers > 0 {
-                inbox.send(Event::Publication(outgoing.clone()));
-            }
-        }
-    }
-
-    fn push(&self, channel: &Arc<str>, push: Push) {
-        let push = Arc::new(ChannelPush::new(channel.clone(), push));
-        let part = self.part(&self.channels, channel).lock();
-        let Some(live) = part.get(channel) else { return };
-        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
-            if *subscribers > 0 {
-                inbox.send(Event::Push(push.clone()));
-            }
-        }
-    }
-
-    /// Somebody has subscribed.
-    pub(crate) fn came(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
-        if !kind.presence && !kind.announced {
-            return;
-        }
-        let info = Arc::new(who.client_info(&kind.info));
-        if kind.presence {
-            self.presence.add(channel, who.client, info.clone());
-        }
-        if kind.announced {
-            let join = Some(PresenceMessage { info: Some(info.as_ref().clone()) });
-            self.push(channel, Push { channel: channel.as_ref().to_owned(), join, ..Push::default() });
-        }
-    }
-
-    /// Somebody has gone.
-    pub(crate) fn went(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
-        self.leave(session, channel);
-        let Some(who) = who else { return };
-        if kind.presence {
-            self.presence.remove(channel, &who.client);
-        }
-        if kind.announced {
-            let leave = Some(PresenceMessage { info: Some(who.client_info(&kind.info)) });
-            self.push(channel, Push { channel: channel.as_ref().to_owned(), leave, ..Push::default() });
-        }
-    }
-
-    pub(crate) fn delivered(&self) {
-        self.delivered.notify_waiters();
-    }
-}
-
-impl ChannelSink for Node {
-    fn published(&self, channel: &Arc<str>, epoch: u32, stored: &Arc<Stored>) {
-        if !self.part(&self.channels, channel).lock().contains_key(channel) {
-            return;
-        }
-        match from_stored(stored) {
-            Ok(publication) => self.fan_out(channel, epoch, publication),
-            Err(error) => tracing::error!(%channel, offset = stored.offset, %error, "a publication cannot be read"),
-        }
     }
 }
 

@@ -1,0 +1,183 @@
+//! The way of a publication to the store, and from it to the partitions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use steadfast_log::{Durability, Priority};
+use steadfast_store::{ChannelSink, NewPublication, Position, Publication as Stored, Published};
+
+use super::{Node, refusal};
+use crate::config::ChannelDurability;
+use crate::outgoing::{ChannelPush, Outgoing, from_stored, to_stored};
+use crate::partition::{Event, SessionId, SubscriptionKind, Who};
+use crate::protocol::codes::{self, ClientError};
+use crate::protocol::message::{Presence, Publication, Push};
+
+/// Bytes of publications that may wait for a partition: over it, publishers wait.
+pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
+/// How long a publisher waits for that.
+const PUBLISH_WAIT: Duration = Duration::from_secs(5);
+
+impl Node {
+    /// Waits until the partitions have delivered enough to take more.
+    pub(crate) async fn room(&self) -> Result<(), ClientError> {
+        let full = || self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX);
+        if !full() {
+            return Ok(());
+        }
+        let wait = async {
+            loop {
+                let delivered = self.delivered.notified();
+                if !full() {
+                    return;
+                }
+                delivered.await;
+            }
+        };
+        let waited = self.env.timeout(PUBLISH_WAIT, wait).await;
+        waited.ok_or_else(|| {
+            self.backlog_refused.fetch_add(1, Relaxed);
+            codes::TOO_MANY_REQUESTS
+        })
+    }
+
+    /// Publishes, up to the point where its place is certain; what it returns waits for the answer.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn submit(
+        &self,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+        self.submit_as(channel, publication, skip_history, Priority::Write).await
+    }
+
+    /// [`Node::submit`] with a priority: that of deletes, where a full store must not hold it up.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn submit_as(
+        &self,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+        priority: Priority,
+    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+        let options = self.namespace(channel)?;
+        self.room().await?;
+        let pending = if options.has_history() && !skip_history {
+            let new = NewPublication {
+                body: to_stored(&publication),
+                history_size: options.history_size,
+                history_ttl_ms: u64::try_from(options.history_ttl.0.as_millis()).unwrap_or(u64::MAX),
+                durability: match options.durability {
+                    ChannelDurability::Sync => Durability::Sync,
+                    ChannelDurability::Async => Durability::Async,
+                },
+                priority,
+            };
+            Some(self.handle(channel)?.submit(new).await.map_err(|e| refusal(&e))?)
+        } else {
+            let mut publication = publication;
+            publication.time = self.env.wall_ms() as i64;
+            self.fan_out(channel, 0, publication);
+            None
+        };
+        self.publications.fetch_add(1, Relaxed);
+        Ok(async move {
+            match pending {
+                Some(pending) => {
+                    let published: Published = pending.await.map_err(|e| refusal(&e))?;
+                    Ok(published.position)
+                }
+                None => Ok(Position::default()),
+            }
+        })
+    }
+
+    /// Publishes, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn publish(&self, channel: &str, publication: Publication, skip: bool) -> Result<Position, ClientError> {
+        self.submit(channel, publication, skip).await?.await
+    }
+
+    fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {
+        let mut part = self.part(&self.channels, channel).lock();
+        let Some((name, _)) = part.get_key_value(channel) else { return };
+        let name = name.clone();
+        let Some(live) = part.get_mut(channel) else { return };
+        let outgoing = Arc::new(Outgoing::new(name, epoch, publication, live.last.take()));
+        if live.delta {
+            live.last = Some(Arc::new(outgoing.without_previous()));
+        }
+        // What they say is no longer where the channel stands.
+        live.answers.clear();
+        // Under the lock, so that all partitions get what is published in the same order.
+        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
+            if *subscribers > 0 {
+                inbox.send(Event::Publication(outgoing.clone()));
+            }
+        }
+    }
+
+    fn push(&self, channel: &Arc<str>, push: Push) {
+        let push = Arc::new(ChannelPush::new(channel.clone(), push));
+        let part = self.part(&self.channels, channel).lock();
+        let Some(live) = part.get(channel) else { return };
+        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
+            if *subscribers > 0 {
+                inbox.send(Event::Push(push.clone()));
+            }
+        }
+    }
+
+    /// Somebody has subscribed.
+    pub(crate) fn came(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
+        if !kind.presence && !kind.announced {
+            return;
+        }
+        let info = Arc::new(who.client_info(&kind.info));
+        if kind.presence {
+            self.presence.add(channel, who.client, info.clone());
+        }
+        if kind.announced {
+            let join = Some(Presence { info: Some(info.as_ref().clone()) });
+            self.push(channel, Push { channel: channel.as_ref().to_owned(), join, ..Push::default() });
+        }
+    }
+
+    /// Somebody has gone.
+    pub(crate) fn went(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.leave(session, channel);
+        let Some(who) = who else { return };
+        if kind.presence {
+            self.presence.remove(channel, &who.client);
+        }
+        if kind.announced {
+            let leave = Some(Presence { info: Some(who.client_info(&kind.info)) });
+            self.push(channel, Push { channel: channel.as_ref().to_owned(), leave, ..Push::default() });
+        }
+    }
+
+    pub(crate) fn delivered(&self) {
+        self.delivered.notify_waiters();
+    }
+}
+
+impl ChannelSink for Node {
+    fn published(&self, channel: &Arc<str>, epoch: u32, stored: &Arc<Stored>) {
+        if !self.part(&self.channels, channel).lock().contains_key(channel) {
+            return;
+        }
+        match from_stored(stored) {
+            Ok(publication) => self.fan_out(channel, epoch, publication),
+            Err(error) => tracing::error!(%channel, offset = stored.offset, %error, "a publication cannot be read"),
+        }
+    }
+}
