@@ -22,6 +22,7 @@ pub mod platter;
 pub mod rng;
 mod run;
 mod shared;
+mod survey;
 pub mod trace;
 mod upload;
 mod variants;

@@ -1,6 +1,5 @@
 //! One life of the machine: open, check what survived, serve clients, and end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,21 +7,21 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use steadfast_disk::{Disk, Superdisk};
 use steadfast_flow::Env;
-use steadfast_log::{Durability, Log, LogError};
-use steadfast_store::{BucketSettings, IndexKind, ListQuery, PoolDisk, Store, StoreError};
+use steadfast_log::{Log, LogError};
+use steadfast_store::{BucketSettings, IndexKind, PoolDisk, Store, StoreError};
 
 use crate::array::{self, Bay};
 use crate::channels;
-use crate::client::{Client, Outcome, attributes, tag_of};
+use crate::client::{Client, Outcome};
 use crate::events;
 use crate::executor::Executor;
 use crate::keeper::Keeper;
 use crate::members::{MOVES_WAIT, Seat};
-use crate::model::{Key, Seen};
 use crate::operator::{Operator, Shift};
 use crate::plan::{DiskLife, Finish, Plan, Trouble};
 use crate::rng::Rng;
 use crate::shared::{Shared, disk_name};
+use crate::survey::{Contents, USAGE, contents, difference, survey, usage};
 
 /// How a life went that nothing cut short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,19 +63,8 @@ pub(crate) struct Machine {
 /// A disk, or why it is not there.
 type Given = Result<Arc<dyn Disk>, String>;
 
-/// What a look at a key came to.
-enum Look {
-    Seen(Seen),
-    /// That disk is missing.
-    Away(usize),
-    Unreadable,
-}
-
 /// What a life has opened.
 pub(crate) type InUse = (Option<Store>, Vec<(usize, Arc<Superdisk>)>);
-
-/// All that a store shows, to compare two.
-pub(crate) type Contents = BTreeMap<String, String>;
 
 impl Machine {
     fn env(&self) -> Env {
@@ -128,7 +116,7 @@ impl Machine {
         }
         self.shared.freeze_snapshots();
         let client = Client { shared: self.shared.clone(), store: store.clone(), env: self.env(), number: 0 };
-        if !self.survey(&client).await? {
+        if !survey(&client, self.clean).await? {
             return Ok(Lived::Unopened);
         }
         if let Some(before) = self.before.take() {
@@ -383,113 +371,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Reads everything and holds it against the model. False when damage to the medium is the reason that it cannot be done.
-    async fn survey(&self, client: &Client) -> Outcome<bool> {
-        let shared = &self.shared;
-        let damage = shared.damage();
-        shared.unseen.lock().clear();
-        let mut seen: BTreeMap<Key, Seen> = BTreeMap::new();
-        for (bucket, _) in &shared.buckets {
-            if client.store.bucket(bucket).is_err() {
-                if shared.made.lock().contains(bucket) && !damage {
-                    return Err(format!("LOST: the bucket {bucket} is gone"));
-                }
-                // Its creation may not have been answered; then nothing is in it.
-                for key in &shared.keys {
-                    seen.insert((bucket.clone(), key.clone()), None);
-                }
-                continue;
-            }
-            for name in &shared.keys {
-                let key = (bucket.clone(), name.clone());
-                let state = self.look(client, &key).await?;
-                match state {
-                    Look::Seen(state) => {
-                        let moved = shared.members.lock().moved;
-                        if let Some(home) =
-                            shared.homes.lock().get(&key).filter(|home| shared.is_missing(**home) && !moved)
-                        {
-                            return Err(format!("{key:?} is on {}, which is missing: {state:?}", disk_name(*home)));
-                        }
-                        seen.insert(key, state);
-                    }
-                    Look::Away(disk) => {
-                        let home = *shared.homes.lock().entry(key.clone()).or_insert(disk);
-                        if home != disk && !shared.members.lock().moved {
-                            let (one, two) = (disk_name(home), disk_name(disk));
-                            return Err(format!("{key:?} was on {one}, and is now said to be on {two}"));
-                        }
-                        shared.unseen.lock().insert(key, disk);
-                    }
-                    Look::Unreadable if damage => {}
-                    Look::Unreadable => return Err(format!("{key:?} cannot be read after a start")),
-                }
-            }
-        }
-        if !damage {
-            events::survey(shared, &client.store, &seen).await?;
-        }
-        client.check_uploads(self.clean, &seen).or_else(|what| shared.judge(Err(what)))?;
-        let mut model = shared.model.lock();
-        if damage {
-            model.restarted_damaged(&seen)?
-        } else {
-            model.restarted(&seen, self.clean)?
-        }
-        drop(model);
-        for (bucket, _) in shared.buckets.iter().filter(|(bucket, _)| client.store.bucket(bucket).is_ok()) {
-            shared.judge(client.check_listing(bucket, "", "", "", 3))?;
-        }
-        Ok(true)
-    }
-
-    /// What a key holds, whole.
-    async fn look(&self, client: &Client, key: &Key) -> Outcome<Look> {
-        for _ in 0..30 {
-            let reader = match client.store.reader(&key.0, &key.1).await {
-                Ok(reader) => reader,
-                Err(StoreError::NoSuchKey) => return Ok(Look::Seen(None)),
-                Err(StoreError::Unavailable(why)) => return self.shared.unavailable(&why, false).map(Look::Away),
-                Err(error) => {
-                    self.shared.read_may_fail(&error)?;
-                    continue;
-                }
-            };
-            let info = reader.info().clone();
-            let tag = tag_of(&info.attributes.etag)?;
-            if info.attributes != attributes(tag) {
-                return Err(format!("WRONG attributes of {key:?}: {:?}", info.attributes));
-            }
-            let mut stream = std::pin::pin!(reader.stream(0..info.size));
-            let mut at = 0;
-            let mut whole = true;
-            while let Some(piece) = stream.next().await {
-                match piece {
-                    Ok(data) => {
-                        self.shared.model.lock().check_bytes(tag, info.size, at, &data)?;
-                        at += data.len() as u64;
-                    }
-                    Err(error) => {
-                        self.shared.read_may_fail(&error)?;
-                        whole = false;
-                        break;
-                    }
-                }
-            }
-            if whole {
-                if at != info.size {
-                    return Err(format!("WRONG length of {key:?}: {at}, not {}", info.size));
-                }
-                self.shared.model.lock().check_bytes(tag, info.size, 0, &[])?;
-                return Ok(Look::Seen(Some((tag, info.version))));
-            }
-            if self.shared.damage() {
-                return Ok(Look::Seen(Some((tag, info.version))));
-            }
-        }
-        Ok(Look::Unreadable)
-    }
-
     /// Serves the clients until all have done what they wanted.
     async fn work(&mut self, store: &Store) -> Outcome {
         let env = self.env();
@@ -553,52 +434,4 @@ pub(crate) async fn format(bay: Bay, env: Env, plan: Arc<Plan>) -> Outcome {
         Err(LogError::Open(what)) => Err(format!("a blank disk cannot be formatted: {what}")),
         Err(error) => Err(format!("a blank disk cannot be formatted: {error}")),
     }
-}
-
-/// Where the live bytes are among [`Contents`].
-const USAGE: &str = "live bytes";
-
-/// The live bytes of each extent that has any.
-fn usage(store: &Store) -> String {
-    let usage = store.status().log.usage;
-    let live = usage.iter().filter(|u| u.live_bytes > 0);
-    live.map(|u| format!("{}:{}:{} ", u.extent, u.epoch, u.live_bytes)).collect()
-}
-
-/// Lists everything.
-pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
-    let mut all = Contents::new();
-    for (bucket, durability) in &shared.buckets {
-        let info = match store.bucket(bucket) {
-            Ok(info) => info,
-            Err(_) => continue,
-        };
-        let _: &Durability = durability;
-        all.insert(format!("bucket {bucket}"), format!("{info:?}"));
-        let query = ListQuery { limit: 100_000, ..ListQuery::default() };
-        let page = store.list(bucket, &query).map_err(|error| format!("listing {bucket}: {error:?}"))?;
-        for entry in page.objects {
-            let info =
-                store.object(bucket, &entry.key).map_err(|error| format!("{bucket}/{}: {error:?}", entry.key))?;
-            all.insert(format!("object {bucket}/{}", entry.key), format!("{entry:?} {info:?}"));
-        }
-    }
-    for upload in shared.uploads.lock().iter() {
-        let (key, id) = upload.place();
-        if let Ok(info) = store.upload(&key.0, &key.1, id) {
-            let parts = store.parts(&key.0, &key.1, id, 0, 10_000).map_err(|error| format!("{key:?}: {error:?}"))?;
-            all.insert(format!("upload {key:?} {id}"), format!("{info:?} {parts:?}"));
-        }
-    }
-    Ok(all)
-}
-
-fn difference(a: &Contents, b: &Contents) -> String {
-    let keys = a.keys().chain(b.keys());
-    for key in keys {
-        if a.get(key) != b.get(key) {
-            return format!("{key}: {:?} became {:?}", a.get(key), b.get(key));
-        }
-    }
-    String::new()
 }

@@ -408,10 +408,10 @@ impl History {
         &mut self,
         mut life: Life,
         clean: bool,
-        before: Option<crate::life::Contents>,
+        before: Option<crate::survey::Contents>,
         last: bool,
         idle: bool,
-    ) -> Result<(Lived, Option<crate::life::Contents>), String> {
+    ) -> Result<(Lived, Option<crate::survey::Contents>), String> {
         self.lives += 1;
         if !self.founded {
             // Until all of them have been one pool, those that are there are a pool without the others.
