@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use parking_lot::Mutex;
 use steadfast_disk::{Disk, Superdisk};
 use steadfast_flow::Env;
