@@ -18,7 +18,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use rustix::net::{SocketFlags, acceptfrom_with};
 use steadfast_flow::Pass;
+use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -26,14 +28,17 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
 use crate::commands::NodeHub;
-use crate::deflate;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
 use crate::grpc::GrpcDoor;
+use crate::handshake::{self, Refusal, origin_allowed};
 use crate::node::Node;
-use crate::origin;
 use crate::partition::{self, Arrived, Event, Opened, Transport};
 use crate::protocol::Encoding;
+use crate::socket;
 use crate::websocket;
+
+/// Connections that are taken in before others of the runtime have their turn.
+const ACCEPTS: usize = 64;
 
 /// Bytes of an API request.
 const API_BYTES_MAX: usize = 10 << 20;
@@ -41,8 +46,6 @@ const API_BYTES_MAX: usize = 10 << 20;
 /// What there is, for who asks for something else.
 const PATHS: &str = "there is /connection/websocket, /connection/http_stream, /connection/sse, /connection/uni_websocket, \
                      /connection/uni_http_stream, /connection/uni_sse, /emulation, /api/METHOD and /health\n";
-
-const PROTOBUF: &str = "centrifuge-protobuf";
 
 /// How the port is served, beyond what Centrifugo has options for.
 #[derive(Clone)]
@@ -111,30 +114,57 @@ impl LiveDoor {
     /// Accepts connections until `stop` is set.
     pub async fn run(self, listener: TcpListener, mut stop: watch::Receiver<bool>) {
         let env = self.node.env.clone();
+        let listener = match listener.into_std().and_then(socket::listen) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "the live door cannot accept connections"),
+        };
         loop {
-            let accepted = tokio::select! {
+            let ready = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
-                accepted = listener.accept() => accepted,
+                ready = listener.readable() => ready,
             };
-            match accepted {
-                Ok((socket, peer)) => {
-                    let Ok(place) = self.node.connections.try_enter(&peer.ip().to_canonical().to_string()) else {
-                        tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
-                        continue;
-                    };
-                    env.spawn("live connection", self.clone().connection(socket, peer, place));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    env.sleep(Duration::from_millis(50)).await;
-                }
+            let accepted = ready.and_then(|mut ready| self.accept(&mut ready));
+            if let Err(error) = accepted {
+                // Out of descriptors, or a connection that has gone already: neither ends the door.
+                tracing::warn!(%error, "cannot accept a connection");
+                env.sleep(Duration::from_millis(50)).await;
             }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes in connections that wait, some at a time.
+    fn accept(&self, ready: &mut AsyncFdReadyGuard<'_, std::net::TcpListener>) -> io::Result<()> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        for _ in 0..ACCEPTS {
+            match ready.try_io(|listener| Ok(acceptfrom_with(listener.get_ref(), flags)?)) {
+                Ok(Ok((socket, Some(peer)))) => self.arrive(socket.into(), peer.try_into()?),
+                Ok(Ok((_, None))) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn arrive(&self, socket: std::net::TcpStream, peer: SocketAddr) {
+        let Ok(place) = self.node.connections.try_enter(&peer.ip().to_canonical().to_string()) else {
+            return tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
+        };
+        let short = if self.options.tls.is_none() { handshake::short(&self.node, &socket) } else { Ok(None) };
+        let long = match short {
+            Ok(Some(arrived)) => return self.open(socket, Vec::new(), arrived, Some(place)),
+            Ok(None) => TcpStream::from_std(socket),
+            Err(error) => Err(error),
+        };
+        match long {
+            Ok(socket) => self.node.env.spawn("live connection", self.clone().connection(socket, peer, place)),
+            Err(error) => tracing::debug!(%peer, %error, "connection ended"),
         }
     }
 
     async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass) {
-        let _ = socket.set_nodelay(true);
         let (env, options) = (self.node.env.clone(), self.options.clone());
         let (limit, stall) = (options.header_timeout, options.stall_timeout);
         let max = self.node.config.websocket.message_size_limit;
@@ -227,7 +257,7 @@ impl LiveDoor {
         let path = request.uri().path();
         let config = &self.node.config;
         let transport = match path {
-            "/connection/websocket" => return self.upgrade(&request, Transport::WebSocket, upgraded),
+            handshake::PATH => return self.upgrade(&request, Transport::WebSocket, upgraded),
             "/connection/uni_websocket" if config.uni_websocket.enabled => {
                 return self.upgrade(&request, Transport::UniWebSocket, upgraded);
             }
@@ -240,7 +270,7 @@ impl LiveDoor {
         let emulates = path == "/emulation" && (config.http_stream.enabled || config.sse.enabled);
         if transport.is_some() || emulates {
             let origin = request.headers().get(header::ORIGIN).cloned();
-            if !self.origin_allowed(request.headers()) {
+            if !origin_allowed(&self.node, request.headers()) {
                 return forbidden(origin.as_ref());
             }
             let mut response = match transport {
@@ -353,58 +383,18 @@ impl LiveDoor {
     }
 
     fn upgrade(&self, request: &Request<Incoming>, transport: Transport, upgraded: &Mutex<Option<Arrived>>) -> Answer {
-        let headers = request.headers();
-        let says = |name, word: &str| {
-            let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-            values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
-        };
-        let key = headers.get(header::SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok());
-        let (Some(key), true, true, true) = (
-            key,
-            *request.method() == Method::GET,
-            says(header::UPGRADE, "websocket") && says(header::CONNECTION, "upgrade"),
-            says(header::SEC_WEBSOCKET_VERSION, "13"),
-        ) else {
-            return text(StatusCode::BAD_REQUEST, "this is a WebSocket endpoint: connect with a Centrifugo SDK\n");
-        };
-        if !self.origin_allowed(headers) {
-            return forbidden(headers.get(header::ORIGIN));
+        match handshake::agree(&self.node, request, transport) {
+            Ok((arrived, headers)) => {
+                *upgraded.lock() = Some(arrived);
+                let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
+                *response.headers_mut() = headers;
+                response
+            }
+            Err(Refusal::Other) => {
+                text(StatusCode::BAD_REQUEST, "this is a WebSocket endpoint: connect with a Centrifugo SDK\n")
+            }
+            Err(Refusal::Origin) => forbidden(request.headers().get(header::ORIGIN)),
         }
-        let asked = says(header::SEC_WEBSOCKET_PROTOCOL, PROTOBUF);
-        let query = request.uri().query().unwrap_or_default();
-        let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
-        let protobuf = (asked || format) && !transport.is_unidirectional();
-        let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
-        let kept = self.node.proxies.kept(headers);
-        let deflate = self.node.deflate.filter(|_| transport == Transport::WebSocket);
-        let offers = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).iter().filter_map(|offer| offer.to_str().ok());
-        let agreed = deflate.and_then(|_| deflate::agreed(offers));
-        let deflate = deflate.filter(|_| agreed.is_some());
-        *upgraded.lock() = Some(Arrived { encoding, transport, deflate, headers: kept });
-        let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
-        let headers = response.headers_mut();
-        headers.clear();
-        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        if let Ok(accept) = HeaderValue::from_str(&websocket::accept_key(key)) {
-            headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-        }
-        if let Some(agreed) = agreed {
-            headers.insert(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(agreed));
-        }
-        if asked {
-            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
-        }
-        response
-    }
-
-    /// Browsers say which page connects; others say nothing.
-    fn origin_allowed(&self, headers: &HeaderMap) -> bool {
-        let Some(origin) = headers.get(header::ORIGIN) else { return true };
-        let Ok(origin) = origin.to_str() else { return false };
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let own = host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, place)| place == host));
-        own || self.node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
     }
 
     async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {

@@ -15,6 +15,7 @@ mod fossil;
 pub mod fuzzing;
 mod gateway;
 mod grpc;
+mod handshake;
 mod http_client;
 mod metrics;
 mod node;
@@ -26,6 +27,7 @@ mod pem;
 mod presence;
 pub mod protocol;
 mod proxy;
+mod socket;
 mod websocket;
 
 pub use config::{LiveConfig, LiveConfigError};

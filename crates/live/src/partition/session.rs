@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -13,14 +12,11 @@ use super::subscriptions::Subscription;
 use super::{Asked, Opened, Transport, Who};
 use crate::deflate::Deflate;
 use crate::protocol::Encoding;
+use crate::socket::bound_unsent;
 use crate::websocket::Reader;
 
 /// Pieces that are written in one call.
 const PIECES: usize = 64;
-
-/// Bytes that the kernel takes for a session and has not sent; else it would keep megabytes for each one that does not read. What
-/// is under way does not count, so this does not slow a distant client down.
-const UNSENT_BYTES_MAX: libc::c_int = 256 << 10;
 
 /// Why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,19 +171,4 @@ impl Session {
 
 pub(super) fn would_block(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// Sets [`UNSENT_BYTES_MAX`]. Where that fails the socket only holds more.
-fn bound_unsent(socket: &TcpStream) {
-    let bytes = UNSENT_BYTES_MAX;
-    // SAFETY: the descriptor is open while `socket` is borrowed, and the value is an integer of the length given, which outlives the call.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            std::ptr::from_ref(&bytes).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        );
-    }
 }

@@ -1,0 +1,172 @@
+//! Handshakes of WebSockets: what a request agrees on, and a short way for those that come whole.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request};
+
+use crate::deflate;
+use crate::node::Node;
+use crate::origin;
+use crate::partition::{Arrived, Transport};
+use crate::protocol::Encoding;
+use crate::websocket;
+
+/// Where sessions connect.
+pub(crate) const PATH: &str = "/connection/websocket";
+
+const PROTOBUF: &str = "centrifuge-protobuf";
+
+/// Bytes of a request that may take the short way; browsers' and SDKs' have some hundred.
+const SHORT_BYTES_MAX: usize = 2048;
+
+/// Its headers.
+const SHORT_HEADERS_MAX: usize = 32;
+
+/// Why there is no WebSocket.
+pub(crate) enum Refusal {
+    /// The request does not ask for one.
+    Other,
+    /// The page that connects may not.
+    Origin,
+}
+
+/// What a request agrees on, and the headers of the answer that says so.
+pub(crate) fn agree<B>(
+    node: &Node,
+    request: &Request<B>,
+    transport: Transport,
+) -> Result<(Arrived, HeaderMap), Refusal> {
+    let headers = request.headers();
+    let says = |name, word: &str| {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
+    };
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok());
+    let (Some(key), true, true, true) = (
+        key,
+        *request.method() == Method::GET,
+        says(header::UPGRADE, "websocket") && says(header::CONNECTION, "upgrade"),
+        says(header::SEC_WEBSOCKET_VERSION, "13"),
+    ) else {
+        return Err(Refusal::Other);
+    };
+    if !origin_allowed(node, headers) {
+        return Err(Refusal::Origin);
+    }
+    let asked = says(header::SEC_WEBSOCKET_PROTOCOL, PROTOBUF);
+    let query = request.uri().query().unwrap_or_default();
+    let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
+    let protobuf = (asked || format) && !transport.is_unidirectional();
+    let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
+    let deflate = node.deflate.filter(|_| transport == Transport::WebSocket);
+    let offers = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).iter().filter_map(|offer| offer.to_str().ok());
+    let agreed = deflate.and_then(|_| deflate::agreed(offers));
+    let deflate = deflate.filter(|_| agreed.is_some());
+    let mut answer = HeaderMap::new();
+    answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    answer.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    if let Ok(accept) = HeaderValue::from_str(&websocket::accept_key(key)) {
+        answer.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    if let Some(agreed) = agreed {
+        answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(agreed));
+    }
+    if asked {
+        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
+    }
+    Ok((Arrived { encoding, transport, deflate, headers: node.proxies.kept(headers) }, answer))
+}
+
+/// Browsers say which page connects; others say nothing.
+pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let Ok(origin) = origin.to_str() else { return false };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let own = host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, place)| place == host));
+    own || node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
+}
+
+/// The short way, which half of all CPU time of a stampede of connects depends on: a handshake that is there whole is answered without a server of
+/// HTTP being built up and taken down for it. `None` is for whatever is not just that, refusals among them; nothing has been taken from the
+/// socket then.
+///
+/// # Errors
+/// The socket's: the connection is of no use any more.
+pub(crate) fn short(node: &Node, mut socket: &TcpStream) -> io::Result<Option<Arrived>> {
+    let mut seen = [0; SHORT_BYTES_MAX];
+    let len = match socket.peek(&mut seen) {
+        Ok(len) => len,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some((request, head)) = whole(&seen[..len]) else { return Ok(None) };
+    let Ok((arrived, headers)) = agree(node, &request, Transport::WebSocket) else { return Ok(None) };
+    let mut answer = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
+    for (name, value) in &headers {
+        answer.extend_from_slice(name.as_str().as_bytes());
+        answer.extend_from_slice(b": ");
+        answer.extend_from_slice(value.as_bytes());
+        answer.extend_from_slice(b"\r\n");
+    }
+    answer.extend_from_slice(b"\r\n");
+    // They were seen, so they are there; and a socket that nothing was written to takes this much, though it does not block.
+    socket.read_exact(&mut seen[..head])?;
+    socket.write_all(&answer)?;
+    Ok(Some(arrived))
+}
+
+/// A request for a WebSocket of which the whole head is there, and its bytes.
+fn whole(seen: &[u8]) -> Option<(Request<()>, usize)> {
+    let mut headers = [httparse::EMPTY_HEADER; SHORT_HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut headers);
+    let Ok(httparse::Status::Complete(head)) = parsed.parse(seen) else { return None };
+    let target = parsed.path?;
+    let query = target.strip_prefix(PATH)?;
+    if parsed.method? != "GET" || parsed.version? != 1 || !(query.is_empty() || query.starts_with('?')) {
+        return None;
+    }
+    let mut request = Request::new(());
+    *request.uri_mut() = target.parse().ok()?;
+    for header in parsed.headers {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
+        if name == header::CONTENT_LENGTH || name == header::TRANSFER_ENCODING {
+            return None;
+        }
+        request.headers_mut().append(name, HeaderValue::from_bytes(header.value).ok()?);
+    }
+    Some((request, head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "GET /connection/websocket?format=protobuf HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n";
+
+    #[test]
+    fn what_is_not_a_whole_handshake_goes_the_long_way() {
+        let (request, head) = whole(format!("{HEAD}behind it").as_bytes()).expect("whole");
+        assert_eq!((head, request.uri().query()), (HEAD.len(), Some("format=protobuf")));
+        assert_eq!(request.headers().get("upgrade").map(HeaderValue::as_bytes), Some(&b"websocket"[..]));
+        for cut in 0..HEAD.len() {
+            assert!(whole(&HEAD.as_bytes()[..cut]).is_none(), "{cut}");
+        }
+        for (part, other) in [
+            ("GET", "POST"),
+            ("HTTP/1.1", "HTTP/1.0"),
+            ("websocket?", "websockets?"),
+            ("/connection/websocket?", "/api/info?"),
+            ("Host: a", "Content-Length: 3"),
+            ("Host: a", "Transfer-Encoding: chunked"),
+            ("Host: a", "Host : a"),
+            ("Host: a", "Host: \u{1}"),
+        ] {
+            assert!(HEAD.contains(part));
+            assert!(whole(HEAD.replacen(part, other, 1).as_bytes()).is_none(), "{other}");
+        }
+        let many = "X: 1\r\n".repeat(SHORT_HEADERS_MAX);
+        assert!(whole(HEAD.replacen("Host: a\r\n", &many, 1).as_bytes()).is_none());
+    }
+}
