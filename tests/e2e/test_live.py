@@ -14,7 +14,7 @@ import pytest
 from centrifuge import Client, DeltaType, Filter, SubscriptionEventHandler
 
 from harness import wait
-from harness.live import DEADLINE_S, again, api, live_server, missed, token
+from harness.live import CONFIG, DEADLINE_S, again, api, live_server, missed, token
 
 
 @pytest.fixture
@@ -183,6 +183,28 @@ def test_the_api_of_a_back_end(live):
         await asyncio.get_running_loop().run_in_executor(None, until_alone, live)
 
     asyncio.run(run())
+
+
+def test_how_durable_a_publication_is_is_said_by_namespaces_and_by_requests(make_server, tmp_path):
+    """What a crash may lose makes the epoch of its channel another one at the next start: so it shows."""
+    quick = {"name": "quick", "history_size": 10, "history_ttl": "1h", "durability": "async"}
+    channels = {**CONFIG["channel"], "namespaces": [*CONFIG["channel"]["namespaces"], quick]}
+    server = live_server(make_server, tmp_path, {**CONFIG, "channel": channels})
+
+    def ask(method, wish, **params):
+        return api(server, method, headers={"X-Steadfast-Durability": wish} if wish else (), **params)
+
+    may_be_lost = {"a": None, "b": "sync", "c": "async", "quick:a": None, "quick:b": "sync", "quick:c": "async"}
+    before = {channel: ask("publish", wish, channel=channel, data=1)["result"]["epoch"] for channel, wish in may_be_lost.items()}
+    (one,) = ask("broadcast", "async", channels=["d"], data=1)["result"]["responses"]
+    (other,) = ask("batch", "async", commands=[{"publish": {"channel": "e", "data": 1}}])["result"]["replies"]
+    before |= {"d": one["result"]["epoch"], "e": other["publish"]["epoch"]}
+    assert ask("publish", "perhaps", channel="a", data=2)["error"]["code"] == 107
+    server.kill()
+    again(server)
+    after = {channel: api(server, "history", channel=channel)["result"] for channel in before}
+    assert after["a"]["offset"] == 1, "what was refused is not there"
+    assert {channel for channel in before if after[channel]["epoch"] != before[channel]} == {"c", "d", "e", "quick:a", "quick:c"}
 
 
 def until_alone(server):

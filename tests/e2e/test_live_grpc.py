@@ -205,6 +205,23 @@ def test_what_was_published_is_there_after_a_crash(live):
     call.close()
 
 
+def test_a_call_says_how_durable_what_it_publishes_is(live, call):
+    def wish(what):
+        return (*KEY, ("x-steadfast-durability", what))
+
+    before = {}
+    for channel, metadata in [("a", KEY), ("b", wish("sync")), ("c", wish("async"))]:
+        before[channel] = call("Publish", metadata=metadata, channel=channel, data=b"1").result.epoch
+    command = call.messages.Command(publish=call.messages.PublishRequest(channel="d", data=b"1"))
+    before["d"] = call("Batch", metadata=wish("async"), commands=[command]).replies[0].publish.epoch
+    assert call("Publish", metadata=wish("perhaps"), channel="a", data=b"2").error.code == 107
+    live.kill()
+    call.close()
+    calls = Calls(again(live))
+    assert {channel for channel in before if calls.history(channel).epoch != before[channel]} == {"c", "d"}
+    calls.close()
+
+
 def test_messages_and_calls_are_bounded(make_server, tmp_path):
     live = grpc_server(make_server, tmp_path, max_receive_message_size=10_000)
     call = Calls(live)

@@ -304,8 +304,8 @@ impl LiveDoor {
     }
 
     /// A body, of a bounded size and in a bounded time.
-    async fn body(&self, request: Request<Incoming>, max: usize) -> Result<Bytes, Answer> {
-        let collected = Limited::new(request.into_body(), max).collect();
+    async fn body(&self, body: Incoming, max: usize) -> Result<Bytes, Answer> {
+        let collected = Limited::new(body, max).collect();
         match self.node.env.timeout(self.options.header_timeout, collected).await {
             Some(Ok(body)) => Ok(body.to_bytes()),
             Some(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large, or was cut short\n")),
@@ -325,7 +325,7 @@ impl LiveDoor {
                 Some(connect) => connect,
                 None => return text(StatusCode::BAD_REQUEST, "cf_connect is not text in percent encoding\n"),
             },
-            Method::POST => match self.body(request, max).await {
+            Method::POST => match self.body(request.into_body(), max).await {
                 Ok(body) => body.to_vec(),
                 Err(refused) => return refused,
             },
@@ -376,7 +376,7 @@ impl LiveDoor {
         let protobuf = kind.is_some_and(|kind| kind == "application/octet-stream");
         // Commands as a JSON text, in which each quote is two bytes, and its cover.
         let max = 2 * self.node.config.websocket.message_size_limit + 1024;
-        match self.body(request, max).await {
+        match self.body(request.into_body(), max).await {
             Ok(body) => text(self.emulation.answer(protobuf, &body).await, ""),
             Err(refused) => refused,
         }
@@ -410,11 +410,12 @@ impl LiveDoor {
         if *request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
         }
-        let body = match self.body(request, API_BYTES_MAX).await {
+        let (head, body) = request.into_parts();
+        let body = match self.body(body, API_BYTES_MAX).await {
             Ok(body) => body,
             Err(refused) => return refused,
         };
-        let answer = self.api.call(method, &body).await;
+        let answer = self.api.call(method, &head.headers, &body).await;
         let mut response = Response::new(whole(Bytes::from(answer.to_string())));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response

@@ -188,6 +188,13 @@ async fn events_wait_through_the_exchange_of_all_disks() {
     for n in 0..40 {
         put(&store, &format!("k{n}"), b"1").await;
     }
+    // Begun where their keys are at home, and committed where they are then.
+    let mut late = Vec::new();
+    for n in 0..8 {
+        let mut writer = store.writer(BUCKET, &format!("late{n}"), None).await.expect("a writer");
+        writer.write(Bytes::from_static(b"1")).await.expect("written");
+        late.push(writer);
+    }
     for n in 0..2 {
         let (new, name) = (formatted().await, format!("new{n}"));
         store.add_disk(named(&name, &new)).await.expect("added");
@@ -199,6 +206,9 @@ async fn events_wait_through_the_exchange_of_all_disks() {
             put(&store, &format!("k{n}"), b"2").await;
         }
     }
+    for writer in late {
+        writer.commit(etag("e"), Condition::None, None).await.expect("committed");
+    }
     store.close().await.expect("closed");
     drop(store);
     pool.disks.drain(..2);
@@ -209,7 +219,8 @@ async fn events_wait_through_the_exchange_of_all_disks() {
         let given = pool.disks.iter().zip(["new0", "new1"]).map(|(disk, name)| named(name, disk)).collect();
         let (store, _) = pool.open_on(given).await.expect("open");
         let events = waiting(&store).await;
-        assert_eq!(events.len(), 120);
+        assert_eq!(events.len(), 128);
+        assert_eq!(events.iter().filter(|event| event.event.key.starts_with("late")).count(), 8);
         for n in 0..40 {
             let key = format!("k{n}");
             let mine: Vec<u64> =

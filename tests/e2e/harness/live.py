@@ -62,8 +62,8 @@ def missed(server, channel, values):
     server.live_port = port
 
 
-def api(server, method, key=API_KEY, **params):
+def api(server, method, key=API_KEY, headers=(), **params):
     request = urllib.request.Request(f"http://127.0.0.1:{server.live_port}/api/{method}", method="POST",
-                                     data=json.dumps(params).encode(), headers={"X-API-Key": key})
+                                     data=json.dumps(params).encode(), headers={"X-API-Key": key, **dict(headers)})
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         return json.load(answer)

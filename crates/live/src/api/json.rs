@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use steadfast_store::Position;
 
-use super::{Answer, Api, Command, Done, Publish, Sessions};
+use super::{Answer, Api, Command, Done, Publish, Sessions, durability};
+use crate::config::ChannelDurability;
 use crate::node::epoch_text;
 use crate::options::{Overrides, SubscribeOptions, Wanted};
 use crate::protocol::codes::{self, ClientError};
@@ -128,15 +130,19 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
 
 impl Api {
     /// Carries out a method; the body of the answer.
-    pub async fn call(&self, method: &str, body: &[u8]) -> Value {
+    pub async fn call(&self, method: &str, headers: &HeaderMap, body: &[u8]) -> Value {
+        let wish = match durability(headers) {
+            Ok(wish) => wish,
+            Err(error) => return said(Err(error)),
+        };
         if method == "batch" {
-            return said(self.json_batch(body).await);
+            return said(self.json_batch(body, wish).await);
         }
-        let answer = async { self.carry_out(command(method, body)?).await };
+        let answer = async { self.carry_out(command(method, body)?, wish).await };
         said(answer.await.and_then(result))
     }
 
-    async fn json_batch(&self, body: &[u8]) -> Result<Value, ClientError> {
+    async fn json_batch(&self, body: &[u8], wish: Option<ChannelDurability>) -> Result<Value, ClientError> {
         let request: Batch = read(body)?;
         let firsts = request.commands.into_iter().map(|command| command.into_iter().next());
         let (methods, commands): (Vec<_>, Vec<_>) = firsts
@@ -148,7 +154,7 @@ impl Api {
                 None => (String::new(), Err(codes::BAD_REQUEST)),
             })
             .unzip();
-        let answers = self.batch(commands, request.parallel).await?;
+        let answers = self.batch(commands, request.parallel, wish).await?;
         let reply = |(method, answer): (String, Answer)| match answer.and_then(result) {
             Ok(result) => Value::Object(Map::from_iter([(method, result)])),
             Err(error) => said(Err(error)),

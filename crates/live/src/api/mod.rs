@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use futures::future::join_all;
+use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_store::Position;
 use uuid::Uuid;
 
 use crate::commands::parse_client;
-use crate::node::{Node, refusal};
+use crate::config::ChannelDurability;
+use crate::node::{Node, Submission, refusal};
 use crate::options::{SubscribeOptions, Wanted};
 use crate::partition::ToSession;
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -31,6 +33,19 @@ const SUBSCRIBES_TOGETHER: usize = 64;
 
 /// Channels in an answer.
 const CHANNELS_MAX: usize = 100_000;
+
+/// Says of a request, as a header or as metadata, how durable what it publishes is: `sync` or `async`.
+const DURABILITY: &str = "x-steadfast-durability";
+
+/// What a request says of that, if anything.
+pub(crate) fn durability(headers: &HeaderMap) -> Result<Option<ChannelDurability>, ClientError> {
+    match headers.get(DURABILITY).map(HeaderValue::as_bytes) {
+        None => Ok(None),
+        Some(b"sync") => Ok(Some(ChannelDurability::Sync)),
+        Some(b"async") => Ok(Some(ChannelDurability::Async)),
+        Some(_) => Err(ClientError::bad_request(format!("{DURABILITY} must be sync or async"))),
+    }
+}
 
 /// What is published.
 #[derive(Debug)]
@@ -119,15 +134,16 @@ impl Api {
         Self { node, known: Mutex::default() }
     }
 
-    /// Carries out a command.
-    pub(crate) async fn carry_out(&self, command: Command) -> Answer {
+    /// Carries out a command. What it publishes is as durable as `wish` says, or else as the channel's namespace does.
+    pub(crate) async fn carry_out(&self, command: Command, wish: Option<ChannelDurability>) -> Answer {
         match command {
-            Command::Publish(channel, publish) => self.publish(&channel, &publish).await.map(Done::Published),
+            Command::Publish(channel, publish) => self.publish(&channel, &publish, wish).await.map(Done::Published),
             Command::Broadcast(channels, publish) => {
                 if channels.is_empty() || channels.len() > BATCH_MAX {
                     return Err(codes::BAD_REQUEST);
                 }
-                Ok(Done::Broadcast(join_all(channels.iter().map(|channel| self.publish(channel, &publish))).await))
+                let each = channels.iter().map(|channel| self.publish(channel, &publish, wish));
+                Ok(Done::Broadcast(join_all(each).await))
             }
             Command::Subscribe(sessions, wanted) => self.subscribe(&sessions, &wanted).await,
             Command::Unsubscribe(sessions, channel) => self.unsubscribe(&sessions, &channel),
@@ -164,11 +180,16 @@ impl Api {
     }
 
     /// Carries out several: one after another, or all together.
-    pub(crate) async fn batch(&self, commands: Vec<Asked>, parallel: bool) -> Result<Vec<Answer>, ClientError> {
+    pub(crate) async fn batch(
+        &self,
+        commands: Vec<Asked>,
+        parallel: bool,
+        wish: Option<ChannelDurability>,
+    ) -> Result<Vec<Answer>, ClientError> {
         if commands.len() > BATCH_MAX {
             return Err(codes::LIMIT_EXCEEDED);
         }
-        let each = commands.into_iter().map(async |command| self.carry_out(command?).await);
+        let each = commands.into_iter().map(async |command| self.carry_out(command?, wish).await);
         if parallel {
             return Ok(join_all(each).await);
         }
@@ -179,7 +200,12 @@ impl Api {
         Ok(answers)
     }
 
-    async fn publish(&self, channel: &str, publish: &Publish) -> Result<Position, ClientError> {
+    async fn publish(
+        &self,
+        channel: &str,
+        publish: &Publish,
+        wish: Option<ChannelDurability>,
+    ) -> Result<Position, ClientError> {
         if channel.is_empty() {
             return Err(codes::BAD_REQUEST);
         }
@@ -189,7 +215,8 @@ impl Api {
         }
         let (data, tags) = (publish.data.clone(), publish.tags.clone());
         let publication = Publication { data, tags, ..Publication::default() };
-        let position = self.node.publish(channel, publication, publish.skip_history).await?;
+        let wanted = Submission { skip_history: publish.skip_history, durability: wish, ..Submission::default() };
+        let position = self.node.publish(channel, publication, wanted).await?;
         if let Some(key) = key {
             self.remember(key, position);
         }

@@ -12,7 +12,7 @@ use steadfast_store::{HistoryQuery, Position};
 use uuid::Uuid;
 
 use crate::config::NamespaceOptions;
-use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
+use crate::node::{GATE_WAIT, Node, Submission, epoch_text, refusal};
 use crate::outgoing::from_stored;
 use crate::partition::{Arrived, Asked, Asker, Hub, SessionId, SubscriptionKind, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -238,7 +238,8 @@ impl Node {
         }
         let info = Some(caller.who.client_info(&[]));
         let publication = Publication { data, info, ..Publication::default() };
-        Ok(self.submit(&request.channel, publication, skip_history).await?)
+        let wanted = Submission { skip_history, ..Submission::default() };
+        Ok(self.submit(&request.channel, publication, wanted).await?)
     }
 
     fn may_ask(

@@ -23,7 +23,8 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
 use super::{Raw, message, put_field};
-use crate::api::{Api, Asked, BATCH_MAX};
+use crate::api::{Api, Asked, BATCH_MAX, durability};
+use crate::config::ChannelDurability;
 use crate::door::{DoorOptions, same};
 use crate::gateway::Stalling;
 use crate::node::{GATE_WAIT, Node};
@@ -208,13 +209,14 @@ impl UnaryService<Bytes> for Call {
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
         let (api, method, transport) = (self.api.clone(), std::mem::take(&mut self.method), self.transport);
         Box::pin(async move {
-            let message = request.into_inner();
+            let (metadata, _, message) = request.into_parts();
+            let wish = durability(metadata.as_ref());
             if method == "Batch" {
-                return batch(&api, message).await;
+                return batch(&api, message, wish.map_err(|error| status(&error))?).await;
             }
-            let answer = match command(&method, message)? {
-                Ok(command) => api.carry_out(command).await,
-                Err(error) => Err(error),
+            let answer = match (command(&method, message)?, wish) {
+                (Ok(command), Ok(wish)) => api.carry_out(command, wish).await,
+                (Err(error), _) | (_, Err(error)) => Err(error),
             };
             match answer {
                 Err(error) if transport => Err(status(&error)),
@@ -263,11 +265,11 @@ pub(super) fn batch_of(body: Bytes) -> Result<(Vec<u32>, Vec<Asked>, bool), Stat
     Ok((tags, commands, request.parallel))
 }
 
-async fn batch(api: &Api, body: Bytes) -> Result<tonic::Response<Bytes>, Status> {
+async fn batch(api: &Api, body: Bytes, wish: Option<ChannelDurability>) -> Result<tonic::Response<Bytes>, Status> {
     const REPLIES: u32 = 1;
     let (tags, commands, parallel) = batch_of(body)?;
     // `BatchResponse` has no place for an error of its own.
-    let answers = api.batch(commands, parallel).await.map_err(|error| status(&error))?;
+    let answers = api.batch(commands, parallel, wish).await.map_err(|error| status(&error))?;
     let mut out = Vec::new();
     for (tag, answer) in tags.into_iter().zip(answers) {
         put_field(REPLIES, &message::reply(tag, answer), &mut out);

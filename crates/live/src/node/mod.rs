@@ -3,6 +3,8 @@
 mod answers;
 mod publish;
 
+pub use publish::Submission;
+
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -20,6 +20,23 @@ pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// How long a publisher waits for that.
 const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 
+/// How something is published.
+#[derive(Debug, Clone, Copy)]
+pub struct Submission {
+    /// Only to those who are there, also where the channel keeps history.
+    pub skip_history: bool,
+    /// When it is answered and delivered, if not as the namespace says.
+    pub durability: Option<ChannelDurability>,
+    /// That of deletes, where a full store must not hold it up.
+    pub priority: Priority,
+}
+
+impl Default for Submission {
+    fn default() -> Self {
+        Self { skip_history: false, durability: None, priority: Priority::Write }
+    }
+}
+
 impl Node {
     /// Waits until the partitions have delivered enough to take more.
     pub(crate) async fn room(&self) -> Result<(), ClientError> {
@@ -51,34 +68,20 @@ impl Node {
         &self,
         channel: &str,
         publication: Publication,
-        skip_history: bool,
-    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
-        self.submit_as(channel, publication, skip_history, Priority::Write).await
-    }
-
-    /// [`Node::submit`] with a priority: that of deletes, where a full store must not hold it up.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn submit_as(
-        &self,
-        channel: &str,
-        publication: Publication,
-        skip_history: bool,
-        priority: Priority,
+        wanted: Submission,
     ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
         let options = self.namespace(channel)?;
         self.room().await?;
-        let pending = if options.has_history() && !skip_history {
+        let pending = if options.has_history() && !wanted.skip_history {
             let new = NewPublication {
                 body: to_stored(&publication),
                 history_size: options.history_size,
                 history_ttl_ms: u64::try_from(options.history_ttl.0.as_millis()).unwrap_or(u64::MAX),
-                durability: match options.durability {
+                durability: match wanted.durability.unwrap_or(options.durability) {
                     ChannelDurability::Sync => Durability::Sync,
                     ChannelDurability::Async => Durability::Async,
                 },
-                priority,
+                priority: wanted.priority,
             };
             Some(self.handle(channel)?.submit(new).await.map_err(|e| refusal(&e))?)
         } else {
@@ -103,8 +106,13 @@ impl Node {
     ///
     /// # Errors
     /// Why not.
-    pub async fn publish(&self, channel: &str, publication: Publication, skip: bool) -> Result<Position, ClientError> {
-        self.submit(channel, publication, skip).await?.await
+    pub async fn publish(
+        &self,
+        channel: &str,
+        publication: Publication,
+        wanted: Submission,
+    ) -> Result<Position, ClientError> {
+        self.submit(channel, publication, wanted).await?.await
     }
 
     fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use steadfast_flow::Env;
 use steadfast_live::protocol::message::Publication;
-use steadfast_live::{Node, from_stored, to_stored};
+use steadfast_live::{Node, Submission, from_stored, to_stored};
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{Event, FOR_EVER_MS, HistoryQuery, NewPublication, Store};
 use tokio::sync::{oneshot, watch};
@@ -252,7 +252,8 @@ impl Forwarder {
                     return Err(Failure::Never(format!("{channel}: {}", e.message)));
                 }
                 let later = |e: steadfast_live::protocol::codes::ClientError| Failure::Later(e.message.into_owned());
-                let answer = node.submit_as(channel, publication, false, Priority::Delete).await.map_err(later)?;
+                let wanted = Submission { priority: Priority::Delete, ..Submission::default() };
+                let answer = node.submit(channel, publication, wanted).await.map_err(later)?;
                 Ok(Box::pin(async move { answer.await.map(drop).map_err(later) }))
             }
             To::Webhook(name) => {
