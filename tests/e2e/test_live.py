@@ -230,6 +230,46 @@ def frame(payload, opcode=1):
     return head + b"\0\0\0\0" + payload
 
 
+def messages_of(sock):
+    """Each message of the server, as a list of replies."""
+    received = b""
+    while piece := sock.recv(65536):
+        received += piece
+        while len(received) >= 2:
+            length, at = received[1], 2
+            for mark, form, size in ((126, ">H", 2), (127, ">Q", 8)):
+                if received[1] == mark:
+                    length, at = struct.unpack(form, received[2:2 + size].ljust(size, b"\xff"))[0], 2 + size
+            if len(received) < at + length:
+                break
+            payload, received = received[at:at + length], received[at + length:]
+            yield [json.loads(line) for line in payload.splitlines()]
+
+
+def test_who_comes_at_once_is_told_of_together_and_once(live):
+    def opened(user):
+        sock, status = handshake(live)
+        assert status == b"101"
+        sock.sendall(frame(json.dumps({"id": 1, "connect": {"token": token(user)}}).encode()))
+        return sock
+
+    subscribe = frame(b'{"id": 2, "subscribe": {"channel": "room"}}')
+    users = [f"user{n}" for n in range(100)]
+    sessions = [opened(user) for user in users]
+    for sock in sessions:
+        sock.sendall(subscribe)
+    heard, messages = [], 0
+    for replies in messages_of(sessions[0]):
+        joins = [reply["push"]["join"]["info"]["user"] for reply in replies if "join" in reply.get("push", {})]
+        heard, messages = heard + joins, messages + bool(joins)
+        if len(heard) == len(users):
+            break
+    assert sorted(heard) == sorted(users)
+    assert messages <= 60, "each was told of on its own"
+    for sock in sessions:
+        sock.close()
+
+
 def closed_with(sock):
     """The close code; None when the connection ended without one."""
     received = b""

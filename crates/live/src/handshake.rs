@@ -88,9 +88,8 @@ pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
     own || node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
 }
 
-/// The short way, which half of all CPU time of a stampede of connects depends on: a handshake that is there whole is answered without a server of
-/// HTTP being built up and taken down for it. `None` is for whatever is not just that, refusals among them; nothing has been taken from the
-/// socket then.
+/// The short way: a handshake that is there whole is answered without a server of HTTP being built up and taken down for it. `None` is for
+/// whatever is not just that, refusals among them; nothing has been taken from the socket then.
 ///
 /// # Errors
 /// The socket's: the connection is of no use any more.

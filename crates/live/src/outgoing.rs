@@ -8,8 +8,8 @@ use steadfast_store::Publication as Stored;
 
 use crate::deflate::Deflate;
 use crate::fossil;
-use crate::protocol::codec::encode_push;
-use crate::protocol::message::{Publication, Push};
+use crate::protocol::codec::{encode_push, encode_reply};
+use crate::protocol::message::{Publication, Push, Reply};
 use crate::protocol::{Encoding, Malformed};
 use crate::websocket;
 
@@ -119,21 +119,30 @@ pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: 
 pub struct ChannelPush {
     /// The channel.
     pub channel: Arc<str>,
-    push: Push,
+    /// One after another.
+    pub(crate) pushes: Vec<Push>,
     frames: [Frame; 2],
     compressed: [Frame; 2],
 }
 
 impl ChannelPush {
-    /// To the subscribers of the channel that the push names.
-    pub fn new(channel: Arc<str>, push: Push) -> Self {
-        Self { channel, push, frames: Default::default(), compressed: Default::default() }
+    /// To the subscribers of the channel that the pushes name.
+    pub fn new(channel: Arc<str>, pushes: Vec<Push>) -> Self {
+        Self { channel, pushes, frames: Default::default(), compressed: Default::default() }
     }
 
-    /// Its frame, of a session that takes it compressed or not; `None` when it cannot be said in JSON.
+    /// Its frame, of a session that takes it compressed or not, without what cannot be said in JSON; `None` when that is all.
     pub fn frame(&self, encoding: Encoding, deflate: Option<Deflate>) -> Option<Bytes> {
         let plain = &self.frames[encoding as usize];
-        let encode = || encode_push(encoding, self.push.clone()).ok();
+        let encode = || {
+            let mut out = Vec::new();
+            for push in &self.pushes {
+                let reply = Reply { push: Some(push.clone()), ..Reply::default() };
+                // What cannot be said leaves nothing behind.
+                let _ = encode_reply(encoding, &reply, &mut out);
+            }
+            (!out.is_empty()).then_some(out)
+        };
         match deflate {
             None => plain.get_or_init(|| Some(websocket::message(encoding, &encode()?))).clone(),
             Some(deflate) => {
@@ -191,7 +200,7 @@ mod tests {
         let as_it_is = brief.frame(Encoding::Protobuf, Form::Plain, deflate).expect("encoded");
         assert_eq!(as_it_is.as_ptr(), brief.frame(Encoding::Protobuf, Form::Plain, None).expect("encoded").as_ptr());
         let push = Push { channel: "c".repeat(50), ..Push::default() };
-        let push = ChannelPush::new("c".into(), push);
+        let push = ChannelPush::new("c".into(), vec![push]);
         let (short, plain) = (push.frame(Encoding::Json, deflate), push.frame(Encoding::Json, None).expect("encoded"));
         assert_eq!(inflate(&short.expect("encoded")[2..], 1000).expect("compressed"), plain[2..]);
         assert!(outgoing(&[0xff; 100], None).frame(Encoding::Json, Form::Plain, deflate).is_none());
@@ -202,6 +211,20 @@ mod tests {
         let binary = outgoing(&[0xff, 0xfe], None);
         assert!(binary.frame(Encoding::Json, Form::Plain, None).is_none());
         assert!(binary.frame(Encoding::Protobuf, Form::Plain, None).is_some());
+    }
+
+    #[test]
+    fn pushes_go_together_without_what_cannot_be_said() {
+        let of = |publications: &[&[u8]]| {
+            let publication = |data: &&[u8]| Publication { data: data.to_vec(), ..Publication::default() };
+            let push = |data| Push { channel: "c".into(), publication: Some(publication(data)), ..Push::default() };
+            ChannelPush::new("c".into(), publications.iter().map(push).collect())
+        };
+        let said = text(of(&[&[0xff], b"1", &[0xfe], b"2"]).frame(Encoding::Json, None));
+        assert_eq!(said.lines().count(), 2, "{said}");
+        assert_eq!(said, text(of(&[b"1", b"2"]).frame(Encoding::Json, None)));
+        assert!(of(&[&[0xff]]).frame(Encoding::Json, None).is_none());
+        assert!(of(&[&[0xff]]).frame(Encoding::Protobuf, None).is_some());
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! The channels of this server: who is subscribed where.
 
+mod announce;
 mod answers;
 mod publish;
 
 pub use publish::Submission;
 
+use announce::Announcements;
+
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -73,6 +76,7 @@ struct LiveChannel {
     delta: bool,
     /// Answers to those who subscribed last, and until when they hold, milliseconds.
     answers: Vec<(u64, Asked, Arc<SubscribeAnswer>)>,
+    announcements: Announcements,
 }
 
 /// A user's sessions.
@@ -80,6 +84,8 @@ type Sessions = HashMap<Uuid, (SessionId, Arc<Who>)>;
 
 /// See the module.
 pub struct Node {
+    /// Itself, for tasks.
+    me: Weak<Self>,
     pub(crate) config: LiveConfig,
     pub(crate) env: Env,
     pub(crate) store: Store,
@@ -105,6 +111,7 @@ pub struct Node {
     publications: AtomicU64,
     attempts: AtomicU64,
     backlog_refused: AtomicU64,
+    announcements_left_out: AtomicU64,
     pub(crate) refusals: Refusals,
     /// Channels that keep answers, and when to look at them.
     answered: Mutex<VecDeque<(u64, Arc<str>)>>,
@@ -146,7 +153,8 @@ impl Node {
             key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
             key_waiting_max: 0,
         };
-        let node = Arc::new(Self {
+        let node = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             connections: KeyedGate::new("live_connections", connections, env.clone()),
             connects: Gate::new("live_connects", limits.connects, limits.waiting, env.clone()),
             subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
@@ -169,6 +177,7 @@ impl Node {
             publications: AtomicU64::new(0),
             attempts: AtomicU64::new(0),
             backlog_refused: AtomicU64::new(0),
+            announcements_left_out: AtomicU64::new(0),
             refusals: Refusals::default(),
             answered: Mutex::default(),
             version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -249,6 +258,7 @@ impl Node {
                 last: None,
                 delta: !options.allowed_delta_types.is_empty(),
                 answers: Vec::new(),
+                announcements: Announcements::default(),
             };
             part.insert(channel.into(), live);
         }
@@ -321,6 +331,7 @@ impl Node {
             queued_sessions: sums.queued_sessions,
             queued_bytes: sums.queued_bytes,
             slow: sums.slow(),
+            announcements_left_out: self.announcements_left_out.load(Relaxed),
             refused: self.refusals.counts(),
             backlog: SimpleBound {
                 name: "live_backlog",

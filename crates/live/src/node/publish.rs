@@ -9,10 +9,10 @@ use steadfast_store::{ChannelSink, NewPublication, Position, Publication as Stor
 
 use super::{Node, refusal};
 use crate::config::ChannelDurability;
-use crate::outgoing::{ChannelPush, Outgoing, from_stored, to_stored};
-use crate::partition::{Event, SessionId, SubscriptionKind, Who};
+use crate::outgoing::{Outgoing, from_stored, to_stored};
+use crate::partition::Event;
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::{Presence, Publication, Push};
+use crate::protocol::message::Publication;
 
 /// Bytes of publications that may wait for a partition: over it, publishers wait.
 pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -131,45 +131,6 @@ impl Node {
             if *subscribers > 0 {
                 inbox.send(Event::Publication(outgoing.clone()));
             }
-        }
-    }
-
-    fn push(&self, channel: &Arc<str>, push: Push) {
-        let push = Arc::new(ChannelPush::new(channel.clone(), push));
-        let part = self.part(&self.channels, channel).lock();
-        let Some(live) = part.get(channel) else { return };
-        for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
-            if *subscribers > 0 {
-                inbox.send(Event::Push(push.clone()));
-            }
-        }
-    }
-
-    /// Somebody has subscribed.
-    pub(crate) fn came(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
-        if !kind.presence && !kind.announced {
-            return;
-        }
-        let info = Arc::new(who.client_info(&kind.info));
-        if kind.presence {
-            self.presence.add(channel, who.client, info.clone());
-        }
-        if kind.announced {
-            let join = Some(Presence { info: Some(info.as_ref().clone()) });
-            self.push(channel, Push { channel: channel.as_ref().to_owned(), join, ..Push::default() });
-        }
-    }
-
-    /// Somebody has gone.
-    pub(crate) fn went(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
-        self.leave(session, channel);
-        let Some(who) = who else { return };
-        if kind.presence {
-            self.presence.remove(channel, &who.client);
-        }
-        if kind.announced {
-            let leave = Some(Presence { info: Some(who.client_info(&kind.info)) });
-            self.push(channel, Push { channel: channel.as_ref().to_owned(), leave, ..Push::default() });
         }
     }
 

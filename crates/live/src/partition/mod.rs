@@ -307,7 +307,7 @@ impl Inbox {
         self.backlog.load(Ordering::Relaxed)
     }
 
-    fn take(&self, into: &mut Vec<Event>) {
+    pub(crate) fn take(&self, into: &mut Vec<Event>) {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         std::mem::swap(into, &mut *self.queue.lock());
     }

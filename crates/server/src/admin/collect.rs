@@ -368,6 +368,12 @@ pub const TABLE: &[Metric] = &[
     metric("/live/deliveries", "live_deliveries", Counter, "Publications times the sessions that got them"),
     metric("/live/queued_sessions", "live_queued_sessions", Gauge, "Sessions whose sockets take nothing more for now"),
     metric("/live/queued_bytes", "live_queued_bytes", Gauge, "Bytes that wait for them"),
+    metric(
+        "/live/announcements_left_out",
+        "live_announcements_left_out",
+        Counter,
+        "Joins and leaves that subscribers were not told of, as there were too many at a time",
+    ),
     metric("/live/slow", "live_slow_disconnects", Counter, "Sessions that were ended because they did not read"),
 ];
 
