@@ -115,6 +115,17 @@ pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: 
     Some(publication)
 }
 
+/// Bytes of a push of who came or went, beside the channel's name and what is said of the client.
+const PUSH_BYTES: usize = 128;
+
+/// Bytes that a push takes, about.
+pub(crate) fn bytes_of(push: &Push) -> usize {
+    let presence = push.join.as_ref().or(push.leave.as_ref());
+    let info = presence.and_then(|presence| presence.info.as_ref());
+    let said = info.map_or(0, |info| info.user.len() + info.conn_info.len() + info.chan_info.len());
+    PUSH_BYTES + push.channel.len() + said
+}
+
 /// Something else that goes to the subscribers of a channel: who came, who went.
 pub struct ChannelPush {
     /// The channel.
@@ -129,6 +140,11 @@ impl ChannelPush {
     /// To the subscribers of the channel that the pushes name.
     pub fn new(channel: Arc<str>, pushes: Vec<Push>) -> Self {
         Self { channel, pushes, frames: Default::default(), compressed: Default::default() }
+    }
+
+    /// Bytes that it holds, about.
+    pub fn weight(&self) -> usize {
+        self.pushes.iter().map(bytes_of).sum()
     }
 
     /// Its frame, of a session that takes it compressed or not, without what cannot be said in JSON; `None` when that is all.

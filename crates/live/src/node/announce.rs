@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::publish::BACKLOG_BYTES_MAX;
 use super::{LiveChannel, Node};
-use crate::outgoing::ChannelPush;
+use crate::outgoing::{ChannelPush, bytes_of};
 use crate::partition::{Event, SessionId, SubscriptionKind, Who};
 use crate::protocol::message::{Presence, Push};
 
@@ -23,23 +24,12 @@ const PAUSE_MS: (usize, usize) = (50, 1000);
 const TOLD_BYTES: usize = 16 << 20;
 const MESSAGE_BYTES: (usize, usize) = (4 << 10, 64 << 10);
 
-/// Bytes of a telling, beside the channel's name and what is said of the client.
-const TELLING_BYTES: usize = 128;
-
 fn pause_ms(subscribers: usize) -> u64 {
     (subscribers / SUBSCRIBERS_PER_MS).clamp(PAUSE_MS.0, PAUSE_MS.1) as u64
 }
 
 fn message_bytes_max(subscribers: usize) -> usize {
     (TOLD_BYTES / subscribers.max(1)).clamp(MESSAGE_BYTES.0, MESSAGE_BYTES.1)
-}
-
-/// Bytes that a push takes, about.
-fn bytes_of(push: &Push) -> usize {
-    let presence = push.join.as_ref().or(push.leave.as_ref());
-    let info = presence.and_then(|presence| presence.info.as_ref());
-    let said = info.map_or(0, |info| info.user.len() + info.conn_info.len() + info.chan_info.len());
-    TELLING_BYTES + push.channel.len() + said
 }
 
 /// What is to be told of a channel.
@@ -65,7 +55,8 @@ impl Announcements {
             }
         }
         let bytes = bytes_of(&push);
-        if self.bytes + bytes > bytes_max {
+        // One by itself is told, however large it is.
+        if !self.waiting.is_empty() && self.bytes + bytes > bytes_max {
             return false;
         }
         self.bytes += bytes;
@@ -147,7 +138,10 @@ impl Node {
     fn tell(&self, channel: &Arc<str>, live: &LiveChannel, pushes: Vec<Push>) {
         let push = Arc::new(ChannelPush::new(channel.clone(), pushes));
         for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
-            if *subscribers > 0 {
+            // Nobody waits with this: a partition that does not keep up is not told.
+            if inbox.backlog() > BACKLOG_BYTES_MAX {
+                self.announcements_left_out.fetch_add(push.pushes.len() as u64, Relaxed);
+            } else if *subscribers > 0 {
                 inbox.send(Event::Push(push.clone()));
             }
         }
@@ -217,8 +211,34 @@ mod tests {
         }
         let told = told(&node, 2).await;
         let together = told[1].len();
-        assert!((300..=MESSAGE_BYTES.1 / TELLING_BYTES).contains(&together), "{together}");
+        assert!((300..=MESSAGE_BYTES.1 / 128).contains(&together), "{together}");
         assert_eq!(node.status().announcements_left_out, 2000 - 1 - together as u64);
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_does_not_keep_up_is_not_told() {
+        let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
+        let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
+        let large = || Push { channel: "x".repeat(1 << 20), join: Some(Presence::default()), ..Push::default() };
+        let all = BACKLOG_BYTES_MAX / (1 << 20) + 10;
+        for _ in 0..all {
+            let part = node.part(&node.channels, &channel).lock();
+            node.tell(&channel, &part["c"], vec![large()]);
+        }
+        let left_out = node.status().announcements_left_out as usize;
+        assert!((1..=10).contains(&left_out), "{left_out}");
+        let mut events = Vec::new();
+        node.inboxes[0].take(&mut events);
+        assert_eq!(events.len(), all - left_out);
+        events.iter().for_each(|event| node.inboxes[0].done(event.weight()));
+        assert_eq!(node.inboxes[0].backlog(), 0);
+    }
+
+    #[test]
+    fn one_by_itself_is_told_however_large_it_is() {
+        let mut announcements = Announcements::default();
+        assert!(announcements.add(Uuid::nil(), push(1, true), 1));
+        assert!(!announcements.add(Uuid::nil(), push(2, true), 1));
     }
 
     #[test]

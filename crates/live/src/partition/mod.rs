@@ -258,11 +258,22 @@ pub enum Event {
     Stop,
 }
 
+impl Event {
+    /// Bytes that it counts with in the backlog.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Publication(outgoing) => outgoing.weight(),
+            Self::Push(push) => push.weight(),
+            _ => 0,
+        }
+    }
+}
+
 /// The way to a worker.
 pub struct Inbox {
     queue: Mutex<Vec<Event>>,
     wake: OwnedFd,
-    /// Bytes of publications in the queue.
+    /// Bytes of what is published and pushed in the queue.
     backlog: AtomicUsize,
     /// Sessions.
     pub(crate) sessions: AtomicUsize,
@@ -288,9 +299,7 @@ impl Inbox {
 
     /// Puts an event behind those that are there.
     pub fn send(&self, event: Event) {
-        if let Event::Publication(outgoing) = &event {
-            self.backlog.fetch_add(outgoing.weight(), Ordering::Relaxed);
-        }
+        self.backlog.fetch_add(event.weight(), Ordering::Relaxed);
         let first = {
             let mut queue = self.queue.lock();
             queue.push(event);
@@ -302,7 +311,7 @@ impl Inbox {
         }
     }
 
-    /// Bytes of publications that the worker has not given to its sessions.
+    /// Bytes of what was published and pushed that the worker has not given to its sessions.
     pub fn backlog(&self) -> usize {
         self.backlog.load(Ordering::Relaxed)
     }
@@ -312,8 +321,8 @@ impl Inbox {
         std::mem::swap(into, &mut *self.queue.lock());
     }
 
-    fn done(&self, outgoing: &Outgoing) {
-        self.backlog.fetch_sub(outgoing.weight(), Ordering::Relaxed);
+    pub(crate) fn done(&self, weight: usize) {
+        self.backlog.fetch_sub(weight, Ordering::Relaxed);
     }
 }
 

@@ -138,10 +138,14 @@ impl Worker {
             Event::Open(opened) => self.open(*opened),
             Event::Publication(outgoing) => {
                 self.publication(&outgoing, alone);
-                self.inbox.done(&outgoing);
+                self.inbox.done(outgoing.weight());
                 self.hub.delivered();
             }
-            Event::Push(push) => self.push(&push),
+            Event::Push(push) => {
+                self.push(&push);
+                self.inbox.done(push.weight());
+                self.hub.delivered();
+            }
             Event::To(id, what) => {
                 let generation = self.generations.get(id.slot as usize);
                 if generation == Some(&id.generation) && self.sessions[id.slot as usize].is_some() {
