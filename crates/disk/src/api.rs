@@ -116,6 +116,15 @@ pub trait Disk: Send + Sync + 'static {
     /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else what the device says.
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes>;
 
+    /// Reads something from every device that the disk is made of.
+    ///
+    /// # Errors
+    /// What the first one says that cannot be read.
+    fn answers(&self) -> IoFuture<()> {
+        let read = self.read(0, BLOCK);
+        Box::pin(async move { read.await.map(drop) })
+    }
+
     /// How many copies of every byte the disk may hold, at least 1: the range of [`Disk::read_copy`].
     fn copies(&self) -> u32 {
         1

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use steadfast_flow::{BoxFuture, Env};
 
 use crate::label::{Found, Label, field, look, new_uuid, u32_at, u64_at, uuid_text};
@@ -439,6 +439,11 @@ impl Disk for Stripe {
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
         let inner = self.0.clone();
         Box::pin(async move { inner.read(offset, len).await })
+    }
+
+    fn answers(&self) -> IoFuture<()> {
+        let all = try_join_all(self.0.members.iter().map(|part| part.disk.answers()));
+        Box::pin(async move { all.await.map(drop) })
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {

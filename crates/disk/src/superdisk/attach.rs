@@ -294,7 +294,11 @@ impl Shared {
             }
             Some(Err(_)) | None => return,
         };
-        if attached.is_none() && !matches!(self.env.timeout(limit, attach(&fast, &legs, None)).await, Some(Ok(()))) {
+        let works = match attached {
+            None => matches!(self.env.timeout(limit, attach(&fast, &legs, None)).await, Some(Ok(()))),
+            Some(_) => matches!(self.env.timeout(limit, legs.is_kept(&fast)).await, Some(Ok(true))),
+        };
+        if !works {
             return;
         }
         {

@@ -68,7 +68,7 @@ impl Shared {
                 self.state.lock().map.healed(offset, len);
                 tick(&self.counters.healed_fast);
             }
-            Outcome::Fast(error) => self.heal_failed(offset, len, &error),
+            Outcome::Fast(error) => self.heal_failed(fast, offset, len, &error).await,
             Outcome::Durable(error) => {
                 tracing::warn!(offset, len, %error, "neither leg can give a range");
                 tick(&self.counters.durable_errors);
@@ -81,13 +81,32 @@ impl Shared {
         true
     }
 
-    fn heal_failed(&self, offset: u64, len: u64, error: &io::Error) {
+    async fn heal_failed(&self, fast: &Arc<dyn Disk>, offset: u64, len: u64, error: &io::Error) {
         tracing::debug!(offset, len, %error, "a range of the fast leg could not be repaired");
         tick(&self.counters.heal_failures);
+        if self.is_gone(fast, error).await {
+            return;
+        }
         let now = self.now_ms();
         if self.state.lock().map.heal_failed(offset, len, self.options.quarantine_failures, now) {
             self.tell_of_quarantine(offset, len);
         }
+    }
+
+    /// Whether it is the whole fast leg that does not work, and not the place that `error` is of: then it does not keep its own
+    /// labels either, or a device of it is silent, and it has failed. Else a leg that is gone, and of which little is asked, would lose its regions to quarantine one by one.
+    pub(crate) async fn is_gone(&self, fast: &Arc<dyn Disk>, error: &io::Error) -> bool {
+        let label = {
+            let state = self.state.lock();
+            let Some(label) = state.attached.filter(|_| state.leg == Leg::Up) else { return true };
+            label
+        };
+        let answer = self.env.timeout(self.options.fast_write_limit, label.is_kept(fast)).await;
+        let gone = !matches!(answer, Some(Ok(true)));
+        if gone {
+            self.fail_fast(error.to_string());
+        }
+        gone
     }
 
     /// Writes a range of the fast leg again from the durable one.
@@ -158,7 +177,7 @@ impl Shared {
                     repaired += u32::from(did);
                 }
                 Err(error) => {
-                    self.heal_failed(offset, len, &error);
+                    self.heal_failed(&fast, offset, len, &error).await;
                     result = result.and(Err(error));
                 }
             }

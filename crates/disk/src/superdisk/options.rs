@@ -12,8 +12,8 @@ pub struct SuperdiskOptions {
     pub fast_write_limit: Duration,
     /// The same for reads (which have long been answered by the durable leg then).
     pub fast_read_limit: Duration,
-    /// So many failed writes and flushes of the fast leg in a row mean that it has failed as a whole. Reads that fail do not count: their
-    /// ranges are written again.
+    /// So many failed writes and flushes of the fast leg in a row mean that it has failed as a whole, without more ado. Reads that fail do not
+    /// count: their ranges are written again. A range that cannot be written again has the leg's label tried.
     pub fast_errors_max: u32,
     /// How often a fast leg that has failed is looked at again.
     pub fast_retry_interval: Duration,

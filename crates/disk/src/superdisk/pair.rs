@@ -82,6 +82,18 @@ impl Identity {
         Ok(())
     }
 
+    /// Whether the fast leg takes its labels, as they are, gives them back, and each device of it answers. Without a flush: a disk that once
+    /// failed one refuses all further ones, and may still serve reads.
+    pub(crate) async fn is_kept(&self, fast: &Arc<dyn Disk>) -> io::Result<bool> {
+        for copy in FAST_LABELS {
+            fast.write(copy, self.encode(FAST_MAGIC)).await?;
+            if Self::look(&fast.read(copy, BLOCK).await?, FAST_MAGIC) != Found::Label(*self) {
+                return Ok(false);
+            }
+        }
+        fast.answers().await.map(|()| true)
+    }
+
     /// Writes the fast leg's labels.
     pub(crate) async fn write_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         self.write(disk, FAST_MAGIC, FAST_LABELS).await

@@ -116,9 +116,12 @@ impl Shared {
                 return Err(error);
             }
         };
-        self.write_fast(fast, offset, bytes, op).await?;
-        op.good();
-        Ok(())
+        let written = self.write_fast(fast, offset, bytes, op).await;
+        match &written {
+            Ok(()) => op.good(),
+            Err(error) => drop(self.is_gone(fast, error).await),
+        }
+        written
     }
 
     /// Makes a growable fast leg as long as the durable one. `Some`: how long to wait, after it grew or failed to.

@@ -1,7 +1,7 @@
 //! Legs that fail.
 
 use super::*;
-use crate::{Effect, Fault, OpKind};
+use crate::{Effect, Fault, OpKind, Stripe, StripeOptions};
 
 const EIO: Effect = Effect::Error(libc::EIO);
 
@@ -140,6 +140,69 @@ async fn a_fast_leg_that_vanishes_is_declared_failed_and_used_again_when_it_is_b
     legs.until_clean(&disk).await;
     assert_filled(&disk, 2).await;
     legs.assert_legs_agree(&disk).await;
+}
+
+/// A single place is used: what tells a leg that is gone from a bad place is not how often it fails.
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_that_vanishes_is_declared_failed_however_little_is_asked_of_it() {
+    let everything = [OpKind::Read, OpKind::Write, OpKind::Flush];
+    for (errno, kinds) in [(libc::EIO, &everything[..]), (libc::ENODEV, &everything), (libc::EROFS, &everything[1..])] {
+        for write in [true, false] {
+            if !write && !kinds.contains(&OpKind::Read) {
+                continue;
+            }
+            let legs = Legs::new();
+            let disk = legs.open().await;
+            fill(&disk, 1).await;
+            for kind in kinds {
+                legs.fast_faults.add(Fault::new(*kind, Effect::Error(errno)));
+            }
+            if write {
+                disk.write(DATA, pattern(DATA, 1, 2)).await.expect("the durable leg has it");
+            }
+            let (now, since) = (if write { 2 } else { 1 }, legs.env.now());
+            assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, now);
+            legs.until(&disk, "failed", |status| matches!(status.fast, FastState::Failed { .. })).await;
+            assert!(legs.env.now() - since < Duration::from_secs(2), "{:?}", legs.env.now() - since);
+            assert_eq!(disk.status().regions_quarantined, 0);
+            legs.fast_faults.clear();
+            legs.until_clean(&disk).await;
+            let before = disk.status().reads_fast;
+            assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, now);
+            assert_eq!((disk.status().reads_fast, disk.status().regions_quarantined), (before + 1, 0), "errno {errno}");
+            legs.assert_legs_agree(&disk).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stripe_of_which_a_disk_vanishes_is_declared_failed_wherever_its_label_is() {
+    let env = env();
+    let faults: Vec<_> = (0..4).map(|_| Faults::new()).collect();
+    let member = |one: &Faults| Arc::new(Faulty::new(Arc::new(MemDisk::fixed(8 * MIB)), one.clone())) as Arc<dyn Disk>;
+    let members: Vec<_> = faults.iter().map(member).collect();
+    Stripe::format(&members, &env, &StripeOptions::default(), false).await.expect("made");
+    let stripe = Stripe::open(members).await.expect("opens");
+    let durable = Arc::new(MemDisk::fixed(16 * MIB));
+    let disk = Superdisk::open(durable, Some(stripe), env.clone(), options()).await.expect("opens");
+    fill(&disk, 1).await;
+    // Chunks of 512 KiB in turn: this one is on the last disk, the labels are on the first two.
+    let place = 3 * (512 << 10);
+    for kind in [OpKind::Read, OpKind::Write, OpKind::Flush] {
+        faults[3].add(Fault::new(kind, EIO));
+    }
+    assert_is(&disk.read(place, BLOCK).await.expect("read"), place, 1);
+    env.sleep(Duration::from_secs(2)).await;
+    let status = disk.status();
+    assert!(matches!(status.fast, FastState::Failed { .. }), "{status:#?}");
+    assert_eq!(status.regions_quarantined, 0);
+    // What still answers does not bring it back.
+    env.sleep(Duration::from_secs(60)).await;
+    assert_is(&disk.read(place, BLOCK).await.expect("read"), place, 1);
+    assert_eq!(disk.status().fast_errors, status.fast_errors);
+    faults[3].clear();
+    env.sleep(Duration::from_secs(10)).await;
+    assert_eq!(disk.status().fast, FastState::Clean);
 }
 
 #[tokio::test(start_paused = true)]
