@@ -19,6 +19,7 @@ pub mod model;
 mod operator;
 mod plan;
 pub mod platter;
+mod report;
 pub mod rng;
 mod run;
 mod shared;
@@ -29,5 +30,6 @@ mod variants;
 
 pub use counts::Counts;
 pub use plan::Trouble;
-pub use run::{RunReport, SimOptions, SimReport, run, run_seed};
+pub use report::{RunReport, SimOptions, SimReport};
+pub use run::{run, run_seed};
 pub use variants::Variant;

@@ -4,6 +4,7 @@
 //! into a new extent; a flush; the old extents are sealed before those records; a flush; only then is anything served. A crash
 //! in between leaves both copies, and the next recovery takes the first one again.
 
+mod forward;
 mod replay;
 mod report;
 mod survey;
@@ -11,10 +12,11 @@ mod survey;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use steadfast_disk::{BLOCK, BufPool, Disk};
+use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
 use tokio::sync::{mpsc, watch};
 
+use forward::failed;
 use replay::{Accepted, Replay, records_of};
 pub use report::{Cut, DamageFound, HEALED_MAX, RecoveryReport};
 use survey::Found;
@@ -26,9 +28,9 @@ use crate::commit::Queue;
 use crate::committer::Committer;
 use crate::compact::Compaction;
 use crate::copies::{Copies, FrameAt, Healed};
-use crate::extents::{ExtentInfo, ExtentState, Extents, Sealed, Table, TakeError};
+use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
 use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, Superblock};
-use crate::frame::{FrameBuilder, OpenCommit};
+use crate::frame::OpenCommit;
 use crate::io::Io;
 use crate::latch::Latch;
 use crate::log::{Log, Shared};
@@ -39,12 +41,8 @@ use crate::pool::Head;
 use crate::reserve::Room;
 use crate::scan::{Reader, read_footer};
 use crate::scrub::Scrub;
-use crate::seal::Seal;
 use crate::status::Metrics;
-use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Priority, Record, Sabotage};
-
-/// Zones that recovery opens: the one that it goes on in, and while that is sealed, the next.
-const RECOVERY_ZONES: u32 = 2;
+use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Sabotage};
 
 pub(crate) async fn open(
     disk: Arc<dyn Disk>,
@@ -393,192 +391,5 @@ impl Recovery<'_> {
         let (header, checksum) = whole.value;
         let records = records_of(&header, &whole.bytes).ok()?;
         Some(Accepted { extent: id.extent, header, checksum, records })
-    }
-
-    /// Makes the pool ready for writing: see the top of this file.
-    async fn go_on(
-        &self,
-        found: &[Found],
-        replay: &mut Replay<'_>,
-        seen: Lsn,
-        report: &mut RecoveryReport,
-    ) -> Result<OpenCommit, LogError> {
-        // Extents that hold nothing first: in a full pool, the new one may need their place.
-        for extent in replay.empty_extents() {
-            replay.unsealed.remove(&extent);
-            let epoch = self.extents.with(|t| t.slots.get(extent as usize).map_or(0, |slot| slot.epoch));
-            self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
-        }
-        self.close_zones(found).await.map_err(failed)?;
-        let open = self.copy_forward(replay, seen, report).await?;
-        let mut wrote = false;
-        for (extent, unsealed) in std::mem::take(&mut replay.unsealed) {
-            let Some(slot) = self.extents.with(|t| t.slots.get(extent as usize).copied()) else { continue };
-            if slot.footer.is_some() {
-                // Sealed long ago; its footer was bad, so its frames were read.
-                continue;
-            }
-            let id = self.extents.id(extent, slot.epoch);
-            if unsealed.footer.record_count == 0 {
-                let last_lsn = unsealed.footer.last_lsn;
-                self.extents.with(|t| t.slots[extent as usize].last_lsn = last_lsn);
-                self.extents.recycle(extent, slot.epoch, false).await.map_err(take_failed)?;
-                continue;
-            }
-            let (start, end) = (self.extents.start(extent), unsealed.scan_end.max(unsealed.data_end));
-            let placement = self.extents.placement();
-            let Some(footer_offset) = placement.footer_place(start, end, unsealed.footer.bytes_max(0)) else {
-                // A zone that is full, for instance with a footer that was cut off: each start reads its frames, until it is compacted.
-                placement.finish(&self.io, start).await.map_err(failed)?;
-                self.extents.sealed(extent, slot.epoch, unsealed.without_footer());
-                continue;
-            };
-            let seal = Seal {
-                id,
-                kind: ExtentKind::Commit,
-                start,
-                data_end: unsealed.data_end,
-                footer_offset,
-                last_checksum: unsealed.last_checksum,
-                prev_lsn: unsealed.prev_lsn.unwrap_or(0),
-                footer: unsealed.footer,
-                zone: None,
-            };
-            let sealed: Sealed = seal.write(&self.io, placement).await.map_err(failed)?;
-            self.extents.sealed(extent, slot.epoch, sealed);
-            wrote = true;
-        }
-        if wrote {
-            // A cut that is not durable when the next commit is might come undone, and old records appear between new ones.
-            self.io.flush().await.map_err(failed)?;
-        }
-        Ok(open)
-    }
-
-    /// On zones: what was left open counts against the limit of open zones, so all is closed that nothing will be written to. So many are left as can be while
-    /// there is room for those that recovery opens itself.
-    async fn close_zones(&self, found: &[Found]) -> Result<(), LogError> {
-        let placement = self.extents.placement();
-        let mut unsealed = Vec::new();
-        for extent in found {
-            let start = self.pool.extent_start(extent.extent);
-            if !placement.is_open(start) {
-                continue;
-            }
-            match extent.kind {
-                ExtentKind::Free => placement.clear(&self.io, start).await?,
-                ExtentKind::Commit if extent.trailer.is_none() => unsealed.push((extent.epoch, start)),
-                _ => placement.finish(&self.io, start).await?,
-            }
-        }
-        unsealed.sort_unstable();
-        let mut open = unsealed.len() as u32;
-        for (_, start) in unsealed {
-            if placement.may_open(open).is_none_or(|more| more >= RECOVERY_ZONES) {
-                break;
-            }
-            placement.finish(&self.io, start).await?;
-            open -= 1;
-        }
-        Ok(())
-    }
-
-    /// Copies records that may not have been durable into a new extent, keeping their LSNs, and makes them durable.
-    async fn copy_forward(
-        &self,
-        replay: &mut Replay<'_>,
-        seen: Lsn,
-        report: &mut RecoveryReport,
-    ) -> Result<OpenCommit, LogError> {
-        let buffers = BufPool::new(4 * self.frame_bytes_max);
-        let waiting = std::mem::take(&mut replay.waiting);
-        let prev = waiting.front().map_or(replay.last, |frame| frame.header.prev_lsn);
-        let mut open = match self.open_extent(prev, seen).await {
-            Ok(open) => open,
-            Err(TakeError::Disk(error)) => return Err(failed(error)),
-            Err(TakeError::Full) => {
-                // Nowhere to copy to. All of it has been read after the flush at the start, which has to do as a proof.
-                tracing::warn!("the pool is full: no extent is free to go on in");
-                replay.waiting = waiting;
-                replay.witness_to(replay.last);
-                replay.settle();
-                return Ok(OpenCommit::none(self.pool.pool, self.pool.extent_bytes, replay.last));
-            }
-        };
-        let mut copied = Vec::new();
-        for frame in waiting {
-            let start = self.extents.start(frame.extent);
-            let at = u64::from(frame.header.offset);
-            let mut reader = Reader::new(self.copies.disk().clone(), start, at, at + frame.header.total_len());
-            reader.trusting = self.options.sabotage == Sabotage::TornFrames;
-            let id = &frame.header.id;
-            let other;
-            let (header, bytes) = match reader.frame(id, at, self.pool.extent_bytes).await {
-                Ok((header, _, bytes)) => (header, bytes),
-                // One that another copy had and that could not be written here.
-                Err(what) => {
-                    let place = FrameAt { id: *id, at, end: self.pool.extent_bytes, kind: FrameKind::Commit };
-                    other = self.copies.rescue(start + at, &place, |(header, _)| *header == frame.header).await;
-                    let fault = || LogError::Open(format!("extent {} at {at}: {what}, read twice", frame.extent));
-                    let other = other.as_ref().ok_or_else(fault)?;
-                    (other.value.0, &other.bytes[..])
-                }
-            };
-            let mut records = Vec::new();
-            for view in header.records(bytes) {
-                let view = view.map_err(|e| LogError::Open(e.to_string()))?;
-                let version = view.header.moved.then_some(view.header.version);
-                let head = bytes::Bytes::copy_from_slice(view.head);
-                let body = vec![bytes::Bytes::copy_from_slice(view.body)];
-                records.push((view.header.lsn, Record { head, body, version }));
-            }
-            let entries: u64 =
-                records.iter().map(|(_, r)| crate::format::footer_entry_bytes(r.head.len()) as u64).sum();
-            if !open.fits(header.total_len(), entries, u64::MAX) {
-                let next = self.open_extent(header.prev_lsn, seen).await.map_err(take_failed)?;
-                let full = std::mem::replace(&mut open, next);
-                let id = full.id;
-                let sealed = full.seal().write(&self.io, self.extents.placement()).await.map_err(failed)?;
-                self.extents.sealed(id.extent, id.epoch, sealed);
-            }
-            let capacity = (header.total_len() as usize).max(self.frame_bytes_max);
-            let pool = if capacity > self.frame_bytes_max { BufPool::new(2 * capacity) } else { buffers.clone() };
-            let mut builder = FrameBuilder::new(pool.get(capacity).await, &open);
-            report.records_copied += records.len() as u64;
-            for (lsn, record) in records {
-                builder.push(&mut open, lsn, record);
-            }
-            let built = builder.finish(&mut open, header.prev_lsn, replay.witness, true);
-            self.io.write(built.disk_offset, built.data).await.map_err(failed)?;
-            self.extents.wrote(open.id.extent, open.id.epoch, open.at, built.last_lsn, built.min_version);
-            copied.push(built.applied);
-        }
-        if !copied.is_empty() {
-            self.io.flush().await.map_err(failed)?;
-        }
-        for records in copied {
-            replay.give(&records);
-        }
-        Ok(open)
-    }
-
-    async fn open_extent(&self, prev_lsn: Lsn, seen: Lsn) -> Result<OpenCommit, TakeError> {
-        let base_lsn = prev_lsn.min(seen) + 1;
-        let id = self.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await?;
-        Ok(OpenCommit::new(id, self.extents.start(id.extent), self.pool.extent_bytes, prev_lsn))
-    }
-}
-
-fn failed(error: LogError) -> LogError {
-    match error {
-        LogError::Unknown { what, cause } => LogError::Open(format!("a {what} failed during recovery: {cause}")),
-        error => error,
-    }
-}
-
-fn take_failed(error: TakeError) -> LogError {
-    match error {
-        TakeError::Full => LogError::Open("the pool is full: no extent is free to go on in".into()),
-        TakeError::Disk(error) => failed(error),
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod apply;
 pub(crate) mod buckets;
 pub(crate) mod channels;
 pub(crate) mod checkpoint;
+mod chunking;
 mod complete;
 pub(crate) mod core;
 pub(crate) mod dirty;

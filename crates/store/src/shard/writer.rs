@@ -4,11 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
-use futures::stream::FuturesOrdered;
-use parking_lot::Mutex;
-use steadfast_flow::BoxFuture;
-use steadfast_log::{Durability, Location, LogError, Priority, Record};
+use steadfast_log::{Durability, Location, Log, LogError, Priority, Record, Reservation};
 
 use crate::layout::slot_of;
 use crate::record::Head;
@@ -18,11 +14,11 @@ use crate::record::object::{Body, ObjectMeta, id_from_text};
 use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::{Core, Expect, Refusal, Touch, busy};
+use crate::shard::chunking::Chunking;
+use crate::shard::core::{Core, Expect, Refusal, Touch};
 use crate::shard::events::{Draft, Told};
 use crate::shard::pending::Fate;
 use crate::{Attributes, Condition, EventKind, PartInfo, StoreError, StoredObject, Written};
-use steadfast_log::{ChunkBuf, Log, Reservation};
 
 /// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
 const HEAD_ROOM: u64 = 2048;
@@ -54,27 +50,6 @@ pub(crate) fn check_head(head: &[u8]) -> Result<(), StoreError> {
 pub(crate) enum Target {
     Object,
     Part { upload: Id, number: u16 },
-}
-
-/// A body on its way in chunks.
-struct Chunking {
-    id: Id,
-    head: Bytes,
-    current: Option<(ChunkBuf, Reservation)>,
-    // A mutex that is never locked: it makes the writer `Sync`, which its users' futures need to be `Send`.
-    in_flight: Mutex<FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>>,
-    done: Vec<Location>,
-    core: Arc<Core>,
-    /// Its record was submitted: it ends when that is applied.
-    handed_over: bool,
-}
-
-impl Drop for Chunking {
-    fn drop(&mut self) {
-        if !self.handed_over {
-            self.core.owners.end(&self.id);
-        }
-    }
 }
 
 /// Takes the bytes of an object, or of a part, and commits it. Dropping it gives up: what it has written is garbage.
@@ -163,13 +138,10 @@ impl ShardWriter {
 
     /// Waits until all that was taken is on the disk, or within the record.
     pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
-        if let Some(chunking) = &mut self.chunking {
-            chunking.launch(&self.log)?;
-            while !chunking.in_flight.get_mut().is_empty() {
-                chunking.wait_one().await?;
-            }
+        match &mut self.chunking {
+            Some(chunking) => chunking.settle(&self.log).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Goes to another shard: what was written here is read back, verified, and written there. Of no use after an error.
@@ -264,57 +236,14 @@ impl ShardWriter {
             Target::Object => Head::Chunk { bucket, writer: id, key },
             Target::Part { upload, number } => Head::PartChunk { bucket, writer: id, upload, number, key },
         };
-        self.core.owners.begin(id);
-        self.chunking = Some(Chunking {
-            id,
-            head: head.encode().into(),
-            current: None,
-            in_flight: Mutex::default(),
-            done: Vec::new(),
-            core: self.core.clone(),
-            handed_over: false,
-        });
+        self.chunking = Some(Chunking::begin(self.core.clone(), id, head.encode().into()));
     }
 
-    async fn fill(&mut self, mut data: &[u8]) -> Result<(), StoreError> {
-        let Some(chunking) = &mut self.chunking else { return Ok(()) };
-        let options = &self.core.options;
-        while !data.is_empty() {
-            let (mut chunk, room) = match chunking.current.take() {
-                Some(current) => current,
-                None => {
-                    while chunking.in_flight.get_mut().len() >= options.chunks_in_flight_max.max(1) {
-                        chunking.wait_one().await?;
-                    }
-                    let written: u64 = self.size - data.len() as u64;
-                    let left = self.size_hint.and_then(|hint| hint.checked_sub(written)).unwrap_or(u64::MAX);
-                    let capacity = self.log.chunk_bytes(left.max(data.len() as u64), options.chunk_bytes.max(1));
-                    // Chunks that are written give their room back only when they are taken in: whoever waits for room must
-                    // go on taking in its own, or all wait for one another.
-                    let reserve = self.core.reserve(&self.log, capacity as u64, Priority::Write);
-                    tokio::pin!(reserve);
-                    let room = loop {
-                        tokio::select! {
-                            biased;
-                            room = &mut reserve => break room?,
-                            Some(location) = chunking.in_flight.get_mut().next(),
-                                if !chunking.in_flight.get_mut().is_empty() => chunking.done.push(location?),
-                        }
-                    };
-                    (self.log.chunk(capacity).await.map_err(busy)?, room)
-                }
-            };
-            let (now, later) = data.split_at(chunk.room().min(data.len()));
-            chunk.put(now);
-            data = later;
-            let full = chunk.room() == 0;
-            chunking.current = Some((chunk, room));
-            if full {
-                chunking.launch(&self.log)?;
-                chunking.poke().await?;
-            }
+    async fn fill(&mut self, data: &[u8]) -> Result<(), StoreError> {
+        match &mut self.chunking {
+            Some(chunking) => chunking.write(&self.log, data, self.size, self.size_hint).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Makes the object, or the part, exist. Atomic: after a crash it is there whole, or what was there before.
@@ -475,9 +404,7 @@ impl ShardWriter {
     /// The chunks that are on disk, when all that were launched are.
     pub(crate) async fn settled_chunks(&mut self) -> Vec<Location> {
         let chunking = self.chunking.as_mut().expect("a large body");
-        while !chunking.in_flight.get_mut().is_empty() {
-            chunking.wait_one().await.expect("written");
-        }
+        chunking.wait_all().await.expect("written");
         chunking.done.clone()
     }
 }
@@ -499,38 +426,6 @@ pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
         Condition::Absent => Expect::Absent,
         Condition::Matches(etag) if etag == "*" => Expect::Present,
         Condition::Matches(etag) => Expect::Etag(etag),
-    }
-}
-
-impl Chunking {
-    /// Sends the current chunk off.
-    fn launch(&mut self, log: &Log) -> Result<(), StoreError> {
-        let Some((chunk, room)) = self.current.take() else { return Ok(()) };
-        if chunk.is_empty() {
-            return Ok(());
-        }
-        let (log, head, core) = (log.clone(), self.head.clone(), self.core.clone());
-        self.in_flight.get_mut().push_back(Box::pin(async move {
-            let written = log.write_chunk(&room, head, chunk).await;
-            core.note_full(&written);
-            written
-        }));
-        Ok(())
-    }
-
-    /// Lets what is on its way go on, without waiting for it.
-    async fn poke(&mut self) -> Result<(), StoreError> {
-        while let std::task::Poll::Ready(Some(location)) = futures::poll!(self.in_flight.get_mut().next()) {
-            self.done.push(location?);
-        }
-        Ok(())
-    }
-
-    async fn wait_one(&mut self) -> Result<(), StoreError> {
-        if let Some(location) = self.core.unless_hanging(self.in_flight.get_mut().next()).await? {
-            self.done.push(location?);
-        }
-        Ok(())
     }
 }
 
