@@ -138,10 +138,13 @@ impl Node {
     fn tell(&self, channel: &Arc<str>, live: &LiveChannel, pushes: Vec<Push>) {
         let push = Arc::new(ChannelPush::new(channel.clone(), pushes));
         for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
+            if *subscribers == 0 {
+                continue;
+            }
             // Nobody waits with this: a partition that does not keep up is not told.
             if inbox.backlog() > BACKLOG_BYTES_MAX {
                 self.announcements_left_out.fetch_add(push.pushes.len() as u64, Relaxed);
-            } else if *subscribers > 0 {
+            } else {
                 inbox.send(Event::Push(push.clone()));
             }
         }
@@ -227,6 +230,12 @@ mod tests {
         }
         let left_out = node.status().announcements_left_out as usize;
         assert!((1..=10).contains(&left_out), "{left_out}");
+        // Where nobody is to be told, nothing is left out.
+        let mut part = node.part(&node.channels, &channel).lock();
+        part.get_mut("c").expect("joined").subscribers.fill(0);
+        node.tell(&channel, &part["c"], vec![large()]);
+        drop(part);
+        assert_eq!(node.status().announcements_left_out as usize, left_out);
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
         assert_eq!(events.len(), all - left_out);
