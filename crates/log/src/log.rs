@@ -231,7 +231,26 @@ impl Log {
     /// # Errors
     /// [`LogError::Moved`] when the extent has been recycled: look the record up again. [`LogError::Damaged`], [`LogError::Read`].
     pub async fn read(&self, location: Location, range: Range<u32>) -> Result<Bytes, LogError> {
-        crate::read::read(&self.shared, location, range).await
+        self.read_of(location, range, &|_| true).await
+    }
+
+    /// As [`Log::read`], of a record whose head `mine` knows: another one's bytes are damage, however whole they are.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read_of(
+        &self,
+        location: Location,
+        range: Range<u32>,
+        mine: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Result<Bytes, LogError> {
+        crate::read::read(&self.shared, location, range, mine).await
+    }
+
+    /// The error for a record that was [`LogError::Moved`] and that the layer above, which has looked it up again since, still has at
+    /// `location`: before an extent is recycled, whatever is live in it has been applied at its new place. Counted as damage.
+    pub fn lost(&self, location: &Location) -> LogError {
+        crate::read::lost(&self.shared, location)
     }
 
     /// Counts bytes of an extent as live. Called by the applier.

@@ -28,8 +28,13 @@ enum Failure {
     Read(io::Error),
 }
 
-/// Bytes of the body of the record at `location`.
-pub(crate) async fn read(shared: &Shared, location: Location, range: Range<u32>) -> Result<Bytes, LogError> {
+/// Bytes of the body of the record at `location`, if `mine` says that its head is the one.
+pub(crate) async fn read(
+    shared: &Shared,
+    location: Location,
+    range: Range<u32>,
+    mine: &(dyn Fn(&[u8]) -> bool + Sync),
+) -> Result<Bytes, LogError> {
     if range.start > range.end || range.end > location.body_len {
         return Err(LogError::TooLarge(format!(
             "bytes {} to {} of a body of {}",
@@ -41,7 +46,7 @@ pub(crate) async fn read(shared: &Shared, location: Location, range: Range<u32>)
         return Ok(Bytes::new());
     }
     let attempt = async |range: Range<u32>| {
-        with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), copy)).await
+        with_second_try(shared, &location, |copy| read_range(shared, &location, range.clone(), mine, copy)).await
     };
     let whole = attempt(range.clone()).await;
     let pieces = range.end.div_ceil(CHECK_BYTES as u32) - range.start / CHECK_BYTES as u32;
@@ -60,6 +65,15 @@ pub(crate) async fn read(shared: &Shared, location: Location, range: Range<u32>)
         at = end;
     }
     Ok(assembled.freeze())
+}
+
+/// What the layer above still has, and the log does not: a record that is lost.
+pub(crate) fn lost(shared: &Shared, location: &Location) -> LogError {
+    let what = "a record that the index has here, or one that it names, is not in the pool any more";
+    let (extent, offset) = (location.extent, u64::from(location.offset));
+    let error = LogError::Damaged { extent, offset, what: what.into() };
+    report(shared, &error);
+    error
 }
 
 /// Counts a read that no copy could answer.
@@ -152,6 +166,7 @@ async fn read_range(
     shared: &Shared,
     location: &Location,
     range: Range<u32>,
+    mine: &(dyn Fn(&[u8]) -> bool + Sync),
     copy: Option<u32>,
 ) -> Result<Bytes, Failure> {
     let record = u64::from(location.offset);
@@ -160,26 +175,33 @@ async fn read_range(
     let last = range.end.div_ceil(check);
     let from = first * check;
     let to = last.saturating_mul(check).min(location.body_len);
-    let table = record + RecordHeader::table_start(location.head_len) + u64::from(first) * 4;
-    let table = table..table + u64::from(last - first) * 4;
+    let table_at = RecordHeader::table_start(location.head_len) + u64::from(first) * 4;
+    let table_end = table_at + u64::from(last - first) * 4;
+    let front = record..record + table_end;
     let body_start = record + RecordHeader::body_start(location.head_len, location.body_len);
     let blocks = body_start + u64::from(from)..body_start + u64::from(to);
     debug_assert!(last as usize <= check_count(location.body_len));
-    let (table, blocks) = if blocks.start - table.end <= GAP_BYTES_MAX {
-        let both = read_bytes(shared, location.extent, table.start..blocks.end, copy).await?;
-        let body_at = (blocks.start - table.start) as usize;
-        (both.slice(..(table.end - table.start) as usize), both.slice(body_at..))
+    // Header and head come along: they are in the block that holds the checksums, or next to it.
+    let (front, blocks) = if blocks.start - front.end <= GAP_BYTES_MAX {
+        let both = read_bytes(shared, location.extent, front.start..blocks.end, copy).await?;
+        let body_at = (blocks.start - front.start) as usize;
+        (both.slice(..table_end as usize), both.slice(body_at..))
     } else {
         futures::future::try_join(
-            read_bytes(shared, location.extent, table, copy),
+            read_bytes(shared, location.extent, front, copy),
             read_bytes(shared, location.extent, blocks, copy),
         )
         .await?
     };
     let seed = shared.extents.id(location.extent, location.epoch).seed();
     if shared.options.sabotage != Sabotage::UnverifiedReads {
-        verify_body(seed, body_start as u32, first as usize, &table, &blocks)
-            .map_err(|error| Failure::Damaged(error.to_string()))?;
+        let damaged = |error: crate::format::FormatError| Failure::Damaged(error.to_string());
+        let (header, head) = RecordView::parse_head(&front, seed, location.offset).map_err(damaged)?;
+        // A body by itself does not say whose it is.
+        if (header.head_len, header.body_len) != (location.head_len, location.body_len) || !mine(head) {
+            return Err(Failure::Damaged("another record is there".into()));
+        }
+        verify_body(seed, body_start as u32, first as usize, &front[table_at as usize..], &blocks).map_err(damaged)?;
     }
     Ok(blocks.slice((range.start - from) as usize..(range.end - from) as usize))
 }

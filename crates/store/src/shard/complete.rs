@@ -14,6 +14,7 @@ use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::core::{Expect, Refusal, Touch};
 use crate::shard::events::{Draft, Told};
+use crate::shard::follow::Follow;
 use crate::shard::pending::{Fate, bin_of};
 use crate::shard::uploads::part_info;
 use crate::shard::writer::{batch_bytes, check_head, expect};
@@ -62,11 +63,10 @@ impl Shard {
             attributes: &attributes,
         };
         let durability = bucket.durability(durability);
+        let mut follow = Follow::default();
         loop {
-            match self.complete_once(&completion, &condition, durability).await {
-                Ok(Some(written)) => return Ok(written),
-                Ok(None) | Err(StoreError::Log(LogError::Moved)) => {}
-                Err(e) => return Err(e),
+            if let Some(written) = self.complete_once(&completion, &condition, durability, &mut follow).await? {
+                return Ok(written);
             }
         }
     }
@@ -76,6 +76,7 @@ impl Shard {
         c: &Completion<'_>,
         condition: &Condition,
         durability: Durability,
+        follow: &mut Follow,
     ) -> Result<Option<Written>, StoreError> {
         let core = &self.core;
         // Parts that are on their way count: an answer for one may have been given on another connection.
@@ -92,7 +93,7 @@ impl Shard {
             return self.completed_before(c, durability).await.map(Some);
         };
         let begun = ObjectMeta::decode(Value::decode(&value)?.payload)?.attributes;
-        let (manifest, size) = self.gather_parts(c).await?;
+        let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(None) };
         let mut attributes = c.attributes.clone();
         for (mine, begun) in [
             (&mut attributes.system, begun.system),
@@ -162,7 +163,12 @@ impl Shard {
         Ok(Written { version: found.version, durable, modified_ms: found.meta.modified_ms })
     }
 
-    async fn gather_parts(&self, c: &Completion<'_>) -> Result<(Manifest, u64), StoreError> {
+    /// The parts as one; `None` when one of them has moved meanwhile.
+    async fn gather_parts(
+        &self,
+        c: &Completion<'_>,
+        follow: &mut Follow,
+    ) -> Result<Option<(Manifest, u64)>, StoreError> {
         if c.choices.is_empty() {
             return Err(StoreError::InvalidPart(0));
         }
@@ -173,7 +179,8 @@ impl Shard {
         let mut size = 0u64;
         for (i, choice) in c.choices.iter().enumerate() {
             let invalid = StoreError::InvalidPart(choice.number);
-            let value = self.core.lookup(&keys::part(&c.upload, choice.number))?.ok_or_else(|| invalid.clone())?;
+            let key = keys::part(&c.upload, choice.number);
+            let value = self.core.lookup(&key)?.ok_or_else(|| invalid.clone())?;
             let value = Value::decode(&value)?;
             let meta = ObjectMeta::decode(value.payload)?;
             if meta.attributes.etag != choice.etag {
@@ -182,10 +189,17 @@ impl Shard {
             if i + 1 < c.choices.len() && meta.size < self.core.options.part_min_bytes {
                 return Err(StoreError::PartTooSmall(choice.number));
             }
-            manifest.chunks.extend(self.part_chunks(&value, &meta).await?);
+            match self.part_chunks(&key, &value, &meta).await {
+                Ok(chunks) => manifest.chunks.extend(chunks),
+                Err(StoreError::Log(LogError::Moved)) => {
+                    follow.moved(self.log(), &value.location).await?;
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
             size += meta.size;
             manifest.parts.push(part_info(choice.number, meta));
         }
-        Ok((manifest, size))
+        Ok(Some((manifest, size)))
     }
 }

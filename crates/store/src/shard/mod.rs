@@ -10,6 +10,7 @@ mod complete;
 pub(crate) mod core;
 pub(crate) mod dirty;
 pub(crate) mod events;
+pub(crate) mod follow;
 pub(crate) mod hang;
 pub(crate) mod list;
 mod objects;

@@ -13,6 +13,7 @@ use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::core::{Expect, Refusal, Touch};
 use crate::shard::events::{Draft, Told};
+use crate::shard::follow::{self, Follow};
 use crate::shard::pending::Fate;
 use crate::shard::reader::Found;
 use crate::shard::writer::{batch_bytes, check_head, expect};
@@ -170,11 +171,12 @@ impl Shard {
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
         let index_key = bytes::Bytes::from(keys::object(bucket.id, key.as_bytes()));
+        let mut follow = Follow::default();
         loop {
-            match self.rewrite_once(&bucket, key, &index_key, &condition, durability, told_as, &change).await {
-                Ok(Some(written)) => return Ok(written),
-                Ok(None) | Err(StoreError::Log(LogError::Moved)) => {}
-                Err(e) => return Err(e),
+            let tried =
+                self.rewrite_once(&bucket, key, &index_key, &condition, durability, told_as, &change, &mut follow);
+            if let Some(written) = tried.await? {
+                return Ok(written);
             }
         }
     }
@@ -189,6 +191,7 @@ impl Shard {
         durability: Option<Durability>,
         told_as: Option<EventKind>,
         change: &impl Fn(&mut Found, u64),
+        follow: &mut Follow,
     ) -> Result<Option<Written>, StoreError> {
         let core = &self.core;
         let Some(size) = core.find_object(index_key)?.map(|found| u64::from(found.location.body_len)) else {
@@ -208,15 +211,26 @@ impl Shard {
             _ => return Err(StoreError::ConditionFailed),
         }
         change(&mut found, core.env.wall_ms());
+        let at = found.location;
         let body = match &found.meta.body {
-            Body::Inline => {
-                let at = found.location;
-                if at.body_len == 0 { Vec::new() } else { vec![self.log().read(at, 0..at.body_len).await?] }
-            }
+            Body::Inline if at.body_len == 0 => Ok(Vec::new()),
+            Body::Inline => match follow::read(self.log(), &at, 0..at.body_len, index_key).await {
+                Ok(body) => Ok(vec![body]),
+                Err(e) => Err(e.into()),
+            },
             Body::Chunks { .. } | Body::ChunksAside { .. } => {
-                let manifest = manifest(self.log(), &found.location, &found.meta).await?;
-                place(&mut found.meta, &manifest)
+                let manifest = manifest(self.log(), index_key, &at, &found.meta).await;
+                manifest.map(|manifest| place(&mut found.meta, &manifest))
             }
+        };
+        let body = match body {
+            Ok(body) => body,
+            Err(StoreError::Log(LogError::Moved)) => {
+                drop(shared);
+                follow.moved(self.log(), &at).await?;
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
         };
         found.meta.revision = 0;
         let head = Head::ObjectPut { bucket: bucket.id, key: key.as_bytes(), payload: &found.meta.encode() }.encode();

@@ -13,11 +13,9 @@ use crate::record::{Value, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
 use crate::shard::core::Core;
+use crate::shard::follow::{self, Follow};
 use crate::{ObjectInfo, PartInfo, StoreError, StoredObject};
 use steadfast_log::{ExtentPin, Log};
-
-/// How often a look-up is repeated because the record moved meanwhile: each time the index has news, so one is the rule.
-const MOVES_MAX: usize = 32;
 
 enum Source {
     Inline(Bytes),
@@ -28,6 +26,7 @@ enum Source {
 pub struct ObjectReader {
     core: Arc<Core>,
     log: Log,
+    index_key: Bytes,
     info: ObjectInfo,
     upload: Option<Id>,
     parts: Vec<PartInfo>,
@@ -49,20 +48,20 @@ impl Core {
         Ok(Some(Found { version: value.version, location: value.location, meta }))
     }
 
-    /// The body of a record, whole.
-    async fn inline_body(&self, log: &Log, at: &Location) -> Result<Bytes, LogError> {
+    /// The body of the record under `key`, whole.
+    async fn inline_body(&self, log: &Log, key: &[u8], at: &Location) -> Result<Bytes, LogError> {
         if at.body_len == 0 {
             return Ok(Bytes::new());
         }
         if let Some(body) = self.cache.get(at, 0) {
             return Ok(body);
         }
-        let body = log.read(*at, 0..at.body_len).await?;
+        let body = follow::read(log, at, 0..at.body_len, key).await?;
         Ok(self.cache.put(at, 0, &body))
     }
 
-    /// Bytes of a chunk, all within one piece of it.
-    async fn chunk_bytes(&self, log: &Log, at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
+    /// Bytes of a chunk of what is under `key`, all within one piece of it.
+    async fn chunk_bytes(&self, log: &Log, key: &[u8], at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
         let piece_bytes = self.options.read_piece_bytes.max(1);
         let piece = range.start / piece_bytes;
         let whole = piece * piece_bytes..at.body_len.min((piece + 1).saturating_mul(piece_bytes));
@@ -72,9 +71,9 @@ impl Core {
         }
         // A small part of a piece is not worth reading all of it.
         if range.len() * 2 < whole.len() {
-            return Ok(Bytes::copy_from_slice(&log.read(*at, range).await?));
+            return Ok(Bytes::copy_from_slice(&follow::read(log, at, range, key).await?));
         }
-        let bytes = log.read(*at, whole).await?;
+        let bytes = follow::read(log, at, whole, key).await?;
         Ok(self.cache.put(at, piece, &bytes).slice(within))
     }
 }
@@ -113,35 +112,40 @@ impl Core {
         index_key: &[u8],
         key: &str,
     ) -> Result<ObjectReader, StoreError> {
-        for _ in 0..MOVES_MAX {
+        let mut follow = Follow::default();
+        loop {
             let Found { version, location, meta } = self.find_object(index_key)?.ok_or(StoreError::NoSuchKey)?;
-            let (parts, source) = match self.unless_hanging(self.open_body(log, &location, &meta)).await? {
+            let (parts, source) = match self.unless_hanging(self.open_body(log, index_key, &location, &meta)).await? {
                 Ok(opened) => opened,
-                Err(StoreError::Log(LogError::Moved)) => continue,
+                Err(StoreError::Log(LogError::Moved)) => {
+                    follow.moved(log, &location).await?;
+                    continue;
+                }
                 Err(e) => return Err(e),
             };
             let upload = meta.upload.map(|(id, _)| id);
             let info = meta.into_info(key.to_owned(), version);
-            return Ok(ObjectReader { core: self.clone(), log: log.clone(), info, upload, parts, source });
+            let index_key = Bytes::copy_from_slice(index_key);
+            return Ok(ObjectReader { core: self.clone(), log: log.clone(), index_key, info, upload, parts, source });
         }
-        Err(LogError::Moved.into())
     }
 
     async fn open_body(
         &self,
         log: &Log,
+        key: &[u8],
         at: &Location,
         meta: &ObjectMeta,
     ) -> Result<(Vec<PartInfo>, Source), StoreError> {
         let shares = match &meta.body {
-            Body::Inline => return Ok((Vec::new(), Source::Inline(self.inline_body(log, at).await?))),
+            Body::Inline => return Ok((Vec::new(), Source::Inline(self.inline_body(log, key, at).await?))),
             Body::Chunks { shares, .. } | Body::ChunksAside { shares } => shares,
         };
         let mut pins = Vec::with_capacity(shares.len());
         for share in shares {
             pins.push(log.pin(share.extent, share.epoch).ok_or(LogError::Moved)?);
         }
-        let manifest = manifest(log, at, meta).await?;
+        let manifest = manifest(log, key, at, meta).await?;
         Ok((manifest.parts, Source::Chunks { chunks: manifest.chunks, pins }))
     }
 }
@@ -170,7 +174,7 @@ impl ObjectReader {
 
     /// The bytes of `range`, cut to the object's size. An item that is an error is the last.
     pub fn stream(self, range: Range<u64>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> + 'static {
-        let Self { core, log, info, source, .. } = self;
+        let Self { core, log, index_key, info, source, .. } = self;
         let range = range.start.min(info.size)..range.end.min(info.size);
         match source {
             Source::Inline(body) => {
@@ -186,11 +190,11 @@ impl ObjectReader {
                 let pins = Arc::new(pins);
                 stream::iter(plan)
                     .map(move |(at, range)| {
-                        let (core, log, pins) = (core.clone(), log.clone(), pins.clone());
+                        let (core, log, key, pins) = (core.clone(), log.clone(), index_key.clone(), pins.clone());
                         async move {
                             let kib = (range.len() as u32).div_ceil(1024);
                             let room = core.read_ahead.clone().acquire_many_owned(kib).await;
-                            let bytes = core.unless_hanging(core.chunk_bytes(&log, &at, range)).await;
+                            let bytes = core.unless_hanging(core.chunk_bytes(&log, &key, &at, range)).await;
                             drop(pins);
                             (bytes.and_then(|bytes| bytes.map_err(StoreError::from)), room)
                         }

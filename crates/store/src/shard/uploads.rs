@@ -216,13 +216,14 @@ impl Shard {
         core.abort(self.log(), &bucket, key.as_bytes(), upload).await
     }
 
-    /// The chunks of a part.
+    /// The chunks of the part under `key`.
     pub(crate) async fn part_chunks(
         &self,
+        key: &[u8],
         value: &Value<'_>,
         meta: &ObjectMeta,
     ) -> Result<Vec<steadfast_log::Location>, StoreError> {
-        Ok(manifest(self.log(), &value.location, meta).await?.chunks)
+        Ok(manifest(self.log(), key, &value.location, meta).await?.chunks)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::shard::buckets::Bucket;
 use crate::shard::chunking::Chunking;
 use crate::shard::core::{Core, Expect, Refusal, Touch};
 use crate::shard::events::{Draft, Told};
+use crate::shard::follow::Follow;
 use crate::shard::pending::Fate;
 use crate::{Attributes, Condition, EventKind, PartInfo, StoreError, StoredObject, Written};
 
@@ -161,6 +162,7 @@ impl ShardWriter {
         let piece_bytes = self.core.options.read_piece_bytes.max(1);
         for chunk in &chunking.done {
             let mut from = 0;
+            let mut follow = Follow::default();
             while from < chunk.body_len {
                 // Compaction may move it meanwhile: the writer's moves are told by where it left the chunk.
                 let mut at = [*chunk];
@@ -170,7 +172,10 @@ impl ShardWriter {
                     Ok(piece) if to.chunking.is_some() => to.write(piece).await?,
                     // The disk's own memory is not kept.
                     Ok(piece) => to.write(Bytes::copy_from_slice(&piece)).await?,
-                    Err(LogError::Moved) => continue,
+                    Err(LogError::Moved) => {
+                        follow.moved(&self.log, &at[0]).await?;
+                        continue;
+                    }
                     Err(e) => return Err(e.into()),
                 }
                 from = until;

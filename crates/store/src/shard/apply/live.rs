@@ -10,6 +10,7 @@ use crate::record::manifest::Manifest;
 use crate::record::object::{Account, Body, ObjectMeta};
 use crate::record::{Head, Value, keys};
 use crate::shard::core::Core;
+use crate::shard::follow::{self, Follow};
 use steadfast_log::Log;
 
 /// See [`steadfast_log::Applier::record_is_live`].
@@ -64,17 +65,18 @@ pub(super) fn names_chunks(head: &[u8]) -> bool {
 #[derive(Default)]
 pub(crate) struct LastManifest(parking_lot::Mutex<Option<(Location, Arc<BTreeSet<Location>>)>>);
 
-/// The manifest of a record.
-pub(crate) async fn manifest(log: &Log, at: &Location, meta: &ObjectMeta) -> Result<Manifest, StoreError> {
+/// The manifest of the record that the index has under `key`.
+pub(crate) async fn manifest(log: &Log, key: &[u8], at: &Location, meta: &ObjectMeta) -> Result<Manifest, StoreError> {
     Ok(match &meta.body {
         Body::Inline => Manifest::default(),
         Body::Chunks { manifest, .. } => Manifest::decode(manifest)?,
-        Body::ChunksAside { .. } => Manifest::decode(&log.read(*at, 0..at.body_len).await?)?,
+        Body::ChunksAside { .. } => Manifest::decode(&follow::read(log, at, 0..at.body_len, key).await?)?,
     })
 }
 
 /// Whether the record under `key` refers to `chunk`.
 async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<bool, StoreError> {
+    let mut follow = Follow::default();
     loop {
         let Some(value) = core.lookup(key)? else { return Ok(false) };
         let value = Value::decode(&value)?;
@@ -87,14 +89,14 @@ async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<
             return Ok(chunks.contains(chunk));
         }
         let meta = ObjectMeta::decode(value.payload)?;
-        match manifest(log, &value.location, &meta).await {
+        match manifest(log, key, &value.location, &meta).await {
             Ok(manifest) => {
                 let chunks: Arc<BTreeSet<Location>> = Arc::new(manifest.chunks.into_iter().collect());
                 let referred = chunks.contains(chunk);
                 *core.last_manifest.0.lock() = Some((value.location, chunks));
                 return Ok(referred);
             }
-            Err(StoreError::Log(LogError::Moved)) => {}
+            Err(StoreError::Log(LogError::Moved)) => follow.moved(log, &value.location).await?,
             Err(e) => return Err(e),
         }
     }

@@ -19,6 +19,7 @@ use steadfast_flow::BoxFuture;
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Hold, Location, LogError, Lsn};
 
 use crate::layout::Layout;
+use crate::record::keys::Id;
 use crate::record::object::Account;
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
@@ -333,7 +334,7 @@ impl Core {
     pub(crate) fn finish_replay(&self) -> Result<u64, Malformed> {
         let Some(replay) = self.replay.lock().take() else { return Ok(0) };
         let lsn = self.progress.borrow().lsn.max(1);
-        let mut uploads = std::collections::BTreeSet::new();
+        let mut uploads = std::collections::BTreeSet::<Id>::new();
         for pair in self.index.range(&[keys::UPLOADS], Some(&[keys::PARTS])) {
             let (key, _) = pair.map_err(|_| Malformed("index: unreadable"))?;
             uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
@@ -342,7 +343,8 @@ impl Core {
         let mut lost = Vec::new();
         for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
             let (key, _) = pair.map_err(|_| Malformed("index: unreadable"))?;
-            if key.get(1..17).is_none_or(|id| !uploads.iter().any(|u| u[..] == *id)) {
+            let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());
+            if upload.is_none_or(|id| !uploads.contains(&id)) {
                 lost.push(key);
             }
         }

@@ -13,6 +13,7 @@ use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta};
 use crate::record::{Head, Value};
 use crate::shard::core::Core;
+use crate::shard::follow::Follow;
 use crate::shard::writer::batch_bytes;
 use steadfast_log::Log;
 
@@ -114,13 +115,17 @@ async fn rewrite(
     key: &[u8],
     moves: &BTreeMap<Location, Location>,
 ) -> Result<Option<Rewritten>, StoreError> {
+    let mut follow = Follow::default();
     loop {
         let Some(value) = core.lookup(key)? else { return Ok(None) };
         let value = Value::decode(&value)?;
         let mut meta = ObjectMeta::decode(value.payload)?;
-        let mut manifest = match live::manifest(log, &value.location, &meta).await {
+        let mut manifest = match live::manifest(log, key, &value.location, &meta).await {
             Ok(manifest) => manifest,
-            Err(StoreError::Log(LogError::Moved)) => continue,
+            Err(StoreError::Log(LogError::Moved)) => {
+                follow.moved(log, &value.location).await?;
+                continue;
+            }
             Err(e) => return Err(e),
         };
         let mut changed = false;

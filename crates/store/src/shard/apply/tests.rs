@@ -42,7 +42,7 @@ async fn start() -> (Store, StoreApplier, u64) {
 
 async fn chunks(store: &Store, key: &[u8]) -> Vec<Location> {
     let found = lead(store).core.find_object(key).expect("readable").expect("there");
-    manifest(lead(store).log(), &found.location, &found.meta).await.expect("manifest").chunks
+    manifest(lead(store).log(), key, &found.location, &found.meta).await.expect("manifest").chunks
 }
 
 /// Copies a chunk as compaction does.

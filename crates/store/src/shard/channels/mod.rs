@@ -23,6 +23,7 @@ use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::{Core, busy};
 use crate::shard::dirty::Thing;
+use crate::shard::follow::{self, Follow};
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
@@ -429,6 +430,7 @@ impl ShardChannel {
     async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<Held>, StoreError> {
         let core = &self.shard.core;
         let key = keys::publication(self.channel.name.as_bytes(), offset);
+        let mut follow = Follow::default();
         loop {
             let Some(value) = core.lookup(&key)? else { return Ok(None) };
             let value = Value::decode(&value)?;
@@ -437,12 +439,12 @@ impl ShardChannel {
                 return Ok(None);
             }
             let at = value.location;
-            match self.shard.log().read(at, 0..at.body_len).await {
+            match follow::read(self.shard.log(), &at, 0..at.body_len, &key).await {
                 Ok(body) => {
                     let publication = Arc::new(Publication { offset, time_ms: meta.time_ms, body });
                     return Ok(Some(Held { publication, ttl_ms: meta.ttl_ms }));
                 }
-                Err(LogError::Moved) => {}
+                Err(LogError::Moved) => follow.moved(self.shard.log(), &at).await?,
                 Err(e) => return Err(busy(e)),
             }
         }

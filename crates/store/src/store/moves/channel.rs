@@ -10,6 +10,7 @@ use crate::record::{Head, Value, keys};
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::{Core, Refusal};
 use crate::shard::dirty::Thing;
+use crate::shard::follow::{self, Follow};
 use crate::shard::writer::batch_bytes;
 
 /// Publications that are read and appended at a time, at most.
@@ -87,6 +88,7 @@ impl Copier {
     /// where the channel stands.
     async fn publication(&self, name: &Bytes, key: &Bytes, epoch: u32, newest: u64) -> Result<Option<Record>, Trouble> {
         let offset = keys::offset_of(key).ok_or_else(|| reading(StoreError::Index("a publication's key".into())))?;
+        let mut follow = Follow::default();
         loop {
             let Some(value) = self.from.core.lookup(key)? else { return Ok(None) };
             let value = Value::decode(&value).map_err(|e| reading(e.into()))?;
@@ -100,9 +102,13 @@ impl Copier {
             {
                 return Ok(None);
             }
-            let body = match self.from.log().read(value.location, 0..value.location.body_len).await {
+            let at = value.location;
+            let body = match follow::read(self.from.log(), &at, 0..at.body_len, key).await {
                 Ok(body) => body,
-                Err(LogError::Moved) => continue,
+                Err(LogError::Moved) => {
+                    follow.moved(self.from.log(), &at).await.map_err(reading)?;
+                    continue;
+                }
                 Err(e) => return Err(reading(e.into())),
             };
             let head = Head::Publication { channel: name, offset, payload: &payload }.encode();

@@ -1,0 +1,64 @@
+//! Reading a record that the index has: only its own bytes, and to its new place when it moves meanwhile.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use steadfast_log::{Location, Log, LogError};
+
+use crate::StoreError;
+use crate::record::{Head, keys};
+
+/// How often a look-up is repeated because the record moved meanwhile: each time the index has news, so one is the rule.
+const MOVES_MAX: usize = 32;
+
+/// Follows a record from look-up to look-up.
+#[derive(Default)]
+pub(crate) struct Follow {
+    known: Option<Location>,
+    looks: usize,
+}
+
+impl Follow {
+    /// The log says that what the index had at `at` has moved: it is to be looked up again.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] when the index had it there last time, too: then it did not move, it is lost. [`StoreError::Busy`] when it
+    /// moves faster than it can be read.
+    pub(crate) async fn moved(&mut self, log: &Log, at: &Location) -> Result<(), StoreError> {
+        if self.known == Some(*at) {
+            return Err(log.lost(at).into());
+        }
+        self.known = Some(*at);
+        self.looks += 1;
+        if self.looks > MOVES_MAX {
+            return Err(StoreError::Busy("records that are being moved"));
+        }
+        // A log that answers at once must not keep the thread, nor the caller from giving up.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+}
+
+/// Whether a record with this head is what the index has under `key`, or a chunk of it.
+fn is_of(head: &[u8], key: &[u8]) -> bool {
+    match Head::decode(head) {
+        Ok(Head::ObjectPut { bucket, key: name, .. } | Head::Chunk { bucket, key: name, .. }) => {
+            keys::object(bucket, name) == key
+        }
+        Ok(Head::PartPut { upload, number, .. }) => keys::part(&upload, number) == key,
+        // Of the part, and once the upload is completed, of the object.
+        Ok(Head::PartChunk { bucket, upload, number, key: name, .. }) => {
+            keys::part(&upload, number) == key || keys::object(bucket, name) == key
+        }
+        Ok(Head::Publication { channel, offset, .. }) => keys::publication(channel, offset) == key,
+        _ => false,
+    }
+}
+
+/// Bytes of the body of the record that the index has under `key`, or of a chunk of it: never another one's.
+pub(crate) async fn read(log: &Log, at: &Location, range: Range<u32>, key: &[u8]) -> Result<Bytes, LogError> {
+    log.read_of(*at, range, &|head| is_of(head, key)).await
+}
+
+#[cfg(test)]
+mod tests;
