@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use steadfast_flow::BoxFuture;
 
+use crate::history::History;
 use crate::hold::Hold;
 
 /// Log sequence number: the position of a record in the order of commits. The first record of a log has 1.
@@ -122,6 +123,13 @@ pub trait Applier: Send + Sync + 'static {
     /// Takes in records that have become visible: flushed, or written when they were asynchronous.
     /// Runs on the commit path: it must not block.
     fn apply(&self, records: &[Applied]);
+
+    /// Whether what the applier has saved can go on from its checkpoint in this history of the log. Asked first, before anything is changed:
+    /// if not, opening ends with [`LogError::Open`].
+    fn goes_on(&self, history: &History) -> bool {
+        let _ = history;
+        true
+    }
 
     /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next one; 0 replays all that the log holds.
     fn checkpoint(&self) -> Lsn;

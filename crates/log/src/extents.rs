@@ -8,7 +8,7 @@ use steadfast_disk::{BLOCK, Disk};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
+use crate::format::{ExtentHeader, ExtentId, ExtentKind, Lineage, Superblock};
 use crate::hold::Hold;
 use crate::io::Io;
 use crate::placement::Placement;
@@ -83,6 +83,8 @@ pub(crate) struct Table {
     pub(crate) slots: Vec<ExtentInfo>,
     pub(crate) next_epoch: u64,
     pub(crate) recycled_lsn: Lsn,
+    /// What new headers say of the pool's history.
+    pub(crate) lineage: Lineage,
     /// What snapshots keep.
     pub(crate) holds: Vec<Hold>,
     /// Holds in the making: while there is one, nothing is recycled.
@@ -397,7 +399,8 @@ impl Extents {
                 data_end: BLOCK as u64,
                 ..ExtentInfo::new(extent as u32)
             };
-            ExtentHeader { id: self.id(extent as u32, epoch), kind, base_lsn, recycled_lsn }
+            let lineage = table.lineage;
+            ExtentHeader { id: self.id(extent as u32, epoch), kind, base_lsn, recycled_lsn, lineage }
         };
         // On zones the header is gone with the extent's next reset, and what it says must not be.
         self.0.placement.remember(&self.0.io, header.id.epoch, 0).await.map_err(TakeError::Disk)?;
@@ -436,6 +439,7 @@ impl Extents {
         let header = {
             let mut table = self.0.table.lock();
             let (recycled_lsn, holding) = (table.recycled_lsn, table.holding > 0);
+            let lineage = table.lineage;
             let Some(slot) = table.slots.get_mut(extent as usize) else { return Ok(false) };
             if slot.epoch != epoch || slot.state != ExtentState::Sealed {
                 return Ok(false);
@@ -447,7 +451,7 @@ impl Extents {
             let recycled_lsn =
                 if slot.kind == ExtentKind::Commit { recycled_lsn.max(slot.last_lsn) } else { recycled_lsn };
             table.recycled_lsn = recycled_lsn;
-            ExtentHeader { id: self.id(extent, epoch), kind: ExtentKind::Free, base_lsn: 0, recycled_lsn }
+            ExtentHeader { id: self.id(extent, epoch), kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }
         };
         self.mark_free(&header).await?;
         self.0.table.lock().slots[extent as usize] = ExtentInfo { epoch, ..ExtentInfo::new(extent) };

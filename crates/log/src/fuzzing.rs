@@ -62,7 +62,9 @@ impl Image {
     /// An extent with nothing in it.
     pub fn new(extent: u32, epoch: u64, kind: ExtentKind, extent_bytes: u64, prev_lsn: Lsn) -> Self {
         let id = ExtentId { pool: POOL, extent, epoch };
-        let bytes = ExtentHeader { id, kind, base_lsn: prev_lsn + 1, recycled_lsn: 0 }.encode().to_vec();
+        let bytes = ExtentHeader { id, kind, base_lsn: prev_lsn + 1, recycled_lsn: 0, lineage: Default::default() }
+            .encode()
+            .to_vec();
         Self { id, kind, extent_bytes, bytes, entries: Vec::new(), prev_checksum: 0, last_lsn: prev_lsn, prev_lsn }
     }
 

@@ -19,6 +19,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gather;
+mod history;
 mod hold;
 mod io;
 mod latch;
@@ -48,6 +49,7 @@ pub use commit::Ticket;
 pub use compact::{CompactionOptions, CompactionStatus, StuckExtent};
 pub use copies::HealStatus;
 pub use extents::ExtentPin;
+pub use history::History;
 pub use hold::{HeldRecords, Hold, HoldPin, Holding};
 pub use latch::LogState;
 pub use log::{Limits, Log};

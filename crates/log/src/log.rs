@@ -253,6 +253,11 @@ impl Log {
         crate::read::lost(&self.shared, location)
     }
 
+    /// The number of the opening that has committed the record `lsn`, as [`crate::History`] knows it; 0 when that is not known.
+    pub fn committed_by(&self, lsn: Lsn) -> u64 {
+        crate::history::committed_by(&self.shared.extents.with(|table| table.lineage), lsn)
+    }
+
     /// Counts bytes of an extent as live. Called by the applier.
     pub fn credit(&self, extent: u32, epoch: u64, bytes: u64) {
         self.shared.extents.credit(extent, epoch, bytes as i64);

@@ -3,11 +3,14 @@
 use serde::Serialize;
 use steadfast_disk::BLOCK;
 
-use super::{ExtentId, FORMAT_VERSION, FormatError, field, put, u32_at, u64_at};
+use super::{ExtentId, FORMAT_VERSION, FormatError, Lineage, field, put, u32_at, u64_at};
 use crate::Lsn;
 
 /// Bytes with content of both blocks; all within the first sector, so that a torn write leaves the old or the new one.
 const LEN: usize = 128;
+/// Where in a header its lineage begins.
+const LINEAGE_AT: usize = 64;
+const _: () = assert!(LINEAGE_AT + Lineage::LEN <= LEN - 4);
 
 /// What an extent is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -87,6 +90,8 @@ pub struct ExtentHeader {
     pub base_lsn: Lsn,
     /// The highest LSN in any commit extent that had been recycled when this was written: a gap in LSNs up to there is none.
     pub recycled_lsn: Lsn,
+    /// Of which history of the pool it is; of none in what older builds have written.
+    pub lineage: Lineage,
 }
 
 impl ExtentHeader {
@@ -98,6 +103,7 @@ impl ExtentHeader {
         let mut b = begin(Self::MAGIC, &self.id, self.kind);
         put(&mut b, 48, &self.base_lsn.to_le_bytes());
         put(&mut b, 56, &self.recycled_lsn.to_le_bytes());
+        self.lineage.encode(&mut b, LINEAGE_AT);
         finish(&mut b, &self.id, 0);
         b
     }
@@ -108,7 +114,8 @@ impl ExtentHeader {
     /// When it is not a whole header of this version.
     pub fn decode(b: &[u8]) -> Result<Self, FormatError> {
         let (id, kind) = open(b, Self::MAGIC, 0, Self::WHAT)?;
-        Ok(Self { id, kind, base_lsn: u64_at(b, 48), recycled_lsn: u64_at(b, 56) })
+        let lineage = Lineage::decode(b, LINEAGE_AT);
+        Ok(Self { id, kind, base_lsn: u64_at(b, 48), recycled_lsn: u64_at(b, 56), lineage })
     }
 }
 

@@ -7,6 +7,7 @@
 mod extent;
 mod footer;
 mod frame;
+mod lineage;
 mod record;
 mod superblock;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub use footer::{
     seal_footer_block,
 };
 pub use frame::{FRAME_HEADER, FrameHeader, FrameKind, RecordIter};
+pub use lineage::{LINEAGE, Lineage, Opening};
 pub use record::{
     CHECK_BYTES, HEAD_BYTES_MAX, RECORD_HEADER, RecordHeader, RecordView, check_count, encode_record,
     fill_record_front, record_bytes, verify_body,

@@ -64,7 +64,8 @@ fn superblock_of_a_pool_on_zones() {
 
 #[test]
 fn extent_header_and_trailer_round_trip_and_flips() {
-    let header = ExtentHeader { id: id(5, 77), kind: ExtentKind::Body, base_lsn: 1234, recycled_lsn: 1200 };
+    let lineage = Lineage([(9, 1230), (8, 40), (7, 0)].map(|(id, after)| Opening { id, after }));
+    let header = ExtentHeader { id: id(5, 77), kind: ExtentKind::Body, base_lsn: 1234, recycled_lsn: 1200, lineage };
     let bytes = header.encode();
     assert_eq!(ExtentHeader::decode(&bytes), Ok(header));
     flips(&bytes, 128, |b| ExtentHeader::decode(b).is_err());

@@ -31,6 +31,7 @@ use crate::copies::{Copies, FrameAt, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
 use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, Superblock};
 use crate::frame::OpenCommit;
+use crate::history::{History, Told};
 use crate::io::Io;
 use crate::latch::Latch;
 use crate::log::{Log, Shared};
@@ -70,6 +71,10 @@ pub(crate) async fn open(
     let checkpoint = applier.checkpoint();
     report.checkpoint = checkpoint;
     let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0).max(ledger.recycled_lsn);
+    let history = history(&found, recycled_lsn);
+    if !applier.goes_on(&history) {
+        return Err(LogError::Open("what was derived from the log is not of this log's history".into()));
+    }
     let placement = Placement::new(disk.clone(), pool, ledger, options.sabotage);
     let latch = Arc::new(Latch::new());
     let io = Arc::new(Io::new(disk.clone(), latch.clone()));
@@ -96,7 +101,8 @@ pub(crate) async fn open(
     let seen = replay.seen.max(checkpoint).max(recycled_lsn);
     if read_only.is_none() && checkpoint > replay.last.max(recycled_lsn) {
         let why = format!(
-            "the index has records up to LSN {checkpoint}, the log ends at {}: commits that were acknowledged are missing",
+            "the index has records up to LSN {checkpoint}, the log ends at {}: commits that were acknowledged are missing. If the \
+             pool was restored from an older copy, stop, delete the index, and start again",
             replay.last
         );
         report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });
@@ -112,9 +118,14 @@ pub(crate) async fn open(
     let open = match &read_only {
         Some(_) => {
             replay.give_the_rest();
+            extents.with(|table| table.lineage = history.lineage());
             None
         }
-        None => Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?),
+        None => {
+            let lineage = history.begin([env.random_u64(), env.random_u64()], replay.last.max(recycled_lsn));
+            extents.with(|table| table.lineage = lineage);
+            Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?)
+        }
     };
     // Before compaction can run.
     extents.keep(applier.holds());
@@ -199,6 +210,12 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
     }
 }
 
+/// What the headers tell of the log's history.
+fn history(found: &[Found], recycled_lsn: Lsn) -> History {
+    let told = |f: &Found| Told { epoch: f.epoch, in_use: f.kind != ExtentKind::Free, lineage: f.lineage };
+    History::new(&found.iter().map(told).collect::<Vec<_>>(), recycled_lsn)
+}
+
 /// The table of extents as it was found.
 fn table(
     placement: &Placement,
@@ -256,7 +273,7 @@ fn table(
     let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
     // Of what was reset, only the ledger knows.
     let next_epoch = next_epoch.max(placement.ledger().epoch_bound);
-    Table { slots, next_epoch, recycled_lsn, holds: Vec::new(), holding: 0 }
+    Table { slots, next_epoch, recycled_lsn, lineage: Default::default(), holds: Vec::new(), holding: 0 }
 }
 
 struct Recovery<'a> {

@@ -8,7 +8,9 @@ use steadfast_disk::{BLOCK, Disk};
 
 use crate::Lsn;
 use crate::copies::{Copies, HeaderOf, TrailerOf};
-use crate::format::{ExtentHeader, ExtentId, ExtentKind, FormatError, FrameHeader, FrameKind, Superblock, Trailer};
+use crate::format::{
+    ExtentHeader, ExtentId, ExtentKind, FormatError, FrameHeader, FrameKind, Lineage, Superblock, Trailer,
+};
 
 /// An extent as it was found.
 #[derive(Debug, Clone)]
@@ -19,6 +21,8 @@ pub(super) struct Found {
     pub(super) kind: ExtentKind,
     pub(super) trailer: Option<Trailer>,
     pub(super) recycled_lsn: Lsn,
+    /// As in its header; empty when that is not known.
+    pub(super) lineage: Lineage,
     /// What is wrong with it.
     pub(super) damage: Option<String>,
     /// What was taken from another copy of the disk, and where it belongs.
@@ -65,6 +69,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
         kind: ExtentKind::Free,
         trailer: None,
         recycled_lsn: 0,
+        lineage: Lineage::default(),
         damage: None,
         healed: Vec::new(),
         epoch_max: trailer.map_or(0, |t| t.id.epoch),
@@ -120,5 +125,6 @@ impl Found {
         self.epoch = header.id.epoch;
         self.kind = header.kind;
         self.recycled_lsn = header.recycled_lsn;
+        self.lineage = header.lineage;
     }
 }

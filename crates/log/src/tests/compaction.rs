@@ -166,7 +166,13 @@ async fn an_extent_made_ready_and_never_written_is_no_damage() {
     }
     let id = ExtentId { epoch: epoch + 1, ..free.expect("an extent was recycled") };
     assert!(recycled_lsn > 0, "what the log began with is gone");
-    let header = ExtentHeader { id, kind: ExtentKind::Commit, base_lsn: recycled_lsn + 1, recycled_lsn };
+    let header = ExtentHeader {
+        id,
+        kind: ExtentKind::Commit,
+        base_lsn: recycled_lsn + 1,
+        recycled_lsn,
+        lineage: Default::default(),
+    };
     let at = EXTENTS + u64::from(id.extent) * EXTENT;
     disk.write(at, Bytes::copy_from_slice(&header.encode())).await.expect("a write");
     verified(&disk).await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use steadfast_log::{ExtentUsage, Location};
+use steadfast_log::{ExtentUsage, Location, Lsn};
 
 use crate::record::manifest::Share;
 use steadfast_log::Log;
@@ -78,6 +78,11 @@ impl Accounts {
         for share in shares {
             self.retire(share.extent, share.epoch, share.bytes);
         }
+    }
+
+    /// The opening of the log that has committed a record; 0 when that is not known.
+    pub(crate) fn committed_by(&self, lsn: Lsn) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.committed_by(lsn))
     }
 
     /// What to save.

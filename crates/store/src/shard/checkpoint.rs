@@ -12,6 +12,8 @@ pub(crate) struct Checkpoint {
     pub(crate) pool: [u8; 16],
     /// All records up to this one are in the index.
     pub(crate) lsn: Lsn,
+    /// The opening of the log that has committed that record; 0 when it is not known.
+    pub(crate) opening: u64,
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
     pub(crate) usage: Vec<ExtentUsage>,
@@ -29,6 +31,7 @@ impl Checkpoint {
             put_varint(&mut out, usage.epoch);
             put_varint(&mut out, usage.live_bytes);
         }
+        put_varint(&mut out, self.opening);
         out
     }
 
@@ -43,7 +46,9 @@ impl Checkpoint {
         for _ in 0..dec.varint()? {
             usage.push(ExtentUsage { extent: dec.u32()?, epoch: dec.varint()?, live_bytes: dec.varint()? });
         }
-        Ok(Self { pool, lsn, objects, bytes, usage })
+        // Older builds did not write it.
+        let opening = if dec.0.is_empty() { 0 } else { dec.varint()? };
+        Ok(Self { pool, lsn, opening, objects, bytes, usage })
     }
 }
 
@@ -55,12 +60,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_back(pool: [u8; 16], lsn: u64, objects: u64, bytes: u64, usage: Vec<(u32, u64, u64)>, junk: Vec<u8>) {
+        fn comes_back(pool: [u8; 16], lsn: u64, opening: u64, objects: u64, bytes: u64, usage: Vec<(u32, u64, u64)>, junk: Vec<u8>) {
             let usage = usage
                 .into_iter()
                 .map(|(extent, epoch, live_bytes)| ExtentUsage { extent, epoch, live_bytes })
                 .collect();
-            let checkpoint = Checkpoint { pool, lsn, objects, bytes, usage };
+            let checkpoint = Checkpoint { pool, lsn, opening, objects, bytes, usage };
             prop_assert_eq!(Checkpoint::decode(&checkpoint.encode()), Ok(checkpoint));
             let _ = Checkpoint::decode(&junk);
         }

@@ -126,6 +126,10 @@ pub(crate) struct Core {
     pub(crate) layout: RwLock<Option<Arc<Layout>>>,
     /// The snapshots of which this disk has a part.
     pub(crate) snapshots: RwLock<BTreeMap<Id, SnapshotMeta>>,
+    /// The checkpoint that the index was opened with, and which opening of the log committed its last record.
+    pub(crate) opened_with: (Lsn, u64),
+    /// Why the index cannot be gone on with: it is to be rebuilt.
+    pub(crate) unfit: Mutex<Option<String>>,
     /// Something in the index or in a record did not make sense.
     pub(crate) distrusted: AtomicBool,
     pub(crate) pending: Pending,
@@ -221,6 +225,8 @@ impl Core {
             registry: RwLock::new(registry),
             layout: RwLock::new(layout),
             snapshots: Default::default(),
+            opened_with: (checkpoint.lsn, checkpoint.opening),
+            unfit: Mutex::new(None),
             distrusted: AtomicBool::new(false),
             pending: Default::default(),
             accounts: Mutex::new(Accounts::load(&checkpoint.usage)),
@@ -445,12 +451,14 @@ impl Core {
 
     /// The state as of the last applied record, to be saved.
     pub(crate) fn snapshot(&self) -> Checkpoint {
+        let (lsn, accounts) = (self.progress.borrow().lsn, self.accounts.lock());
         Checkpoint {
             pool: self.pool,
-            lsn: self.progress.borrow().lsn,
+            lsn,
+            opening: accounts.committed_by(lsn),
             objects: self.objects.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            usage: self.accounts.lock().usage(),
+            usage: accounts.usage(),
         }
     }
 }

@@ -119,6 +119,19 @@ fn open_lsm(dir: PathBuf, cache_bytes: u64, pool: [u8; 16]) -> Result<(Arc<dyn I
     Ok((Arc::new(LsmIndex::open(&dir, cache_bytes)?), Checkpoint::default()))
 }
 
+/// Deletes an index that is closed.
+async fn discard_index(kind: &IndexKind, env: &Env) -> Result<(), StoreError> {
+    match kind {
+        IndexKind::Memory(checkpoint) => checkpoint.clear(),
+        IndexKind::Lsm(dir) => {
+            let dir = dir.clone();
+            let deleted = env.blocking(move || LsmIndex::delete(&dir)).await;
+            deleted.ok_or_else(|| StoreError::Index("deleting it failed".into()))??;
+        }
+    }
+    Ok(())
+}
+
 fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, IndexError> {
     let Some(value) = index.get(keys::CHECKPOINT)? else { return Ok(None) };
     Checkpoint::decode(&value).map(Some).map_err(|e| IndexError(e.to_string()))
@@ -159,7 +172,8 @@ pub(crate) struct ShardReport {
 }
 
 impl Shard {
-    /// Opens a formatted disk: recovers the log and brings the index up to its end.
+    /// Opens a formatted disk: recovers the log and brings the index up to its end. An index that cannot be gone on with is deleted, and rebuilt
+    /// from the log.
     pub(crate) async fn open(
         disk: Arc<dyn Disk>,
         index: IndexKind,
@@ -168,11 +182,35 @@ impl Shard {
         read_ahead: Arc<Semaphore>,
     ) -> Result<(Self, ShardReport), StoreError> {
         let pool = pool_of(&disk).await;
-        let (index, checkpoint) = open_index(&index, &env, &options, pool).await?;
+        // A disk that cannot be read says nothing of its index: that is left alone.
+        let index = if pool == Id::default() { IndexKind::memory() } else { index };
+        let mut unfit = None;
+        match Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await {
+            Err(e) => {
+                let why = unfit.take().ok_or(e)?;
+                tracing::warn!(%why, "the index cannot be gone on with and will be rebuilt from the log");
+            }
+            opened => return opened,
+        }
+        discard_index(&index, &env).await?;
+        Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await
+    }
+
+    /// The same with the index as it is; `unfit` says why that is not possible.
+    async fn open_with(
+        disk: &Arc<dyn Disk>,
+        pool: Id,
+        index: &IndexKind,
+        env: &Env,
+        options: &StoreOptions,
+        read_ahead: &Arc<Semaphore>,
+        unfit: &mut Option<String>,
+    ) -> Result<(Self, ShardReport), StoreError> {
+        let (index, checkpoint) = open_index(index, env, options, pool).await?;
         let index_rebuilt = checkpoint.lsn == 0;
-        let registry = load_registry(&*index)?;
-        let layout = load_layout(&*index)?;
-        let snapshots = snapshots::load(&*index)?;
+        let loaded = load_registry(&*index)
+            .and_then(|registry| Ok((registry, load_layout(&*index)?, snapshots::load(&*index)?)));
+        let (registry, layout, snapshots) = loaded.inspect_err(|e| *unfit = Some(e.to_string()))?;
         let checkpoint_log_bytes = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
         let mut core = Core::new(
             env.clone(),
@@ -181,7 +219,7 @@ impl Shard {
             checkpoint,
             registry,
             layout,
-            read_ahead,
+            read_ahead.clone(),
             checkpoint_log_bytes,
             options.clone(),
         );
@@ -191,7 +229,8 @@ impl Shard {
         let watched = disk.clone();
         let slot = LogSlot::default();
         let applier = Arc::new(StoreApplier { core: core.clone(), log: slot.clone() });
-        let (log, recovery) = Log::open(disk, env.clone(), options.log, applier).await?;
+        let opened = Log::open(disk.clone(), env.clone(), options.log.clone(), applier).await;
+        let (log, recovery) = opened.inspect_err(|_| *unfit = core.unfit.lock().take())?;
         let replayed_records = core.finish_replay()?;
         core.opened_lsn.store(core.progress.borrow().lsn, Ordering::Release);
         core.channels.forget();
@@ -201,7 +240,8 @@ impl Shard {
         env.spawn("store-hang-watch", hang::watch(core.clone(), watched, shared.closing.subscribe()));
         env.spawn("store-maintenance", maintain(core.clone(), log.clone(), shared.closing.subscribe()));
         env.spawn("store-sweep", channels::sweep(core.clone(), shared.closing.subscribe()));
-        if replayed_records > 0 {
+        // What a damaged log has not given is not to be taken for nothing by the next start.
+        if replayed_records > 0 && !recovery.read_only {
             let _one = core.applying.lock();
             core.seal();
         }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use steadfast_flow::BoxFuture;
-use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, Hold, Location, LogError, Lsn};
+use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn};
 
 use crate::layout::Layout;
 use crate::record::keys::Id;
@@ -69,6 +69,12 @@ impl Applier for StoreApplier {
         core.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
         core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
         core.seal_if_due();
+    }
+
+    fn goes_on(&self, history: &History) -> bool {
+        let (lsn, opening) = self.core.opened_with;
+        let fits = if lsn == 0 { Ok(()) } else { history.goes_on(lsn, opening) };
+        fits.inspect_err(|why| *self.core.unfit.lock() = Some((*why).to_owned())).is_ok()
     }
 
     fn checkpoint(&self) -> Lsn {
