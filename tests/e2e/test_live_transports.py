@@ -84,6 +84,30 @@ def test_a_unidirectional_session_hears_what_it_was_subscribed_to(pinging, trans
     wait.until(lambda: live.status()["live"]["sessions"] == 0, what="the end of the session")
 
 
+def test_the_api_ends_the_session_that_it_names_and_spares_those_of_its_whitelist(live):
+    streams = [unidirectional(live, transport) for transport in ("uni_sse", "uni_http_stream", "uni_sse")]
+    told = [stream.next()["connect"] for stream in streams]
+    sessions = [one["session"] for one in told]
+    assert len(set(sessions)) == 3 and all(sessions)
+
+    def ends(stream):
+        while told := stream.next():
+            if end := told.get("disconnect"):
+                return end["code"], end["reason"]
+
+    assert api(live, "disconnect", user="ann", session="nobody's") == {"result": {}}
+    assert api(live, "disconnect", user="ann", session=sessions[1], disconnect={"code": 4001, "reason": "paid up?"}) == {"result": {}}
+    assert ends(streams[1]) == (4001, "paid up?")
+    assert api(live, "disconnect", user="ann", whitelist=[told[0]["client"]]) == {"result": {}}
+    assert ends(streams[2]) == (3503, "force disconnect")
+    assert live.status()["live"]["sessions"] == 1
+    assert api(live, "publish", channel="news", data=1, version=4)["error"]["code"] == 107
+    assert api(live, "unsubscribe", user="ann", channel="news", session=sessions[0]) == {"result": {}}
+    while not (said := streams[0].next()).get("unsubscribe"):
+        pass
+    assert said["channel"] == "news" and said["unsubscribe"]["code"] == 2000
+
+
 def messages(sock):
     """The messages of a server on a WebSocket, then its close code."""
     with sock.makefile("rb") as stream:

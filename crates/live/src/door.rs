@@ -242,8 +242,10 @@ impl LiveDoor {
     {
         match gateway::pair() {
             Ok((worker, gateway)) => {
-                self.open(worker, Vec::new(), arrived, None);
-                let served = gateway::unidirectional(client, leftover, message_max, gateway, &self.emulation).await;
+                let name = self.emulation.name();
+                self.open(worker, Vec::new(), Arrived { session: Some(name.clone()), ..arrived }, None);
+                let served =
+                    gateway::unidirectional(client, leftover, message_max, gateway, name, &self.emulation).await;
                 if let Err(error) = served {
                     tracing::debug!(%error, "connection ended");
                 }
@@ -271,7 +273,7 @@ impl LiveDoor {
         if transport.is_some() || emulates {
             let origin = request.headers().get(header::ORIGIN).cloned();
             if !origin_allowed(&self.node, request.headers()) {
-                return forbidden(origin.as_ref());
+                return self.forbidden(origin.as_ref());
             }
             let mut response = match transport {
                 _ if *request.method() == Method::OPTIONS => preflight(request.headers()),
@@ -351,8 +353,10 @@ impl LiveDoor {
         };
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let leftover = websocket::from_client(encoding, &first);
-        self.open(worker, leftover, Arrived { encoding, transport, deflate: None, headers }, None);
-        let streaming = Streaming::new(gateway, transport, encoding, &self.emulation);
+        let name = self.emulation.name();
+        let arrived = Arrived { encoding, transport, deflate: None, headers, session: Some(name.clone()) };
+        self.open(worker, leftover, arrived, None);
+        let streaming = Streaming::new(gateway, transport, encoding, name, &self.emulation);
         let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
         let kind = match (events, protobuf) {
             (true, _) => "text/event-stream; charset=utf-8",
@@ -393,8 +397,18 @@ impl LiveDoor {
             Err(Refusal::Other) => {
                 text(StatusCode::BAD_REQUEST, "this is a WebSocket endpoint: connect with a Centrifugo SDK\n")
             }
-            Err(Refusal::Origin) => forbidden(request.headers().get(header::ORIGIN)),
+            Err(Refusal::Origin) => self.forbidden(request.headers().get(header::ORIGIN)),
         }
+    }
+
+    fn forbidden(&self, origin: Option<&HeaderValue>) -> Answer {
+        match self.node.seldom.origin.may(self.node.now_ms()) {
+            Some(left_out) => {
+                tracing::info!(?origin, left_out, "refused: the origin is not in client.allowed_origins");
+            }
+            None => tracing::debug!(?origin, "refused: the origin is not in client.allowed_origins"),
+        }
+        text(StatusCode::FORBIDDEN, "this origin may not connect: see client.allowed_origins\n")
     }
 
     async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {
@@ -443,11 +457,6 @@ fn connect_of(query: &str) -> Option<Vec<u8>> {
         });
     }
     Some(out)
-}
-
-fn forbidden(origin: Option<&HeaderValue>) -> Answer {
-    tracing::info!(?origin, "refused: the origin is not in client.allowed_origins");
-    text(StatusCode::FORBIDDEN, "this origin may not connect: see client.allowed_origins\n")
 }
 
 /// Tells a browser that a page of another origin may send what it wants to send.

@@ -76,7 +76,7 @@ pub(crate) fn agree<B>(
     if asked {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
     }
-    Ok((Arrived { encoding, transport, deflate, headers: node.proxies.kept(headers) }, answer))
+    Ok((Arrived { encoding, transport, deflate, headers: node.proxies.kept(headers), session: None }, answer))
 }
 
 /// Browsers say which page connects; others say nothing.

@@ -27,6 +27,7 @@ mod pem;
 mod presence;
 pub mod protocol;
 mod proxy;
+mod seldom;
 mod socket;
 mod websocket;
 

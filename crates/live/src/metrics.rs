@@ -20,6 +20,7 @@ pub(crate) struct Counters {
     sessions: [[AtomicU64; Transport::ALL.len()]; Encoding::ALL.len()],
     subscriptions: AtomicU64,
     deliveries: AtomicU64,
+    left_out: AtomicU64,
     queued_sessions: AtomicU64,
     queued_bytes: AtomicU64,
     /// By close code; 0 for those that the client or the network ended.
@@ -46,6 +47,10 @@ impl Counters {
 
     pub(crate) fn delivered(&self, publications: u64) {
         self.deliveries.fetch_add(publications, Relaxed);
+    }
+
+    pub(crate) fn left_out(&self, publications: u64) {
+        self.left_out.fetch_add(publications, Relaxed);
     }
 
     /// A socket takes no more for now, or takes it again.
@@ -127,6 +132,8 @@ pub struct LiveStatus {
     pub publications: u64,
     /// Publications times sessions that got them.
     pub deliveries: u64,
+    /// Publications times sessions that were not told of them: they speak JSON, and the data is none.
+    pub publications_left_out: u64,
     /// Sessions whose sockets take nothing more for now.
     pub queued_sessions: u64,
     /// Bytes that wait for them, as of a quarter of a second ago at most.
@@ -152,6 +159,7 @@ pub(crate) struct Sums {
     pub(crate) sessions_by: Vec<SessionsOf>,
     pub(crate) subscriptions: u64,
     pub(crate) deliveries: u64,
+    pub(crate) left_out: u64,
     pub(crate) queued_sessions: u64,
     pub(crate) queued_bytes: u64,
     pub(crate) ended: Vec<CodeCount>,
@@ -178,6 +186,7 @@ impl Sums {
             sessions_by,
             subscriptions: sum(|c| &c.subscriptions),
             deliveries: sum(|c| &c.deliveries),
+            left_out: sum(|c| &c.left_out),
             queued_sessions: sum(|c| &c.queued_sessions),
             queued_bytes: sum(|c| &c.queued_bytes),
             ended: counts(&ended),

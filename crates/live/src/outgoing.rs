@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use prost::Message;
+use serde::de::IgnoredAny;
 use steadfast_store::Publication as Stored;
 
 use crate::deflate::Deflate;
@@ -27,6 +28,19 @@ pub fn from_stored(stored: &Stored) -> Result<Publication, Malformed> {
     publication.offset = stored.offset;
     publication.time = stored.time_ms as i64;
     Ok(publication)
+}
+
+/// Whether data can be said in JSON; nothing can.
+pub fn is_json(data: &[u8]) -> bool {
+    data.is_empty() || serde_json::from_slice::<IgnoredAny>(data).is_ok()
+}
+
+/// Takes out what cannot be said to a session that speaks so. It may be another's, who speaks Protobuf: to end the session for it would end
+/// it again each time that it comes back.
+pub fn leave_out(encoding: Encoding, publications: &mut Vec<Publication>) {
+    if encoding == Encoding::Json {
+        publications.retain(|publication| is_json(&publication.data));
+    }
 }
 
 /// How a subscription wants publications.
@@ -103,6 +117,10 @@ fn shared(encoding: Encoding, deflate: Deflate, payload: &[u8], plain: &Frame) -
 
 /// A publication in a form; `base` is what a difference is made to.
 pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: Option<&[u8]>) -> Option<Publication> {
+    // As a text, anything could be said that is one; but the client takes the text for JSON.
+    if form != Form::Plain && encoding == Encoding::Json && !is_json(&publication.data) {
+        return None;
+    }
     let mut publication = publication.clone();
     if let Some(base) = base {
         publication.data = fossil::create(base, &publication.data);

@@ -142,7 +142,12 @@ impl Reader {
         Self { inflates, ..Self::default() }
     }
 
-    /// Takes in bytes; what they complete is given to `take` in order, until it says no.
+    /// Keeps bytes for the next time.
+    pub fn keep(&mut self, bytes: &[u8]) {
+        self.partial.extend_from_slice(bytes);
+    }
+
+    /// Takes in bytes, behind those that were kept; what they complete is given to `take` in order, until it says no: the rest is kept.
     ///
     /// # Errors
     /// When they are not what the standard allows, or a message is larger than `message_max` bytes.

@@ -10,12 +10,14 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use steadfast_store::Position;
 
-use super::{Answer, Api, Command, Done, Publish, Sessions, durability};
+use super::{Answer, Api, Command, Done, Ending, Publish, Renewal, Sessions, durability, refuse};
 use crate::config::ChannelDurability;
 use crate::node::epoch_text;
-use crate::options::{Overrides, SubscribeOptions, Wanted};
+use crate::options::{Overrides, SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{HistoryRequest, StreamPosition};
+
+// What is not named here, Centrifugo does not know either: that is ignored, as there. What it knows is carried out, or refused by name.
 
 #[derive(Deserialize)]
 struct PublishBody {
@@ -31,6 +33,8 @@ struct PublishBody {
     tags: BTreeMap<String, String>,
     #[serde(default)]
     idempotency_key: String,
+    version: Option<u64>,
+    version_epoch: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -38,15 +42,14 @@ struct Channel {
     channel: String,
 }
 
-/// Options that are not supported are refused by name.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Subscribe {
     channel: String,
     #[serde(default)]
     user: String,
     #[serde(default)]
     client: String,
+    session: Option<String>,
     info: Option<Box<RawValue>>,
     #[serde(default)]
     b64info: String,
@@ -62,13 +65,24 @@ struct Subscribe {
 }
 
 #[derive(Deserialize)]
-struct OfUser {
+struct Unsubscribe {
     #[serde(default)]
     user: String,
     #[serde(default)]
     channel: String,
     #[serde(default)]
     client: String,
+    session: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Disconnect {
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    client: String,
+    session: Option<String>,
+    whitelist: Option<Vec<String>>,
     disconnect: Option<Custom>,
 }
 
@@ -78,16 +92,20 @@ struct Refresh {
     user: String,
     #[serde(default)]
     client: String,
+    session: Option<String>,
     #[serde(default)]
     expired: bool,
     /// Seconds since the Unix epoch; 0 for never.
     #[serde(default)]
     expire_at: u64,
+    info: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
 struct Custom {
-    code: u16,
+    #[serde(default)]
+    code: u32,
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -178,23 +196,26 @@ fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
             Command::Broadcast(channels, publish(request)?)
         }
         "subscribe" => {
-            let Subscribe { channel, user, client, info, b64info, data, b64data, expire_at, recover_since, overrides } =
-                read(body)?;
+            let request: Subscribe = read(body)?;
+            let Subscribe { info, b64info, data, b64data, expire_at, overrides, .. } = request;
             let options = SubscribeOptions { info, b64info, data, b64data, expire_at, overrides };
-            let wanted = Wanted { channel, options, since: recover_since.map(position) };
-            Command::Subscribe(Sessions { user, client }, Box::new(wanted))
+            let wanted = Wanted { channel: request.channel, options, since: request.recover_since.map(position) };
+            Command::Subscribe(sessions(request.user, request.client, request.session), Box::new(wanted))
         }
         "unsubscribe" => {
-            let OfUser { user, channel, client, .. } = read(body)?;
-            Command::Unsubscribe(Sessions { user, client }, channel)
+            let Unsubscribe { user, channel, client, session } = read(body)?;
+            Command::Unsubscribe(sessions(user, client, session), channel)
         }
         "disconnect" => {
-            let OfUser { user, client, disconnect, .. } = read(body)?;
-            Command::Disconnect(Sessions { user, client }, disconnect.map(|custom| custom.code))
+            let Disconnect { user, client, session, whitelist, disconnect } = read(body)?;
+            let with = disconnect.map(|Custom { code, reason }| (code, reason.unwrap_or_default()));
+            let ending = Ending { whitelist: whitelist.unwrap_or_default(), with };
+            Command::Disconnect(sessions(user, client, session), ending)
         }
         "refresh" => {
-            let Refresh { user, client, expired, expire_at } = read(body)?;
-            Command::Refresh(Sessions { user, client }, expire_at, expired)
+            let Refresh { user, client, session, expired, expire_at, info } = read(body)?;
+            let renewal = Renewal { expire_at, expired, info: info_of(info.as_deref(), "")? };
+            Command::Refresh(sessions(user, client, session), renewal)
         }
         "presence" => Command::Presence(one(body)?),
         "presence_stats" => Command::PresenceStats(one(body)?),
@@ -209,15 +230,22 @@ fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
     })
 }
 
+fn sessions(user: String, client: String, session: Option<String>) -> Sessions {
+    Sessions { user, client, session: session.unwrap_or_default() }
+}
+
 fn position(since: Since) -> StreamPosition {
     StreamPosition { offset: since.offset, epoch: since.epoch }
 }
 
 fn publish(request: PublishBody) -> Result<Publish, ClientError> {
+    refuse(request.version.is_some_and(|version| version > 0), "version")?;
+    refuse(request.version_epoch.as_ref().is_some_and(|epoch| !epoch.is_empty()), "version_epoch")?;
     let data = match (&request.data, &request.b64data) {
         (_, Some(text)) if !text.is_empty() => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?,
         (Some(data), _) => data.get().as_bytes().to_vec(),
-        _ => return Err(codes::BAD_REQUEST),
+        // Some namespaces take that.
+        _ => Vec::new(),
     };
     let PublishBody { tags, skip_history, idempotency_key, .. } = request;
     Ok(Publish { data, tags, skip_history, idempotency_key })
@@ -284,16 +312,42 @@ mod tests {
         };
         assert_eq!((channel.as_str(), publish.data.as_slice()), ("c", [0xff, 0].as_slice()));
         for (method, body, code, says) in [
-            ("publish", r#"{"channel": "c"}"#, 107, "bad request"),
             ("publish", r#"{"channel": "c", "b64data": "?"}"#, 107, "bad request"),
-            ("subscribe", r#"{"channel": "c", "user": "u", "session": "s"}"#, 107, "session"),
-            ("disconnect", r#"{"user": "u", "disconnect": {"code": 70000}}"#, 107, "70000"),
+            ("publish", r#"{"channel": "c", "data": 1, "version": 4}"#, 107, "version: it is not supported"),
+            ("publish", r#"{"channel": "c", "data": 1, "version_epoch": "e"}"#, 107, "version_epoch"),
+            ("broadcast", r#"{"channels": ["c"], "data": 1, "version": 4}"#, 107, "version: it is not supported"),
+            ("broadcast", r#"{"channels": ["c"], "data": 1, "version_epoch": "e"}"#, 107, "version_epoch"),
+            ("disconnect", r#"{"user": "u", "whitelist": "c"}"#, 107, "sequence"),
+            ("disconnect", r#"{"user": "u", "session": 1}"#, 107, "string"),
             ("history", "{}", 107, "channel"),
             ("mystery", "{}", 104, "method not found"),
         ] {
             let error = command(method, body.as_bytes()).expect_err(method);
             assert!(error.code == code && error.message.contains(says), "{method}: {error:?}");
         }
+    }
+
+    #[test]
+    fn who_a_command_is_about_is_not_lost() {
+        let whom = |method: &str, more: &str| {
+            let body = format!(r#"{{"user": "u", "channel": "c", "client": "x", "session": "s"{more}}}"#);
+            match command(method, body.as_bytes()).expect(method) {
+                Command::Subscribe(sessions, _) | Command::Unsubscribe(sessions, _) => (sessions, None, Vec::new()),
+                Command::Disconnect(sessions, ending) => (sessions, ending.with, ending.whitelist),
+                Command::Refresh(sessions, renewal) => (sessions, None, vec![renewal.info.escape_ascii().to_string()]),
+                other => panic!("{other:?}"),
+            }
+        };
+        for method in ["subscribe", "unsubscribe", "disconnect", "refresh"] {
+            // What nobody knows is ignored, as in Centrifugo.
+            let (sessions, ..) = whom(method, r#", "unheard_of": 1"#);
+            let found = (sessions.user.as_str(), sessions.client.as_str(), sessions.session.as_str());
+            assert_eq!(found, ("u", "x", "s"), "{method}");
+        }
+        let (_, with, whitelist) =
+            whom("disconnect", r#", "whitelist": ["a", "b"], "disconnect": {"code": 4001, "reason": "r"}"#);
+        assert_eq!((with, whitelist), (Some((4001, "r".into())), vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(whom("refresh", r#", "info": {"n": 1}"#).2, [r#"{\"n\": 1}"#]);
     }
 
     #[test]

@@ -9,13 +9,12 @@ use futures::future::join_all;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_store::Position;
-use uuid::Uuid;
 
 use crate::commands::parse_client;
 use crate::config::ChannelDurability;
 use crate::node::{Node, Submission, refusal};
 use crate::options::{SubscribeOptions, Wanted};
-use crate::partition::ToSession;
+use crate::partition::{SessionId, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
     ClientInfo, Expiry, HistoryRequest, HistoryResult, PresenceStatsResult, Publication, Push, Reply, Unsubscribe,
@@ -56,11 +55,33 @@ pub(crate) struct Publish {
     pub(crate) idempotency_key: String,
 }
 
-/// The sessions that a command is about: all of a user, or the one that is named.
-#[derive(Debug)]
+/// The sessions that a command is about: all of a user, or the one that is named in either way.
+#[derive(Debug, Default)]
 pub(crate) struct Sessions {
     pub(crate) user: String,
     pub(crate) client: String,
+    /// As those know themselves that are not plain WebSockets.
+    pub(crate) session: String,
+}
+
+/// How sessions are to be ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    /// By name, those that go on.
+    pub(crate) whitelist: Vec<String>,
+    /// With this code and reason, if not the usual ones.
+    pub(crate) with: Option<(u32, String)>,
+}
+
+/// What sessions are to know of themselves from now on.
+#[derive(Debug, Default)]
+pub(crate) struct Renewal {
+    /// Seconds since the Unix epoch; 0: for ever.
+    pub(crate) expire_at: u64,
+    /// They end.
+    pub(crate) expired: bool,
+    /// What others are told of them, if that is said.
+    pub(crate) info: Vec<u8>,
 }
 
 /// What may be asked.
@@ -71,10 +92,8 @@ pub(crate) enum Command {
     Subscribe(Sessions, Box<Wanted>),
     /// From a channel.
     Unsubscribe(Sessions, String),
-    /// With a code, if not the usual one.
-    Disconnect(Sessions, Option<u16>),
-    /// Until when sessions last, seconds since the Unix epoch (0: for ever), or whether they end.
-    Refresh(Sessions, u64, bool),
+    Disconnect(Sessions, Ending),
+    Refresh(Sessions, Renewal),
     Presence(String),
     PresenceStats(String),
     History(HistoryRequest),
@@ -147,8 +166,8 @@ impl Api {
             }
             Command::Subscribe(sessions, wanted) => self.subscribe(&sessions, &wanted).await,
             Command::Unsubscribe(sessions, channel) => self.unsubscribe(&sessions, &channel),
-            Command::Disconnect(sessions, code) => self.disconnect(&sessions, code),
-            Command::Refresh(sessions, expire_at, expired) => self.refresh(&sessions, expire_at, expired),
+            Command::Disconnect(sessions, ending) => self.disconnect(&sessions, ending),
+            Command::Refresh(sessions, renewal) => self.refresh(&sessions, renewal),
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
                 Ok(Done::Presence(self.node.presence.list(&channel, CHANNELS_MAX)))
@@ -209,6 +228,7 @@ impl Api {
         if channel.is_empty() {
             return Err(codes::BAD_REQUEST);
         }
+        self.node.check_data(self.node.namespace(channel)?, &publish.data)?;
         let key = (!publish.idempotency_key.is_empty()).then(|| (channel.to_owned(), publish.idempotency_key.clone()));
         if let Some(position) = key.as_ref().and_then(|key| self.known(key)) {
             return Ok(position);
@@ -263,7 +283,7 @@ impl Api {
         self.node.namespace(&wanted.channel)?;
         options.info()?;
         options.data()?;
-        for some in self.node.sessions_of(&sessions.user, sessions.client()?).chunks(SUBSCRIBES_TOGETHER) {
+        for some in sessions.of(&self.node)?.chunks(SUBSCRIBES_TOGETHER) {
             let each = some.iter().map(|(session, who)| self.node.subscribe_unasked(*session, who, wanted));
             join_all(each).await.into_iter().collect::<Result<(), _>>()?;
         }
@@ -275,7 +295,7 @@ impl Api {
             return Err(codes::BAD_REQUEST);
         }
         let (code, reason) = codes::UNSUBSCRIBED_BY_SERVER;
-        for (session, _) in self.node.sessions_of(&sessions.user, sessions.client()?) {
+        for (session, _) in sessions.of(&self.node)? {
             let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
             let push = Push { channel: channel.to_owned(), unsubscribe, ..Push::default() };
             let reply = Reply { push: Some(push), ..Reply::default() };
@@ -284,24 +304,29 @@ impl Api {
         Ok(Done::Nothing)
     }
 
-    fn disconnect(&self, sessions: &Sessions, code: Option<u16>) -> Answer {
-        let why = match code {
-            Some(code @ 3000..5000) => Disconnected { code, reason: "disconnected by the back end".into() },
-            Some(_) => return Err(codes::BAD_REQUEST),
+    fn disconnect(&self, sessions: &Sessions, ending: Ending) -> Answer {
+        let why = match ending.with {
             None => codes::FORCE_DISCONNECT,
+            Some((code, reason)) => match u16::try_from(code) {
+                Ok(code @ 3000..5000) => Disconnected { code, reason: reason.into() },
+                _ => return Err(ClientError::bad_request(format!("disconnect.code: {code} is not 3000 to 4999"))),
+            },
         };
-        for (session, _) in self.node.sessions_of(&sessions.user, sessions.client()?) {
-            self.node.to(session, ToSession::Disconnect(why.clone()));
+        for (session, who) in sessions.of(&self.node)? {
+            if !ending.whitelist.contains(&who.client.to_string()) {
+                self.node.to(session, ToSession::Disconnect(why.clone()));
+            }
         }
         Ok(Done::Nothing)
     }
 
     /// Says anew until when a user's sessions last.
-    fn refresh(&self, sessions: &Sessions, expire_at: u64, expired: bool) -> Answer {
+    fn refresh(&self, sessions: &Sessions, renewal: Renewal) -> Answer {
+        let Renewal { expire_at, expired, info } = renewal;
         let now_ms = self.node.env.wall_ms();
         let lasts = expire_at.saturating_sub(now_ms / 1000);
         let expired = expired || expire_at > 0 && lasts == 0;
-        for (session, _) in self.node.sessions_of(&sessions.user, sessions.client()?) {
+        for (session, who) in sessions.of(&self.node)? {
             let told = if expired {
                 ToSession::Disconnect(codes::SESSION_EXPIRED)
             } else {
@@ -309,7 +334,8 @@ impl Api {
                 let ttl = u32::try_from(lasts).unwrap_or(u32::MAX);
                 let refresh = Some(Expiry { expires: expires_ms.is_some(), ttl });
                 let push = Some(Push { refresh, ..Push::default() });
-                ToSession::Refreshed(expires_ms, Some(Box::new(Reply { push, ..Reply::default() })))
+                let reply = Some(Box::new(Reply { push, ..Reply::default() }));
+                ToSession::Refreshed { expires_ms, renamed: who.learn(info.clone(), None), reply }
             };
             self.node.to(session, told);
         }
@@ -318,13 +344,23 @@ impl Api {
 }
 
 impl Sessions {
-    /// The one that is named, if it is.
-    fn client(&self) -> Result<Option<Uuid>, ClientError> {
-        match self.client.as_str() {
-            "" => Ok(None),
-            text => parse_client(text).map(Some).ok_or(codes::BAD_REQUEST),
+    /// Those that there are.
+    fn of(&self, node: &Node) -> Result<Vec<(SessionId, Arc<Who>)>, ClientError> {
+        let client = match self.client.as_str() {
+            "" => None,
+            text => Some(parse_client(text).ok_or(codes::BAD_REQUEST)?),
+        };
+        let mut found = node.sessions_of(&self.user, client);
+        if !self.session.is_empty() {
+            found.retain(|(_, who)| who.arrived.session.as_deref() == Some(self.session.as_str()));
         }
+        Ok(found)
     }
+}
+
+/// What is not supported is refused by name, where ignoring it would do something else than was asked.
+pub(crate) fn refuse(is_set: bool, name: &str) -> Result<(), ClientError> {
+    if is_set { Err(ClientError::bad_request(format!("{name}: it is not supported"))) } else { Ok(()) }
 }
 
 /// Whether a name matches a pattern with `*` for anything; an empty pattern is matched by all.
@@ -346,22 +382,4 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_match_as_in_a_shell() {
-        for (pattern, name, matches) in [
-            ("", "x", true),
-            ("a", "a", true),
-            ("a", "ab", false),
-            ("a*", "ab", true),
-            ("*b", "ab", true),
-            ("a*c*e", "abcde", true),
-            ("a*c*e", "abde", false),
-            ("ab*ba", "aba", false),
-        ] {
-            assert_eq!(matches_pattern(pattern, name), matches, "{pattern} {name}");
-        }
-    }
-}
+mod tests;

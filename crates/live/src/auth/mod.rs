@@ -11,17 +11,58 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use steadfast_flow::Env;
 
 use crate::config::LiveConfigError;
-use crate::options::SubscribeOptions;
+use crate::options::{Overrides, SubscribeOptions};
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::ProxyStatus;
 
 use self::config::TokenConfig;
 use self::jwks::{Jwks, jwks_endpoint};
+
+/// A moment in seconds since the Unix epoch, as tokens say it: a number, with a fraction or without, or one as a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment(f64);
+
+impl Moment {
+    /// Whole seconds.
+    fn seconds(self) -> u64 {
+        // A negative one, or none at all, is long ago.
+        self.0 as u64
+    }
+
+    fn is_after(self, now_ms: u64) -> bool {
+        self.0 * 1000.0 > now_ms as f64
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let seconds = match Value::deserialize(d)? {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        let finite = seconds.filter(|seconds| seconds.is_finite()).map(Self);
+        finite.ok_or_else(|| serde::de::Error::custom("a time is a number of seconds"))
+    }
+}
+
+/// The claims that say whether a token is for this server, and valid now.
+#[derive(Deserialize)]
+struct Registered {
+    exp: Option<Moment>,
+    nbf: Option<Moment>,
+    #[serde(default)]
+    aud: Value,
+    #[serde(default)]
+    iss: Value,
+}
 
 /// A connection token's claims.
 #[derive(Debug, Deserialize)]
@@ -29,12 +70,15 @@ pub struct ConnectClaims {
     /// The user.
     #[serde(default)]
     pub sub: String,
-    /// When it ends, seconds since the Unix epoch.
-    pub exp: Option<u64>,
-    /// When the session ends, if that is not `exp`; 0: never.
-    pub expire_at: Option<u64>,
-    /// What others are told of the session.
+    /// When it ends.
+    pub exp: Option<Moment>,
+    /// When the session ends, seconds since the Unix epoch, if that is not `exp`; 0: never.
+    pub expire_at: Option<i64>,
+    /// What others are told of the session,
     pub info: Option<Box<RawValue>>,
+    /// or the same in Base64.
+    #[serde(default)]
+    pub b64info: String,
     /// Subscriptions that the server makes.
     #[serde(default)]
     pub channels: Vec<String>,
@@ -43,6 +87,9 @@ pub struct ConnectClaims {
     pub(crate) subs: BTreeMap<String, SubscribeOptions>,
     /// What is attached to the session, for the back end alone.
     pub meta: Option<Box<RawValue>>,
+    /// What only a subscription's token has.
+    #[serde(default)]
+    pub channel: String,
 }
 
 /// A subscription token's claims.
@@ -54,12 +101,26 @@ pub struct SubscribeClaims {
     /// The channel.
     #[serde(default)]
     pub channel: String,
-    /// When it ends, seconds since the Unix epoch.
-    pub exp: Option<u64>,
-    /// When the subscription ends, if that is not `exp`; 0: never.
-    pub expire_at: Option<u64>,
-    /// What others are told of the subscription.
+    /// The session that it is for; empty for any of the user's.
+    #[serde(default)]
+    pub client: String,
+    /// When it ends.
+    pub exp: Option<Moment>,
+    /// When the subscription ends, seconds since the Unix epoch, if that is not `exp`; 0: never.
+    pub expire_at: Option<i64>,
+    /// What others are told of the subscription,
     pub info: Option<Box<RawValue>>,
+    /// or the same in Base64.
+    #[serde(default)]
+    pub b64info: String,
+    /// What the client is told,
+    pub data: Option<Box<RawValue>>,
+    /// or the same in Base64.
+    #[serde(default)]
+    pub b64data: String,
+    /// What is otherwise than the namespace says.
+    #[serde(rename = "override")]
+    pub(crate) overrides: Option<Overrides>,
 }
 
 /// What is wrong with a token.
@@ -99,6 +160,7 @@ pub struct Verifier {
     jwks: Option<Arc<Jwks>>,
     audience: Option<String>,
     issuer: Option<String>,
+    env: Env,
 }
 
 impl std::fmt::Debug for Verifier {
@@ -140,7 +202,7 @@ impl Verifier {
             keys.clear();
         }
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());
-        Ok(Self { keys, jwks, audience: text(&config.audience), issuer: text(&config.issuer) })
+        Ok(Self { keys, jwks, audience: text(&config.audience), issuer: text(&config.issuer), env: env.clone() })
     }
 
     /// Whether any token could be valid.
@@ -174,37 +236,60 @@ impl Verifier {
     ///
     /// # Errors
     /// See [`TokenError`].
-    pub fn verify<C: for<'de> Deserialize<'de>>(&self, token: &str, key: &TokenKey) -> Result<C, TokenError> {
-        let invalid = |e: jsonwebtoken::errors::Error| match e.kind() {
-            jsonwebtoken::errors::ErrorKind::ExpiredSignature => TokenError::Expired,
-            _ => TokenError::Invalid(e.to_string()),
-        };
+    pub fn verify<C: DeserializeOwned>(&self, token: &str, key: &TokenKey) -> Result<C, TokenError> {
+        let invalid = |e: jsonwebtoken::errors::Error| TokenError::Invalid(e.to_string());
         let algorithm = decode_header(token).map_err(invalid)?.alg;
         // The key says what it is for, not the token: else one could be made with a public key for a secret.
         if !key.algorithms.contains(&algorithm) {
             return Err(TokenError::Invalid(format!("its key is not for the algorithm {algorithm:?}")));
         }
+        // The library looks at the signature alone: of claims that are absent or of another type it says nothing.
         let mut validation = Validation::new(algorithm);
         validation.required_spec_claims.clear();
-        validation.leeway = 0;
-        validation.validate_nbf = true;
-        validation.validate_aud = self.audience.is_some();
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        validation.validate_aud = false;
+        let claims = decode::<Box<RawValue>>(token, &key.key, &validation).map_err(invalid)?.claims;
+        self.check(read(&claims)?)?;
+        read(&claims)
+    }
+
+    /// Whether it is for this server, and valid now.
+    fn check(&self, claims: Registered) -> Result<(), TokenError> {
+        let refuse = |why: &str| Err(TokenError::Invalid(why.to_owned()));
         if let Some(audience) = &self.audience {
-            validation.set_audience(&[audience]);
+            let is_for = |value: &Value| value.as_str() == Some(audience);
+            let all_texts = |values: &[Value]| values.iter().all(Value::is_string);
+            let named = match &claims.aud {
+                Value::Array(values) => all_texts(values) && values.iter().any(is_for),
+                one => is_for(one),
+            };
+            if !named {
+                return refuse("its aud is not the audience of the configuration");
+            }
         }
-        if let Some(issuer) = &self.issuer {
-            validation.set_issuer(&[issuer]);
+        if let Some(issuer) = &self.issuer
+            && claims.iss.as_str() != Some(issuer)
+        {
+            return refuse("its iss is not the issuer of the configuration");
         }
-        decode::<C>(token, &key.key, &validation).map(|data| data.claims).map_err(invalid)
+        // One that is not valid yet may be in a moment: as one that has expired, it has its client come again.
+        let now_ms = self.env.wall_ms();
+        let over = claims.exp.is_some_and(|exp| !exp.is_after(now_ms));
+        let early = claims.nbf.is_some_and(|nbf| nbf.is_after(now_ms));
+        if over || early { Err(TokenError::Expired) } else { Ok(()) }
     }
 }
 
+fn read<C: DeserializeOwned>(claims: &RawValue) -> Result<C, TokenError> {
+    serde_json::from_str(claims.get()).map_err(|e| TokenError::Invalid(format!("its claims cannot be read: {e}")))
+}
+
 /// For how many seconds from `now_s` something goes on, by its claims; `None`: for ever.
-pub fn ttl(exp: Option<u64>, expire_at: Option<u64>, now_s: u64) -> Option<u32> {
+pub fn ttl(exp: Option<Moment>, expire_at: Option<i64>, now_s: u64) -> Option<u32> {
     let ends = match expire_at {
-        Some(0) => return None,
-        Some(at) => at,
-        None => exp?,
+        Some(at) => u64::try_from(at).ok().filter(|at| *at > 0)?,
+        None => exp?.seconds(),
     };
     Some(u32::try_from(ends.saturating_sub(now_s)).unwrap_or(u32::MAX).max(1))
 }

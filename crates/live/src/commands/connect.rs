@@ -1,6 +1,6 @@
 //! A session connects, and lasts longer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -31,21 +31,50 @@ struct Admitted {
     meta: Option<Box<RawValue>>,
     /// For so many seconds; `None`: for ever.
     lasts: Option<u32>,
-    /// Subscriptions that the server makes.
+    /// Subscriptions that the server makes,
     subs: BTreeMap<String, SubscribeOptions>,
+    /// and those among them that a token asks for.
+    token_channels: BTreeSet<String>,
 }
 
-fn refused_token(e: TokenError) -> Refused {
-    match e.for_client() {
-        Ok(error) => error.into(),
-        Err(why) => {
-            tracing::info!(%why, "a connection token is not valid");
-            Refused::End(codes::INVALID_TOKEN)
-        }
+/// What the claims subscribe a session to.
+fn subs_of(claims: &mut ConnectClaims) -> BTreeMap<String, SubscribeOptions> {
+    let mut subs = std::mem::take(&mut claims.subs);
+    for channel in std::mem::take(&mut claims.channels) {
+        subs.entry(channel).or_default();
     }
+    subs
 }
 
 impl Node {
+    fn refused_token(&self, e: TokenError) -> Refused {
+        match e.for_client() {
+            Ok(error) => error.into(),
+            Err(why) => self.invalid_token(&why),
+        }
+    }
+
+    /// A token that is not valid ends the session. Who sends it may be anybody: the log is not theirs to fill.
+    fn invalid_token(&self, why: &str) -> Refused {
+        match self.seldom.connection_token.may(self.now_ms()) {
+            Some(left_out) => tracing::info!(?why, left_out, "a connection token is not valid"),
+            None => tracing::debug!(?why, "a connection token is not valid"),
+        }
+        Refused::End(codes::INVALID_TOKEN)
+    }
+
+    /// Reads a connection token, and what it says of the session for others.
+    fn connect_claims(&self, token: &str, key: &TokenKey) -> Result<(ConnectClaims, Vec<u8>), Refused> {
+        let claims = self.verifier.verify::<ConnectClaims>(token, key).map_err(|e| self.refused_token(e))?;
+        // Who may be given a subscription is not yet somebody who may connect.
+        if !claims.channel.is_empty() {
+            return Err(self.invalid_token("it has a channel: it is a subscription's"));
+        }
+        let info = info_of(claims.info.as_deref(), &claims.b64info);
+        let info = info.map_err(|error| self.invalid_token(&error.message))?;
+        Ok((claims, info))
+    }
+
     /// Who connects, by token, with its key, or by what the back end says.
     async fn admit(&self, who: &Who, request: &ConnectRequest, key: Option<&TokenKey>) -> Result<Admitted, Refused> {
         let client = &self.config.client;
@@ -69,8 +98,9 @@ impl Node {
                     info: info_of(said.info.as_deref(), &said.b64info).map_err(|e| nonsense(&e))?,
                     data: bytes_of("data", said.data.as_deref(), &said.b64data).map_err(|e| nonsense(&e))?,
                     meta: said.meta,
-                    lasts: ttl(None, (said.expire_at > 0).then_some(said.expire_at), now_s),
+                    lasts: ttl(None, i64::try_from(said.expire_at).ok(), now_s),
                     subs,
+                    token_channels: BTreeSet::new(),
                 });
             }
             if !client.insecure && !client.allow_anonymous_connect_without_token {
@@ -78,17 +108,15 @@ impl Node {
             }
             return Ok(Admitted::default());
         };
-        let claims = self.verifier.verify::<ConnectClaims>(&request.token, key).map_err(refused_token)?;
-        let mut subs = claims.subs;
-        for channel in claims.channels {
-            subs.entry(channel).or_default();
-        }
+        let (mut claims, info) = self.connect_claims(&request.token, key)?;
+        let subs = subs_of(&mut claims);
         Ok(Admitted {
             lasts: ttl(claims.exp, claims.expire_at, now_s),
             user: claims.sub,
-            info: claims.info.map(|info| info.get().as_bytes().to_vec()).unwrap_or_default(),
+            info,
             data: Vec::new(),
             meta: claims.meta,
+            token_channels: subs.keys().cloned().collect(),
             subs,
         })
     }
@@ -104,21 +132,22 @@ impl Node {
         let client: Uuid = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
         let emulated = self.proxies.emulated(&request.headers);
         // Nobody yet, but with a name and the headers by which the back end may know it.
-        let mut who = Who { client, user: String::new(), info: Vec::new(), arrived, emulated, meta: None };
+        let mut who = Who::new(client, arrived, emulated);
         // The back end and the endpoint of the keys have bounds of their own: while one is slow, those who do not need it come in.
         let (mut asked, mut key) = (None, None);
         if request.token.is_empty() {
             asked = Some(self.admit(&who, &request, None).await?);
         } else if self.verifier.has_keys() || !self.config.client.insecure {
-            key = Some(self.verifier.key_of(&request.token).await.map_err(refused_token)?);
+            key = Some(self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
         }
         let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let admitted = match asked {
             Some(admitted) => admitted,
             None => self.admit(&who, &request, key.as_deref()).await?,
         };
-        let Admitted { user, info, data, meta, lasts, mut subs } = admitted;
-        (who.user, who.info, who.meta) = (user, info, meta);
+        let Admitted { user, info, data, meta, lasts, mut subs, token_channels } = admitted;
+        (who.user, who.token_channels) = (user, token_channels);
+        who.learn(info, meta);
         let who = Arc::new(who);
         if !self.enter(session, &who) {
             return Err(Refused::End(codes::CONNECTION_LIMIT));
@@ -131,6 +160,7 @@ impl Node {
         let ttl = lasts.filter(|_| self.proxies.of(Event::Refresh, "").is_none());
         let mut result = ConnectResult {
             client: who.client.to_string(),
+            session: who.arrived.session.as_deref().unwrap_or_default().to_owned(),
             version: self.version.clone(),
             expires: ttl.is_some(),
             ttl: ttl.unwrap_or_default(),
@@ -191,10 +221,19 @@ impl Node {
         mut reply: Reply,
         request: RefreshRequest,
     ) -> Result<(), Refused> {
-        let key = self.verifier.key_of(&request.token).await.map_err(refused_token)?;
-        let claims = self.verifier.verify::<ConnectClaims>(&request.token, &key).map_err(refused_token)?;
+        let key = self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?;
+        let claims = self.connect_claims(&request.token, &key).map_err(|refused| match refused {
+            // With the error its client would give up: this way it gets another token and comes again.
+            Refused::Error(error) if error == codes::TOKEN_EXPIRED => Refused::End(codes::SESSION_EXPIRED),
+            refused => refused,
+        });
+        let (mut claims, info) = claims?;
         if claims.sub != caller.who.user {
-            return Err(Refused::End(codes::INVALID_TOKEN));
+            return Err(self.invalid_token("it is another user's than the session"));
+        }
+        // What the server subscribes a session to is said when it begins: it comes again, and gets what it is to have now.
+        if !subs_of(&mut claims).into_keys().eq(caller.who.token_channels.iter().cloned()) {
+            return Err(Refused::End(codes::INSUFFICIENT_STATE));
         }
         let now_ms = self.env.wall_ms();
         let lasts = ttl(claims.exp, claims.expire_at, now_ms / 1000);
@@ -205,7 +244,8 @@ impl Node {
             ttl: lasts.unwrap_or_default(),
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
-        self.to(caller.session, ToSession::Refreshed(expires_ms, Some(Box::new(reply))));
+        let renamed = caller.who.learn(info, claims.meta);
+        self.to(caller.session, ToSession::Refreshed { expires_ms, renamed, reply: Some(Box::new(reply)) });
         Ok(())
     }
 }

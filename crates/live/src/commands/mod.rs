@@ -11,9 +11,9 @@ use futures::{FutureExt, StreamExt};
 use steadfast_store::{HistoryQuery, Position};
 use uuid::Uuid;
 
-use crate::config::NamespaceOptions;
+use crate::config::{NamespaceOptions, Right};
 use crate::node::{GATE_WAIT, Node, Submission, epoch_text, refusal};
-use crate::outgoing::from_stored;
+use crate::outgoing::{from_stored, leave_out};
 use crate::partition::{Arrived, Asked, Asker, Hub, SessionId, SubscriptionKind, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
@@ -64,6 +64,10 @@ impl Hub for NodeHub {
 
     fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
         self.0.came(who, channel, kind);
+    }
+
+    fn renamed(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.0.renamed(who, channel, kind);
     }
 
     fn left(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
@@ -189,18 +193,20 @@ impl Node {
         } else if let Some(request) = command.sub_refresh {
             return self.sub_refresh(caller, reply, request, subscribed).await;
         } else if let Some(ChannelRequest { channel }) = command.presence {
-            let options = self.namespace(&channel)?;
-            self.may_ask(options.presence, options, caller, subscribed, Asks::Presence)?;
+            let options = self.named(&channel)?;
+            self.may_ask(options.presence, options.asking_presence(), caller, subscribed)?;
             let limit = self.config.client.history_max_publication_limit.max(10_000);
             reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
-            let options = self.namespace(&channel)?;
-            self.may_ask(options.presence, options, caller, subscribed, Asks::Presence)?;
+            let options = self.named(&channel)?;
+            self.may_ask(options.presence, options.asking_presence(), caller, subscribed)?;
             reply.presence_stats = Some(self.presence.stats(&channel));
         } else if let Some(request) = command.history {
-            let options = self.namespace(&request.channel)?;
-            self.may_ask(options.has_history(), options, caller, subscribed, Asks::History)?;
-            reply.history = Some(self.history(&request).await?);
+            let options = self.named(&request.channel)?;
+            self.may_ask(options.has_history(), options.asking_history(), caller, subscribed)?;
+            let mut history = self.history(&request).await?;
+            leave_out(caller.who.arrived.encoding, &mut history.publications);
+            reply.history = Some(history);
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
         } else if let Some(request) = command.rpc {
@@ -220,55 +226,35 @@ impl Node {
         subscribed: bool,
         request: PublishRequest,
     ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, Refused> {
-        let options = self.namespace(&request.channel)?;
-        if request.data.is_empty() {
-            return Err(codes::BAD_REQUEST.into());
-        }
+        let options = self.named(&request.channel)?;
         let (data, skip_history, asked) = match options.publish_proxy_enabled {
             true => self.ask_publish(caller.who, options, &request).await.map(|(data, skip)| (data, skip, true))?,
             false => (request.data, false, false),
         };
-        let allowed = asked
-            || self.config.client.insecure
-            || options.allow_publish_for_subscriber && subscribed
-            || options.allow_publish_for_client && !caller.who.user.is_empty()
-            || options.allow_publish_for_anonymous && caller.who.user.is_empty();
-        if !allowed {
+        let allowed = options.publishing().is_of(&caller.who.user, subscribed);
+        if !asked && !allowed && !self.config.client.insecure {
             return Err(codes::PERMISSION_DENIED.into());
         }
+        self.check_data(options, &data)?;
         let info = Some(caller.who.client_info(&[]));
         let publication = Publication { data, info, ..Publication::default() };
-        let wanted = Submission { skip_history, ..Submission::default() };
+        let wanted = Submission { skip_history, leaves_percent: self.publish_reserve, ..Submission::default() };
         Ok(self.submit(&request.channel, publication, wanted).await?)
     }
 
+    /// Whether a session may ask for what the channel has, if it has it.
     fn may_ask(
         &self,
         there: bool,
-        options: &NamespaceOptions,
+        right: Right,
         caller: Caller<'_>,
         subscribed: Option<bool>,
-        what: Asks,
     ) -> Result<(), ClientError> {
         if !there {
             return Err(codes::NOT_AVAILABLE);
         }
-        let (client, anonymous, subscriber) = match what {
-            Asks::Presence => (
-                options.allow_presence_for_client,
-                options.allow_presence_for_anonymous,
-                options.allow_presence_for_subscriber,
-            ),
-            Asks::History => (
-                options.allow_history_for_client,
-                options.allow_history_for_anonymous,
-                options.allow_history_for_subscriber,
-            ),
-        };
-        let user = !caller.who.user.is_empty();
-        let allowed =
-            self.config.client.insecure || subscriber && subscribed.is_some() || client && user || anonymous && !user;
-        if allowed { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
+        let allowed = right.is_of(&caller.who.user, subscribed.is_some());
+        if allowed || self.config.client.insecure { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
     }
 
     /// What was published in a channel that keeps it.
@@ -293,12 +279,6 @@ impl Node {
             offset: history.position.offset,
         })
     }
-}
-
-#[derive(Clone, Copy)]
-enum Asks {
-    Presence,
-    History,
 }
 
 #[cfg(test)]

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use crate::config::NamespaceOptions;
 use crate::node::Node;
-use crate::options::{SubscribeOptions, bytes_of};
+use crate::options::{SubscribeOptions, bytes_of, info_of};
 use crate::partition::{SessionId, ToSession, Who};
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::{
-    ConnectRequest, PublishRequest, Push, Reply, RpcRequest, RpcResult, SubscribeRequest, Unsubscribe,
-};
+use crate::protocol::message::{ConnectRequest, PublishRequest, RpcRequest, RpcResult, SubscribeRequest};
 use crate::proxy::{Ask, ConnectSaid, Event, Proxy, PublishSaid, RefreshSaid, RpcSaid, Said, Trouble};
 
 use super::Refused;
+use super::subscribe::unsubscribed;
 
 /// How much longer a session or subscription lasts about which the back end could not be asked, milliseconds.
 const AGAIN_MS: u64 = 60_000;
@@ -104,8 +105,11 @@ impl Node {
         let Some(proxy) = self.proxies.of(Event::Refresh, "") else { return };
         let told = match self.lasts(proxy, who, "").await {
             // As in Centrifugo: only a subscription goes on for ever where no end is said.
-            Ok(Some(expires_ms)) => ToSession::Refreshed(Some(expires_ms), None),
-            Ok(None) | Err(()) => ToSession::Disconnect(codes::SESSION_EXPIRED),
+            Ok(Lasts { expires_ms: Some(expires_ms), info, meta }) => {
+                let renamed = who.learn(info, meta);
+                ToSession::Refreshed { expires_ms: Some(expires_ms), renamed, reply: None }
+            }
+            Ok(Lasts { expires_ms: None, .. }) | Err(()) => ToSession::Disconnect(codes::SESSION_EXPIRED),
         };
         self.to(session, told);
     }
@@ -115,31 +119,43 @@ impl Node {
         let name = self.config.namespace_of(&channel).map(|options| options.sub_refresh_proxy_name.as_str());
         let Some(proxy) = self.proxies.of(Event::SubRefresh, name.unwrap_or_default()) else { return };
         let told = match self.lasts(proxy, who, &channel).await {
-            Ok(expires_ms) => ToSession::SubRefreshed(channel, expires_ms, None),
-            Err(()) => {
-                let (code, reason) = codes::UNSUBSCRIBED_EXPIRED;
-                let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
-                let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
-                let reply = Reply { push: Some(push), ..Reply::default() };
-                ToSession::Unsubscribed(channel, Some(Box::new(reply)))
-            }
+            Ok(Lasts { expires_ms, info, .. }) => ToSession::SubRefreshed { channel, expires_ms, info, reply: None },
+            Err(()) => unsubscribed(channel, codes::UNSUBSCRIBED_EXPIRED),
         };
         self.to(session, told);
     }
 
-    /// Until when something lasts whose time is over, milliseconds since the Unix epoch (`None`: for ever); an error when it ends.
-    async fn lasts(&self, proxy: &Proxy, who: &Who, channel: &str) -> Result<Option<u64>, ()> {
+    /// Until when something lasts whose time is over; an error when it ends.
+    async fn lasts(&self, proxy: &Proxy, who: &Who, channel: &str) -> Result<Lasts, ()> {
         let ask = Ask { channel, ..Ask::about(who, &proxy.config) };
         let said = proxy.ask::<RefreshSaid>(who, &ask).await;
         let now_ms = self.env.wall_ms();
-        match said {
+        let said = match said {
             // A back end that is down for a while ends nothing.
-            Err(_) => Ok(Some(now_ms + AGAIN_MS)),
-            Ok(Said::Result(RefreshSaid { expired: false, expire_at: 0 })) => Ok(None),
-            Ok(Said::Result(RefreshSaid { expired: false, expire_at })) if expire_at > now_ms / 1000 => {
-                Ok(Some(expire_at.saturating_mul(1000)))
-            }
-            Ok(_) => Err(()),
-        }
+            Err(_) => return Ok(Lasts { expires_ms: Some(now_ms + AGAIN_MS), ..Lasts::default() }),
+            Ok(Said::Result(said)) if !said.expired => said,
+            Ok(_) => return Err(()),
+        };
+        let expires_ms = match said.expire_at {
+            0 => None,
+            at if at > now_ms / 1000 => Some(at.saturating_mul(1000)),
+            _ => return Err(()),
+        };
+        let info = info_of(said.info.as_deref(), &said.b64info).unwrap_or_else(|error| {
+            nonsense(&error);
+            Vec::new()
+        });
+        Ok(Lasts { expires_ms, info, meta: said.meta })
     }
+}
+
+/// What a back end says of something that goes on.
+#[derive(Default)]
+struct Lasts {
+    /// Until then, milliseconds since the Unix epoch; `None`: for ever.
+    expires_ms: Option<u64>,
+    /// What others are told of it, if that is said,
+    info: Vec<u8>,
+    /// and what is kept for the back end.
+    meta: Option<Box<RawValue>>,
 }

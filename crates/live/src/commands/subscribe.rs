@@ -12,10 +12,12 @@ use crate::config::NamespaceOptions;
 use crate::filter;
 use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
 use crate::options::{SubscribeOptions, Wanted};
-use crate::outgoing::{Form, from_stored, in_form};
+use crate::outgoing::{Form, from_stored, in_form, leave_out};
 use crate::partition::{Place, SessionId, SubscriptionKind, ToSession, Told, Who};
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::{Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult};
+use crate::protocol::message::{
+    Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult, Unsubscribe,
+};
 
 /// A client that says this wants no subscription rather than one with a gap.
 const REJECT_UNRECOVERED: i64 = 2;
@@ -47,17 +49,15 @@ impl Node {
         request: &SubscribeRequest,
     ) -> Result<Right, Refused> {
         if !request.token.is_empty() {
-            let (lasts, info) = self.subscribe_token(caller, &request.channel, &request.token).await?;
-            return Ok(Right { lasts, info, ..Right::default() });
+            return self.subscribe_token(caller, &request.channel, &request.token).await;
         }
         let private = &self.config.channel.private_prefix;
         let denied = Err(codes::PERMISSION_DENIED.into());
         let is_private = !private.is_empty() && request.channel.starts_with(private.as_str());
         let user = &caller.who.user;
-        let named = self.config.names_user(&request.channel, user);
         // The names of the users in a channel's name are who may subscribe: there is nothing to ask.
-        let limited = named.is_some() && options.allow_user_limited_channels;
-        if options.subscribe_proxy_enabled && !is_private && !limited {
+        let named = self.config.names_user(&request.channel, user).filter(|_| options.allow_user_limited_channels);
+        if options.subscribe_proxy_enabled && !is_private && named.is_none() {
             let said = self.ask_subscribe(caller.who, options, request).await?;
             let (info, data) = (said.info()?, said.data()?);
             let now_ms = self.env.wall_ms();
@@ -73,34 +73,35 @@ impl Node {
         if is_private {
             return denied;
         }
-        let allowed = match named {
-            Some(named) => named && options.allow_user_limited_channels,
-            None if user.is_empty() => options.allow_subscribe_for_anonymous,
-            None => options.allow_subscribe_for_client,
-        };
+        let allowed = named.unwrap_or_else(|| options.subscribing().is_of(user, false));
         if allowed { Ok(Right::default()) } else { denied }
     }
 
-    async fn subscribe_token(
-        &self,
-        caller: Caller<'_>,
-        channel: &str,
-        token: &str,
-    ) -> Result<(Option<u32>, Vec<u8>), Refused> {
-        let refused = |e: TokenError| {
-            e.for_client().unwrap_or_else(|why| {
-                tracing::info!(%why, %channel, "a subscription token is not valid");
-                codes::PERMISSION_DENIED
-            })
+    async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<Right, Refused> {
+        let invalid = |why: &str| {
+            match self.seldom.subscription_token.may(self.now_ms()) {
+                Some(left_out) => tracing::info!(?why, ?channel, left_out, "a subscription token is not valid"),
+                None => tracing::debug!(?why, ?channel, "a subscription token is not valid"),
+            }
+            codes::PERMISSION_DENIED
         };
+        let refused = |e: TokenError| e.for_client().unwrap_or_else(|why| invalid(&why));
         let verifier = self.subscription_verifier.as_ref().unwrap_or(&self.verifier);
         let key = verifier.key_of(token).await.map_err(refused)?;
         let claims = verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
         if claims.channel != channel || claims.sub != caller.who.user {
-            return Err(codes::PERMISSION_DENIED.into());
+            return Err(invalid("it is for another channel or user").into());
+        }
+        if !claims.client.is_empty() && claims.client != caller.who.client.to_string() {
+            invalid("it is for another session");
+            return Err(Refused::End(codes::INVALID_TOKEN));
         }
         let lasts = ttl(claims.exp, claims.expire_at, self.env.wall_ms() / 1000);
-        Ok((lasts, claims.info.map(|info| info.get().as_bytes().to_vec()).unwrap_or_default()))
+        let SubscribeClaims { info, b64info, data, b64data, overrides, .. } = claims;
+        let said = SubscribeOptions { info, b64info, data, b64data, expire_at: 0, overrides };
+        let info = said.info().map_err(|error| invalid(&error.message))?;
+        let data = said.data().map_err(|error| invalid(&error.message))?;
+        Ok(Right { lasts, info, data, said })
     }
 
     pub(super) async fn subscribe_command(
@@ -114,7 +115,7 @@ impl Node {
         if request.channel.is_empty() {
             return Err(Refused::End(codes::BAD_PROTOCOL));
         }
-        let options = self.namespace(&request.channel)?;
+        let options = self.named(&request.channel)?;
         if subscribed.is_some() {
             return Err(codes::ALREADY_SUBSCRIBED.into());
         }
@@ -277,6 +278,7 @@ impl Node {
                 let missed = history.publications.iter().filter(|p| p.offset > known);
                 let missed: Result<Vec<_>, _> = missed.map(|stored| from_stored(stored)).collect();
                 result.publications = missed.map_err(|_| codes::INTERNAL)?;
+                leave_out(caller.who.arrived.encoding, &mut result.publications);
             } else if request.flag & REJECT_UNRECOVERED != 0 {
                 return Err(codes::UNRECOVERABLE_POSITION.into());
             }
@@ -314,13 +316,30 @@ impl Node {
         if subscribed.is_none() {
             return Err(codes::PERMISSION_DENIED.into());
         }
-        let (lasts, _) = self.subscribe_token(caller, &request.channel, &request.token).await?;
+        let SubRefreshRequest { channel, token } = request;
+        let Right { lasts, info, .. } = match self.subscribe_token(caller, &channel, &token).await {
+            // With the error its client would give up: this way it subscribes again, with another token.
+            Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED => {
+                reply.sub_refresh = Some(Expiry::default());
+                self.to(caller.session, ToSession::Reply(Box::new(reply)));
+                self.to(caller.session, unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
+                return Ok(());
+            }
+            right => right?,
+        };
         reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
         let expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
-        let told = ToSession::SubRefreshed(request.channel.into(), expires_ms, Some(Box::new(reply)));
-        self.to(caller.session, told);
+        let (channel, reply) = (channel.into(), Some(Box::new(reply)));
+        self.to(caller.session, ToSession::SubRefreshed { channel, expires_ms, info, reply });
         Ok(())
     }
+}
+
+/// A subscription ends, and its client is told why.
+pub(super) fn unsubscribed(channel: Arc<str>, (code, reason): (u32, &str)) -> ToSession {
+    let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
+    let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
+    ToSession::Unsubscribed(channel, Some(Box::new(Reply { push: Some(push), ..Reply::default() })))
 }
 
 /// What a subscription will be like.

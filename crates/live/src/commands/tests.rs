@@ -11,6 +11,11 @@ use steadfast_log::{FormatOptions, Log};
 use steadfast_store::{IndexKind, Store, StoreOptions};
 
 use super::*;
+
+mod names;
+mod rights;
+mod tokens;
+
 use crate::node::Limits;
 use crate::partition::Transport;
 use crate::protocol::Encoding;
@@ -44,6 +49,7 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         waiting: 1,
         address_connections: 0,
         publish_rate: 0,
+        publish_reserve: 50,
         proxy_requests: 1,
         grpc_calls: 1,
         compression_bytes_max: 0,
@@ -53,7 +59,7 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
 }
 
 fn arrived() -> Arrived {
-    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None }
+    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None, session: None }
 }
 
 const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };
@@ -164,10 +170,11 @@ async fn subscribes_above_their_bound_are_told_to_come_again() {
 
 #[tokio::test]
 async fn tokens_of_subscriptions_have_their_own_keys_where_it_is_said() {
-    let signed = |key: &[u8], audience: &str| {
-        let claims = serde_json::json!({"sub": "ann", "channel": "c", "aud": audience});
+    let of_claims = |key: &[u8], claims: serde_json::Value| {
         encode(&Header::default(), &claims, &EncodingKey::from_secret(key)).expect("signed")
     };
+    let signed =
+        |key: &[u8], audience: &str| of_claims(key, serde_json::json!({"sub": "ann", "channel": "c", "aud": audience}));
     let own = r#""hmac_secret_key": "own", "audience": "subscriptions""#;
     for enabled in [true, false] {
         let client = format!(
@@ -182,8 +189,10 @@ async fn tokens_of_subscriptions_have_their_own_keys_where_it_is_said() {
         assert_eq!(comes(signed(b"own", "other")).await, 103);
         assert_eq!(comes(signed(b"s", "")).await, denied);
         // Who connects shows a token of the other kind, whatever is said of those of subscriptions.
-        assert_eq!(code(connect(&node, &signed(b"s", "")).await), 0);
-        assert_eq!(code(connect(&node, &signed(b"own", "subscriptions")).await), -3500);
+        let connects = |key: &[u8]| of_claims(key, serde_json::json!({"sub": "ann", "aud": "subscriptions"}));
+        assert_eq!(code(connect(&node, &connects(b"s")).await), 0);
+        assert_eq!(code(connect(&node, &connects(b"own")).await), -3500);
+        assert_eq!(code(connect(&node, &signed(b"s", "")).await), -3500, "it is a subscription's");
     }
     // Enabled without keys: as in Centrifugo, those of connections do not count.
     let node = node_of(r#"{"token": {"hmac_secret_key": "s"}, "subscription_token": {"enabled": true}}"#).await;

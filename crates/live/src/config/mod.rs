@@ -5,8 +5,10 @@
 mod duration;
 mod namespace;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
@@ -15,7 +17,7 @@ use crate::grpc::GrpcApiConfig;
 use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
 pub use duration::GoDuration;
-pub use namespace::{ChannelDurability, Namespace, NamespaceOptions};
+pub use namespace::{ChannelDurability, Namespace, NamespaceOptions, Right};
 
 /// Settings that make no sense; for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -149,6 +151,8 @@ pub struct ChannelConfig {
     pub user_boundary: String,
     /// Separates them.
     pub user_separator: String,
+    /// What is published, where a namespace does not say it: see [`NamespaceOptions`]. Empty: anything but nothing.
+    pub publication_data_format: String,
 }
 
 impl Default for ChannelConfig {
@@ -162,6 +166,7 @@ impl Default for ChannelConfig {
             namespace_boundary: ":".to_owned(),
             user_boundary: "#".to_owned(),
             user_separator: ",".to_owned(),
+            publication_data_format: String::new(),
         }
     }
 }
@@ -232,6 +237,9 @@ impl LiveConfig {
         for (place, options) in std::iter::once(without).chain(named) {
             options.check().map_err(|mistake| LiveConfigError(format!("{place}: {mistake}")))?;
         }
+        self.channel_regexes()?;
+        namespace::check_data_format(&self.channel.publication_data_format)
+            .map_err(|mistake| LiveConfigError(format!("channel: {mistake}")))?;
         proxy::check(self)?;
         auth::check(&self.client)?;
         self.grpc_api.check().map_err(LiveConfigError)?;
@@ -250,18 +258,45 @@ impl LiveConfig {
         Ok(())
     }
 
-    /// The namespace of a channel; `None` when there is no such one.
-    pub fn namespace_of(&self, channel: &str) -> Option<&NamespaceOptions> {
+    /// A channel's namespace, if its name has one, and what is behind it.
+    pub fn split<'a>(&self, channel: &'a str) -> (Option<&'a str>, &'a str) {
         let name = channel.strip_prefix(self.channel.private_prefix.as_str()).unwrap_or(channel);
         match name.split_once(self.channel.namespace_boundary.as_str()) {
+            Some((namespace, rest)) => (Some(namespace), rest),
+            None => (None, channel),
+        }
+    }
+
+    /// What names of channels must match, by how that is written.
+    ///
+    /// # Errors
+    /// What is none.
+    pub(crate) fn channel_regexes(&self) -> Result<BTreeMap<String, Regex>, LiveConfigError> {
+        let options = self.channel.namespaces.iter().map(|namespace| &namespace.options);
+        let written = std::iter::once(&self.channel.without_namespace).chain(options).map(|one| &one.channel_regex);
+        let compiled = written.filter(|regex| !regex.is_empty()).map(|regex| Ok((regex.clone(), Regex::new(regex)?)));
+        compiled.collect::<Result<_, regex::Error>>().map_err(|e| LiveConfigError(format!("channel_regex: {e}")))
+    }
+
+    /// What may be published where these options hold.
+    pub fn data_format<'a>(&'a self, options: &'a NamespaceOptions) -> &'a str {
+        match options.publication_data_format.as_str() {
+            "" => &self.channel.publication_data_format,
+            format => format,
+        }
+    }
+
+    /// The namespace of a channel; `None` when there is no such one.
+    pub fn namespace_of(&self, channel: &str) -> Option<&NamespaceOptions> {
+        match self.split(channel).0 {
             None => Some(&self.channel.without_namespace),
-            Some((namespace, _)) => self.channel.namespaces.iter().find(|n| n.name == namespace).map(|n| &n.options),
+            Some(namespace) => self.channel.namespaces.iter().find(|n| n.name == namespace).map(|n| &n.options),
         }
     }
 
     /// Whether a channel's name limits it to users, and this one is among them; `None` when it names no users.
     pub fn names_user(&self, channel: &str, user: &str) -> Option<bool> {
-        let (_, users) = channel.split_once(self.channel.user_boundary.as_str())?;
+        let (_, users) = channel.rsplit_once(self.channel.user_boundary.as_str())?;
         Some(!user.is_empty() && users.split(self.channel.user_separator.as_str()).any(|named| named == user))
     }
 
@@ -295,6 +330,7 @@ mod tests {
         assert_eq!(config.names_user("d#7,42", "4"), Some(false));
         assert_eq!(config.names_user("d#7,", ""), Some(false));
         assert_eq!(config.names_user("d", "42"), None);
+        assert_eq!(config.names_user("a#b#42", "42"), Some(true), "the last boundary counts");
         assert_eq!(config.personal_channel("42").as_deref(), Some("#42"));
         assert_eq!(config.personal_channel(""), None);
     }
@@ -313,6 +349,9 @@ mod tests {
                 r#"{"channel": {"without_namespace": {"mirror_bucket": "b", "mirror_depth": 9, "history_size": 1, "history_ttl": "1s"}}}"#,
                 "8 at most",
             ),
+            (r#"{"channel": {"namespaces": [{"name": "a", "channel_regex": "("}]}}"#, "channel_regex"),
+            (r#"{"channel": {"without_namespace": {"publication_data_format": "xml"}}}"#, "json_object"),
+            (r#"{"channel": {"publication_data_format": "xml"}}"#, "channel: publication_data_format"),
             (r#"{"channel": {"namespaces": [{"name": "a"}, {"name": "a"}]}}"#, "two of the name"),
             (r#"{"channel": {"namespaces": [{"name": "a:b"}]}}"#, "not a name"),
             (r#"{"client": {"token": {"jwks_public_endpoint": "keys.example.com"}}}"#, "http://"),

@@ -66,13 +66,13 @@ pub struct NamespaceOptions {
     pub force_recovery_mode: String,
     /// Who has a token may subscribe; with this, everybody who is somebody,
     pub allow_subscribe_for_client: bool,
-    /// and anonymous ones.
+    /// and with this as well, who is nobody.
     pub allow_subscribe_for_anonymous: bool,
-    /// Every session may publish,
+    /// Who may publish: see [`Right`].
     pub allow_publish_for_client: bool,
-    /// anonymous ones too,
+    /// As above.
     pub allow_publish_for_anonymous: bool,
-    /// or those that are subscribed.
+    /// As above.
     pub allow_publish_for_subscriber: bool,
     /// Who may ask who is subscribed.
     pub allow_presence_for_client: bool,
@@ -92,6 +92,10 @@ pub struct NamespaceOptions {
     pub delta_publish: bool,
     /// of these kinds: `fossil`.
     pub allowed_delta_types: Vec<String>,
+    /// What is published must be `json`, a `json_object`, or may be anything, and nothing too (`binary`). Empty: as `channel` says.
+    pub publication_data_format: String,
+    /// What clients may name a channel, behind the namespace. Empty: anything in ASCII.
+    pub channel_regex: String,
     /// Subscriptions may ask for publications with certain tags only.
     pub allow_tags_filter: bool,
     /// The back end is asked who may subscribe,
@@ -116,10 +120,72 @@ pub struct NamespaceOptions {
     pub mirror_depth: usize,
 }
 
+/// Checks a `publication_data_format`.
+pub(super) fn check_data_format(format: &str) -> Result<(), String> {
+    match format {
+        "" | "json" | "json_object" | "binary" => Ok(()),
+        _ => Err("publication_data_format is \"json\", \"json_object\" or \"binary\"".to_owned()),
+    }
+}
+
 /// How deep directories may have channels of their own: each costs a publication for each event.
 const MIRROR_DEPTH_MAX: usize = 8;
 
+/// A right in a channel: three options of a namespace, which say together who has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Right {
+    /// Every session,
+    pub for_client: bool,
+    /// or one that is subscribed;
+    pub for_subscriber: bool,
+    /// and this is asked for as well, where a session has no user.
+    pub for_anonymous: bool,
+}
+
+impl Right {
+    /// Whether a session has it: Centrifugo's expression.
+    pub fn is_of(self, user: &str, subscribed: bool) -> bool {
+        (self.for_client || self.for_subscriber && subscribed) && (!user.is_empty() || self.for_anonymous)
+    }
+}
+
 impl NamespaceOptions {
+    /// The right to subscribe without a token.
+    pub fn subscribing(&self) -> Right {
+        Right {
+            for_client: self.allow_subscribe_for_client,
+            for_subscriber: false,
+            for_anonymous: self.allow_subscribe_for_anonymous,
+        }
+    }
+
+    /// The right to publish.
+    pub fn publishing(&self) -> Right {
+        Right {
+            for_client: self.allow_publish_for_client,
+            for_subscriber: self.allow_publish_for_subscriber,
+            for_anonymous: self.allow_publish_for_anonymous,
+        }
+    }
+
+    /// The right to ask who is subscribed.
+    pub fn asking_presence(&self) -> Right {
+        Right {
+            for_client: self.allow_presence_for_client,
+            for_subscriber: self.allow_presence_for_subscriber,
+            for_anonymous: self.allow_presence_for_anonymous,
+        }
+    }
+
+    /// The right to ask what was published.
+    pub fn asking_history(&self) -> Right {
+        Right {
+            for_client: self.allow_history_for_client,
+            for_subscriber: self.allow_history_for_subscriber,
+            for_anonymous: self.allow_history_for_anonymous,
+        }
+    }
+
     /// Whether publications are kept.
     pub fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl.0 > Duration::ZERO
@@ -142,6 +208,7 @@ impl NamespaceOptions {
         if !matches!(self.force_recovery_mode.as_str(), "" | "stream" | "cache") {
             return Err("force_recovery_mode is \"stream\" or \"cache\"".to_owned());
         }
+        check_data_format(&self.publication_data_format)?;
         if self.allowed_delta_types.iter().any(|kind| kind != "fossil") {
             return Err("allowed_delta_types: there is \"fossil\"".to_owned());
         }

@@ -79,7 +79,7 @@ impl Commands {
 pub(crate) struct Emulation {
     /// Which start of the server this is, as clients are told: requests for sessions of another one are refused.
     pub(crate) node: String,
-    sessions: Mutex<HashMap<String, Arc<Commands>>>,
+    sessions: Mutex<HashMap<Arc<str>, Arc<Commands>>>,
     env: Env,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Emulation {
 pub(crate) struct Emulated {
     all: Arc<Emulation>,
     /// Its secret name: who knows it may send commands.
-    pub(super) session: String,
+    session: Arc<str>,
     pub(super) commands: Arc<Commands>,
 }
 
@@ -103,6 +103,7 @@ impl Emulated {
     }
 }
 
+/// A name that nobody guesses.
 fn random_name(env: &Env) -> String {
     format!("{:016x}{:016x}", env.random_u64(), env.random_u64())
 }
@@ -112,10 +113,14 @@ impl Emulation {
         Self { node: random_name(&env), sessions: Mutex::default(), env }
     }
 
-    /// Takes in a session.
-    pub(crate) fn enter(self: &Arc<Self>, encoding: Encoding, worker: OwnedWriteHalf) -> Emulated {
+    /// A name for a session.
+    pub(crate) fn name(&self) -> Arc<str> {
+        random_name(&self.env).into()
+    }
+
+    /// Takes in a session of this name.
+    pub(crate) fn enter(self: &Arc<Self>, session: Arc<str>, encoding: Encoding, worker: OwnedWriteHalf) -> Emulated {
         let commands = Arc::new(Commands { encoding, to: tokio::sync::Mutex::new(To { worker, cut: false }) });
-        let session = random_name(&self.env);
         self.sessions.lock().insert(session.clone(), commands.clone());
         Emulated { all: self.clone(), session, commands }
     }
@@ -127,7 +132,7 @@ impl Emulation {
             // A session of another start: SDKs connect again.
             return StatusCode::NOT_FOUND;
         }
-        let commands = self.sessions.lock().get(&request.session).cloned();
+        let commands = self.sessions.lock().get(&*request.session).cloned();
         // Of a session that has ended here its stream tells.
         let Some(commands) = commands else { return StatusCode::NO_CONTENT };
         match self.env.timeout(SEND_WAIT, commands.send(&request.data)).await {
@@ -163,14 +168,14 @@ mod tests {
         let emulation = Arc::new(Emulation::new(Env::tokio()));
         let (mut worker, gateway) = pair().expect("descriptors");
         let (_read, write) = gateway.into_split();
-        let entered = emulation.enter(Encoding::Json, write);
+        let entered = emulation.enter(emulation.name(), Encoding::Json, write);
         let (session, node) = (entered.session.clone(), emulation.node.clone());
         let json = |node: &str, session: &str, data: &str| {
             serde_json::json!({"node": node, "session": session, "data": data}).to_string().into_bytes()
         };
         let command = "{\"id\":2,\"ping\":{}}";
         assert_eq!(emulation.answer(false, &json(&node, &session, command)).await, StatusCode::NO_CONTENT);
-        let protobuf = EmulationRequest { node: node.clone(), session: session.clone(), data: b"more".to_vec() };
+        let protobuf = EmulationRequest { node: node.clone(), session: session.to_string(), data: b"more".to_vec() };
         assert_eq!(emulation.answer(true, &protobuf.encode_to_vec()).await, StatusCode::NO_CONTENT);
         let (mut bytes, mut got) = ([0; 256], Vec::new());
         let read = worker.read(&mut bytes).expect("sent");

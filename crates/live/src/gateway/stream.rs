@@ -1,6 +1,7 @@
 //! Answers that go on: what a session is told, as lines (HTTP streaming) or events (SSE).
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream;
@@ -29,13 +30,13 @@ pub(super) struct Speaker {
     transport: Transport,
     encoding: Encoding,
     connected: bool,
-    /// Where the session may send commands in requests of their own: its name and the server's.
-    emulation: Option<(String, String)>,
+    /// Where the session may send commands in requests of their own: the server's name.
+    node: Option<String>,
 }
 
 impl Speaker {
-    pub(super) fn new(transport: Transport, encoding: Encoding, emulation: Option<(String, String)>) -> Self {
-        Self { transport, encoding, connected: false, emulation }
+    pub(super) fn new(transport: Transport, encoding: Encoding, node: Option<String>) -> Self {
+        Self { transport, encoding, connected: false, node }
     }
 
     /// Puts what is in a frame behind what is there. The answer to a unidirectional session's connect may be the end.
@@ -74,8 +75,8 @@ impl Speaker {
         }
         if let Some(connect) = &mut reply.connect {
             self.connected = true;
-            if let Some((session, node)) = &self.emulation {
-                (connect.session, connect.node) = (session.clone(), node.clone());
+            if let Some(node) = &self.node {
+                connect.node.clone_from(node);
             }
             if self.transport.is_unidirectional() {
                 connect.pong = false;
@@ -151,13 +152,13 @@ impl Streaming {
         gateway: UnixStream,
         transport: Transport,
         encoding: Encoding,
-        all: &std::sync::Arc<Emulation>,
+        name: Arc<str>,
+        all: &Arc<Emulation>,
     ) -> Self {
         let (read, write) = gateway.into_split();
-        let emulated = all.enter(encoding, write);
-        let named = !transport.is_unidirectional();
-        let emulation = named.then(|| (emulated.session.clone(), emulated.node().to_owned()));
-        let speaker = Speaker::new(transport, encoding, emulation);
+        let emulated = all.enter(name, encoding, write);
+        let node = (!transport.is_unidirectional()).then(|| emulated.node().to_owned());
+        let speaker = Speaker::new(transport, encoding, node);
         Self { frames: Frames::new(read), emulated, speaker, ended: false }
     }
 
@@ -200,7 +201,8 @@ mod tests {
     }
 
     fn connected() -> Reply {
-        let connect = ConnectResult { client: "c".into(), ping: 25, pong: true, ..Default::default() };
+        let session = "s".into();
+        let connect = ConnectResult { client: "c".into(), ping: 25, pong: true, session, ..Default::default() };
         Reply { id: 1, connect: Some(connect), ..Reply::default() }
     }
 
@@ -211,7 +213,7 @@ mod tests {
     }
 
     fn said(transport: Transport, frames: &[Frame]) -> (String, Said) {
-        let mut speaker = Speaker::new(transport, Encoding::Json, Some(("s".into(), "n".into())));
+        let mut speaker = Speaker::new(transport, Encoding::Json, Some("n".into()));
         let mut out = BytesMut::new();
         let last = frames.iter().map(|frame| speaker.say(frame, &mut out)).last().expect("frames");
         (String::from_utf8_lossy(&out).into_owned(), last)
@@ -262,13 +264,13 @@ mod tests {
 
     #[test]
     fn replies_in_protobuf_stay_behind_their_lengths() {
-        let mut speaker = Speaker::new(Transport::HttpStream, Encoding::Protobuf, Some(("secret".into(), "n".into())));
+        let mut speaker = Speaker::new(Transport::HttpStream, Encoding::Protobuf, Some("n".into()));
         let mut out = BytesMut::new();
         speaker.say(&frame(Encoding::Protobuf, &connected()), &mut out);
         speaker.say(&frame(Encoding::Protobuf, &pushed()), &mut out);
         let mut rest = &out[..];
         let first: Reply = prost::Message::decode_length_delimited(&mut rest).expect("a reply");
-        assert_eq!(first.connect.expect("connected").session, "secret");
+        assert_eq!(first.connect.expect("connected").node, "n");
         let second: Reply = prost::Message::decode_length_delimited(&mut rest).expect("a reply");
         assert!(second == pushed() && rest.is_empty());
     }

@@ -52,11 +52,12 @@ pub(crate) async fn unidirectional(
     mut leftover: Vec<u8>,
     message_max: usize,
     gateway: UnixStream,
+    name: Arc<str>,
     all: &Arc<Emulation>,
 ) -> io::Result<()> {
     let (mut from, mut to) = tokio::io::split(client);
     let (read, write) = gateway.into_split();
-    let emulated = all.enter(Encoding::Json, write);
+    let emulated = all.enter(name, Encoding::Json, write);
     let mut frames = Frames::new(read);
     let mut speaker = Speaker::new(Transport::UniWebSocket, Encoding::Json, None);
     let (mut reader, mut connected) = (Reader::default(), false);

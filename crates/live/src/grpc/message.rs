@@ -11,9 +11,9 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{messages, put_field};
-use crate::api::{Answer, Command, Done, Info, Publish, Sessions};
+use crate::api::{Answer, Command, Done, Ending, Info, Publish, Renewal, Sessions, refuse};
 use crate::node::epoch_text;
-use crate::options::{Bool, Overrides, SubscribeOptions, Wanted};
+use crate::options::{Bool, Overrides, SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{self as protocol, ClientInfo};
 
@@ -27,6 +27,7 @@ messages! {
         tags: BTreeMap<String, String> = [btree_map = "string, string", tag = "5"],
         idempotency_key: String = [string, tag = "6"],
         version: u64 = [uint64, tag = "8"],
+        version_epoch: String = [string, tag = "9"],
     }
 
     SubscribeRequest {
@@ -61,6 +62,7 @@ messages! {
 
     Disconnect {
         code: u32 = [uint32, tag = "1"],
+        reason: String = [string, tag = "2"],
     }
 
     DisconnectRequest {
@@ -76,6 +78,7 @@ messages! {
         client: String = [string, tag = "2"],
         expired: bool = [bool, tag = "3"],
         expire_at: i64 = [int64, tag = "4"],
+        info: Vec<u8> = [bytes = "vec", tag = "5"],
         session: String = [string, tag = "6"],
     }
 
@@ -218,19 +221,12 @@ pub(crate) fn expire_at(seconds: i64) -> Result<u64, String> {
     u64::try_from(seconds).map_err(|_| "expire_at: it is negative".to_owned())
 }
 
-/// What is not supported is refused by name, where ignoring it would do something else than was asked.
-fn refuse(is_set: bool, name: &str) -> Result<(), ClientError> {
-    if is_set { Err(ClientError::bad_request(format!("{name}: it is not supported"))) } else { Ok(()) }
-}
-
 fn what(request: &mut PublishRequest) -> Result<Publish, ClientError> {
     refuse(request.version > 0, "version")?;
+    refuse(!request.version_epoch.is_empty(), "version_epoch")?;
     let decoded = STANDARD.decode(&request.b64data);
     let decoded = decoded.map_err(|e| ClientError::bad_request(format!("b64data: {e}")))?;
     let data = if decoded.is_empty() { std::mem::take(&mut request.data) } else { decoded };
-    if data.is_empty() {
-        return Err(codes::BAD_REQUEST);
-    }
     Ok(Publish {
         data,
         tags: std::mem::take(&mut request.tags),
@@ -250,7 +246,6 @@ pub(super) fn broadcast(mut request: PublishRequest) -> Result<Command, ClientEr
 }
 
 pub(super) fn subscribe(request: SubscribeRequest) -> Result<Command, ClientError> {
-    refuse(!request.session.is_empty(), "session")?;
     let options = SubscribeOptions {
         b64info: base64_of(request.b64info, &request.info),
         b64data: base64_of(request.b64data, &request.data),
@@ -260,25 +255,26 @@ pub(super) fn subscribe(request: SubscribeRequest) -> Result<Command, ClientErro
     };
     let since = request.recover_since.map(position);
     let wanted = Wanted { channel: request.channel, options, since };
-    Ok(Command::Subscribe(Sessions { user: request.user, client: request.client }, Box::new(wanted)))
+    let SubscribeRequest { user, client, session, .. } = request;
+    Ok(Command::Subscribe(Sessions { user, client, session }, Box::new(wanted)))
 }
 
 pub(super) fn unsubscribe(request: UnsubscribeRequest) -> Result<Command, ClientError> {
-    refuse(!request.session.is_empty(), "session")?;
-    Ok(Command::Unsubscribe(Sessions { user: request.user, client: request.client }, request.channel))
+    let UnsubscribeRequest { channel, user, client, session } = request;
+    Ok(Command::Unsubscribe(Sessions { user, client, session }, channel))
 }
 
 pub(super) fn disconnect(request: DisconnectRequest) -> Result<Command, ClientError> {
-    refuse(!request.session.is_empty(), "session")?;
-    refuse(!request.whitelist.is_empty(), "whitelist")?;
-    let code = request.disconnect.map(|with| u16::try_from(with.code).map_err(|_| codes::BAD_REQUEST)).transpose()?;
-    Ok(Command::Disconnect(Sessions { user: request.user, client: request.client }, code))
+    let DisconnectRequest { user, client, session, whitelist, disconnect } = request;
+    let with = disconnect.map(|Disconnect { code, reason }| (code, reason));
+    Ok(Command::Disconnect(Sessions { user, client, session }, Ending { whitelist, with }))
 }
 
 pub(super) fn refresh(request: RefreshRequest) -> Result<Command, ClientError> {
-    refuse(!request.session.is_empty(), "session")?;
-    let until = expire_at(request.expire_at).map_err(ClientError::bad_request)?;
-    Ok(Command::Refresh(Sessions { user: request.user, client: request.client }, until, request.expired))
+    let RefreshRequest { user, client, session, expired, expire_at: until, info } = request;
+    let expire_at = expire_at(until).map_err(ClientError::bad_request)?;
+    let renewal = Renewal { expire_at, expired, info: info_of(None, &STANDARD.encode(info))? };
+    Ok(Command::Refresh(Sessions { user, client, session }, renewal))
 }
 
 pub(super) fn presence(request: ChannelRequest) -> Result<Command, ClientError> {
@@ -433,23 +429,48 @@ mod tests {
 
     #[test]
     fn what_would_do_something_else_than_was_asked_is_refused_by_name() {
-        let session = || "s".to_owned();
+        let epoch = || "e".to_owned();
         for (refused, says) in [
-            (publish(PublishRequest { data: vec![1], version: 3, ..PublishRequest::default() }), "version"),
+            (publish(PublishRequest { data: vec![1], version: 3, ..PublishRequest::default() }), "version: it is not"),
+            (publish(PublishRequest { data: vec![1], version_epoch: epoch(), ..PublishRequest::default() }), "_epoch"),
+            (broadcast(PublishRequest { data: vec![1], version: 3, ..PublishRequest::default() }), "version"),
             (publish(PublishRequest { b64data: "?".to_owned(), ..PublishRequest::default() }), "b64data"),
-            (publish(PublishRequest::default()), "bad request"),
-            (subscribe(SubscribeRequest { session: session(), ..SubscribeRequest::default() }), "session"),
             (subscribe(SubscribeRequest { expire_at: -1, ..SubscribeRequest::default() }), "expire_at"),
-            (unsubscribe(UnsubscribeRequest { session: session(), ..UnsubscribeRequest::default() }), "session"),
-            (disconnect(DisconnectRequest { whitelist: vec![session()], ..DisconnectRequest::default() }), "whitelist"),
-            (refresh(RefreshRequest { session: session(), ..RefreshRequest::default() }), "session"),
+            (refresh(RefreshRequest { info: vec![0xff], ..RefreshRequest::default() }), "info"),
         ] {
             let error = refused.expect_err(says);
             assert!(error.code == 107 && error.message.contains(says), "{error:?}");
         }
-        let end = Some(Disconnect { code: 70_000 });
-        let refused = disconnect(DisconnectRequest { disconnect: end, ..DisconnectRequest::default() });
-        assert_eq!(refused.expect_err("no code").code, 107);
+    }
+
+    #[test]
+    fn who_a_command_is_about_is_not_lost() {
+        // Fields as Centrifugo's own file numbers them: the channel, the user, the client, the session.
+        let end = [&[0x08, 0xa1, 0x1f][..], &bytes(&[(2, b"r")])].concat();
+        for (tag, numbers) in [(6, [1, 2, 6, 11]), (7, [1, 2, 3, 4]), (8, [9, 1, 3, 5]), (15, [9, 1, 2, 6])] {
+            let names: [&[u8]; 4] = [b"c", b"u", b"x", b"s"];
+            let mut fields: Vec<_> = numbers.into_iter().zip(names).collect();
+            match tag {
+                8 => fields.extend([(2, &end[..]), (4, b"a"), (4, b"b")]),
+                15 => fields.push((5, b"{}")),
+                _ => {}
+            }
+            let one = bytes(&[(tag, &bytes(&fields))]);
+            let sessions = match batched(BatchCommand::decode(&*one).expect("valid")).1.expect("a command") {
+                Command::Subscribe(sessions, _) | Command::Unsubscribe(sessions, _) => sessions,
+                Command::Disconnect(sessions, Ending { whitelist, with }) => {
+                    assert_eq!((whitelist, with), (vec!["a".into(), "b".into()], Some((4001, "r".into()))));
+                    sessions
+                }
+                Command::Refresh(sessions, renewal) => {
+                    assert_eq!(renewal.info, b"{}");
+                    sessions
+                }
+                other => panic!("{other:?}"),
+            };
+            let found = (sessions.user.as_str(), sessions.client.as_str(), sessions.session.as_str());
+            assert_eq!(found, ("u", "x", "s"), "{tag}");
+        }
     }
 
     #[test]
@@ -477,10 +498,9 @@ mod tests {
             let (tag, command) = batched(BatchCommand::decode(&*bytes(&[(tag, b"")])).expect("valid"));
             (tag, command.err().map(|error| error.code))
         };
-        for tag in [6, 7, 8, 9, 10, 11, 12, 13, 15, 16] {
+        for tag in [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16] {
             assert_eq!(field(tag), (tag, None));
         }
-        assert_eq!([field(4), field(5)], [(4, Some(107)), (5, Some(107))], "nothing to publish");
         assert_eq!([field(14), field(17), field(99)], [(0, Some(104)); 3]);
     }
 }

@@ -82,6 +82,13 @@ impl Node {
         }
     }
 
+    /// What is said of a subscriber has changed: presence says it from now on, and a leave will.
+    pub(crate) fn renamed(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
+        if kind.presence {
+            self.presence.add(channel, who.client, Arc::new(who.client_info(&kind.info)));
+        }
+    }
+
     /// Somebody has gone.
     pub(crate) fn went(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
         self.leave(session, channel);

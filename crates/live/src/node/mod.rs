@@ -8,13 +8,14 @@ pub use publish::Submission;
 
 use announce::Announcements;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use regex::Regex;
 use steadfast_flow::{Env, Gate, KeyedGate, KeyedGateOptions};
 use steadfast_log::LogError;
 use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
@@ -27,11 +28,12 @@ use crate::auth::config::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions};
 use crate::deflate::Deflate;
 use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Outgoing, is_json};
 use crate::partition::{Bounds, Event, Inbox, SessionId, ToSession, Who};
 use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::{Event as ProxyEvent, Proxies};
+use crate::seldom::SeldomLines;
 
 const PARTS: usize = 64;
 
@@ -53,6 +55,8 @@ pub struct Limits {
     pub address_connections: usize,
     /// Publications of a session in a second; 0 for any number.
     pub publish_rate: usize,
+    /// The share of each disk that publications of clients leave free for all else, in percent.
+    pub publish_reserve: usize,
     /// Requests of a proxy to its back end at a time.
     pub proxy_requests: usize,
     /// Calls of the API over gRPC at a time.
@@ -104,8 +108,11 @@ pub struct Node {
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
     users: Vec<Mutex<HashMap<String, Sessions>>>,
     hasher: RandomState,
+    /// What names of channels must match, by how that is written in the configuration.
+    channel_regexes: BTreeMap<String, Regex>,
     delivered: Notify,
     publish_rate: u32,
+    pub(crate) publish_reserve: u8,
     /// How messages are compressed for clients that take them so.
     pub(crate) deflate: Option<Deflate>,
     publications: AtomicU64,
@@ -113,6 +120,7 @@ pub struct Node {
     backlog_refused: AtomicU64,
     announcements_left_out: AtomicU64,
     pub(crate) refusals: Refusals,
+    pub(crate) seldom: SeldomLines,
     /// Channels that keep answers, and when to look at them.
     answered: Mutex<VecDeque<(u64, Arc<str>)>>,
     /// The server's version, as clients are told.
@@ -153,6 +161,7 @@ impl Node {
             key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
             key_waiting_max: 0,
         };
+        let channel_regexes = config.channel_regexes()?;
         let node = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             connections: KeyedGate::new("live_connections", connections, env.clone()),
@@ -161,7 +170,9 @@ impl Node {
             reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
             grpc_calls: Gate::new("live_grpc_calls", limits.grpc_calls, limits.waiting, env.clone()),
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
+            publish_reserve: u8::try_from(limits.publish_reserve).unwrap_or(100),
             deflate: Deflate::new(&config.websocket, limits.compression_bytes_max),
+            channel_regexes,
             config,
             env,
             store,
@@ -179,6 +190,7 @@ impl Node {
             backlog_refused: AtomicU64::new(0),
             announcements_left_out: AtomicU64::new(0),
             refusals: Refusals::default(),
+            seldom: SeldomLines::default(),
             answered: Mutex::default(),
             version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
         });
@@ -222,6 +234,28 @@ impl Node {
             return Err(codes::BAD_REQUEST);
         }
         self.config.namespace_of(channel).ok_or(codes::UNKNOWN_CHANNEL)
+    }
+
+    /// The same of a channel that a client names: not with any name.
+    pub(crate) fn named(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
+        let options = self.namespace(channel)?;
+        let fits = match self.channel_regexes.get(&options.channel_regex) {
+            Some(regex) => regex.is_match(self.config.split(channel).1),
+            None => channel.is_ascii(),
+        };
+        if fits { Ok(options) } else { Err(ClientError::bad_request("the channel may not have this name")) }
+    }
+
+    /// Whether something may be published where these options hold: Centrifugo's `publication_data_format`.
+    pub(crate) fn check_data(&self, options: &NamespaceOptions, data: &[u8]) -> Result<(), ClientError> {
+        let object = || data.trim_ascii_start().starts_with(b"{");
+        let (fits, wanted) = match self.config.data_format(options) {
+            "json" => (!data.is_empty() && is_json(data), "the data must be JSON"),
+            "json_object" => (object() && is_json(data), "the data must be an object in JSON"),
+            "binary" => (true, ""),
+            _ => (!data.is_empty(), "there is no data"),
+        };
+        if fits { Ok(()) } else { Err(ClientError::bad_request(wanted)) }
     }
 
     /// The channel in the store.
@@ -328,6 +362,7 @@ impl Node {
             channels: self.channels.iter().map(|part| part.lock().len()).sum(),
             publications: self.publications.load(Relaxed),
             deliveries: sums.deliveries,
+            publications_left_out: sums.left_out,
             queued_sessions: sums.queued_sessions,
             queued_bytes: sums.queued_bytes,
             slow: sums.slow(),

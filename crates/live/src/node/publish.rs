@@ -29,11 +29,13 @@ pub struct Submission {
     pub durability: Option<ChannelDurability>,
     /// That of deletes, where a full store must not hold it up.
     pub priority: Priority,
+    /// The share of the disk that it must leave free for others, in percent.
+    pub leaves_percent: u8,
 }
 
 impl Default for Submission {
     fn default() -> Self {
-        Self { skip_history: false, durability: None, priority: Priority::Write }
+        Self { skip_history: false, durability: None, priority: Priority::Write, leaves_percent: 0 }
     }
 }
 
@@ -73,6 +75,11 @@ impl Node {
         let options = self.namespace(channel)?;
         self.room().await?;
         let pending = if options.has_history() && !wanted.skip_history {
+            let handle = self.handle(channel)?;
+            if wanted.leaves_percent > 0 && handle.spare_percent().map_err(|e| refusal(&e))? < wanted.leaves_percent {
+                let message = "limit exceeded: the disk is nearly full, and the rest of it is not for clients".into();
+                return Err(ClientError { message, ..codes::LIMIT_EXCEEDED });
+            }
             let new = NewPublication {
                 body: to_stored(&publication),
                 history_size: options.history_size,
@@ -83,7 +90,7 @@ impl Node {
                 },
                 priority: wanted.priority,
             };
-            Some(self.handle(channel)?.submit(new).await.map_err(|e| refusal(&e))?)
+            Some(handle.submit(new).await.map_err(|e| refusal(&e))?)
         } else {
             let mut publication = publication;
             publication.time = self.env.wall_ms() as i64;

@@ -8,12 +8,13 @@ mod session;
 mod subscriptions;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -47,13 +48,22 @@ pub struct Who {
     pub client: Uuid,
     /// The user; empty for an anonymous one.
     pub user: String,
-    /// What others are told of the session: JSON, or nothing.
-    pub info: Vec<u8>,
+    /// What the back end says of the session, and may say anew.
+    pub facts: RwLock<Facts>,
     /// How it came.
     pub arrived: Arrived,
     /// Headers that it claims to have sent, as far as they are handed on.
     pub emulated: Option<Arc<HeaderMap>>,
-    /// What the back end attached to it; for the back end alone.
+    /// Channels to which its connection token subscribes it.
+    pub token_channels: BTreeSet<String>,
+}
+
+/// What the back end says of a session.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// For others: JSON, or nothing.
+    pub info: Vec<u8>,
+    /// For the back end alone.
     pub meta: Option<Box<RawValue>>,
 }
 
@@ -68,6 +78,8 @@ pub struct Arrived {
     pub deflate: Option<Deflate>,
     /// Headers of its request, as far as they are handed on to the back end.
     pub headers: Option<Arc<HeaderMap>>,
+    /// Its name for the server API and for commands in requests of their own; a plain WebSocket has none.
+    pub session: Option<Arc<str>>,
 }
 
 /// Whose commands are carried out.
@@ -79,9 +91,28 @@ pub enum Asker {
 }
 
 impl Who {
+    /// Somebody of whom nothing else is known.
+    pub(crate) fn new(client: Uuid, arrived: Arrived, emulated: Option<Arc<HeaderMap>>) -> Self {
+        let (user, facts, token_channels) = (String::new(), RwLock::default(), BTreeSet::new());
+        Self { client, user, facts, arrived, emulated, token_channels }
+    }
+
     #[cfg(test)]
     pub(crate) fn ann(arrived: Arrived) -> Self {
-        Self { client: Uuid::nil(), user: "ann".into(), info: Vec::new(), arrived, emulated: None, meta: None }
+        Self { user: "ann".into(), ..Self::new(Uuid::nil(), arrived, None) }
+    }
+
+    /// Takes what the back end says anew: what it does not say stays. Whether others are to be told.
+    pub(crate) fn learn(&self, info: Vec<u8>, meta: Option<Box<RawValue>>) -> bool {
+        let mut facts = self.facts.write();
+        if meta.is_some() {
+            facts.meta = meta;
+        }
+        let news = !info.is_empty() && info != facts.info;
+        if news {
+            facts.info = info;
+        }
+        news
     }
 
     /// What others are told.
@@ -89,7 +120,7 @@ impl Who {
         ClientInfo {
             user: self.user.clone(),
             client: self.client.to_string(),
-            conn_info: self.info.clone(),
+            conn_info: self.facts.read().info.clone(),
             chan_info: chan_info.to_vec(),
         }
     }
@@ -205,9 +236,25 @@ pub enum ToSession {
     /// It is not subscribed (any more).
     Unsubscribed(Arc<str>, Option<Box<Reply>>),
     /// It lasts until then.
-    Refreshed(Option<u64>, Option<Box<Reply>>),
+    Refreshed {
+        /// Milliseconds since the Unix epoch; `None`: for ever.
+        expires_ms: Option<u64>,
+        /// What others are told of it has changed.
+        renamed: bool,
+        /// What its client is told.
+        reply: Option<Box<Reply>>,
+    },
     /// The subscription lasts until then.
-    SubRefreshed(Arc<str>, Option<u64>, Option<Box<Reply>>),
+    SubRefreshed {
+        /// To this.
+        channel: Arc<str>,
+        /// Milliseconds since the Unix epoch; `None`: for ever.
+        expires_ms: Option<u64>,
+        /// What others are told of it from now on, if that is said.
+        info: Vec<u8>,
+        /// What its client is told.
+        reply: Option<Box<Reply>>,
+    },
     /// Its commands have been carried out: the next ones may come.
     Ready,
     /// It ends.
@@ -339,6 +386,9 @@ pub trait Hub: Send + Sync + 'static {
 
     /// A subscription gets what is published from now on.
     fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
+
+    /// What others are told of a subscriber has changed.
+    fn renamed(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
 
     /// A subscription has ended. `kind` announces it only if it had come that far.
     fn left(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind);

@@ -12,8 +12,14 @@ use super::subscriptions::Subscription;
 use super::{Asked, Opened, Transport, Who};
 use crate::deflate::Deflate;
 use crate::protocol::Encoding;
+use crate::protocol::codec::next_command;
+use crate::protocol::codes::{self, Disconnected};
+use crate::protocol::message::Command;
 use crate::socket::bound_unsent;
-use crate::websocket::Reader;
+use crate::websocket::{Incoming, Reader};
+
+/// Commands of a session that wait: one takes much more memory than the bytes that it came as, so at this many those stay bytes.
+pub(super) const COMMANDS_MAX: usize = 128;
 
 /// Pieces that are written in one call.
 const PIECES: usize = 64;
@@ -36,8 +42,14 @@ pub(super) struct Session {
     pub(super) deflate: Option<Deflate>,
     /// Of its request, until it is connected.
     pub(super) headers: Option<Arc<HeaderMap>>,
+    /// Its name, where it has one; until it is connected.
+    pub(super) name: Option<Arc<str>>,
     pub(super) who: Option<Arc<Who>>,
-    pub(super) reader: Reader,
+    reader: Reader,
+    /// The rest of a message for whose commands there is no room yet.
+    rest: Vec<u8>,
+    /// The reader may have whole messages for which there was no room.
+    held: bool,
     /// Frames that wait until the socket takes them.
     out: VecDeque<Bytes>,
     out_bytes: usize,
@@ -78,8 +90,11 @@ impl Session {
             transport: opened.arrived.transport,
             deflate: opened.arrived.deflate,
             headers: opened.arrived.headers,
+            name: opened.arrived.session,
             who: None,
             reader: Reader::new(opened.arrived.deflate.is_some()),
+            rest: Vec::new(),
+            held: false,
             out: VecDeque::new(),
             out_bytes: 0,
             watched: Watched { readable: true, writable: false },
@@ -93,6 +108,83 @@ impl Session {
             dirty: false,
             _place: opened.place,
         }
+    }
+
+    /// Whether another command may wait. Before it is connected, a session has its connect command and nothing else.
+    fn has_room(&self) -> bool {
+        match self.who {
+            Some(_) => self.commands.len() < COMMANDS_MAX,
+            None => self.commands.is_empty() && !self.busy,
+        }
+    }
+
+    /// Whether more is to be read from the socket: not while there is no room for what is here already.
+    pub(super) fn takes_more(&self) -> bool {
+        !self.held && self.rest.is_empty() && self.has_room()
+    }
+
+    /// Whether what was kept may have its turn.
+    pub(super) fn has_kept(&self) -> bool {
+        (self.held || !self.rest.is_empty()) && self.has_room() && self.commands.len() <= COMMANDS_MAX / 2
+    }
+
+    /// Takes in bytes, and before them what was kept, as far as there is room for commands; the rest is kept as it is. Payloads of pings of
+    /// the transport, and why the session is to end, if it is.
+    pub(super) fn take_in(&mut self, bytes: &mut [u8], message_max: usize) -> (Vec<Vec<u8>>, Option<Disconnected>) {
+        let mut pings = Vec::new();
+        let rest = std::mem::take(&mut self.rest);
+        if self.decode(rest).is_err() {
+            return (pings, Some(codes::BAD_PROTOCOL));
+        }
+        if !self.has_room() {
+            self.held |= !bytes.is_empty();
+            self.reader.keep(bytes);
+            return (pings, None);
+        }
+        let mut end = None;
+        let mut reader = std::mem::take(&mut self.reader);
+        let fed = reader.feed(bytes, message_max, |incoming| {
+            match incoming {
+                Incoming::Message(message) => {
+                    if self.decode(message).is_err() {
+                        end = Some(codes::BAD_PROTOCOL);
+                    }
+                }
+                Incoming::Ping(payload) => pings.push(payload),
+                Incoming::Close => end = Some(codes::CONNECTION_CLOSED),
+            }
+            end.is_none() && self.has_room()
+        });
+        self.reader = reader;
+        self.held = !self.has_room();
+        if let (Err(violation), None) = (fed, &end) {
+            let reason = "the frame is not one that the server takes".into();
+            end = Some(Disconnected { code: violation.code(), reason });
+        }
+        (pings, end)
+    }
+
+    /// Takes the commands of a message, as far as there is room.
+    fn decode(&mut self, message: Vec<u8>) -> Result<(), ()> {
+        let mut rest = &message[..];
+        while !rest.is_empty() {
+            if !self.has_room() {
+                self.rest = rest.to_vec();
+                break;
+            }
+            let Some(command) = next_command(self.encoding, &mut rest).map_err(drop)? else { break };
+            // A pong.
+            if command == Command::default() {
+                continue;
+            }
+            // Connecting comes first, and once.
+            let begins = self.who.is_none();
+            if begins != command.connect.is_some() || command.id == 0 && command.send.is_none() {
+                return Err(());
+            }
+            self.commands.push_back(Asked { command, subscribed: None, subscriptions: 0, over_rate: false });
+        }
+        Ok(())
     }
 
     /// Counts a publication; `false` when there were `rate` in this second already (0: any number).
@@ -171,4 +263,85 @@ impl Session {
 
 pub(super) fn would_block(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::Arrived;
+    use crate::websocket;
+
+    fn session(connected: bool) -> Session {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (encoding, transport) = (Encoding::Json, Transport::WebSocket);
+        let arrived = Arrived { encoding, transport, deflate: None, headers: None, session: None };
+        let opened = Opened { socket, leftover: Vec::new(), arrived: arrived.clone(), place: None };
+        let mut session = Session::new(opened, 0);
+        session.who = connected.then(|| Arc::new(Who::ann(arrived)));
+        session
+    }
+
+    /// Frames of so many commands in all, some in each.
+    fn frames(commands: u32, in_each: usize) -> Vec<u8> {
+        let ids: Vec<u32> = (1..=commands).collect();
+        let line = |id: &u32| format!("{{\"id\":{id},\"ping\":{{}}}}\n{{}}\n");
+        let message = |ids: &[u32]| ids.iter().map(line).collect::<String>();
+        ids.chunks(in_each).flat_map(|ids| websocket::from_client(Encoding::Json, message(ids).as_bytes())).collect()
+    }
+
+    #[test]
+    fn commands_beyond_the_bound_stay_bytes_and_come_in_their_turn() {
+        for in_each in [1, 7, 500, 2000] {
+            let mut session = session(true);
+            let mut bytes = [frames(2000, in_each), websocket::from_client(Encoding::Json, b"nonsense")].concat();
+            let mut found = Vec::new();
+            let mut come = &mut bytes[..];
+            let end = loop {
+                let end = session.take_in(std::mem::take(&mut come), 1 << 16).1;
+                assert!(session.commands.len() <= COMMANDS_MAX, "{} in frames of {in_each}", session.commands.len());
+                assert_eq!(session.takes_more(), session.commands.len() < COMMANDS_MAX);
+                // One makes room for one more.
+                found.extend(session.commands.pop_front().map(|asked| asked.command.id));
+                if end.is_some() {
+                    break end;
+                }
+            };
+            found.extend(session.commands.iter().map(|asked| asked.command.id));
+            assert!(found.iter().copied().eq(1..=2000), "in order, each once: {found:?}");
+            assert_eq!(end, Some(codes::BAD_PROTOCOL));
+        }
+    }
+
+    #[test]
+    fn who_is_not_connected_has_one_command() {
+        let mut session = session(false);
+        let connect = websocket::from_client(Encoding::Json, br#"{"id":1,"connect":{}}"#);
+        let mut bytes = [connect, frames(2000, 1)].concat();
+        assert_eq!(session.take_in(&mut bytes, 1 << 16), (Vec::new(), None));
+        assert_eq!(session.commands.len(), 1);
+        assert!(!session.takes_more());
+        (session.busy, session.commands) = (true, VecDeque::new());
+        assert_eq!(session.take_in(&mut [], 1 << 16), (Vec::new(), None));
+        assert!(session.commands.is_empty() && !session.takes_more());
+        (session.busy, session.who) = (
+            false,
+            Some(Arc::new(Who::ann(Arrived {
+                encoding: Encoding::Json,
+                transport: Transport::WebSocket,
+                deflate: None,
+                headers: None,
+                session: None,
+            }))),
+        );
+        assert_eq!(session.take_in(&mut [], 1 << 16), (Vec::new(), None));
+        assert_eq!(session.commands.len(), COMMANDS_MAX);
+        // What comes first must be the connect command, and comes once.
+        for first in [&br#"{"id":1,"ping":{}}"#[..], br#"{"connect":{}}"#] {
+            let mut bytes = websocket::from_client(Encoding::Json, first);
+            assert_eq!(self::session(false).take_in(&mut bytes, 1 << 16).1, Some(codes::BAD_PROTOCOL));
+        }
+        let mut again = websocket::from_client(Encoding::Json, br#"{"id":1,"connect":{}}"#);
+        assert_eq!(self::session(true).take_in(&mut again, 1 << 16).1, Some(codes::BAD_PROTOCOL));
+    }
 }

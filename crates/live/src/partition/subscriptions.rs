@@ -48,6 +48,10 @@ pub(super) enum Next {
 }
 
 impl Subscription {
+    pub(super) fn is_active(&self) -> bool {
+        matches!(self.progress, Progress::Active(_))
+    }
+
     /// Takes note of a publication in the channel. Whoever is told that it goes must bring it to the client or end the session.
     pub(super) fn next(&mut self, outgoing: &Arc<Outgoing>) -> Next {
         let told = match &mut self.progress {

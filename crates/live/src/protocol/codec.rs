@@ -39,37 +39,44 @@ impl Malformed {
     }
 }
 
+/// Takes the next command from what is left of a frame; `None` at its end.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn next_command(encoding: Encoding, rest: &mut &[u8]) -> Result<Option<Command>, Malformed> {
+    match encoding {
+        Encoding::Json => {
+            while !rest.is_empty() {
+                let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+                let line = &rest[..end];
+                *rest = rest.get(end + 1..).unwrap_or_default();
+                if !line.trim_ascii().is_empty() {
+                    return serde_json::from_slice(line).map(Some).map_err(Malformed::new);
+                }
+            }
+            Ok(None)
+        }
+        Encoding::Protobuf if rest.is_empty() => Ok(None),
+        Encoding::Protobuf => {
+            let len = prost::decode_length_delimiter(&mut *rest).map_err(Malformed::new)?;
+            let (message, more) = rest.split_at_checked(len).ok_or_else(|| Malformed::new("a command is cut short"))?;
+            *rest = more;
+            Command::decode(message).map(Some).map_err(Malformed::new)
+        }
+    }
+}
+
 /// Reads all commands of a frame, at most `commands_max` of them.
 ///
 /// # Errors
 /// What is wrong with it; none of its commands count then.
 pub fn decode_commands(encoding: Encoding, frame: &[u8], commands_max: usize) -> Result<Vec<Command>, Malformed> {
-    let mut commands = Vec::new();
-    let mut take = |command: Command| {
+    let (mut commands, mut rest) = (Vec::new(), frame);
+    while let Some(command) = next_command(encoding, &mut rest)? {
         if commands.len() == commands_max {
             return Err(Malformed::new("too many commands in a frame"));
         }
         commands.push(command);
-        Ok(())
-    };
-    match encoding {
-        Encoding::Json => {
-            for line in frame.split(|byte| *byte == b'\n') {
-                if !line.trim_ascii().is_empty() {
-                    take(serde_json::from_slice(line).map_err(Malformed::new)?)?;
-                }
-            }
-        }
-        Encoding::Protobuf => {
-            let mut rest = frame;
-            while !rest.is_empty() {
-                let len = prost::decode_length_delimiter(&mut rest).map_err(Malformed::new)?;
-                let (message, more) =
-                    rest.split_at_checked(len).ok_or_else(|| Malformed::new("a command is cut short"))?;
-                take(Command::decode(message).map_err(Malformed::new)?)?;
-                rest = more;
-            }
-        }
     }
     Ok(commands)
 }

@@ -156,7 +156,7 @@ impl GrpcBackEnd {
 /// A request. All its fields are text or bytes, which are the same on the wire; those that are empty are left out.
 fn encoded(event: Event, ask: &Ask<'_>) -> Bytes {
     let user = ask.user.unwrap_or_default().as_bytes();
-    let meta = ask.meta.map(RawValue::get).unwrap_or_default().as_bytes();
+    let meta = ask.meta.as_deref().map(RawValue::get).unwrap_or_default().as_bytes();
     let base64 = if ask.encoding == "binary" { STANDARD.encode(ask.bytes) } else { String::new() };
     let data = if ask.encoding == "binary" { &[][..] } else { ask.bytes };
     let (base64, channel, method) = (base64.as_bytes(), ask.channel.as_bytes(), ask.method.as_bytes());
@@ -228,6 +228,9 @@ messages! {
     RefreshResult {
         expired: bool = [bool, tag = "1"],
         expire_at: i64 = [int64, tag = "2"],
+        info: Vec<u8> = [bytes = "vec", tag = "3"],
+        b64info: String = [string, tag = "4"],
+        meta: Vec<u8> = [bytes = "vec", tag = "5"],
     }
 
     PublishResult {
@@ -295,10 +298,16 @@ impl Heard for SubscribeOptions {
     }
 }
 
+/// What is attached to a session, if anything.
+fn meta_of(bytes: &[u8]) -> Result<Option<Box<RawValue>>, String> {
+    let meta = (!bytes.is_empty()).then(|| serde_json::from_slice(bytes)).transpose();
+    meta.map_err(|e| format!("meta: {e}"))
+}
+
 impl Heard for ConnectSaid {
     fn heard(result: &[u8]) -> Result<Self, String> {
         let said: ConnectResult = decode(result)?;
-        let meta = (!said.meta.is_empty()).then(|| serde_json::from_slice(&said.meta)).transpose();
+        let meta = meta_of(&said.meta)?;
         let subs = said.subs.into_iter().map(|(channel, options)| Ok((channel, options.try_into()?)));
         Ok(Self {
             user: said.user,
@@ -309,7 +318,7 @@ impl Heard for ConnectSaid {
             b64data: base64_of(said.b64data, &said.data),
             channels: said.channels,
             subs: subs.collect::<Result<_, String>>()?,
-            meta: meta.map_err(|e| format!("meta: {e}"))?,
+            meta,
         })
     }
 }
@@ -317,7 +326,13 @@ impl Heard for ConnectSaid {
 impl Heard for RefreshSaid {
     fn heard(result: &[u8]) -> Result<Self, String> {
         let said: RefreshResult = decode(result)?;
-        Ok(Self { expired: said.expired, expire_at: expire_at(said.expire_at)? })
+        Ok(Self {
+            expired: said.expired,
+            expire_at: expire_at(said.expire_at)?,
+            info: None,
+            b64info: base64_of(said.b64info, &said.info),
+            meta: meta_of(&said.meta)?,
+        })
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Ask<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) b64data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) meta: Option<&'a RawValue>,
+    pub(crate) meta: Option<Box<RawValue>>,
     /// A client's data as it is, for gRPC.
     #[serde(skip)]
     pub(crate) bytes: &'a [u8],
@@ -49,7 +49,7 @@ impl<'a> Ask<'a> {
     pub(crate) fn about(who: &'a Who, config: &ProxyConfig) -> Self {
         Self {
             user: Some(&who.user),
-            meta: who.meta.as_deref().filter(|_| config.include_connection_meta),
+            meta: config.include_connection_meta.then(|| who.facts.read().meta.clone()).flatten(),
             ..Self::new(who, config)
         }
     }
@@ -124,6 +124,10 @@ pub(crate) struct RefreshSaid {
     pub(crate) expired: bool,
     /// Seconds since the Unix epoch; 0 for never.
     pub(crate) expire_at: u64,
+    pub(crate) info: Option<Box<RawValue>>,
+    pub(crate) b64info: String,
+    /// Of a session.
+    pub(crate) meta: Option<Box<RawValue>>,
 }
 
 /// Of a publication.

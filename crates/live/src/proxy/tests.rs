@@ -81,12 +81,11 @@ fn who() -> Who {
         transport: Transport::WebSocket,
         deflate: None,
         headers: Some(Arc::new(headers.into_iter().collect())),
+        session: None,
     };
-    Who {
-        emulated: Some(Arc::new(emulated.into_iter().collect())),
-        meta: Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")),
-        ..Who::ann(arrived)
-    }
+    let who = Who { emulated: Some(Arc::new(emulated.into_iter().collect())), ..Who::ann(arrived) };
+    who.learn(Vec::new(), Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")));
+    who
 }
 
 fn proxies(url: &str, timeout: &str, limit: usize, waiting: usize, env: &Env) -> Proxies {

@@ -366,6 +366,12 @@ pub const TABLE: &[Metric] = &[
     metric("/live/channels", "live_channels", Gauge, "Channels with subscribers"),
     metric("/live/publications", "live_publications", Counter, "Publications accepted"),
     metric("/live/deliveries", "live_deliveries", Counter, "Publications times the sessions that got them"),
+    metric(
+        "/live/publications_left_out",
+        "live_publications_left_out",
+        Counter,
+        "Publications times the sessions that were not told of them: they speak JSON, and the data is none",
+    ),
     metric("/live/queued_sessions", "live_queued_sessions", Gauge, "Sessions whose sockets take nothing more for now"),
     metric("/live/queued_bytes", "live_queued_bytes", Gauge, "Bytes that wait for them"),
     metric(

@@ -158,6 +158,7 @@ impl LivePort {
             waiting: live.waiting,
             address_connections: live.address_connections,
             publish_rate: live.publish_rate,
+            publish_reserve: live.publish_reserve,
             proxy_requests: live.proxy_requests,
             grpc_calls: live.grpc_calls,
             compression_bytes_max: live.compression_max.bytes(),

@@ -26,6 +26,7 @@ use crate::shard::checkpoint::Checkpoint;
 use crate::shard::events::Draft;
 use crate::shard::owners::Owners;
 use crate::shard::pending::{Bin, Entry, Fate, Pending, bin_of};
+use crate::shard::spare::Spare;
 use crate::{StoreError, StoreOptions};
 use steadfast_log::{Log, Reservation, Ticket};
 
@@ -118,6 +119,7 @@ pub(crate) struct Core {
     pub(crate) options: StoreOptions,
     /// New data was refused for want of space, and none has been taken since.
     pub(crate) full: AtomicBool,
+    pub(crate) spare: Spare,
     /// Whether the disk hangs.
     pub(crate) hang: tokio::sync::watch::Sender<Hang>,
     pub(crate) index: Arc<dyn Index>,
@@ -260,6 +262,7 @@ impl Core {
             index,
             options,
             full: AtomicBool::new(false),
+            spare: Spare::default(),
             hang: Default::default(),
         }
     }

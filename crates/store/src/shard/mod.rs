@@ -19,6 +19,7 @@ pub(crate) mod pending;
 pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod snapshots;
+pub(crate) mod spare;
 pub(crate) mod uploads;
 pub(crate) mod writer;
 

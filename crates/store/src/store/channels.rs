@@ -73,6 +73,15 @@ impl ChannelHandle {
         Ok(self.at(&home)?.position())
     }
 
+    /// The share of the disk that it is on which nothing needs, in percent, as of half a second ago at most.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], those of the index.
+    pub fn spare_percent(&self) -> Result<u8, StoreError> {
+        let home = self.store.topology().home_of(self.slot)?;
+        Ok(self.at(&home)?.spare_percent())
+    }
+
     /// Publishes, and waits until that is answered.
     ///
     /// # Errors

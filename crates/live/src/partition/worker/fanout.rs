@@ -11,31 +11,41 @@ use crate::protocol::codes;
 /// Why a session did not get a publication.
 enum Lost {
     Gap,
-    Binary,
     Broken(Broken),
+}
+
+/// What became of a publication at a session that goes on.
+#[derive(PartialEq)]
+enum Brought {
+    Sent,
+    Nothing,
+    /// It cannot be said in the session's encoding.
+    LeftOut,
 }
 
 impl Worker {
     /// Brings a publication to all who subscribe to its channel; at once if it is `alone`, or together with those that follow.
     pub(super) fn publication(&mut self, outgoing: &Arc<Outgoing>, alone: bool) {
         let mut lost = Vec::new();
-        let mut delivered = 0;
+        let (mut delivered, mut left_out) = (0, 0);
         let Self { channels, sessions, dirty, bounds, .. } = self;
         for entry in channels.entries(&outgoing.channel) {
             let Some(Some(session)) = sessions.get_mut(entry.slot as usize) else { continue };
             match bring(session, entry.at as usize, outgoing, alone, bounds.queue_bytes_max) {
-                Ok(true) => {
+                Ok(Brought::Sent) => {
                     delivered += 1;
                     if session.is_waiting() && !session.dirty {
                         session.dirty = true;
                         dirty.push(entry.slot);
                     }
                 }
-                Ok(false) => {}
+                Ok(Brought::Nothing) => {}
+                Ok(Brought::LeftOut) => left_out += 1,
                 Err(why) => lost.push((entry.slot, why)),
             }
         }
         self.inbox.counters.delivered(delivered);
+        self.inbox.counters.left_out(left_out);
         for (slot, why) in lost {
             self.lost(slot, why);
         }
@@ -47,7 +57,10 @@ impl Worker {
         for outgoing in kept {
             let Some(session) = self.session(slot) else { return };
             match bring(session, at, outgoing, false, max) {
-                Ok(sent) => self.inbox.counters.delivered(u64::from(sent)),
+                Ok(brought) => {
+                    self.inbox.counters.delivered(u64::from(brought == Brought::Sent));
+                    self.inbox.counters.left_out(u64::from(brought == Brought::LeftOut));
+                }
                 Err(why) => self.lost(slot, why),
             }
         }
@@ -57,7 +70,6 @@ impl Worker {
     fn lost(&mut self, slot: u32, why: Lost) {
         match why {
             Lost::Gap => self.end(slot, Some(codes::INSUFFICIENT_STATE)),
-            Lost::Binary => self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL)),
             Lost::Broken(broken) => self.lagging(slot, broken),
         }
     }
@@ -91,21 +103,26 @@ impl Worker {
     }
 }
 
-/// Brings a publication to one subscription of a session. Whether there was something to bring.
+/// Brings a publication to one subscription of a session.
 fn bring(
     session: &mut Session,
     at: usize,
     outgoing: &Arc<Outgoing>,
     alone: bool,
     queue_bytes_max: usize,
-) -> Result<bool, Lost> {
-    let Some(subscription) = session.subscriptions.get_mut(at) else { return Ok(false) };
+) -> Result<Brought, Lost> {
+    let Some(subscription) = session.subscriptions.get_mut(at) else { return Ok(Brought::Nothing) };
     let form = match subscription.next(outgoing) {
-        Next::Nothing => return Ok(false),
+        Next::Nothing => return Ok(Brought::Nothing),
         Next::Gap => return Err(Lost::Gap),
         Next::Goes(form) => form,
     };
-    let frame = outgoing.frame(session.encoding, form, session.deflate).ok_or(Lost::Binary)?;
+    let Some(frame) = outgoing.frame(session.encoding, form, session.deflate) else {
+        // Its offset is taken note of, and what follows comes: a recovery would leave it out again. Only the next difference would be to
+        // what the client does not have.
+        subscription.has_base = false;
+        return Ok(Brought::LeftOut);
+    };
     let sent = if alone { session.send(&frame, queue_bytes_max) } else { session.keep(frame, queue_bytes_max) };
-    sent.map(|()| true).map_err(Lost::Broken)
+    sent.map(|()| Brought::Sent).map_err(Lost::Broken)
 }

@@ -8,15 +8,11 @@ use rustix::event::epoll;
 use super::Worker;
 use crate::partition::session::{Broken, Watched, would_block};
 use crate::partition::{Arrived, Asked, Asker};
-use crate::protocol::codec::{decode_commands, encode_reply};
-use crate::protocol::codes::{self, Disconnected};
+use crate::protocol::codec::encode_reply;
+use crate::protocol::codes;
 use crate::protocol::message::{Command, Reply};
-use crate::websocket::{self, Incoming};
+use crate::websocket;
 
-/// Commands of a session that wait; at this many nothing is read from it.
-const COMMANDS_MAX: usize = 128;
-/// Commands in one frame.
-const FRAME_COMMANDS_MAX: usize = 1024;
 /// Publish commands of a session that are carried out together.
 const TOGETHER: usize = 64;
 
@@ -46,52 +42,43 @@ impl Worker {
     }
 
     pub(super) fn read(&mut self, slot: u32, bytes: &mut [u8]) {
-        let max = self.bounds.message_bytes_max;
         let Some(session) = self.session(slot) else { return };
-        let mut arrived = Vec::new();
-        let mut reader = std::mem::take(&mut session.reader);
-        let fed = reader.feed(bytes, max, |incoming| {
-            let goes_on = incoming != Incoming::Close;
-            arrived.push(incoming);
-            goes_on
-        });
-        session.reader = reader;
         session.pinged = false;
-        for incoming in arrived {
-            match incoming {
-                Incoming::Message(message) => self.message(slot, &message),
-                Incoming::Ping(payload) => self.send(slot, &websocket::pong(&payload)),
-                Incoming::Close => return self.end(slot, Some(codes::CONNECTION_CLOSED)),
-            }
-        }
-        if let Err(violation) = fed {
-            let reason = "the frame is not one that the server takes".into();
-            self.end(slot, Some(Disconnected { code: violation.code(), reason }));
+        if self.take_in(slot, bytes) {
+            self.next_commands(slot);
         }
     }
 
-    pub(super) fn message(&mut self, slot: u32, message: &[u8]) {
-        let Some(session) = self.session(slot) else { return };
-        let Ok(commands) = decode_commands(session.encoding, message, FRAME_COMMANDS_MAX) else {
-            return self.end(slot, Some(codes::BAD_PROTOCOL));
-        };
-        for command in commands {
-            // A pong.
-            if command == Command::default() {
-                continue;
-            }
-            // Connecting comes first, and once.
-            let begins = session.who.is_none() && !session.busy && session.commands.is_empty();
-            if begins != command.connect.is_some() || command.id == 0 && command.send.is_none() {
-                return self.end(slot, Some(codes::BAD_PROTOCOL));
-            }
-            session.commands.push_back(Asked { command, subscribed: None, subscriptions: 0, over_rate: false });
+    /// Takes in what came, or what was kept. Whether the session goes on.
+    fn take_in(&mut self, slot: u32, bytes: &mut [u8]) -> bool {
+        let max = self.bounds.message_bytes_max;
+        let Some(session) = self.session(slot) else { return false };
+        let (pings, end) = session.take_in(bytes, max);
+        for payload in pings {
+            self.send(slot, &websocket::pong(&payload));
         }
-        self.next_commands(slot);
+        if let Some(why) = end {
+            if why != codes::BAD_PROTOCOL {
+                // What came before the end is begun.
+                self.begin_commands(slot);
+            }
+            self.end(slot, Some(why));
+            return false;
+        }
+        true
     }
 
     /// Has the next commands carried out, if none are.
     pub(super) fn next_commands(&mut self, slot: u32) {
+        let kept = self.session(slot).is_some_and(|session| session.has_kept());
+        if kept && !self.take_in(slot, &mut []) {
+            return;
+        }
+        self.begin_commands(slot);
+        self.watch(slot);
+    }
+
+    fn begin_commands(&mut self, slot: u32) {
         let (id, now, rate) = (self.id(slot), self.hub.now_ms(), self.bounds.publish_rate);
         let Some(session) = self.session(slot) else { return };
         if !session.busy && !session.commands.is_empty() {
@@ -113,24 +100,26 @@ impl Worker {
                 Some(who) => Asker::Known(who.clone()),
                 None => {
                     let (encoding, transport, deflate) = (session.encoding, session.transport, session.deflate);
-                    Asker::New(Arrived { encoding, transport, deflate, headers: session.headers.take() })
+                    let (headers, name) = (session.headers.take(), session.name.take());
+                    Asker::New(Arrived { encoding, transport, deflate, headers, session: name })
                 }
             };
             self.hub.carry_out(id, asker, asked);
         }
-        self.watch(slot);
     }
 
     /// Watches the socket for what there is to do with it.
     pub(super) fn watch(&mut self, slot: u32) {
         let Some(session) = self.sessions.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
-        let wanted = Watched { readable: session.commands.len() < COMMANDS_MAX, writable: session.is_waiting() };
+        let wanted = Watched { readable: session.takes_more(), writable: session.is_waiting() };
         if wanted == session.watched {
             return;
         }
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, wanted.readable);
         flags.set(epoll::EventFlags::OUT, wanted.writable);
+        // That the client has gone is said in any case: once, while nothing is read, and again when it is.
+        flags.set(epoll::EventFlags::ET, !wanted.readable);
         match epoll::modify(&self.epoll, &session.socket, epoll::EventData::new_u64(u64::from(slot)), flags) {
             Ok(()) => {
                 if wanted.writable != session.watched.writable {

@@ -11,9 +11,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::answer::SubscribeAnswer;
+use crate::outgoing::Outgoing;
 use crate::partition::{Arrived, Asked, Asker, Place, SubscriptionKind, Told, Transport, Who};
 use crate::protocol::Encoding;
-use crate::protocol::message::{Push, Reply, Subscribe, SubscribeResult};
+use crate::protocol::message::{Publication, Push, Reply, Subscribe, SubscribeResult};
 
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,6 +36,8 @@ impl Hub for Recorder {
 
     fn came(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
 
+    fn renamed(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
+
     fn left(&self, _: SessionId, _: Option<&Arc<Who>>, channel: &Arc<str>, _: &SubscriptionKind) {
         self.left.lock().push(channel.as_ref().to_owned());
     }
@@ -55,7 +58,7 @@ impl Hub for Recorder {
 }
 
 fn arrived() -> Arrived {
-    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None }
+    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None, session: None }
 }
 
 /// A worker, and a session in it.
@@ -206,4 +209,32 @@ fn what_the_back_end_wants_keeps_to_the_bound_and_comes_after_the_connect() {
     let place = scene.begin("c", true);
     assert_eq!(scene.push(place), Some(Err(codes::LIMIT_EXCEEDED)));
     assert_eq!(scene.left(), ["c"]);
+}
+
+#[test]
+fn what_json_cannot_say_is_left_out_and_the_session_goes_on() {
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.attempts += 1;
+    let (channel, attempt): (Arc<str>, u64) = ("room".into(), scene.attempts);
+    for delta in [false, true] {
+        let kind = Box::new(SubscriptionKind { positioned: true, delta, ..SubscriptionKind::default() });
+        scene.tell(ToSession::Subscribing { channel: channel.clone(), attempt, kind, unasked: false });
+        scene.reply(Place { channel: channel.clone(), attempt, offset: 0 }, 7);
+        assert_eq!(scene.hears(), r#"{"id":7,"subscribe":{}}"#);
+        let mut previous = None;
+        for (offset, data) in (1..).zip([&b"1"[..], b"\xff", b"half {", b"4"]) {
+            let publication = Publication { offset, data: data.to_vec(), ..Publication::default() };
+            let outgoing = Arc::new(Outgoing::new(channel.clone(), 1, publication, previous.take()));
+            previous = Some(Arc::new(outgoing.without_previous()));
+            scene.inbox.send(Event::Publication(outgoing));
+        }
+        let quote = if delta { "\"" } else { "" };
+        for (offset, data) in [(1, "1"), (4, "4")] {
+            let push = format!(r#"{{"data":{quote}{data}{quote},"offset":{offset}}}"#);
+            assert_eq!(scene.hears(), format!(r#"{{"push":{{"channel":"room","pub":{push}}}}}"#));
+        }
+        scene.tell(ToSession::Unsubscribed(channel.clone(), None));
+    }
+    assert_eq!(crate::metrics::Sums::of(std::iter::once(&scene.inbox.counters)).left_out, 4);
 }

@@ -40,21 +40,33 @@ impl Worker {
                     self.reply(slot, &reply);
                 }
             }
-            ToSession::Refreshed(expires_ms, reply) => {
+            ToSession::Refreshed { expires_ms, renamed, reply } => {
+                let hub = self.hub.clone();
                 if let Some(session) = self.session(slot) {
                     session.expires_ms = expires_ms;
                     session.refreshing = false;
+                    if let Some(who) = session.who.as_ref().filter(|_| renamed) {
+                        let told = session.subscriptions.iter().filter(|s| s.is_active());
+                        told.for_each(|subscription| hub.renamed(who, &subscription.channel, &subscription.kind));
+                    }
                 }
                 if let Some(reply) = reply {
                     self.reply(slot, &reply);
                 }
             }
-            ToSession::SubRefreshed(channel, expires_ms, reply) => {
+            ToSession::SubRefreshed { channel, expires_ms, info, reply } => {
+                let hub = self.hub.clone();
                 if let Some(session) = self.session(slot)
                     && let Some(subscription) = session.subscriptions.iter_mut().find(|s| s.channel == channel)
                 {
                     subscription.kind.expires_ms = expires_ms;
                     subscription.refreshing = false;
+                    if !info.is_empty() && info != subscription.kind.info {
+                        subscription.kind.info = info;
+                        if let Some(who) = session.who.as_ref().filter(|_| subscription.is_active()) {
+                            hub.renamed(who, &channel, &subscription.kind);
+                        }
+                    }
                 }
                 if let Some(reply) = reply {
                     self.reply(slot, &reply);

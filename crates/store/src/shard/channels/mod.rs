@@ -244,6 +244,12 @@ impl ShardChannel {
         Arc::ptr_eq(&self.shard.core, &shard.core) && !self.channel.gone.load(Ordering::Acquire)
     }
 
+    /// The share of its disk that is free, in percent.
+    pub(crate) fn spare_percent(&self) -> u8 {
+        let core = &self.shard.core;
+        core.spare.percent(&core.env, self.shard.log())
+    }
+
     pub(crate) fn position(&self) -> Position {
         self.channel.state.lock().position()
     }

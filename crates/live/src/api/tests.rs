@@ -1,0 +1,120 @@
+//! Which sessions a command is about, over a node whose partition nobody serves.
+
+use uuid::Uuid;
+
+use super::*;
+use crate::commands::tests::node_with;
+use crate::partition::{Arrived, Event, Transport};
+use crate::protocol::Encoding;
+
+/// Three sessions of ann's and one of bob's, of which the first is a plain WebSocket.
+async fn api() -> Api {
+    let node = node_with(r#"{"channel": {"without_namespace": {"presence": true}}}"#).await;
+    for (slot, user) in (0u32..).zip(["ann", "ann", "ann", "bob"]) {
+        let session = (slot > 0).then(|| format!("s{slot}").into());
+        let (encoding, transport) = (Encoding::Json, Transport::UniSse);
+        let who = Who::new(client(slot), Arrived { encoding, transport, deflate: None, headers: None, session }, None);
+        let id = SessionId { partition: 0, slot, generation: 0 };
+        assert!(node.enter(id, &Arc::new(Who { user: user.to_owned(), ..who })));
+    }
+    Api::new(node)
+}
+
+fn client(slot: u32) -> Uuid {
+    Uuid::from_u128(u128::from(slot) + 1)
+}
+
+fn ann(client: &str, session: &str) -> Sessions {
+    Sessions { user: "ann".into(), client: client.into(), session: session.into() }
+}
+
+/// Carries out a command: which sessions heard of it, and what the first was told.
+async fn told(api: &Api, command: Command) -> (Vec<u32>, Option<ToSession>) {
+    api.carry_out(command, None).await.expect("carried out");
+    let (mut slots, mut first) = (Vec::new(), None);
+    let mut events = Vec::new();
+    api.node.inboxes[0].take(&mut events);
+    for event in events {
+        if let Event::To(id, what) = event {
+            slots.push(id.slot);
+            first.get_or_insert(what);
+        }
+    }
+    slots.sort_unstable();
+    (slots, first)
+}
+
+#[tokio::test]
+async fn sessions_are_named_by_client_or_session_and_spared_by_a_whitelist() {
+    let api = api().await;
+    let second = client(1).to_string();
+    let commands: [fn(Sessions) -> Command; 3] = [
+        |sessions| Command::Unsubscribe(sessions, "c".into()),
+        |sessions| Command::Disconnect(sessions, Ending::default()),
+        |sessions| Command::Refresh(sessions, Renewal::default()),
+    ];
+    for command in commands {
+        for (client, session, slots) in [
+            ("", "", vec![0, 1, 2]),
+            (second.as_str(), "", vec![1]),
+            ("", "s2", vec![2]),
+            (second.as_str(), "s1", vec![1]),
+            (second.as_str(), "s2", vec![]),
+            ("", "s3", vec![]),
+            ("", "other", vec![]),
+        ] {
+            let (found, _) = told(&api, command(ann(client, session))).await;
+            assert_eq!(found, slots, "{:?}", command(ann(client, session)));
+        }
+    }
+    let spared = |whitelist: &[String]| {
+        let ending = Ending { whitelist: whitelist.to_vec(), with: None };
+        Command::Disconnect(ann("", ""), ending)
+    };
+    assert_eq!(told(&api, spared(&[second.clone(), client(2).to_string()])).await.0, [0]);
+    assert_eq!(told(&api, spared(&["no name".into(), client(3).to_string()])).await.0, [0, 1, 2]);
+    let subscribe = api.carry_out(Command::Subscribe(ann("", "other"), Box::new(wanted())), None).await;
+    assert!(matches!(subscribe, Ok(Done::Nothing)));
+    assert!(api.carry_out(Command::Disconnect(ann("no name", ""), Ending::default()), None).await.is_err());
+}
+
+fn wanted() -> Wanted {
+    Wanted { channel: "c".into(), options: SubscribeOptions::default(), since: None }
+}
+
+#[tokio::test]
+async fn the_end_and_the_information_are_what_was_said() {
+    let api = api().await;
+    let with = |code: u32| Ending { whitelist: Vec::new(), with: Some((code, "paid up?".into())) };
+    let (_, told_first) = told(&api, Command::Disconnect(ann("", ""), with(4001))).await;
+    let Some(ToSession::Disconnect(why)) = told_first else { panic!("an end") };
+    assert_eq!((why.code, &*why.reason), (4001, "paid up?"));
+    for code in [0, 2999, 5000, 70_000] {
+        let refused = api.carry_out(Command::Disconnect(ann("", ""), with(code)), None).await.expect_err("no code");
+        assert!(refused.code == 107 && refused.message.contains(&code.to_string()), "{refused:?}");
+    }
+    let renewal = || Renewal { info: b"{}".to_vec(), ..Renewal::default() };
+    for expected in [true, false] {
+        let (_, told_first) = told(&api, Command::Refresh(ann("", "s1"), renewal())).await;
+        let Some(ToSession::Refreshed { renamed, .. }) = told_first else { panic!("a refresh") };
+        assert_eq!(renamed, expected, "once");
+    }
+    let who = api.node.sessions_of("ann", Some(client(1)));
+    assert_eq!(who[0].1.client_info(&[]).conn_info, b"{}");
+}
+
+#[test]
+fn patterns_match_as_in_a_shell() {
+    for (pattern, name, matches) in [
+        ("", "x", true),
+        ("a", "a", true),
+        ("a", "ab", false),
+        ("a*", "ab", true),
+        ("*b", "ab", true),
+        ("a*c*e", "abcde", true),
+        ("a*c*e", "abde", false),
+        ("ab*ba", "aba", false),
+    ] {
+        assert_eq!(matches_pattern(pattern, name), matches, "{pattern} {name}");
+    }
+}

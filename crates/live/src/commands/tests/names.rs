@@ -1,0 +1,219 @@
+//! What clients may name channels, what may be published there, and who gets it; and what of all that comes into the log.
+
+use parking_lot::Mutex;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::*;
+use crate::protocol::message::RefreshRequest;
+
+const CONFIG: &str = r#"{"channel": {"publication_data_format": "json_object", "without_namespace": {
+        "allow_publish_for_client": true, "publication_data_format": "binary", "history_size": 9, "history_ttl": "60s",
+        "force_recovery": true, "allowed_delta_types": ["fossil"], "allow_history_for_client": true, "allow_subscribe_for_client": true},
+    "namespaces": [
+        {"name": "json", "publication_data_format": "json", "allow_publish_for_client": true},
+        {"name": "object", "allow_publish_for_client": true},
+        {"name": "digits", "channel_regex": "^[0-9\u00e9]+$", "allow_publish_for_client": true}]},
+    "client": {"token": {"hmac_secret_key": "s"}}}"#;
+
+async fn publishes(node: &Node, channel: &str, data: &[u8]) -> i64 {
+    let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
+    let request = PublishRequest { channel: channel.into(), data: data.to_vec() };
+    match node.publish_command(caller, false, request).await {
+        Ok(answer) => code(answer.await.map(drop).map_err(Refused::from)),
+        Err(refused) => code(Err(refused)),
+    }
+}
+
+#[tokio::test]
+async fn names_are_ascii_or_what_the_namespace_says() {
+    let node = node_with(CONFIG).await;
+    for (channel, fits) in [
+        ("c", true),
+        ("c\n", true),
+        ("\u{e9}", false),
+        ("digits:12", true),
+        ("digits:\u{e9}1", true),
+        ("digits:a1", false),
+        ("digits:\u{ea}", false),
+    ] {
+        let expected = if fits { 0 } else { 107 };
+        assert_eq!(publishes(&node, channel, b"{}").await, expected, "{channel:?}");
+        let who = Arc::new(Who::ann(arrived()));
+        let request = ChannelRequest { channel: channel.into() };
+        let asks = [
+            Command { presence: Some(request.clone()), ..Command::default() },
+            Command { presence_stats: Some(request), ..Command::default() },
+            Command {
+                history: Some(HistoryRequest { channel: channel.into(), ..HistoryRequest::default() }),
+                ..Command::default()
+            },
+            Command {
+                subscribe: Some(SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() }),
+                ..Command::default()
+            },
+        ];
+        for command in asks {
+            let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
+            let code = code(node.other(Caller { session: SESSION, who: &who }, asked).await);
+            assert_eq!(code == 107, !fits, "{channel:?}: {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_published_is_what_the_namespace_takes() {
+    let node = node_with(CONFIG).await;
+    let all: [(&str, &[u8]); 6] = [
+        ("object", b" {\"a\": 1}"),
+        ("list", b"[1]"),
+        ("null", b"null"),
+        ("half", b"{"),
+        ("bytes", b"\xff"),
+        ("", b""),
+    ];
+    for (channel, taken) in [
+        ("c", ["object", "list", "null", "half", "bytes", ""].as_slice()),
+        ("json:c", &["object", "list", "null"]),
+        ("object:c", &["object"]),
+        ("digits:1", &["object"]),
+    ] {
+        for (name, data) in all {
+            let expected = if taken.contains(&name) { 0 } else { 107 };
+            assert_eq!(publishes(&node, channel, data).await, expected, "{channel}: {name}");
+        }
+    }
+    let node = node_with(r#"{"channel": {"without_namespace": {"allow_publish_for_client": true}}}"#).await;
+    assert_eq!([publishes(&node, "c", b"\xff").await, publishes(&node, "c", b"").await], [0, 107]);
+}
+
+#[tokio::test]
+async fn who_speaks_json_is_not_told_of_what_is_none_and_stands_where_the_channel_does() {
+    let node = node_with(CONFIG).await;
+    for data in [&b"1"[..], b"\xff", b"2", b"\xff"] {
+        assert_eq!(publishes(&node, "c", data).await, 0);
+    }
+    let epoch = epoch_text(node.handle("c").expect("there").position().expect("there").epoch);
+    for (encoding, expected) in [(Encoding::Json, vec![1, 3]), (Encoding::Protobuf, vec![1, 2, 3, 4])] {
+        let who = Arc::new(Who::ann(Arrived { encoding, ..arrived() }));
+        let caller = Caller { session: SESSION, who: &who };
+        let history = HistoryRequest { channel: "c".into(), limit: -1, ..HistoryRequest::default() };
+        let command = Command { id: 1, history: Some(history), ..Command::default() };
+        let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
+        let mut events = Vec::new();
+        node.inboxes[0].take(&mut events);
+        assert_eq!(code(node.other(caller, asked).await), 0);
+        for delta in ["", "fossil"] {
+            let (recover, epoch) = (true, epoch.clone());
+            let delta = delta.into();
+            let request = SubscribeRequest { channel: "c".into(), recover, epoch, delta, ..Default::default() };
+            assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), 0);
+        }
+        events.clear();
+        node.inboxes[0].take(&mut events);
+        let mut found = 0;
+        for event in events {
+            let crate::partition::Event::To(_, what) = event else { continue };
+            let (publications, offset) = match what {
+                ToSession::Reply(reply) => {
+                    let history = reply.history.expect("a history");
+                    (history.publications, history.offset)
+                }
+                ToSession::Subscribed(place, crate::partition::Told::Reply { answer, .. }) => {
+                    assert!(answer.result.recovered && place.offset == 4);
+                    (answer.result.publications.clone(), answer.result.offset)
+                }
+                _ => continue,
+            };
+            found += 1;
+            let offsets: Vec<_> = publications.iter().map(|publication| publication.offset).collect();
+            assert_eq!((offsets, offset), (expected.clone(), 4), "{encoding:?}");
+        }
+        assert_eq!(found, 3);
+    }
+}
+
+/// Lines of the log: their levels, and their fields as they are written.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0 += &format!(" {field}={value:?}");
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("steadfast_live")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().push((*event.metadata().level(), fields.0));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn clients_neither_forge_lines_of_the_log_nor_fill_it() {
+    let node = node_with(CONFIG).await;
+    let lines = Lines::default();
+    let _here = tracing::subscriber::set_default(lines.clone());
+    // The library says what it found in a header as it stands there.
+    let forged =
+        |text: &str| format!("{}.e30.AAAA", base64::Engine::encode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, text));
+    let header = forged("{\"alg\":\"x\\nforged line\"}");
+    for _ in 0..50 {
+        assert_eq!(code(connect(&node, &header).await), -3500);
+        let who = Arc::new(Who::ann(arrived()));
+        let caller = Caller { session: SESSION, who: &who };
+        let (channel, token) = ("c\nforged line".to_owned(), header.clone());
+        let request = SubscribeRequest { channel, token: token.clone(), ..SubscribeRequest::default() };
+        assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), 103);
+        assert_eq!(code(node.refresh(caller, Reply::default(), RefreshRequest { token }).await), -3500);
+    }
+    let lines = lines.0.lock();
+    assert_eq!(lines.len(), 150, "all are there for who wants to see them");
+    assert!(lines.iter().all(|(_, line)| !line.contains('\n')), "{:?}", lines[0]);
+    let seen = lines.iter().filter(|(level, _)| *level <= Level::INFO).count();
+    assert_eq!(seen, 2, "one of each kind");
+}
+
+#[tokio::test]
+async fn clients_do_not_take_the_part_of_a_disk_that_is_left_for_others() {
+    let config = r#"{"channel": {"without_namespace":
+        {"allow_publish_for_client": true, "history_size": 9, "history_ttl": "60s"}}}"#;
+    let node = node_with(config).await;
+    // The back end may fill more than half of it,
+    let data = format!("\"{}\"", "x".repeat(60_000)).into_bytes();
+    for n in 0..600 {
+        let publication = Publication { data: data.clone(), ..Publication::default() };
+        let published = node.publish(&format!("c{n}"), publication, Submission::default()).await;
+        assert!(published.is_ok(), "{n}: {published:?}");
+    }
+    // which is noticed soon. A client may not,
+    let mut small = 0;
+    while publishes(&node, "small", b"1").await == 0 {
+        small += 1;
+    }
+    assert_eq!(publishes(&node, "small", b"1").await, 106, "after {small}");
+    // and the back end still may.
+    let publication = Publication { data, ..Publication::default() };
+    assert!(node.publish("c", publication, Submission::default()).await.is_ok());
+}

@@ -1,0 +1,231 @@
+//! What tokens must say, and that what they say is carried out.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::partition::{Event, Told};
+use crate::protocol::message::{RefreshRequest, SubRefreshRequest};
+
+fn signed(claims: &Value) -> String {
+    encode(&Header::default(), claims, &EncodingKey::from_secret(b"s")).expect("signed")
+}
+
+/// Claims with some more.
+fn with(claims: &Value, more: &Value) -> Value {
+    let mut all = claims.clone();
+    for (name, value) in more.as_object().expect("claims") {
+        all[name] = value.clone();
+    }
+    all
+}
+
+fn ann() -> Arc<Who> {
+    Arc::new(Who::ann(arrived()))
+}
+
+async fn subscribes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<(), Refused> {
+    let request = SubscribeRequest { channel: "c".into(), token: signed(claims), ..SubscribeRequest::default() };
+    node.subscribe_command(Caller { session: SESSION, who }, 1, request, None, 0).await
+}
+
+async fn refreshes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<(), Refused> {
+    let caller = Caller { session: SESSION, who };
+    node.refresh(caller, Reply::default(), RefreshRequest { token: signed(claims) }).await
+}
+
+async fn sub_refreshes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<(), Refused> {
+    let request = SubRefreshRequest { channel: "c".into(), token: signed(claims) };
+    node.sub_refresh(Caller { session: SESSION, who }, Reply::default(), request, Some(false)).await
+}
+
+/// What the session has been told since the last time.
+fn told(node: &Node) -> Vec<ToSession> {
+    let mut events = Vec::new();
+    node.inboxes[0].take(&mut events);
+    let to = |event| match event {
+        Event::To(_, what) => Some(what),
+        _ => None,
+    };
+    events.into_iter().filter_map(to).collect()
+}
+
+/// What became of a token of claims in all four places where tokens come: two of sessions, two of subscriptions.
+async fn everywhere(node: &Node, more: &Value) -> [i64; 4] {
+    let (session, subscription) = (json!({"sub": "ann"}), json!({"sub": "ann", "channel": "c"}));
+    let (session, subscription) = (with(&session, more), with(&subscription, more));
+    [
+        code(connect(node, &signed(&session)).await),
+        code(refreshes(node, &ann(), &session).await),
+        code(subscribes(node, &ann(), &subscription).await),
+        code(sub_refreshes(node, &ann(), &subscription).await),
+    ]
+}
+
+#[tokio::test]
+async fn audience_and_issuer_are_what_a_token_must_say() {
+    let good = json!({"aud": "live", "iss": "us"});
+    let token = r#"{"token": {"hmac_secret_key": "s", "audience": "live", "issuer": "us"}}"#;
+    let own = r#"{"token": {"hmac_secret_key": "s", "audience": "live", "issuer": "us"},
+        "subscription_token": {"enabled": true, "hmac_secret_key": "s", "audience": "live", "issuer": "us"}}"#;
+    for client in [token, own] {
+        let node = node_of(client).await;
+        let refused = [-3500, -3500, 103, 103];
+        assert_eq!(everywhere(&node, &good).await, [0; 4]);
+        assert_eq!(everywhere(&node, &with(&good, &json!({"aud": ["other", "live"]}))).await, [0; 4]);
+        for aud in [
+            json!(null),
+            json!(7),
+            json!(true),
+            json!(""),
+            json!("other"),
+            json!("live "),
+            json!([]),
+            json!(["other"]),
+            json!([["live"]]),
+            json!(["live", 7]),
+            json!({"live": "live"}),
+        ] {
+            assert_eq!(everywhere(&node, &with(&good, &json!({"aud": aud}))).await, refused, "aud: {aud}");
+        }
+        for iss in [json!(null), json!(7), json!(""), json!("other"), json!(["us"]), json!([]), json!({"us": "us"})] {
+            assert_eq!(everywhere(&node, &with(&good, &json!({"iss": iss}))).await, refused, "iss: {iss}");
+        }
+        for absent in [json!({"iss": "us"}), json!({"aud": "live"}), json!({})] {
+            assert_eq!(everywhere(&node, &absent).await, refused, "{absent}");
+        }
+    }
+    // Where nothing is asked for, anything may be said.
+    let node = node_of(r#"{"token": {"hmac_secret_key": "s"}}"#).await;
+    for any in [json!({}), json!({"aud": 7, "iss": [1]}), good] {
+        assert_eq!(everywhere(&node, &any).await, [0; 4], "{any}");
+    }
+}
+
+#[tokio::test]
+async fn times_are_numbers_or_texts_and_decide_whether_a_client_comes_again() {
+    let node = node_of(r#"{"token": {"hmac_secret_key": "s"}}"#).await;
+    let now = node.env.wall_ms() as f64 / 1000.0;
+    for fine in [
+        json!({"exp": now + 60.5}),
+        json!({"exp": format!("{}", now + 60.0)}),
+        json!({"exp": null, "nbf": null}),
+        json!({"nbf": now - 1.5}),
+        json!({"nbf": (now as u64 - 5).to_string(), "expire_at": 0}),
+    ] {
+        assert_eq!(everywhere(&node, &fine).await, [0; 4], "{fine}");
+    }
+    // With 109 an SDK gets another token and connects; in a session that goes on, it would give up.
+    for over in [json!({"exp": now - 1.0}), json!({"exp": 0}), json!({"exp": "1.5"}), json!({"nbf": now + 60.0})] {
+        assert_eq!(everywhere(&node, &over).await, [109, -3005, 109, 0], "{over}");
+    }
+    for wrong in [json!({"exp": true}), json!({"exp": "soon"}), json!({"nbf": []}), json!({"exp": "NaN"})] {
+        assert_eq!(everywhere(&node, &wrong).await, [-3500, -3500, 103, 103], "{wrong}");
+    }
+    // A subscription whose new token is over is ended, so that its client subscribes again with another.
+    told(&node);
+    let claims = json!({"sub": "ann", "channel": "c", "exp": 1});
+    assert_eq!(code(sub_refreshes(&node, &ann(), &claims).await), 0);
+    let told = told(&node);
+    let [ToSession::Reply(reply), ToSession::Unsubscribed(channel, Some(push))] = &told[..] else { panic!("two") };
+    assert!(reply.sub_refresh.as_ref().is_some_and(|expiry| !expiry.expires) && &**channel == "c");
+    let push = push.push.as_ref().and_then(|push| push.unsubscribe.as_ref()).expect("a push");
+    assert_eq!(push.code, 2501);
+}
+
+#[tokio::test]
+async fn a_session_that_has_a_name_is_told_it() {
+    let node = node().await;
+    for name in [None, Some("a name")] {
+        let arrived = Arrived { session: name.map(Arc::from), ..arrived() };
+        assert_eq!(code(node.connect(SESSION, arrived, 1, ConnectRequest::default()).await), 0);
+        let connected = told(&node).into_iter().find_map(|what| match what {
+            ToSession::Connected { reply, .. } => reply.connect,
+            _ => None,
+        });
+        assert_eq!(connected.expect("connected").session, name.unwrap_or_default());
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_is_as_its_token_says() {
+    let config = r#"{"client": {"token": {"hmac_secret_key": "s"}},
+        "channel": {"without_namespace": {"presence": true, "join_leave": true, "history_size": 5, "history_ttl": "60s"}}}"#;
+    let node = node_with(config).await;
+    let claims = json!({"sub": "ann", "channel": "c"});
+    let made = async |more: Value| {
+        assert_eq!(code(subscribes(&node, &ann(), &with(&claims, &more)).await), 0, "{more}");
+        let (mut made, mut data) = (None, Vec::new());
+        for what in told(&node) {
+            match what {
+                ToSession::Subscribing { kind, .. } => made = Some(kind),
+                ToSession::Subscribed(_, Told::Reply { answer, .. }) => data = answer.result.data.clone(),
+                _ => {}
+            }
+        }
+        (made.expect("it is subscribed"), data)
+    };
+    let (kind, data) = made(json!({})).await;
+    assert!(kind.presence && kind.announced && !kind.positioned && kind.info.is_empty() && data.is_empty());
+    let overrides =
+        json!({"presence": {"value": false}, "join_leave": {"value": false}, "force_positioning": {"value": true}});
+    let (kind, data) = made(json!({"override": overrides, "info": {"n": 1}, "data": {"d": 1}})).await;
+    assert!(!kind.presence && !kind.announced && kind.positioned);
+    assert_eq!((&kind.info[..], &data[..]), (&b"{\"n\":1}"[..], &b"{\"d\":1}"[..]));
+    // Base64 goes first.
+    let (kind, data) = made(json!({"info": 1, "b64info": "e30=", "data": 1, "b64data": "eyJiIjoxfQ=="})).await;
+    assert_eq!((&kind.info[..], &data[..]), (&b"{}"[..], &b"{\"b\":1}"[..]));
+    for wrong in [json!({"b64info": "?"}), json!({"b64info": "/wA="}), json!({"override": {"presence": 1}})] {
+        assert_eq!(code(subscribes(&node, &ann(), &with(&claims, &wrong)).await), 103, "{wrong}");
+    }
+    // One for another session is none of this one's.
+    let named = |client: &str| with(&claims, &json!({"client": client}));
+    let (own, other) = (Uuid::nil().to_string(), Uuid::from_u128(1).to_string());
+    assert_eq!(code(subscribes(&node, &ann(), &named(&own)).await), 0);
+    assert_eq!(code(subscribes(&node, &ann(), &named(&other)).await), -3500);
+    assert_eq!(code(sub_refreshes(&node, &ann(), &named(&other)).await), -3500);
+    told(&node);
+    let more = json!({"info": {"n": 2}, "client": own});
+    assert_eq!(code(sub_refreshes(&node, &ann(), &with(&claims, &more)).await), 0);
+    let told = told(&node);
+    assert!(matches!(&told[..], [ToSession::SubRefreshed { info, .. }] if info == b"{\"n\":2}"));
+}
+
+#[tokio::test]
+async fn a_session_is_as_its_token_says_and_its_next_one() {
+    let node = node_of(r#"{"token": {"hmac_secret_key": "s"}}"#).await;
+    let claims =
+        json!({"sub": "ann", "channels": ["a"], "subs": {"b": {}}, "b64info": "eyJuIjoxfQ==", "meta": {"m": 1}});
+    assert_eq!(code(connect(&node, &signed(&claims)).await), 0);
+    let connected = told(&node).into_iter().find_map(|what| match what {
+        ToSession::Connected { who, .. } => Some(who),
+        _ => None,
+    });
+    let who = connected.expect("connected");
+    let facts = |who: &Who| {
+        let facts = who.facts.read();
+        (String::from_utf8_lossy(&facts.info).into_owned(), facts.meta.as_ref().map(|meta| meta.get().to_owned()))
+    };
+    assert_eq!(facts(&who), (r#"{"n":1}"#.into(), Some(r#"{"m":1}"#.into())));
+    // The same channels, however they are said; what is not said of the session stays.
+    let bare = json!({"sub": "ann", "channels": ["b", "a", "a"]});
+    let renamed = |told: Vec<ToSession>| match &told[..] {
+        [ToSession::Refreshed { renamed, .. }] => *renamed,
+        _ => panic!("refreshed"),
+    };
+    assert_eq!(code(refreshes(&node, &who, &bare).await), 0);
+    assert!(!renamed(told(&node)));
+    assert_eq!(facts(&who), (r#"{"n":1}"#.into(), Some(r#"{"m":1}"#.into())));
+    assert_eq!(code(refreshes(&node, &who, &with(&bare, &json!({"info": {"n": 2}, "meta": 3}))).await), 0);
+    assert!(renamed(told(&node)));
+    assert_eq!(facts(&who), (r#"{"n":2}"#.into(), Some("3".into())));
+    // Others: it comes again, and gets those.
+    for channels in [json!(["a"]), json!(["a", "b", "c"]), json!(["a", "c"]), json!([])] {
+        let changed = json!({"sub": "ann", "channels": channels});
+        assert_eq!(code(refreshes(&node, &who, &changed).await), -3010, "{changed}");
+    }
+    assert_eq!(code(refreshes(&node, &who, &with(&bare, &json!({"sub": "bob"}))).await), -3500);
+    assert_eq!(code(refreshes(&node, &who, &with(&bare, &json!({"channel": "a"}))).await), -3500);
+    for wrong in [json!({"b64info": "?"}), json!({"b64info": "/wA="})] {
+        assert_eq!(code(connect(&node, &signed(&with(&bare, &wrong))).await), -3500, "{wrong}");
+    }
+}

@@ -1,0 +1,70 @@
+//! How much of a disk is free, without a look at all of its extents each time that somebody asks.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use steadfast_flow::Env;
+use steadfast_log::{ExtentCounts, Log};
+
+/// For how long it is taken to be as it was, milliseconds.
+const HOLDS_MS: u64 = 500;
+
+/// See the module.
+pub(crate) struct Spare {
+    /// When to look again, monotonic milliseconds.
+    again_ms: AtomicU64,
+    percent: AtomicU64,
+}
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self { again_ms: AtomicU64::new(0), percent: AtomicU64::new(100) }
+    }
+}
+
+impl Spare {
+    /// The share of the disk that nothing needs, in percent, as of a moment ago.
+    pub(crate) fn percent(&self, env: &Env, log: &Log) -> u8 {
+        let now_ms = u64::try_from(env.now().as_millis()).unwrap_or(u64::MAX);
+        let again_ms = self.again_ms.load(Relaxed);
+        let mine =
+            now_ms >= again_ms && self.again_ms.compare_exchange(again_ms, now_ms + HOLDS_MS, Relaxed, Relaxed).is_ok();
+        if mine {
+            self.percent.store(percent(&log.extents(), log.info().extent_bytes), Relaxed);
+        }
+        self.percent.load(Relaxed) as u8
+    }
+}
+
+/// What is dead counts as free: compaction gives it back.
+fn percent(extents: &ExtentCounts, extent_bytes: u64) -> u64 {
+    let ExtentCounts { free, growable, open_commit, open_body, sealed_commit, sealed_body, .. } = extents;
+    let all = free + growable + open_commit + open_body + sealed_commit + sealed_body;
+    let all_bytes = u128::from(all) * u128::from(extent_bytes);
+    let needed = extents.live_commit_bytes + extents.live_body_bytes + extents.held_bytes;
+    match (u128::from(needed) * 100).checked_div(all_bytes) {
+        Some(needed) => 100u64.saturating_sub(needed as u64),
+        None => 100,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_is_not_free_and_what_is_dead_is() {
+        let extents = ExtentCounts {
+            free: 1,
+            growable: 5,
+            sealed_commit: 3,
+            open_body: 1,
+            live_commit_bytes: 200,
+            live_body_bytes: 40,
+            held_bytes: 10,
+            ..ExtentCounts::default()
+        };
+        assert_eq!(percent(&extents, 100), 75);
+        assert_eq!(percent(&ExtentCounts { growable: 0, free: 0, ..extents }, 50), 0, "more than there is");
+        assert_eq!(percent(&ExtentCounts::default(), 100), 100);
+    }
+}
