@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use http::HeaderMap;
 
 use super::subscriptions::Subscription;
-use super::{Asked, Opened, Transport, Who};
+use super::{Asked, Bounds, Opened, Transport, Who};
 use crate::deflate::Deflate;
 use crate::protocol::Encoding;
 use crate::protocol::codec::next_command;
@@ -66,6 +66,8 @@ pub(super) struct Session {
     pub(super) expires_ms: Option<u64>,
     /// The back end is asked whether it goes on.
     pub(super) refreshing: bool,
+    /// When its worker looks at what is over, milliseconds since the Unix epoch.
+    pub(super) due: Option<u64>,
     /// Publications in the second that is named.
     published: (u64, u32),
     /// In the list of those that have something to write.
@@ -104,6 +106,7 @@ impl Session {
             pinged: false,
             expires_ms: None,
             refreshing: false,
+            due: None,
             published: (0, 0),
             dirty: false,
             _place: opened.place,
@@ -185,6 +188,19 @@ impl Session {
             self.commands.push_back(Asked { command, subscribed: None, subscriptions: 0, over_rate: false });
         }
         Ok(())
+    }
+
+    /// When something of it is over next, milliseconds since the Unix epoch: at its end, where the back end is asked then, or else when the
+    /// time is up that is given after it.
+    pub(super) fn next_end(&self, bounds: &Bounds) -> Option<u64> {
+        let after = |grace: u64, asked: bool| if asked { 0 } else { grace };
+        let own = self.expires_ms.filter(|_| !self.refreshing);
+        let own = own.map(|ends| ends.saturating_add(after(bounds.expired_ms, bounds.refreshes)));
+        let subscriptions = self.subscriptions.iter().filter(|subscription| !subscription.refreshing).filter_map(|s| {
+            let ends = s.kind.expires_ms?;
+            Some(ends.saturating_add(after(bounds.expired_sub_ms, s.kind.refreshed)))
+        });
+        own.into_iter().chain(subscriptions).min()
     }
 
     /// Counts a publication; `false` when there were `rate` in this second already (0: any number).

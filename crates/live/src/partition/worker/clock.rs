@@ -23,8 +23,9 @@ impl Worker {
                 self.end(mark.0, Some(codes::NO_PONG));
             }
         }
+        self.look_at_ends(wall);
         let mut marks = std::mem::take(&mut self.wheel[turn]);
-        marks.retain(|mark| self.ping(*mark, now, wall));
+        marks.retain(|mark| self.ping(*mark, now));
         self.wheel[turn].append(&mut marks);
         while let Some(&(_, mark)) = self.stale.front().filter(|(due, _)| *due <= now) {
             self.stale.pop_front();
@@ -55,24 +56,51 @@ impl Worker {
         }
     }
 
-    /// Whether the session is still there.
-    pub(super) fn ping(&mut self, mark: Mark, now: u64, wall: u64) -> bool {
+    /// Has a session looked at when something of it is over next.
+    pub(super) fn await_end(&mut self, slot: u32) {
+        let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
+        let (due, mark) = (session.next_end(&self.bounds), (slot, session.generation));
+        if let Some(before) = std::mem::replace(&mut session.due, due) {
+            self.ends.remove(&(before, mark));
+        }
+        if let Some(due) = due {
+            self.ends.insert((due, mark));
+        }
+    }
+
+    fn look_at_ends(&mut self, wall: u64) {
+        let later = self.ends.split_off(&(wall + 1, (0, 0)));
+        for (_, mark) in std::mem::replace(&mut self.ends, later) {
+            if let Some(session) = self.marked(mark) {
+                session.due = None;
+                self.over(mark, wall);
+                self.await_end(mark.0);
+            }
+        }
+    }
+
+    /// Ends what is over: a session, or subscriptions of it.
+    fn over(&mut self, mark: Mark, wall: u64) {
         let (slot, grace, sub_grace) = (mark.0, self.bounds.expired_ms, self.bounds.expired_sub_ms);
         let over = |ends: Option<u64>, grace: u64| ends.is_some_and(|ends| ends.saturating_add(grace) <= wall);
         self.ask_back_end(mark, |ends| over(ends, 0));
-        let Some(session) = self.marked(mark) else { return false };
+        let Some(session) = self.marked(mark) else { return };
         if over(session.expires_ms, grace) && !session.refreshing {
-            self.end(slot, Some(codes::SESSION_EXPIRED));
-            return false;
+            return self.end(slot, Some(codes::SESSION_EXPIRED));
         }
-        let expired = session.subscriptions.iter().find(|s| over(s.kind.expires_ms, sub_grace) && !s.refreshing);
-        if let Some(channel) = expired.map(|s| s.channel.clone()) {
+        let expired = session.subscriptions.iter().filter(|s| over(s.kind.expires_ms, sub_grace) && !s.refreshing);
+        for channel in expired.map(|s| s.channel.clone()).collect::<Vec<_>>() {
             self.leave(slot, &channel);
             let (code, reason) = codes::UNSUBSCRIBED_EXPIRED;
             let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
             let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
             self.reply(slot, &Reply { push: Some(push), ..Reply::default() });
         }
+    }
+
+    /// Whether the session is still there.
+    fn ping(&mut self, mark: Mark, now: u64) -> bool {
+        let slot = mark.0;
         let Some(session) = self.marked(mark) else { return false };
         session.pinged = true;
         let frame = websocket::message(session.encoding, ping(session.encoding));

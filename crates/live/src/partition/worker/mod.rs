@@ -7,7 +7,7 @@ mod socket;
 mod tests;
 mod told;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
@@ -61,6 +61,7 @@ pub fn start(
         tick: 0,
         pongs: VecDeque::new(),
         stale: VecDeque::new(),
+        ends: BTreeSet::new(),
         lingering: VecDeque::new(),
         stopping: false,
     };
@@ -94,6 +95,8 @@ struct Worker {
     pongs: VecDeque<(u64, Mark)>,
     /// Who has not connected, and until when.
     stale: VecDeque<(u64, Mark)>,
+    /// Sessions with an end, each once: when to look at it, milliseconds since the Unix epoch.
+    ends: BTreeSet<(u64, Mark)>,
     lingering: VecDeque<(u64, TcpStream)>,
     stopping: bool,
 }
@@ -213,6 +216,9 @@ impl Worker {
         }
         let id = self.generations.get(slot as usize).map(|_| self.id(slot));
         let Some(mut session) = self.sessions.get_mut(slot as usize).and_then(Option::take) else { return };
+        if let Some(due) = session.due {
+            self.ends.remove(&(due, (slot, session.generation)));
+        }
         if let Some(why) = &why {
             let frame = websocket::close(why.code, &why.reason);
             let _ = session.keep(frame, usize::MAX).and_then(|()| session.flush());

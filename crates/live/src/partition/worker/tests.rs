@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 struct Recorder {
     asks: SyncSender<SessionId>,
     left: Mutex<Vec<String>>,
+    /// Both clocks, milliseconds.
+    now_ms: AtomicU64,
 }
 
 impl Hub for Recorder {
@@ -45,11 +48,11 @@ impl Hub for Recorder {
     fn gone(&self, _: SessionId, _: Option<&Arc<Who>>) {}
 
     fn wall_ms(&self) -> u64 {
-        1
+        self.now_ms.load(Relaxed)
     }
 
     fn now_ms(&self) -> u64 {
-        1
+        self.now_ms.load(Relaxed)
     }
 
     fn delivered(&self) {}
@@ -75,7 +78,7 @@ impl Scene {
     /// A session that may have two subscriptions.
     fn new() -> Self {
         let (asks, asked): (_, Receiver<SessionId>) = sync_channel(4);
-        let hub = Arc::new(Recorder { asks, left: Mutex::default() });
+        let hub = Arc::new(Recorder { asks, left: Mutex::default(), now_ms: AtomicU64::new(1) });
         let inbox = Arc::new(Inbox::new().expect("an inbox"));
         let bounds = Bounds {
             message_bytes_max: 1 << 16,
@@ -83,8 +86,8 @@ impl Scene {
             ping_ms: 60_000,
             pong_ms: 60_000,
             stale_ms: 60_000,
-            expired_ms: 0,
-            expired_sub_ms: 0,
+            expired_ms: 5_000,
+            expired_sub_ms: 2_000,
             publish_rate: 0,
             channels_max: 2,
             refreshes: false,
@@ -111,9 +114,13 @@ impl Scene {
     }
 
     fn connect(&mut self) {
+        self.connect_until(None);
+    }
+
+    fn connect_until(&mut self, expires_ms: Option<u64>) {
         let who = Arc::new(Who::ann(arrived()));
         let reply = Box::new(Reply { id: 1, ..Reply::default() });
-        self.tell(ToSession::Connected { who, expires_ms: None, reply, subscribed: Vec::new() });
+        self.tell(ToSession::Connected { who, expires_ms, reply, subscribed: Vec::new() });
         assert_eq!(self.hears(), r#"{"id":1}"#);
     }
 
@@ -237,4 +244,31 @@ fn what_json_cannot_say_is_left_out_and_the_session_goes_on() {
         scene.tell(ToSession::Unsubscribed(channel.clone(), None));
     }
     assert_eq!(crate::metrics::Sums::of(std::iter::once(&scene.inbox.counters)).left_out, 4);
+}
+
+#[test]
+fn what_is_over_ends_when_its_time_is_up_and_not_at_the_next_ping() {
+    let mut scene = Scene::new();
+    scene.connect_until(Some(10_000));
+    scene.attempts += 1;
+    let (channel, attempt): (Arc<str>, u64) = ("room".into(), scene.attempts);
+    let kind = Box::new(SubscriptionKind { expires_ms: Some(3_000), ..SubscriptionKind::default() });
+    scene.tell(ToSession::Subscribing { channel: channel.clone(), attempt, kind, unasked: false });
+    scene.reply(Place { channel, attempt, offset: 0 }, 7);
+    assert_eq!(scene.hears(), r#"{"id":7,"subscribe":{}}"#);
+    // A push in between: nothing has ended before it.
+    let between = |scene: &mut Scene, now_ms: u64| {
+        scene.hub.now_ms.store(now_ms, Relaxed);
+        scene.tell(ToSession::Refreshed { expires_ms: Some(10_000), renamed: false, reply: None });
+        scene.tell(ToSession::Reply(Box::new(Reply { id: 9, ..Reply::default() })));
+        assert_eq!(scene.hears(), r#"{"id":9}"#, "{now_ms}");
+    };
+    between(&mut scene, 4_999);
+    scene.hub.now_ms.store(5_300, Relaxed);
+    assert!(scene.hears().contains(r#""unsubscribe":{"code":2501"#));
+    between(&mut scene, 14_900);
+    scene.hub.now_ms.store(15_200, Relaxed);
+    let mut frame = [0; 4];
+    scene.client.read_exact(&mut frame).expect("the end");
+    assert_eq!((frame[0], u16::from_be_bytes([frame[2], frame[3]])), (0x88, 3005));
 }

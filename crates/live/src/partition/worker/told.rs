@@ -24,6 +24,7 @@ impl Worker {
                 for place in subscribed {
                     self.activate(slot, &place);
                 }
+                self.await_end(slot);
             }
             ToSession::Subscribing { channel, attempt, kind, unasked } => {
                 self.subscribing(slot, channel, attempt, kind, unasked);
@@ -50,6 +51,7 @@ impl Worker {
                         told.for_each(|subscription| hub.renamed(who, &subscription.channel, &subscription.kind));
                     }
                 }
+                self.await_end(slot);
                 if let Some(reply) = reply {
                     self.reply(slot, &reply);
                 }
@@ -68,6 +70,7 @@ impl Worker {
                         }
                     }
                 }
+                self.await_end(slot);
                 if let Some(reply) = reply {
                     self.reply(slot, &reply);
                 }
@@ -113,7 +116,11 @@ impl Worker {
             // What the attempt took is given back; its end is told why.
             return self.hub.left(id, None, &channel, &kind);
         }
+        let ends = kind.expires_ms.is_some();
         self.channels.add(slot, session, channel, attempt, kind);
+        if ends {
+            self.await_end(slot);
+        }
         self.inbox.counters.subscribed();
     }
 
