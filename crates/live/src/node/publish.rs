@@ -153,7 +153,7 @@ impl ChannelSink for Node {
         }
         match from_stored(stored) {
             Ok(publication) => self.fan_out(channel, epoch, publication),
-            Err(error) => tracing::error!(%channel, offset = stored.offset, %error, "a publication cannot be read"),
+            Err(error) => tracing::error!(?channel, offset = stored.offset, %error, "a publication cannot be read"),
         }
     }
 }
