@@ -477,6 +477,58 @@ def test_a_copy_of_the_durable_leg_under_load_is_a_pool(make_pair, make_server, 
         copy.unlink()
 
 
+@pytest.mark.parametrize("kept", ["durable leg restored", "fast leg put back"])
+def test_legs_of_two_times_of_one_opening_are_not_mixed(make_pair, tmp_path, kept):
+    """A cloud volume is restored to a snapshot and meets its fast leg of later; or the fast leg is the one that is put back."""
+    pair = make_pair()
+    server = pair.server
+    objects = fill(server, 200, 100_000)
+    pair.wait_state()
+    # A map is saved.
+    time.sleep(3)
+    leg = pair.durable if kept == "durable leg restored" else pair.fast[0]
+    copy = tmp_path / "copy"
+    server.process.send_signal(19)  # SIGSTOP: the moment of the snapshot
+    try:
+        shutil.copyfile(leg, copy)
+    finally:
+        server.process.send_signal(18)
+    before = dict(objects)
+    for number in range(100):
+        key = f"o{number:04}"
+        objects[key] = load.content(1000 + number, 100_000)
+        put(server, key, objects[key])
+    objects |= fill(server, 200, 100_000, first=200)
+    # A map that knows of them is saved.
+    pair.wait_state()
+    time.sleep(3)
+    server.kill()
+    shutil.copyfile(copy, leg)
+    copy.unlink()
+    if leg == pair.durable:
+        objects = before
+        # What it knows of is gone; it is made anew from the pool.
+        for index in server.data.glob("index*"):
+            shutil.rmtree(index)
+    server.start()
+    assert pair.state() in ("stale", "rebuilding"), pair.state()
+    assert "earlier time" in server.log(), server.log()
+    check_all(server, objects)
+    pair.wait_state()
+    assert pair.healed("durable") == 0, "nothing of the one leg was copied to the other"
+    check_all(server, objects)
+    listed = [o["Key"] for page in server.s3().get_paginator("list_objects_v2").paginate(Bucket="pair")
+              for o in page.get("Contents", [])]
+    assert listed == sorted(objects)
+    assert server.stop() == 0
+    verify(server, "--fast")
+    pair.fast[0].unlink()
+    server.start()
+    check_all(server, objects)
+    assert server.stop() == 0
+    verify(server)
+
+
 # -- making one -------------------------------------------------------------------------------
 
 

@@ -1,7 +1,11 @@
 //! Opening a pair: which legs belong together, and what of the fast one may be believed.
 //!
-//! The fast leg's map is believed when its label names the generation and the fast leg that the durable leg's label names. The durable
-//! leg's label names no fast leg while there is none, and while it has failed: so whatever was written without it, what comes back is stale.
+//! The fast leg's map is believed when its label is of the fast leg that the durable leg's label names, and the map's event is one that the
+//! durable leg knows and has not left behind: `cleared_at <= event of the map <= event`. An event is durable on the durable leg before
+//! the map has it, and the fast leg gets nothing new where its map calls anything valid. So a durable leg that was put back to an earlier
+//! time does not know the event of a map made since; and an older image of the fast leg has an event that was left behind.
+//! The durable leg's label names no fast leg while there is none, and while it has failed: so whatever was written without it, what comes back is stale.
+//! A fast leg that is not believed gets a new name, so that no image of it ever counts again.
 
 use std::io;
 use std::sync::Arc;
@@ -11,16 +15,15 @@ use std::time::Duration;
 use steadfast_flow::Env;
 
 use super::core::{Leg, Shared};
-use super::map::{RegionMap, region_bytes};
+use super::map::{RegionMap, Saving, region_bytes};
 use super::options::{SuperdiskOptions, SuperdiskSabotage};
-use super::pair::{DURABLE_RESERVED, FAST_START, Identity, find_durable, find_fast};
+use super::pair::{DURABLE_RESERVED, FAST_START, Identity, NO_LEG, find_durable, find_fast};
 use super::saved::SavedMap;
 use crate::label::{Found, new_uuid, uuid_text};
 use crate::{BLOCK, Disk};
 
 /// How much of the end of a disk must be blank for it to be taken.
 const TAIL: u64 = 1 << 20;
-pub(crate) const NO_LEG: [u8; 16] = [0; 16];
 
 /// What the fast leg turned out to be.
 enum Probe {
@@ -58,10 +61,10 @@ async fn probe(fast: &Arc<dyn Disk>, before: Option<&Identity>, take_foreign: bo
     let foreign = |what: String| if take_foreign { Probe::Blank } else { Probe::Foreign(what) };
     Ok(match find_fast(fast).await? {
         Found::Label(label) if before.is_some_and(|before| before.pair == label.pair) => {
-            let current = before.is_some_and(|before| {
-                before.generation == label.generation && before.fast == label.fast && label.fast != NO_LEG
-            });
-            let map = if current { SavedMap::find(fast, &label).await } else { None };
+            let (current, map) = match before {
+                Some(before) => believed(fast, before, &label).await,
+                None => (false, None),
+            };
             Probe::Ours { label, current, map }
         }
         Found::Label(label) => foreign(format!("it is the fast leg of another pair, {}", uuid_text(&label.pair))),
@@ -75,6 +78,21 @@ async fn probe(fast: &Arc<dyn Disk>, before: Option<&Identity>, take_foreign: bo
         }
         Found::Blank | Found::Other => foreign("it holds something that is not Steadfast's".into()),
     })
+}
+
+/// Whether a fast leg with this label is of the same time as the durable leg (`pair` is that one's label), and its map where one counts.
+pub(super) async fn believed(fast: &Arc<dyn Disk>, pair: &Identity, label: &Identity) -> (bool, Option<SavedMap>) {
+    if !pair.names(label) {
+        return (false, None);
+    }
+    match SavedMap::find(fast, label).await {
+        Some(map) if !pair.covers(map.event) => {
+            let (disk, of, known) = (fast.describe(), map.event, (pair.cleared_at, pair.event));
+            tracing::warn!(disk, of, ?known, "one leg has been put back to an earlier time than the other");
+            (false, None)
+        }
+        map => (true, map),
+    }
 }
 
 /// The pair as the durable leg knows it, and whether that is blank altogether.
@@ -136,35 +154,36 @@ pub(super) async fn open(
             None => Err(Leg::Failed(late())),
         },
     };
-    let mut identity = Identity {
-        pair: before.map_or_else(|| new_uuid(&env), |before| before.pair),
-        fast: match &probed {
-            Ok(Probe::Ours { label, .. }) if label.fast != NO_LEG => label.fast,
-            Ok(_) => new_uuid(&env),
-            Err(_) => NO_LEG,
-        },
-        generation: before.map_or(0, |before| before.generation) + 1,
-    };
-    identity.write_durable(&durable).await?;
-
     // Nothing of a new pair is worth copying before it is written.
     let wanted = !(blank && matches!(probed, Ok(Probe::Blank)));
     let fast_capacity = fast.as_ref().map_or(0, |fast| fast.geometry().capacity_bytes.saturating_sub(FAST_START));
     let region = region_bytes(options.region_bytes, durable.geometry().capacity_bytes.min(fast_capacity));
+    let (stale, saved) = match &probed {
+        Ok(Probe::Ours { map, current, .. }) => (!current, map.clone().filter(|map| map.region_bytes == region)),
+        _ => (false, None),
+    };
+    let event = before.map_or(0, |before| before.event) + 1;
+    let mut identity = Identity {
+        pair: before.map_or_else(|| new_uuid(&env), |before| before.pair),
+        fast: match &probed {
+            // Not with events that begin anew: they might be those of an older image.
+            Ok(Probe::Ours { label, .. }) if saved.is_some() && event > 1 => label.fast,
+            Ok(_) => new_uuid(&env),
+            Err(_) => NO_LEG,
+        },
+        generation: before.map_or(0, |before| before.generation) + 1,
+        event,
+        // Until the fast leg has the new event, it has the one that it was believed with.
+        cleared_at: saved.as_ref().map_or(event, |map| map.event),
+    };
+    identity.write_durable(&durable).await?;
     let settle_ms = u64::try_from(options.rebuild_settle.as_millis()).unwrap_or(u64::MAX);
     let mut map = RegionMap::new(region, settle_ms, wanted);
-    let (mut leg, mut stale, mut number) = (Leg::Up, false, 0);
+    let (mut leg, mut number, mut saved_number) = (Leg::Up, 0, None);
     match (probed, &fast) {
-        (Ok(probe), Some(fast)) => {
-            let saved = match probe {
-                Probe::Ours { map, current, .. } => {
-                    stale = !current;
-                    map.filter(|map| map.region_bytes == region)
-                }
-                _ => None,
-            };
+        (Ok(_), Some(fast)) => {
             number = saved.as_ref().map_or(0, |map| map.number) + 1;
-            let saved = saved.map(|map| SavedMap { number, ..map });
+            let saved = saved.map(|map| SavedMap { number, event, ..map });
             match env.timeout(left(&env), attach(fast, &identity, saved.as_ref())).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => leg = Leg::Failed(error.to_string()),
@@ -174,6 +193,10 @@ pub(super) async fn open(
                 map.resize(durable.len(), fast.len().saturating_sub(FAST_START));
                 if let Some(saved) = &saved {
                     map.load(&saved.entries);
+                    saved_number = Some(number);
+                    // Durable with what is flushed next.
+                    identity.cleared_at = event;
+                    identity.write_durable_unflushed(&durable).await?;
                 }
                 if stale && options.sabotage == SuperdiskSabotage::TrustStale {
                     map.trust();
@@ -193,11 +216,12 @@ pub(super) async fn open(
     }
     map.new_is_blank();
     tell(&leg, fast.as_ref(), stale);
-    let attached = (leg == Leg::Up).then_some(identity);
+    let attached = (leg == Leg::Up).then_some(Identity { cleared_at: 0, ..identity });
     let shared = Shared::new(env, options, durable, fast, map, leg, identity);
     {
         let mut state = shared.state.lock();
         (state.attached, state.stale, state.map_number) = (attached, stale, number);
+        state.saved_number = saved_number;
     }
     Ok(shared)
 }
@@ -226,7 +250,7 @@ async fn attach(fast: &Arc<dyn Disk>, identity: &Identity, map: Option<&SavedMap
         map.write(fast, identity).await?;
         fast.flush().await?;
     }
-    identity.write_fast(fast).await
+    Identity { cleared_at: 0, ..*identity }.write_fast(fast).await
 }
 
 impl Shared {
@@ -252,19 +276,20 @@ impl Shared {
     /// Has the durable leg's label name no fast leg while that has failed: what it misses now makes it stale.
     pub(crate) async fn disown(&self) {
         if matches!(self.state.lock().leg, Leg::Failed(_)) {
-            self.name_fast_leg(NO_LEG).await;
+            self.name_fast_leg(NO_LEG, 0).await;
         }
     }
 
-    /// Writes which fast leg counts into the durable leg's labels; durable with the next flush of what lies above. When that fails, the next
-    /// attempt comes soon, and the caller of the durable leg learns of its state by himself.
-    pub(crate) async fn name_fast_leg(&self, leg: [u8; 16]) {
+    /// Writes which fast leg counts into the durable leg's labels, and which event it is known to have (0: as before); durable with the next
+    /// flush of what lies above. When that fails, the next attempt comes soon, and the caller of the durable leg learns of its state by himself.
+    pub(crate) async fn name_fast_leg(&self, leg: [u8; 16], event: u64) {
         let _one = self.naming.lock().await;
         if leg != NO_LEG && self.state.lock().leg != Leg::Up {
             return;
         }
-        let identity = Identity { fast: leg, ..self.state.lock().identity };
-        if self.state.lock().identity == identity {
+        let before = self.state.lock().identity;
+        let identity = Identity { fast: leg, cleared_at: before.cleared_at.max(event), ..before };
+        if before == identity {
             return;
         }
         if identity.write_durable_unflushed(&self.durable).await.is_ok() {
@@ -282,10 +307,24 @@ impl Shared {
         let before = attached.unwrap_or(identity);
         let probed = self.env.timeout(limit, probe(&fast, Some(&before), self.options.take_foreign_fast)).await;
         let (legs, stale) = match probed {
-            Some(Ok(Probe::Ours { label, .. })) if attached == Some(label) => (label, false),
-            _ if attached.is_some() => return,
-            Some(Ok(Probe::Blank)) => (Identity { fast: new_uuid(&self.env), ..identity }, false),
+            Some(Ok(Probe::Ours { label, .. })) if attached == Some(label) => {
+                // Nothing is taken from memory but what the leg's own map confirms: it may be an older image of itself.
+                let Some(map) = self.env.timeout(limit, SavedMap::find(&fast, &label)).await else { return };
+                let mut state = self.state.lock();
+                let newest = |map: &SavedMap| state.saved_number.is_some_and(|number| map.number >= number);
+                match map.filter(newest) {
+                    Some(map) => {
+                        state.map.restrict(&map.entries);
+                        state.map_number = state.map_number.max(map.number);
+                        (label, false)
+                    }
+                    None => (Identity { fast: new_uuid(&self.env), ..identity }, state.saved_number.is_some()),
+                }
+            }
+            Some(Ok(Probe::Blank)) if attached.is_none() => (Identity { fast: new_uuid(&self.env), ..identity }, false),
             Some(Ok(Probe::Ours { .. })) => (Identity { fast: new_uuid(&self.env), ..identity }, true),
+            _ if attached.is_some() => return,
+            Some(Ok(Probe::Blank)) => return,
             Some(Ok(Probe::Foreign(what))) => {
                 let leg = Leg::Foreign(what);
                 tell(&leg, Some(&fast), false);
@@ -294,15 +333,22 @@ impl Shared {
             }
             Some(Err(_)) | None => return,
         };
-        let works = match attached {
-            None => matches!(self.env.timeout(limit, attach(&fast, &legs, None)).await, Some(Ok(()))),
-            Some(_) => matches!(self.env.timeout(limit, legs.is_kept(&fast)).await, Some(Ok(true))),
+        let known = attached == Some(legs);
+        let legs = Identity { cleared_at: 0, ..legs };
+        let works = match known {
+            false => matches!(self.env.timeout(limit, attach(&fast, &legs, None)).await, Some(Ok(()))),
+            true => matches!(self.env.timeout(limit, legs.is_kept(&fast)).await, Some(Ok(true))),
         };
         if !works {
             return;
         }
         {
             let mut state = self.state.lock();
+            if !known {
+                // Maps of the name that it had do not count any more.
+                state.map.forget_all();
+                state.saved_number = None;
+            }
             (state.attached, state.leg) = (Some(legs), Leg::Up);
             state.stale |= stale;
         }
@@ -310,6 +356,6 @@ impl Shared {
         self.resize();
         tell(&Leg::Up, Some(&fast), stale);
         // The durable leg names it again once its map is saved.
-        self.save_map().await;
+        self.save_map(Saving::All).await;
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::Superdisk;
+use super::attach::believed;
 use super::map::saved_spans;
 use super::pair::{DURABLE_LABELS, FAST_START, find_durable, find_fast};
-use super::saved::SavedMap;
 use crate::label::Found;
 use crate::{BLOCK, Disk};
 
@@ -48,10 +48,11 @@ impl Superdisk {
         if label.pair != pair.pair {
             return nothing("it is the fast leg of another pool");
         }
-        if (label.generation, label.fast) != (pair.generation, pair.fast) {
-            return nothing("it is of an earlier time");
-        }
-        let Some(map) = SavedMap::find(fast, &label).await else { return nothing("its map is not there") };
+        let map = match believed(fast, &pair, &label).await {
+            (false, _) => return nothing("it is of another time"),
+            (true, None) => return nothing("its map is not there"),
+            (true, Some(map)) => map,
+        };
         let mut found = Comparison::default();
         let end = durable.len().min(fast.len().saturating_sub(FAST_START));
         for (start, stop) in saved_spans(&map.entries, map.region_bytes) {

@@ -46,9 +46,13 @@ pub(crate) struct State {
     /// Whether the task that copies waits for work, and the one that saves for changes.
     pub(crate) copier_idle: bool,
     pub(crate) saver_idle: bool,
+    /// The latter waits for the time of the next saving, and would begin sooner for something urgent.
+    pub(crate) saver_naps: bool,
     /// Which changes of the map have been saved, and the number of the last saving.
     pub(crate) saved_changes: u64,
     pub(crate) map_number: u64,
+    /// The number of the last saving that succeeded in this opening, or of the map found at opening.
+    pub(crate) saved_number: Option<u64>,
     /// There is no more room for it to grow.
     pub(crate) fast_full: bool,
 }
@@ -93,6 +97,9 @@ pub(crate) struct Shared {
     /// Plain writes that the durable leg has completed, and how many of them a flush has covered.
     pub(crate) completed: AtomicU64,
     pub(crate) flushed: AtomicU64,
+    /// Somebody waits for the next flush of the durable leg, and is told here.
+    pub(crate) flush_awaited: AtomicBool,
+    pub(crate) flush_wake: Notify,
     /// When to hedge: small reads, large reads.
     pub(crate) hedges: [Mutex<Hedge>; 2],
     /// Which reads of the fast leg are late.
@@ -138,6 +145,11 @@ impl Op {
         })
     }
 
+    /// Whether something else has begun in its range since it did.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.shared.state.lock().map.is_spoiled(self.id, self.offset, self.len)
+    }
+
     /// Both legs are known to hold the same now.
     pub(crate) fn good(&self) {
         self.durable_ok.store(true, SeqCst);
@@ -179,7 +191,9 @@ impl Shared {
             heals: std::collections::VecDeque::new(),
             copier_idle: false,
             saver_idle: false,
+            saver_naps: false,
             map_number: 0,
+            saved_number: None,
             fast_full: false,
         };
         Arc::new(Self {
@@ -196,6 +210,8 @@ impl Shared {
             errors_in_a_row: AtomicU32::new(0),
             completed: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            flush_awaited: AtomicBool::new(false),
+            flush_wake: Notify::new(),
             late: Late::default(),
             pace,
             copier_wake: Notify::new(),
@@ -237,6 +253,18 @@ impl Shared {
         if state.saver_idle && state.map.changes != state.saved_changes {
             state.saver_idle = false;
             self.saver_wake.notify_one();
+        }
+        if state.saver_naps && state.map.urgent {
+            state.saver_naps = false;
+            self.saver_wake.notify_one();
+        }
+    }
+
+    /// Says that a flush of the durable leg has covered what had completed before `mark`.
+    pub(crate) fn flush_covers(&self, mark: u64) {
+        self.flushed.fetch_max(mark, SeqCst);
+        if self.flush_awaited.load(SeqCst) {
+            self.flush_wake.notify_one();
         }
     }
 

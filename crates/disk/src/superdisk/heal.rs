@@ -29,6 +29,8 @@ enum Outcome {
     Fast(io::Error),
     /// The durable leg does not know either.
     Durable(io::Error),
+    /// Something else was written there meanwhile.
+    Overtaken,
 }
 
 fn differs() -> io::Error {
@@ -69,6 +71,8 @@ impl Shared {
                 tick(&self.counters.healed_fast);
             }
             Outcome::Fast(error) => self.heal_failed(fast, offset, len, &error).await,
+            // It is copied, once the fast leg's own map does not call it valid any more.
+            Outcome::Overtaken => {}
             Outcome::Durable(error) => {
                 tracing::warn!(offset, len, %error, "neither leg can give a range");
                 tick(&self.counters.durable_errors);
@@ -118,6 +122,10 @@ impl Shared {
                 Ok(bytes) => bytes,
                 Err(error) => return Outcome::Durable(error),
             };
+            // What was read may be newer than what the fast leg's own map calls valid there.
+            if op.is_spoiled() {
+                return Outcome::Overtaken;
+            }
             if let Err(error) = self.write_and_compare(fast, op, at, bytes).await {
                 return Outcome::Fast(error);
             }

@@ -13,7 +13,8 @@
 //!           +---------+--------+--------+--------+---
 //! ```
 //!
-//! A label: mark (8), version (4), zeros (4), pair UUID (16), fast leg's UUID (16), generation (8), zeros, CRC32C (4) at 124.
+//! A label: mark (8), version (4), zeros (4), pair UUID (16), fast leg's UUID (16), generation (8), event (8), cleared_at (8), zeros,
+//! CRC32C (4) at 124. Builds from before events leave those at zero.
 
 use std::io;
 use std::sync::Arc;
@@ -37,6 +38,9 @@ pub(crate) const MAP_SLOTS: [u64; 2] = [1 << 20, 5 << 19];
 /// Where the fast leg keeps byte 0 of the durable leg.
 pub(crate) const FAST_START: u64 = 4 << 20;
 
+/// The fast leg's UUID where there is none.
+pub(crate) const NO_LEG: [u8; 16] = [0; 16];
+
 /// What a label says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -46,19 +50,47 @@ pub(crate) struct Identity {
     pub(crate) fast: [u8; 16],
     /// How often the pair had been opened when this was written.
     pub(crate) generation: u64,
+    /// Rises on the durable leg, durably, before the fast leg's map may call more valid than before. Zero: written by a build without events.
+    pub(crate) event: u64,
+    /// The last event that the fast leg is known to have: an image of it from before does not count. Zero on the fast leg.
+    pub(crate) cleared_at: u64,
 }
 
 impl Identity {
+    /// Whether the fast leg's label fits this one, the durable leg's. What the leg holds counts only if its map's event does too.
+    pub(crate) fn names(&self, fast: &Identity) -> bool {
+        let same = self.pair == fast.pair && self.fast == fast.fast && fast.fast != NO_LEG;
+        let before_events = self.event == 0 && fast.event == 0 && self.generation == fast.generation;
+        same && (before_events || (fast.event != 0 && fast.event <= self.event))
+    }
+
+    /// Whether a map of the fast leg with this event may be believed. A later event than this leg's: it has been put back to an
+    /// earlier time. An earlier one than was cleared: the fast leg has.
+    pub(crate) fn covers(&self, event: u64) -> bool {
+        if self.event == 0 {
+            return event == 0;
+        }
+        event != 0 && self.cleared_at <= event && event <= self.event
+    }
+
     fn encode(&self, magic: [u8; 8]) -> Bytes {
         let mut label = Label::new(magic);
         label.put(16, &self.pair);
         label.put(32, &self.fast);
         label.put(48, &self.generation.to_le_bytes());
+        label.put(56, &self.event.to_le_bytes());
+        label.put(64, &self.cleared_at.to_le_bytes());
         Bytes::copy_from_slice(&label.seal())
     }
 
     pub(crate) fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
-        look(block, magic, |b| Self { pair: field(b, 16), fast: field(b, 32), generation: u64_at(b, 48) })
+        look(block, magic, |b| Self {
+            pair: field(b, 16),
+            fast: field(b, 32),
+            generation: u64_at(b, 48),
+            event: u64_at(b, 56),
+            cleared_at: u64_at(b, 64),
+        })
     }
 
     /// Writes both copies, one after the other, so that never both are in doubt.
@@ -103,6 +135,7 @@ impl Identity {
 /// Looks for labels: the newest one that is whole, else what else is there.
 async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<Found<Identity>> {
     let mut best: Option<Identity> = None;
+    let age = |label: &Identity| (label.generation, label.event, label.cleared_at);
     let mut rest = Found::Blank;
     let mut failed = None;
     for offset in places {
@@ -111,7 +144,7 @@ async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Res
         }
         match disk.read(offset, BLOCK).await {
             Ok(block) => match Identity::look(&block, magic) {
-                Found::Label(label) if best.is_none_or(|b| b.generation < label.generation) => best = Some(label),
+                Found::Label(label) if best.is_none_or(|b| age(&b) < age(&label)) => best = Some(label),
                 Found::Label(_) | Found::Blank => {}
                 bad @ (Found::Damaged | Found::Version(_)) => rest = bad,
                 Found::Other if rest == Found::Blank => rest = Found::Other,

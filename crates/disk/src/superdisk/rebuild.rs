@@ -68,6 +68,8 @@ impl Shared {
                 }
                 state.stale = false;
             }
+            // It may have asked for a saving of the map.
+            self.wake(&mut state);
             pick
         };
         match pick {

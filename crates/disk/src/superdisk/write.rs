@@ -37,7 +37,7 @@ impl End {
             return;
         }
         match (covers, &op) {
-            (Some(mark), _) => drop(shared.flushed.fetch_max(mark, SeqCst)),
+            (Some(mark), _) => shared.flush_covers(mark),
             (None, op) => {
                 let seq = shared.completed.fetch_add(1, SeqCst) + 1;
                 if let Some(op) = op {
@@ -166,10 +166,15 @@ impl Shared {
         {
             return fast.flush().await;
         }
+        self.flush_durable().await
+    }
+
+    /// Makes durable what completed before on the durable leg.
+    pub(crate) async fn flush_durable(&self) -> io::Result<()> {
         let mark = self.completed.load(SeqCst);
         match self.durable.flush().await {
             Ok(()) => {
-                self.flushed.fetch_max(mark, SeqCst);
+                self.flush_covers(mark);
                 Ok(())
             }
             Err(error) => {

@@ -5,6 +5,10 @@
 //! a repair, a discard) is under way until it has returned on every leg that it was given to, however late; blocks that it touches are not read
 //! from the fast leg meanwhile. Two operations that overlap in time and place spoil each other: nobody knows in which order the
 //! legs carried them out, so their blocks are not valid afterwards.
+//!
+//! What the fast leg's own map calls valid (`kept`) is believed after a restart. So the fast leg gets nothing new there: a durable leg put
+//! back to an earlier time would otherwise be given what is newer than itself. Such a write goes to the durable leg only, and has the
+//! region, and those behind it, where a log writes next, taken out of the saved map.
 
 use std::collections::VecDeque;
 
@@ -24,15 +28,17 @@ const ENTRY: usize = 4;
 const ONLY: u16 = 1 << 15;
 /// How many regions are remembered as recently used.
 const HOT_MAX: usize = 4096;
+/// How far ahead of a write into what the saved map calls valid that map is taken back.
+const WITHDRAW_BYTES: u64 = 64 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Busy {
     op: u64,
     span: Span,
     spoiled: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Region {
     valid: Spans,
     wanted: Span,
@@ -47,6 +53,20 @@ struct Region {
     quarantined: bool,
     /// Is in the list of recently used ones.
     hot: bool,
+    /// What the fast leg's own map may call valid, and what one does that is being saved.
+    kept: Span,
+    saving: Span,
+    /// To be left out of the next map that is saved.
+    withdrawn: bool,
+}
+
+/// What a saving of the map is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Saving {
+    /// All that is valid.
+    All,
+    /// What is valid of that which was saved before.
+    Less,
 }
 
 impl Region {
@@ -70,7 +90,7 @@ pub(crate) struct Counts {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RegionMap {
     region_bytes: u64,
     regions: Vec<Region>,
@@ -90,7 +110,7 @@ pub(crate) struct RegionMap {
     new_is_wanted: bool,
     /// Rises with every change that a saved map would show.
     pub(crate) changes: u64,
-    /// Something that a saved map may show as valid is not any more.
+    /// Something that a saved map may show as valid is not any more, or is to be written.
     pub(crate) urgent: bool,
 }
 
@@ -245,7 +265,7 @@ impl RegionMap {
     fn invalidate(&mut self, i: usize, span: Span) {
         if self.edit(i, |region| region.valid.remove(span)) {
             self.changes += 1;
-            self.urgent = true;
+            self.urgent |= self.is_kept(i, span);
         }
     }
 
@@ -255,6 +275,21 @@ impl RegionMap {
 
     fn is_busy(&self, i: usize, span: Span) -> bool {
         self.regions[i].busy.iter().any(|busy| overlap(busy.span, span))
+    }
+
+    /// Whether the fast leg's own map may call any of it valid.
+    fn is_kept(&self, i: usize, span: Span) -> bool {
+        overlap(self.regions[i].kept, span) || overlap(self.regions[i].saving, span)
+    }
+
+    /// Has region `i`, and those behind it, left out of the saved map.
+    fn withdraw(&mut self, i: usize) {
+        let regions = usize::try_from(WITHDRAW_BYTES / self.region_bytes).unwrap_or(usize::MAX).max(1);
+        for region in self.regions[i..].iter_mut().take(regions) {
+            region.withdrawn |= region.kept.0 < region.kept.1 || region.saving.0 < region.saving.1;
+        }
+        self.changes += 1;
+        self.urgent = true;
     }
 
     fn enter(&mut self, i: usize, op: u64, span: Span) {
@@ -277,6 +312,11 @@ impl RegionMap {
         let fast = fast
             && self.within_fast(offset, len)
             && self.parts(offset, len).all(|(i, span)| !self.regions[i].quarantined && !self.is_busy(i, span));
+        let kept = self.parts(offset, len).find(|(i, span)| fast && self.is_kept(*i, *span));
+        if let Some((i, _)) = kept {
+            self.withdraw(i);
+        }
+        let fast = fast && kept.is_none();
         for (i, span) in self.parts(offset, len) {
             self.enter(i, op, span);
             let quiet_until = now_ms + self.settle_ms;
@@ -307,11 +347,15 @@ impl RegionMap {
         op
     }
 
-    /// Begins to repair a range of the fast leg. `None` when something else is under way there, or it is in more than the
-    /// map knows; the range is then invalid, and will be copied.
+    /// Begins to repair a range of the fast leg. `None` when something else is under way there, it is in more than the map knows, or the
+    /// leg's own map calls valid what is not any more; the range is then invalid, and will be copied.
     pub(crate) fn begin_heal(&mut self, offset: u64, len: u64) -> Option<u64> {
         let free = self.within_fast(offset, len)
-            && self.parts(offset, len).all(|(i, span)| !self.regions[i].quarantined && !self.is_busy(i, span));
+            && self.parts(offset, len).all(|(i, span)| {
+                let region = &self.regions[i];
+                let same = region.valid.covers(span) || !self.is_kept(i, span);
+                same && !region.quarantined && !self.is_busy(i, span)
+            });
         if !free {
             self.forget(offset, len);
             return None;
@@ -321,6 +365,12 @@ impl RegionMap {
             self.enter(i, op, span);
         }
         Some(op)
+    }
+
+    /// Whether something else has begun in the range of an operation since that did.
+    pub(crate) fn is_spoiled(&self, op: u64, offset: u64, len: u64) -> bool {
+        let spoiled = |i: usize| self.regions[i].busy.iter().any(|busy| busy.op == op && busy.spoiled);
+        self.parts(offset, len).any(|(i, _)| spoiled(i))
     }
 
     /// Ends an operation, when it has returned everywhere. `good`: both legs hold the same there now. `seq`: its number among the writes
@@ -404,13 +454,15 @@ impl RegionMap {
         }
     }
 
-    /// The map as it is saved: what a later opening may take as valid. Only what a flush has covered (writes up to `flushed`).
-    pub(crate) fn save(&mut self, flushed: u64) -> Vec<u8> {
+    /// The map as it is saved: what a later opening may take as valid. Only what a flush has covered (writes up to `flushed`). Until
+    /// [`RegionMap::saved`] nobody knows whether the fast leg has it.
+    pub(crate) fn save(&mut self, flushed: u64, what: Saving) -> Vec<u8> {
         self.urgent = false;
         let all = self.region_blocks();
         let mut bytes = Vec::with_capacity(self.regions.len() * ENTRY);
-        for region in &self.regions {
-            let span = if region.quarantined || region.seq > flushed {
+        for region in &mut self.regions {
+            let withdrawn = std::mem::take(&mut region.withdrawn);
+            let span = if region.quarantined || withdrawn || region.seq > flushed {
                 (0, 0)
             } else if region.busy.is_empty() {
                 region.valid.largest()
@@ -421,14 +473,57 @@ impl RegionMap {
                 }
                 valid.largest()
             };
+            let span = match what {
+                Saving::All => span,
+                Saving::Less => (span.0.max(region.kept.0), span.1.min(region.kept.1)),
+            };
+            let span = if span.0 < span.1 && region.wanted != (0, 0) { span } else { (0, 0) };
             // Only whole regions and those that are wanted just so far are told apart from the rest.
             let only = region.wanted != (0, all) && (region.wanted == span || region.wanted == (0, 0));
-            let span = if region.wanted == (0, 0) { (0, 0) } else { span };
+            region.saving = span;
             let lo = span.0 as u16 | if only { ONLY } else { 0 };
             bytes.extend_from_slice(&lo.to_le_bytes());
             bytes.extend_from_slice(&(span.1 as u16).to_le_bytes());
         }
         bytes
+    }
+
+    /// Says whether the map of the last [`RegionMap::save`] is durable. If not, the fast leg may have it or the one before.
+    pub(crate) fn saved(&mut self, durable: bool) {
+        for region in &mut self.regions {
+            let (kept, saving) = (region.kept, std::mem::take(&mut region.saving));
+            region.kept = match (kept.0 < kept.1, saving.0 < saving.1) {
+                _ if durable => saving,
+                (true, true) => (kept.0.min(saving.0), kept.1.max(saving.1)),
+                (false, _) => saving,
+                (true, false) => kept,
+            };
+        }
+    }
+
+    /// Says that the map of the last [`RegionMap::save`] was not given to the fast leg at all.
+    pub(crate) fn not_saved(&mut self) {
+        self.regions.iter_mut().for_each(|region| region.saving = (0, 0));
+    }
+
+    /// Takes as valid only what the fast leg's own map calls so: it was away. Nothing may be under way.
+    pub(crate) fn restrict(&mut self, bytes: &[u8]) {
+        let all = self.region_blocks();
+        let mut entries = bytes.chunks_exact(ENTRY);
+        for i in 0..self.regions.len() {
+            let entry = entries.next().unwrap_or(&[0; ENTRY]);
+            let (lo, hi) = (u16::from_le_bytes([entry[0], entry[1]]), u16::from_le_bytes([entry[2], entry[3]]));
+            let span = (u32::from(lo & !ONLY), u32::from(hi).min(all));
+            self.invalidate(i, (0, span.0));
+            self.invalidate(i, (span.1.max(span.0), all));
+            let region = &mut self.regions[i];
+            (region.kept, region.saving) = (if span.0 < span.1 { span } else { (0, 0) }, (0, 0));
+        }
+    }
+
+    /// Takes nothing as valid: the fast leg is as good as new, without a map.
+    pub(crate) fn forget_all(&mut self) {
+        self.restrict(&[]);
     }
 
     /// Takes over a saved map. Nothing may be under way.
@@ -440,6 +535,7 @@ impl RegionMap {
             self.edit(i, |region| {
                 region.valid = Spans::default();
                 region.valid.insert(span);
+                region.kept = if span.0 < span.1 { span } else { (0, 0) };
                 region.wanted = if lo & ONLY != 0 { span } else { (0, all) };
             });
         }

@@ -35,6 +35,14 @@ impl RegionMap {
     /// As [`RegionMap::work`], once the region has been left alone for long enough.
     fn due(&mut self, i: usize, max: u32, now_ms: u64) -> Option<(usize, Span)> {
         let span = self.work(i, max)?;
+        if self.is_kept(i, span) {
+            // Soon it is not.
+            if !self.regions[i].withdrawn {
+                self.withdraw(i);
+            }
+            self.due_ms = self.due_ms.min(now_ms);
+            return None;
+        }
         let due_ms = self.regions[i].not_before_ms;
         if due_ms > now_ms {
             self.due_ms = self.due_ms.min(due_ms);

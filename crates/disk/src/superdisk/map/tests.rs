@@ -132,7 +132,7 @@ fn a_saved_map_holds_what_is_flushed_and_at_rest() {
         map.finish(op, block * B, 3 * B, fast, seq);
     }
     let _under_way = map.begin_write(4 * B, B, true, 0);
-    let saved = map.save(2);
+    let saved = map.save(2, Saving::All);
     let mut again = self::map(true);
     again.load(&saved);
     let readable: Vec<bool> = (0..12).map(|block| again.readable(block * B, B)).collect();
@@ -157,6 +157,32 @@ fn regions_grow_so_that_the_saved_map_is_small() {
     assert_eq!(region_bytes(1 << 20, 1 << 40), 4 << 20);
     assert_eq!(region_bytes(1, 1 << 20), 16 << 10);
     assert_eq!(region_bytes(1 << 40, 1 << 60), 64 << 20);
+}
+
+#[test]
+fn what_the_saved_map_calls_valid_is_not_written_before_it_is_taken_back() {
+    let mut map = map(false);
+    assert!(write(&mut map, 0, 8));
+    map.save(u64::MAX, Saving::All);
+    assert!(!write(&mut map, 4, 1), "the saving may have happened");
+    map.saved(true);
+    assert!(map.urgent && write(&mut map, 8, 2), "what it does not call valid may be");
+    assert!(!write(&mut map, 1, 1) && !map.readable(B, B));
+    let kept = map.save(u64::MAX, Saving::Less);
+    assert_eq!(saved_spans(&kept, REGION).collect::<Vec<_>>(), [], "nor that behind it, where a log writes next");
+    map.saved(true);
+    assert!(!map.urgent && write(&mut map, 1, 1) && write(&mut map, 4, 3));
+    // A copy waits in the same way.
+    map.save(u64::MAX, Saving::All);
+    map.saved(true);
+    map.forget(0, B);
+    assert!(matches!(map.pick(1000, REGION), Pick::Later(_)));
+    map.save(u64::MAX, Saving::Less);
+    map.saved(false);
+    assert!(matches!(map.pick(1000, REGION), Pick::Later(_)), "it may not have happened");
+    map.save(u64::MAX, Saving::Less);
+    map.saved(true);
+    assert!(matches!(map.pick(1000, REGION), Pick::Copy { offset: 0, len: B, .. }));
 }
 
 #[derive(Debug, Clone)]
@@ -185,6 +211,11 @@ enum Step {
         block: usize,
     },
     Grow,
+    /// A saving of the map begins, or ends well or not.
+    Save {
+        all: bool,
+        durable: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -198,6 +229,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => range().prop_map(|(block, blocks)| Step::Discard { block, blocks }),
         1 => (0..BLOCKS).prop_map(|block| Step::Fail { block }),
         1 => Just(Step::Grow),
+        3 => (any::<bool>(), prop::bool::weighted(0.8)).prop_map(|(all, durable)| Step::Save { all, durable }),
     ]
 }
 
@@ -225,7 +257,8 @@ struct Op {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Whatever is readable holds on the fast leg what it holds on the durable leg.
+    /// Whatever is readable holds on the fast leg what it holds on the durable leg. And what the fast leg's own map calls valid stays on it as
+    /// it was when that was saved, so that it is never newer than a durable leg that knows of the saving.
     #[test]
     fn nothing_readable_is_ever_stale(steps in prop::collection::vec(step(), 1..120), blank in any::<bool>()) {
         // What is on the legs, block by block. At first they differ, unless both are blank and only what is written counts.
@@ -236,6 +269,8 @@ proptest! {
         map.resize(len as u64 * B, 9 * B);
         let mut ops: Vec<Op> = Vec::new();
         let (mut value, mut now) = (100u64, 0u64);
+        // Maps that the fast leg may have, with what it held then, and whether a further one is on its way.
+        let (mut claims, mut saving) = (Vec::<Vec<Option<u64>>>::new(), false);
         for step in steps {
             now += 3;
             value += 1;
@@ -272,7 +307,8 @@ proptest! {
                         Kind::Copy if op.copied.is_none() => {
                             op.copied = Some(durable[range].to_vec());
                             op.durable = Some(!fails);
-                            op.fast = fails.then_some(false);
+                            let overtaken = map.is_spoiled(op.id, op.block as u64 * B, op.blocks as u64 * B);
+                            op.fast = (fails || overtaken).then_some(false);
                         }
                         Kind::Copy => {
                             if let Some(copied) = &op.copied {
@@ -290,7 +326,11 @@ proptest! {
                                 _ if fails => op.value * 1_000_000 + now,
                                 _ => op.value,
                             };
-                            leg[range].fill(value);
+                            leg[range.clone()].fill(value);
+                            if op.kind == Kind::Discard {
+                                // What is given up is no newer than anything.
+                                claims.iter_mut().for_each(|claim| claim[range.clone()].fill(None));
+                            }
                             *done = Some(!fails);
                         }
                     }
@@ -308,7 +348,25 @@ proptest! {
                     len = (len + 1).min(BLOCKS);
                     map.resize(len as u64 * B, (len as u64 - 1) * B);
                 }
+                Step::Save { durable, .. } if saving => {
+                    map.saved(durable);
+                    claims = if durable { claims.split_off(claims.len() - 1) } else { claims };
+                    saving = false;
+                }
+                Step::Save { all, .. } => {
+                    let mut claim = RegionMap::new(REGION, 10, true);
+                    claim.resize(len as u64 * B, 13 * B);
+                    claim.load(&map.save(u64::MAX, if all { Saving::All } else { Saving::Less }));
+                    let held = |block: usize| claim.readable(block as u64 * B, B).then_some(fast[block]);
+                    claims.push((0..BLOCKS).map(held).collect());
+                    saving = true;
+                }
                 _ => {}
+            }
+            for claim in &claims {
+                for block in 0..BLOCKS {
+                    prop_assert!(claim[block].is_none_or(|held| held == fast[block]), "block {}: {:?}", block, claim[block]);
+                }
             }
             for from in 0..BLOCKS {
                 for to in from + 1..=BLOCKS {
@@ -329,7 +387,7 @@ proptest! {
             prop_assert_eq!(recount, map.counts());
             let mut loaded = RegionMap::new(REGION, 10, true);
             loaded.resize(len as u64 * B, 13 * B);
-            loaded.load(&map.save(u64::MAX));
+            loaded.load(&map.clone().save(u64::MAX, Saving::All));
             for block in 0..len {
                 let busy = ops.iter().any(|op| (op.block..op.block + op.blocks).contains(&block));
                 if loaded.readable(block as u64 * B, B) {

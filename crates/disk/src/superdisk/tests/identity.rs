@@ -344,3 +344,226 @@ async fn an_older_map_does_not_stand_in_for_one_that_cannot_be_read() {
         }
     }
 }
+
+/// A pair in use, with version 1 saved on both legs.
+async fn in_use() -> (Legs, Arc<Superdisk>) {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.env.sleep(Duration::from_secs(3)).await;
+    (legs, disk)
+}
+
+/// Opens the two, and finds that nothing of the fast leg counts, and that `version` is read everywhere, also without it.
+async fn assert_refused(durable: &MemDisk, fast: &MemDisk, version: u8) {
+    let legs = Legs::of(copy_of(durable).await, copy_of(fast).await);
+    let disk = legs.open().await;
+    assert_eq!(disk.status().fast, FastState::Stale);
+    assert_filled(&disk, version).await;
+    assert_eq!(disk.status().reads_fast, 0);
+    legs.until_clean(&disk).await;
+    legs.assert_legs_agree(&disk).await;
+    assert_filled(&disk, version).await;
+    disk.close().await;
+    let disk = legs.open().await;
+    assert_eq!(disk.status().fast, FastState::Clean, "and from then on it counts");
+    assert_filled(&disk, version).await;
+    disk.close().await;
+    let disk = legs.open_without().await;
+    assert_filled(&disk, version).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_durable_leg_put_back_to_an_earlier_time_of_this_opening_is_given_nothing_of_its_fast_leg() {
+    for close in [false, true] {
+        let (legs, disk) = in_use().await;
+        let snapshot = copy_of(&legs.durable).await;
+        fill(&disk, 2).await;
+        legs.env.sleep(Duration::from_secs(5)).await;
+        if close {
+            disk.close().await;
+        }
+        drop(disk);
+        assert_refused(&snapshot, &legs.fast, 1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whenever_the_durable_leg_was_copied_and_the_machine_stopped_it_is_given_nothing_newer() {
+    // Copied and stopped at any time: between the savings of the map, and in the middle of them.
+    for (copied, stopped) in (0..12).flat_map(|copied| (0..8).map(move |stopped| (copied * 130, stopped * 170))) {
+        let (legs, disk) = in_use().await;
+        let half = DATA + MIB;
+        for offset in (DATA..half).step_by(64 << 10) {
+            disk.write(offset, pattern(offset, 16, 2)).await.expect("write");
+        }
+        disk.flush().await.expect("flush");
+        legs.env.sleep(Duration::from_millis(copied)).await;
+        let snapshot = copy_of(&legs.durable).await;
+        for offset in (0..32).rev().map(|i| DATA + (i << 16)) {
+            disk.write_flush(offset, pattern(offset, 16, 3)).await.expect("write");
+            legs.env.sleep(Duration::from_millis(1)).await;
+        }
+        legs.env.sleep(Duration::from_millis(stopped)).await;
+        drop(disk);
+        let legs = Legs::of(snapshot, copy_of(&legs.fast).await);
+        let disk = legs.open().await;
+        for offset in (DATA..DATA + 2 * MIB).step_by(64 << 10) {
+            // As old as it may be, never newer: an older block is found by its checksum, a newer one is not.
+            let bytes = disk.read(offset, 16 * BLOCK).await.expect("read");
+            assert!(bytes != pattern(offset, 16, 3), "{copied} {stopped}: at {offset}");
+            assert_is(
+                &disk.read_copy(0, offset, 16 * BLOCK).await.expect("read"),
+                offset,
+                if offset < half { 2 } else { 1 },
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_image_of_the_fast_leg_from_this_opening_is_stale() {
+    for close in [false, true] {
+        let (legs, disk) = in_use().await;
+        let old = copy_of(&legs.fast).await;
+        fill(&disk, 2).await;
+        legs.env.sleep(Duration::from_secs(5)).await;
+        disk.flush().await.expect("flush");
+        if close {
+            disk.close().await;
+        }
+        drop(disk);
+        assert_refused(&legs.durable, &old, 2).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_that_was_refused_counts_for_no_time_any_more() {
+    // The durable leg is put back, lives on without the fast leg, and its events come to where the fast leg's are.
+    let (legs, disk) = in_use().await;
+    let snapshot = copy_of(&legs.durable).await;
+    fill(&disk, 2).await;
+    legs.env.sleep(Duration::from_secs(5)).await;
+    drop(disk);
+    let abandoned = copy_of(&legs.fast).await;
+    let legs = Legs::of(snapshot, MemDisk::fixed(pair::FAST_START + 3 * MIB));
+    for version in 3..7 {
+        let disk = legs.open().await;
+        fill(&disk, version).await;
+        legs.env.sleep(Duration::from_secs(5)).await;
+        disk.close().await;
+    }
+    assert_refused(&legs.durable, &abandoned, 6).await;
+    // Or it was there at once, and its own older maps are still on it.
+    let (legs, disk) = in_use().await;
+    for version in 2..9 {
+        fill(&disk, version).await;
+        legs.env.sleep(Duration::from_secs(3)).await;
+    }
+    let snapshot = copy_of(&legs.durable).await;
+    fill(&disk, 9).await;
+    legs.env.sleep(Duration::from_secs(3)).await;
+    drop(disk);
+    let legs = Legs::of(snapshot, copy_of(&legs.fast).await);
+    let disk = legs.open().await;
+    assert_eq!(disk.status().fast, FastState::Stale);
+    // Its first map is saved, and it is stopped.
+    legs.until_clean(&disk).await;
+    disk.flush().await.expect("flush");
+    legs.env.sleep(Duration::from_millis(2500)).await;
+    drop(disk);
+    let disk = legs.open().await;
+    assert_filled(&disk, 8).await;
+    legs.until_clean(&disk).await;
+    legs.assert_legs_agree(&disk).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_between_the_writes_of_an_event_the_pair_belongs_together() {
+    for (kind, place) in [
+        // The durable leg does not get the event; the fast leg not the map; the durable leg is not told that it has it.
+        (0, pair::DURABLE_LABELS[0]),
+        (0, pair::DURABLE_LABELS[1]),
+        (1, pair::MAP_SLOTS[0]),
+        (1, pair::MAP_SLOTS[1]),
+        (2, pair::DURABLE_LABELS[0]),
+    ] {
+        let (legs, disk) = in_use().await;
+        let faults = if kind == 1 { &legs.fast_faults } else { &legs.durable_faults };
+        let mut hold = Fault::new(OpKind::Write, Effect::Hold).within(place..place + B);
+        if kind == 2 {
+            hold = hold.after(1);
+        }
+        faults.add(hold);
+        // The last part of the data was not valid before, so that there is something to save.
+        let end = DATA + 2 * MIB - 16 * B;
+        disk.write_flush(end, pattern(end, 16, 1)).await.expect("write");
+        legs.env.sleep(Duration::from_millis(1600)).await;
+        drop(disk);
+        let legs = Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await);
+        let disk = legs.open().await;
+        assert_ne!(disk.status().fast, FastState::Stale, "{kind} {place}");
+        assert_filled(&disk, 1).await;
+        assert!(disk.status().reads_fast >= 30, "{kind} {place}: {:#?}", disk.status());
+        legs.until_clean(&disk).await;
+        legs.assert_legs_agree(&disk).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_that_comes_back_while_in_use_as_an_older_image_counts_for_nothing() {
+    let (legs, disk) = in_use().await;
+    let old = copy_of(&legs.fast).await;
+    fill(&disk, 2).await;
+    legs.env.sleep(Duration::from_secs(3)).await;
+    let fault = legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Error(libc::EIO)));
+    fill(&disk, 3).await;
+    legs.until(&disk, "failed", |status| matches!(status.fast, FastState::Failed { .. })).await;
+    for offset in (0..old.len()).step_by(64 << 10) {
+        legs.fast.write(offset, old.read(offset, 64 << 10).await.expect("read")).await.expect("write");
+    }
+    legs.fast_faults.remove(fault);
+    legs.until(&disk, "back", |status| !matches!(status.fast, FastState::Failed { .. })).await;
+    assert_filled(&disk, 3).await;
+    legs.until_clean(&disk).await;
+    legs.assert_legs_agree(&disk).await;
+    assert!(disk.status().reads_fast > 0);
+}
+
+/// The label of a build from before events.
+fn without_events(identity: pair::Identity) -> pair::Identity {
+    pair::Identity { event: 0, cleared_at: 0, ..identity }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_from_before_events_is_opened_and_has_them_from_then_on() {
+    let (legs, disk) = in_use().await;
+    disk.close().await;
+    drop(disk);
+    // Labels and maps as they were written before: events zero, and no name in the map's head.
+    let (durable, fast) =
+        (Arc::new(legs.durable.clone()) as Arc<dyn Disk>, Arc::new(legs.fast.clone()) as Arc<dyn Disk>);
+    let Ok(Found::Label(label)) = pair::find_durable(&durable).await else { panic!("a label") };
+    let label = without_events(label);
+    label.write_durable(&durable).await.expect("written");
+    label.write_fast(&fast).await.expect("written");
+    for slot in pair::MAP_SLOTS {
+        let mut head = legs.fast.read(slot, BLOCK).await.expect("read").to_vec();
+        head[32..48].fill(0);
+        head[80..88].fill(0);
+        let crc = crate::label::crc32c(&head[..124]);
+        head[124..128].copy_from_slice(&crc.to_le_bytes());
+        legs.fast.write(slot, head.into()).await.expect("written");
+    }
+    let old = copy_of(&legs.fast).await;
+    let disk = legs.open().await;
+    assert_eq!(disk.status().fast, FastState::Clean);
+    assert_filled(&disk, 1).await;
+    assert_eq!(disk.status().reads_durable, 0);
+    let snapshot = copy_of(&legs.durable).await;
+    fill(&disk, 2).await;
+    legs.env.sleep(Duration::from_secs(3)).await;
+    disk.close().await;
+    assert_refused(&snapshot, &legs.fast, 1).await;
+    assert_refused(&legs.durable, &old, 2).await;
+}
