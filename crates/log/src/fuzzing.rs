@@ -180,7 +180,7 @@ impl Image {
 
 /// The superblock of the images' pool.
 pub fn superblock(extent_bytes: u64) -> Superblock {
-    Superblock { pool: POOL, extent_bytes, created_ms: 1, zones: None }
+    Superblock { pool: POOL, extent_bytes, created_ms: 1, zones: None, features: crate::format::Features::NONE }
 }
 
 /// A disk with a superblock and these extents.

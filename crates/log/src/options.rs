@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use steadfast_disk::ZonedOptions;
 
+use crate::format::Features;
 use crate::{CompactionOptions, ScrubOptions};
 
 /// How a pool is laid out.
@@ -15,6 +16,8 @@ pub struct FormatOptions {
     pub force: bool,
     /// Drive the disk as if it were a zoned device with zones like these (for trials and tests). A zoned device needs no saying.
     pub zones: Option<ZonedOptions>,
+    /// Features of the format that the pool uses from the beginning.
+    pub features: Features,
 }
 
 /// How a log runs.
@@ -48,6 +51,8 @@ pub struct LogOptions {
     pub compaction: CompactionOptions,
     /// How everything is verified in the background.
     pub scrub: ScrubOptions,
+    /// Features of the format that are going to be used: they are in the superblocks before anything else is written.
+    pub features: Features,
     /// Broken on purpose, to test the simulator.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -99,6 +104,7 @@ impl Default for LogOptions {
             apply_queue_max: 64,
             recovery_search_bytes: 64 << 20,
             reserve_extents: 2,
+            features: Features::NONE,
             sabotage: Sabotage::None,
             compaction: CompactionOptions::default(),
             scrub: ScrubOptions::default(),

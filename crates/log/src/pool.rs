@@ -54,7 +54,8 @@ pub(crate) async fn format(disk: &Arc<dyn Disk>, env: &Env, options: &FormatOpti
     pool[..8].copy_from_slice(&env.random_u64().to_le_bytes());
     pool[8..].copy_from_slice(&env.random_u64().to_le_bytes());
     let pool = *uuid::Builder::from_random_bytes(pool).as_uuid().as_bytes();
-    let mut sb = Superblock { pool, extent_bytes: 0, created_ms: env.wall_ms(), zones: None };
+    let mut sb =
+        Superblock { pool, extent_bytes: 0, created_ms: env.wall_ms(), zones: None, features: options.features };
     match &geometry.zones {
         Some(zones) => {
             sb.zones = Some(zoning(zones, options.zones.is_some())?);
@@ -307,7 +308,7 @@ async fn superblock_of_copy(disk: &Arc<dyn Disk>, copy: u32) -> Result<(Superblo
                 }
                 Ok(_) => bad.push((offset, "of another pool".into())),
                 Err(error) => {
-                    if matches!(error, FormatError::Version { .. }) {
+                    if matches!(error, FormatError::Version { .. } | FormatError::Features(_)) {
                         version = Some(error);
                     }
                     bad.push((offset, error.to_string()));

@@ -280,7 +280,9 @@ async fn superblocks(disk: &Arc<dyn Disk>, report: &mut VerifyReport) -> Result<
             Ok(block) => match Superblock::decode(&block) {
                 Ok(superblock) if superblock == head.superblock => continue,
                 Ok(_) => "the superblock copies differ".to_owned(),
-                Err(why @ FormatError::Version { .. }) => return Err(LogError::Open(why.to_string())),
+                Err(why @ (FormatError::Version { .. } | FormatError::Features(_))) => {
+                    return Err(LogError::Open(why.to_string()));
+                }
                 Err(why) => why.to_string(),
             },
             Err(cause) => format!("cannot be read: {cause}"),

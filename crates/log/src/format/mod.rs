@@ -5,6 +5,7 @@
 //! and with the place in the extent, so bytes of an earlier use of the extent and misdirected writes never validate.
 
 mod extent;
+mod features;
 mod footer;
 mod frame;
 mod lineage;
@@ -14,6 +15,7 @@ mod superblock;
 mod tests;
 
 pub use extent::{ExtentHeader, ExtentKind, Trailer};
+pub use features::Features;
 pub use footer::{
     FOOTER_BLOCK_BYTES, FOOTER_BLOCK_HEADER, FooterBlock, FooterEntry, footer_bytes_max, footer_entry_bytes,
     seal_footer_block,
@@ -32,6 +34,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 pub const FORMAT_VERSION: u32 = 1;
 /// Version in the superblock of a pool on zones. All other structures in it are of [`FORMAT_VERSION`].
 pub const ZONED_VERSION: u32 = 2;
+/// Version in the superblock of a pool, on zones or not, that uses features which builds from before [`Features`] must not overlook.
+pub const FEATURES_VERSION: u32 = 3;
 /// Where extent 0 begins; superblocks are before it.
 pub const EXTENTS_START: u64 = 1 << 20;
 /// Smallest extent, in bytes.
@@ -50,7 +54,7 @@ pub enum FormatError {
     Magic(&'static str),
     /// Whole and genuine, but of another version of the format.
     #[error(
-        "{what} of format version {found}; this build reads version {FORMAT_VERSION} (and {ZONED_VERSION}, a pool on zones)"
+        "{what} of format version {found}; this build reads version {FORMAT_VERSION} (and {ZONED_VERSION}, a pool on zones, and {FEATURES_VERSION}, one with features)"
     )]
     Version {
         /// The structure.
@@ -58,6 +62,11 @@ pub enum FormatError {
         /// The version found.
         found: u32,
     },
+    /// Whole and genuine, and uses features of the format that this build does not know.
+    #[error(
+        "the pool uses features of the format (incompatible {0:#x}) that this build does not know: it takes a newer build to open it"
+    )]
+    Features(u32),
     /// The checksum does not match the bytes.
     #[error("checksum mismatch in {0}")]
     Checksum(&'static str),

@@ -3,8 +3,8 @@
 use steadfast_disk::BLOCK;
 
 use super::{
-    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FORMAT_VERSION, FormatError, ZONED_VERSION, crc32c, field, put,
-    u32_at, u64_at,
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FEATURES_VERSION, FORMAT_VERSION, Features, FormatError,
+    ZONED_VERSION, crc32c, field, put, u32_at, u64_at,
 };
 use crate::Lsn;
 
@@ -53,6 +53,8 @@ pub struct Superblock {
     pub created_ms: u64,
     /// How it lies on zones; `None` for a pool that may be written anywhere.
     pub zones: Option<Zoning>,
+    /// Which features of the format it uses.
+    pub features: Features,
 }
 
 impl Superblock {
@@ -64,7 +66,12 @@ impl Superblock {
     /// The block as it is written, with this ledger. A pool that is not on zones has none.
     pub fn encode_with(&self, ledger: &Ledger) -> [u8; BLOCK] {
         let mut b = [0u8; BLOCK];
-        let version = if self.zones.is_some() { ZONED_VERSION } else { FORMAT_VERSION };
+        // A build from before features would overlook them.
+        let version = match &self.zones {
+            _ if self.features.keep_away() => FEATURES_VERSION,
+            Some(_) => ZONED_VERSION,
+            None => FORMAT_VERSION,
+        };
         put(&mut b, 0, &MAGIC);
         put(&mut b, 8, &version.to_le_bytes());
         put(&mut b, 12, &(BLOCK as u32).to_le_bytes());
@@ -81,6 +88,9 @@ impl Superblock {
             put(&mut b, 88, &ledger.epoch_bound.to_le_bytes());
             put(&mut b, 96, &ledger.recycled_lsn.to_le_bytes());
         }
+        put(&mut b, 104, &self.features.compatible.to_le_bytes());
+        put(&mut b, 108, &self.features.read_only.to_le_bytes());
+        put(&mut b, 112, &self.features.incompatible.to_le_bytes());
         let crc = crc32c(&b[..LEN - 4]);
         put(&mut b, LEN - 4, &crc.to_le_bytes());
         b
@@ -90,7 +100,8 @@ impl Superblock {
     /// pool of another version is recognised as such.
     ///
     /// # Errors
-    /// [`FormatError::Magic`] when no pool is there, [`FormatError::Version`] for another version's.
+    /// [`FormatError::Magic`] when no pool is there, [`FormatError::Version`] for another version's, [`FormatError::Features`] for
+    /// one that uses incompatible features that this build does not know.
     pub fn decode(b: &[u8]) -> Result<Self, FormatError> {
         Self::decode_with(b).map(|(superblock, _)| superblock)
     }
@@ -110,8 +121,12 @@ impl Superblock {
             return Err(FormatError::Checksum(WHAT));
         }
         let found = u32_at(b, 8);
-        if found != FORMAT_VERSION && found != ZONED_VERSION {
+        if !matches!(found, FORMAT_VERSION | ZONED_VERSION | FEATURES_VERSION) {
             return Err(FormatError::Version { what: WHAT, found });
+        }
+        let features = Features { compatible: u32_at(b, 104), read_only: u32_at(b, 108), incompatible: u32_at(b, 112) };
+        if features.unreadable() != 0 {
+            return Err(FormatError::Features(features.unreadable()));
         }
         if u32_at(b, 12) != BLOCK as u32 {
             return Err(FormatError::Field("block size"));
@@ -122,8 +137,9 @@ impl Superblock {
             return Err(FormatError::Field("extent size"));
         }
         let begin = u64_at(b, 40);
-        let mut superblock = Self { pool: field(b, 16), extent_bytes, created_ms: u64_at(b, 48), zones: None };
-        if found == FORMAT_VERSION {
+        let mut superblock =
+            Self { pool: field(b, 16), extent_bytes, created_ms: u64_at(b, 48), zones: None, features };
+        if found == FORMAT_VERSION || (found == FEATURES_VERSION && u64_at(b, 56) == 0) {
             if begin != EXTENTS_START {
                 return Err(FormatError::Field("start of extents"));
             }

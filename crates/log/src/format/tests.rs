@@ -20,7 +20,7 @@ fn flips(bytes: &[u8], len: usize, refused: impl Fn(&[u8]) -> bool) {
 
 #[test]
 fn superblock_round_trip_flips_and_versions() {
-    let sb = Superblock { pool: [3; 16], extent_bytes: 1 << 28, created_ms: 99, zones: None };
+    let sb = Superblock { pool: [3; 16], extent_bytes: 1 << 28, created_ms: 99, zones: None, features: Features::NONE };
     let bytes = sb.encode();
     assert_eq!(Superblock::decode(&bytes), Ok(sb));
     flips(&bytes, 128, |b| Superblock::decode(b).is_err());
@@ -36,7 +36,8 @@ fn superblock_round_trip_flips_and_versions() {
 fn superblock_of_a_pool_on_zones() {
     let zones =
         Zoning { begin: 1 << 28, zone_bytes: 1 << 28, conventional_bytes: 1 << 28, open_zones_max: 14, emulated: true };
-    let plain = Superblock { pool: [3; 16], extent_bytes: 200 << 20, created_ms: 99, zones: None };
+    let plain =
+        Superblock { pool: [3; 16], extent_bytes: 200 << 20, created_ms: 99, zones: None, features: Features::NONE };
     let sb = Superblock { zones: Some(zones), ..plain };
     let ledger = Ledger { generation: 7, epoch_bound: 2048, recycled_lsn: 99 };
     let bytes = sb.encode_with(&ledger);
@@ -59,6 +60,35 @@ fn superblock_of_a_pool_on_zones() {
     ] {
         let bytes = Superblock { zones: Some(wrong), ..plain }.encode();
         assert!(Superblock::decode(&bytes).is_err(), "{wrong:?}");
+    }
+}
+
+/// What builds from before features did with a superblock: they knew versions 1 and 2, and ignored what is behind the ledger.
+fn opened_by_an_old_build(b: &[u8]) -> bool {
+    crc32c(&b[..124]) == u32_at(b, 124) && matches!(u32_at(b, 8), 1 | 2)
+}
+
+#[test]
+fn features_keep_builds_away_that_do_not_know_them() {
+    let zones =
+        Zoning { begin: 1 << 28, zone_bytes: 1 << 28, conventional_bytes: 1 << 28, open_zones_max: 14, emulated: true };
+    for zones in [None, Some(zones)] {
+        let plain =
+            Superblock { pool: [3; 16], extent_bytes: 200 << 20, created_ms: 99, zones, features: Features::NONE };
+        assert!(opened_by_an_old_build(&plain.encode()));
+        let with = |features: Features| Superblock { features, ..plain };
+        let compatible = with(Features { compatible: 1 << 31, ..Features::NONE });
+        assert_eq!(Superblock::decode(&compatible.encode()), Ok(compatible), "ignored, and kept");
+        assert!(opened_by_an_old_build(&compatible.encode()));
+        let read_only = with(Features { read_only: 1 << 31, ..Features::NONE });
+        assert_eq!(Superblock::decode(&read_only.encode()), Ok(read_only));
+        assert!(!opened_by_an_old_build(&read_only.encode()));
+        let why = read_only.features.unwritable().expect("not known");
+        assert!(why.contains("0x80000000") && why.contains("verify"), "{why}");
+        let incompatible = with(Features { incompatible: 1 << 31, ..Features::NONE });
+        assert_eq!(Superblock::decode(&incompatible.encode()), Err(FormatError::Features(1 << 31)));
+        assert!(!opened_by_an_old_build(&incompatible.encode()));
+        assert!(plain.features.unwritable().is_none() && compatible.features.unwritable().is_none());
     }
 }
 

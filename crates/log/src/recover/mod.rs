@@ -29,7 +29,7 @@ use crate::committer::Committer;
 use crate::compact::Compaction;
 use crate::copies::{Copies, FrameAt, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
-use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, Superblock};
+use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::OpenCommit;
 use crate::history::{History, Told};
 use crate::io::Io;
@@ -54,7 +54,10 @@ pub(crate) async fn open(
     let begun = env.now();
     // What can be read but was not durable is made durable: else it might be replayed now and be gone after the next crash.
     disk.flush().await.map_err(|e| LogError::Open(format!("cannot flush {}: {e}", disk.describe())))?;
-    let Head { disk, superblock: pool, ledger, bad: bad_copies } = crate::pool::read_head(&disk).await?;
+    let Head { disk, superblock: mut pool, ledger, bad: bad_copies } = crate::pool::read_head(&disk).await?;
+    if let Some(why) = pool.features.unwritable() {
+        return Err(LogError::Open(format!("{}: {why}", disk.describe())));
+    }
     let mut report = RecoveryReport::new(PoolInfo::from(&pool));
     for offset in bad_copies {
         tracing::warn!(offset, "a damaged copy of the superblock is written again from the other one");
@@ -62,6 +65,15 @@ pub(crate) async fn open(
         // On zones, both are written with the ledger when the next extent is taken.
         if pool.zones.is_none() {
             crate::pool::write_superblock(&disk, &pool, offset).await?;
+        }
+    }
+    if pool.features | options.features != pool.features {
+        pool.features = pool.features | options.features;
+        // On zones they go with the ledger.
+        if pool.zones.is_none() {
+            for offset in SUPERBLOCK_OFFSETS {
+                crate::pool::write_superblock(&disk, &pool, offset).await?;
+            }
         }
     }
     let healed = Arc::new(Healed::default());

@@ -1,12 +1,15 @@
 //! Commit, read, close, open again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use steadfast_disk::MemDisk;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
 
-use super::harness::{body, format, open, record};
-use crate::{Durability, LogError, Priority};
+use super::harness::{Memory, body, format, open, record};
+use crate::format::{Features, SUPERBLOCK_OFFSETS, Superblock};
+use crate::{Durability, Log, LogError, LogOptions, Priority};
 
 #[tokio::test]
 async fn what_was_committed_is_there_after_a_crash_and_after_a_clean_stop() {
@@ -132,4 +135,47 @@ async fn a_pool_is_not_formatted_over_and_other_contents_are_not_opened() {
     disk.flip(3, 1);
     disk.flip((512 << 10) + 20, 1);
     assert!(crate::Log::open(any, env, crate::LogOptions::default(), memory).await.is_err());
+}
+
+#[tokio::test]
+async fn features_are_in_both_superblocks_before_anything_else_and_keep_builds_from_writing() {
+    let disk = MemDisk::fixed(40 << 20);
+    format(&disk, 1 << 20).await;
+    open(&disk).await.put(0, 4096).await;
+    let read = async |offset| {
+        Superblock::decode(&disk.clone().read(offset, 4096).await.expect("read")).expect("a superblock").features
+    };
+    let wanted = Features { compatible: 4, ..Features::NONE };
+    for features in [wanted, Features::NONE] {
+        let options = LogOptions { features, ..super::harness::options() };
+        let (log, _) =
+            Log::open(Arc::new(disk.clone()), Env::tokio(), options, Arc::new(Memory::default())).await.expect("opens");
+        log.close().await.expect("closes");
+        for offset in SUPERBLOCK_OFFSETS {
+            assert_eq!(read(offset).await, wanted, "and they stay");
+        }
+    }
+    // One that says that who does not know it must not write.
+    let top: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (mut sb, ..) = crate::pool::read_superblock(&top).await.expect("read");
+    sb.features.read_only = 1 << 7;
+    for offset in SUPERBLOCK_OFFSETS {
+        crate::pool::write_superblock(&top, &sb, offset).await.expect("written");
+    }
+    let opened = Log::open(top.clone(), Env::tokio(), super::harness::options(), Arc::new(Memory::default())).await;
+    let error = opened.map(drop).expect_err("refused").to_string();
+    assert!(error.contains("0x80") && error.contains("steadfast verify"), "{error}");
+    let report = crate::verify(&top, |_, _| {}).await.expect("it can be read");
+    assert!(report.damage.is_empty(), "{report:?}");
+    sb.features.incompatible = 2;
+    for offset in SUPERBLOCK_OFFSETS {
+        crate::pool::write_superblock(&top, &sb, offset).await.expect("written");
+    }
+    for error in [
+        Log::open(top.clone(), Env::tokio(), super::harness::options(), Arc::new(Memory::default())).await.map(drop),
+        crate::verify(&top, |_, _| {}).await.map(drop),
+    ] {
+        let error = error.expect_err("refused").to_string();
+        assert!(error.contains("0x2") && error.contains("newer build"), "{error}");
+    }
 }

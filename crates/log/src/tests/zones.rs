@@ -8,7 +8,7 @@ use steadfast_disk::{BLOCK, Disk, MemDisk, ZoneState, Zoned, ZonedOptions};
 use steadfast_flow::Env;
 
 use super::harness::{Opened, body, open_at, open_with, options};
-use crate::format::{Superblock, TRAILER_PLACES, Zoning};
+use crate::format::{Features, Superblock, TRAILER_PLACES, Zoning};
 use crate::{Durability, FormatOptions, Location, Log, LogError, LogOptions, Priority, Sabotage, verify};
 
 const KIB: u64 = 1 << 10;
@@ -307,7 +307,8 @@ fn trailers_lie_close_behind_footers_and_can_be_found() {
     let zones =
         Zoning { begin: 1 << 20, zone_bytes: 1 << 28, conventional_bytes: 1 << 20, open_zones_max: 0, emulated: false };
     for extent_bytes in [256 * KIB, 300 * KIB, 1 << 20, 1077 << 20, 1 << 31] {
-        let sb = Superblock { pool: [1; 16], extent_bytes, created_ms: 0, zones: Some(zones) };
+        let sb =
+            Superblock { pool: [1; 16], extent_bytes, created_ms: 0, zones: Some(zones), features: Features::NONE };
         let places: Vec<u64> = sb.trailer_places().collect();
         let last = extent_bytes - BLOCK as u64;
         assert_eq!((places.len() as u64, places[0]), (TRAILER_PLACES, last));

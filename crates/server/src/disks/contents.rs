@@ -183,7 +183,7 @@ fn ours(file: &File, head: &[u8], size: u64) -> io::Result<Option<Contents>> {
                 let (extent_bytes, created_ms) = (sb.extent_bytes, sb.created_ms);
                 return Ok(Some(Contents::Pool { pool, extent_bytes, created_ms, pair, generation }));
             }
-            Err(error @ FormatError::Version { .. }) => {
+            Err(error @ (FormatError::Version { .. } | FormatError::Features(_))) => {
                 let what = format!("a Steadfast pool of another version ({error})");
                 return Ok(Some(Contents::Foreign { what }));
             }
@@ -264,7 +264,13 @@ mod tests {
 
     #[test]
     fn a_pool_is_known_by_either_superblock() {
-        let sb = Superblock { pool: [7; 16], extent_bytes: 1 << 20, created_ms: 5, zones: None };
+        let sb = Superblock {
+            pool: [7; 16],
+            extent_bytes: 1 << 20,
+            created_ms: 5,
+            zones: None,
+            features: Default::default(),
+        };
         let expected = Contents::Pool {
             pool: uuid::Uuid::from_bytes([7; 16]).to_string(),
             extent_bytes: 1 << 20,

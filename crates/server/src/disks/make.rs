@@ -25,7 +25,7 @@ pub fn format_options(config: &Config, force: bool) -> FormatOptions {
         conventional_bytes: ZONES_BEGIN,
         open_zones_max: config.data.zone_open_max as u32,
     });
-    FormatOptions { extent_bytes: config.data.extent_size.map(|size| size.0), force, zones }
+    FormatOptions { extent_bytes: config.data.extent_size.map(|size| size.0), force, zones, ..FormatOptions::default() }
 }
 
 /// Makes a pool file beside its final name and then renames it, so that a pool is there whole or not at all. Replaces what is there.
