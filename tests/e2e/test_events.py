@@ -1,10 +1,13 @@
 """Events of objects: notifications of buckets to channels and webhooks, and channels that mirror buckets."""
 
 import asyncio
+import base64
 import collections
+import hmac
 import http.server
 import json
 import threading
+import time
 import urllib.parse
 
 import pytest
@@ -33,20 +36,25 @@ class Hook:
     """A webhook that remembers what it was told, and answers as a test says."""
 
     def __init__(self):
-        self.bodies, self.headers, self.answer, self.asked = [], [], lambda body: 200, 0
+        self.bodies, self.headers, self.raw, self.answer, self.asked = [], [], [], lambda body: 200, 0
         hook = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                raw = self.rfile.read(int(self.headers["Content-Length"]))
+                body = json.loads(raw)
                 hook.asked += 1
-                status = hook.answer(body)
+                answer = hook.answer(body)
+                status, headers = answer if isinstance(answer, tuple) else (answer, {})
                 if status == 200:
                     hook.bodies.append(body)
                     hook.headers.append(self.headers)
+                    hook.raw.append(raw)
                 self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -145,7 +153,8 @@ def test_channels_mirror_a_bucket_for_a_real_client(make_server, tmp_path, proto
 
 
 def test_every_kind_of_change_is_told_to_a_channel_and_a_webhook(make_server, tmp_path, hook):
-    server = live_server(make_server, tmp_path, MIRRORING, settings={"events.webhooks": f"app={hook.url}"})
+    server = live_server(make_server, tmp_path, MIRRORING,
+                         settings={"events.webhooks": f"app={hook.url}", "events.webhook_parallel": 1})
     s3 = server.s3()
     s3.create_bucket(Bucket="photos")
     s3.put_object(Bucket="photos", Key="early", Body=b"")
@@ -181,12 +190,12 @@ def test_every_kind_of_change_is_told_to_a_channel_and_a_webhook(make_server, tm
     wait.until(lambda: len(hook.bodies) >= 3, what="the webhook to be told")
     assert [(body["EventName"], body["Key"]) for body in hook.bodies] == [
         ("s3:ObjectCreated:Copy", "photos/d/2.x"), ("s3:ObjectCreated:Copy", "photos/d/2.x"), ("s3:ObjectRemoved:Delete", "photos/d/1.x")]
-    assert server.metrics()['steadfast_webhook_delivered_total{webhook="app"}'] == 3
+    wait.until(lambda: server.metrics()['steadfast_webhook_delivered_total{webhook="app"}'] == 3, what="the count")
 
 
 def test_a_webhook_that_fails_is_asked_until_it_takes_the_event(make_server, tmp_path, hook):
     config = tmp_path / "config.toml"
-    config.write_text(f'[events]\nwebhook_timeout = "500ms"\nwebhooks = [{{ name = "app", url = "{hook.url}", '
+    config.write_text(f'[events]\nwebhook_timeout = "500ms"\nwebhook_parallel = 1\nwebhooks = [{{ name = "app", url = "{hook.url}", '
                       'authorization = "Bearer of the test" }]\n')
     server = make_server(args=["--config", str(config)])
     s3 = server.s3()
@@ -213,7 +222,8 @@ def test_a_webhook_that_fails_is_asked_until_it_takes_the_event(make_server, tmp
 
 
 def test_a_webhook_that_is_away_loses_nothing_by_a_crash_and_the_oldest_at_its_bound(make_server, hook):
-    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_queue": 20})
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_queue": 20,
+                                   "events.webhook_parallel": 1})
     s3 = server.s3()
     s3.create_bucket(Bucket="photos")
     notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
@@ -241,6 +251,159 @@ def test_a_webhook_that_is_away_loses_nothing_by_a_crash_and_the_oldest_at_its_b
     hook.answer = lambda _: 200
     wait.until(lambda: hook.bodies and told(hook.bodies[-1])[1] == "k59", what="the newest")
     assert [told(body)[1] for body in hook.bodies[10:]] == [f"k{number}" for number in range(40, 60)]
+
+
+def webhook(server, *args):
+    """What `steadfast webhook` says."""
+    done = server.command("webhook", *args, "--data", str(server.data), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_poison_events_stop_nobody_and_become_dead_letters_that_can_be_posted_again(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_tries": 3})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    poison = {"fails": 500, "gone": 410, "bad": 422}
+    hook.answer = lambda body: poison.get(told(body)[1], 200)
+    for key in poison:
+        s3.put_object(Bucket="photos", Key=key, Body=b"")
+    s3.put_object(Bucket="photos", Key="fails", Body=b"the second time")
+    count = 0
+    while webhook(server, "list")[0]["dead_letters"] < 3:
+        s3.put_object(Bucket="photos", Key=f"good{count}", Body=b"")
+        count += 1
+        wait.until(lambda: len(hook.bodies) == count, what="a good event, whatever is bad")
+    letters = {letter["event"]["Key"]: letter["why"] for letter in webhook(server, "dead", "app")}
+    assert {key: why.split()[2] for key, why in letters.items()} == {
+        f"photos/{key}": str(status) for key, status in poison.items()}, letters
+    assert hook.asked >= count + 3 + 1 + 3, "410 is asked once, the others three times"
+    assert 'a webhook does not take an event: it is put among its dead letters' in server.log()
+    assert server.metrics()['steadfast_webhook_dead_total{webhook="app"}'] >= 3
+    # The second event of the key came behind the first one, which was given up.
+    wait.until(lambda: webhook(server, "list")[0]["retrying"] == 1 or webhook(server, "list")[0]["dead_letters"] == 4,
+               what="the second event of a key")
+    hook.answer = lambda body: 200
+    # A crash takes none of them.
+    server.kill()
+    server.start()
+    retried = webhook(server, "retry", "app")["retried"]
+    assert retried in (3, 4)
+    wanted = {"fails", "gone", "bad"}
+    wait.until(lambda: wanted <= {told(body)[1] for body in hook.bodies}, what="the dead letters")
+    wait.until(lambda: webhook(server, "list") == [
+        {"name": "app", "configured": True, "waiting": 0, "dead_letters": 0, "retrying": 0, "failing": False, "stuck": None}],
+        what="an empty queue")
+
+
+def test_what_waits_for_a_webhook_is_skipped_and_purged_also_when_it_is_not_configured_any_more(make_server, hook):
+    settings = {"events.webhooks": f"app={hook.url},other={hook.url}"}
+    server = make_server(settings=settings)
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    hook.answer = lambda body: 503
+    for number in range(20):
+        s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
+    forwarded(server)
+
+    def listed(name="app"):
+        return {queue["name"]: queue for queue in webhook(server, "list")}[name]
+
+    wait.until(lambda: listed()["retrying"] == 8, what="as many to be tried as may be at a time")
+    assert listed()["stuck"]["key"] == "photos/k0" and listed()["waiting"] == 20 and listed()["failing"]
+    assert webhook(server, "skip", "app") == {"skipped": 8}
+    wait.until(lambda: listed()["dead_letters"] == 8, what="dead letters")
+    assert webhook(server, "purge", "app") == {"purged": 12}
+    wait.until(lambda: (listed()["waiting"], listed()["dead_letters"]) == (0, 8), what="an empty queue")
+    # It goes on with what comes.
+    hook.answer = lambda body: 200
+    s3.put_object(Bucket="photos", Key="new", Body=b"")
+    wait.until(lambda: [told(body)[1] for body in hook.bodies] == ["new"], what="what came after it")
+    hook.answer = lambda body: 503
+    s3.put_object(Bucket="photos", Key="left", Body=b"")
+    forwarded(server)
+    assert server.stop() == 0
+    server.settings["events.webhooks"] = f"other={hook.url}"
+    server.start()
+    found = listed()
+    assert (found["configured"], found["waiting"], found["dead_letters"]) == (False, 1, 8)
+    done = server.command("webhook", "retry", "app", "--data", str(server.data))
+    assert done.returncode == 1 and "there is no webhook" in done.stderr
+    done = server.command("webhook", "purge", "nobody", "--data", str(server.data))
+    assert done.returncode == 1 and "webhook list" in done.stderr
+    assert webhook(server, "purge", "app") == {"purged": 1}
+    assert webhook(server, "purge", "app", "--dead") == {"purged": 8}
+    assert [queue["name"] for queue in webhook(server, "list")] == ["other"]
+
+
+def test_webhooks_are_posted_to_in_parallel_and_in_order_for_each_object(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_parallel": 4})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    lock, under_way, most, both = threading.Lock(), collections.Counter(), [0], threading.Barrier(4, timeout=20)
+
+    def answer(body):
+        key = told(body)[1]
+        with lock:
+            under_way[key] += 1
+            assert under_way[key] == 1, "one after another"
+            most[0] = max(most[0], sum(under_way.values()))
+            first = len(hook.bodies) == 0 and most[0] <= 4 and not both.broken
+        try:
+            if first:
+                # None is answered before four are there.
+                both.wait()
+        except threading.BrokenBarrierError:
+            pass
+        with lock:
+            under_way[key] -= 1
+        return 200
+
+    hook.answer = answer
+    for number in range(60):
+        s3.put_object(Bucket="photos", Key=f"k{number % 6}", Body=b"x" * number)
+    wait.until(lambda: len(hook.bodies) == 60, what="all events")
+    assert most[0] == 4
+    sizes = collections.defaultdict(list)
+    for body in hook.bodies:
+        record = body["Records"][0]["s3"]["object"]
+        sizes[record["key"]].append(record["size"])
+    assert sizes == {f"k{n}": list(range(n, 60, 6)) for n in range(6)}
+
+
+def test_webhooks_get_signed_requests_and_are_waited_for(make_server, tmp_path, hook, monkeypatch):
+    secret = base64.b64encode(b"of the test, kept in a file").decode()
+    (tmp_path / "secret").write_text(f"whsec_{secret}\n")
+    monkeypatch.setenv("HOOK_AUTHORIZATION", "Bearer of the environment")
+    config = tmp_path / "config.toml"
+    config.write_text(f'[events]\nwebhooks = [{{ name = "app", url = "{hook.url}", authorization_env = "HOOK_AUTHORIZATION", '
+                      f'secret_file = "{tmp_path}/secret", headers = {{ "X-Tenant" = "t 1" }} }}]\n')
+    server = make_server(args=["--config", str(config)])
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    asked = []
+
+    def answer(_):
+        asked.append(time.monotonic())
+        return 200 if len(asked) > 1 else (503, {"Retry-After": "3"})
+
+    hook.answer = answer
+    s3.put_object(Bucket="photos", Key="k", Body=b"")
+    wait.until(lambda: len(hook.bodies) == 1, what="the event")
+    assert asked[1] - asked[0] >= 2.9, "as long as it asked for"
+    (headers,), (body,) = hook.headers, hook.raw
+    assert headers["Authorization"] == "Bearer of the environment" and headers["X-Tenant"] == "t 1"
+    stamp = headers["webhook-timestamp"]
+    assert abs(time.time() - int(stamp)) < 300
+    assert headers["webhook-id"] == hook.bodies[0]["Records"][0]["responseElements"]["x-amz-request-id"]
+    signed = hmac.digest(b"of the test, kept in a file", f"{headers['webhook-id']}.{stamp}.".encode() + body, "sha256")
+    assert headers["webhook-signature"] == "v1," + base64.b64encode(signed).decode()
+    shown = server.command("serve", "--config", str(config), "--data", str(server.data), "--print-config").stdout
+    assert "HOOK_AUTHORIZATION" in shown and secret not in shown and "Bearer of the environment" not in shown
 
 
 def test_each_acknowledged_change_is_told_once_and_in_order_through_kill_9(make_server, tmp_path, hook):
@@ -355,6 +518,40 @@ def test_writers_wait_while_events_cannot_be_forwarded(make_server, tmp_path):
         s3.put_object(Bucket="photos", Key=f"k{number}", Body=b"")
     forwarded(server)
     assert "told:x: unknown channel" in server.log()
+
+
+def test_a_target_on_a_missing_disk_holds_up_no_other(make_server, tmp_path, hook):
+    names = [f"hook{n}" for n in range(6)]
+    server = live_server(make_server, tmp_path, MIRRORING, pool_size="512 MiB", extent_size="8 MiB", settings={
+        "data.disks": "d0,d1", "store.cache": "0 B", "store.write_wait": "300ms",
+        "events.webhooks": ",".join(f"{name}={hook.url}/{name}" for name in names)})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    channels = [f"told:c{n}" for n in range(6)]
+    notify(s3, "photos", *[(CHANNEL + channel, ["s3:ObjectCreated:*"]) for channel in channels],
+           *[(WEBHOOK + name, ["s3:ObjectCreated:*"]) for name in names])
+    assert server.stop() == 0
+    (server.data / "d0").rename(tmp_path / "away")
+    again(server)
+    stored = [f"k{n}" for n in range(60) if server.request("PUT", f"/photos/k{n}", b"")[0] == 200]
+    assert 10 < len(stored) < 50
+
+    def taken():
+        return collections.Counter(body["Records"][0]["s3"]["configurationId"] for body in hook.bodies)
+
+    def reached():
+        found = [api(server, "history", channel=channel, limit=100) for channel in channels]
+        return sum(len(said["result"]["publications"]) == len(stored) for said in found if "result" in said)
+
+    wait.until(lambda: len(stored) in taken().values() and reached(), what="those that are there to be told of all")
+    assert reached() < len(channels), "some are on the missing disk"
+    assert waiting(server) > 0, "their events are kept"
+    assert server.stop() == 0
+    (tmp_path / "away").rename(server.data / "d0")
+    again(server)
+    forwarded(server)
+    assert reached() == len(channels)
+    wait.until(lambda: len(taken()) == len(names) and min(taken().values()) >= len(stored), what="every webhook")
 
 
 def test_a_full_pool_of_listened_objects_is_emptied_again(make_server, tmp_path):

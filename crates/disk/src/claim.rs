@@ -65,6 +65,23 @@ pub(crate) fn device_claim(path: &Path) -> DeviceClaim {
     }
 }
 
+/// What is to be warned of about the write cache of the device below `path`, for people: that flushes may not reach it.
+pub fn cache_warnings(path: &Path) -> Vec<String> {
+    overruled(&device_claim(path)).into_iter().map(str::to_owned).collect()
+}
+
+/// Says if sysfs and the device disagree about the cache.
+pub(crate) fn overruled(claim: &DeviceClaim) -> Option<&'static str> {
+    let volatile = claim.nvme_volatile_cache?;
+    match claim.cache {
+        CacheClaim::WriteBack | CacheClaim::WriteThrough if volatile != (claim.cache == CacheClaim::WriteBack) => Some(
+            "sysfs and the device's own identification disagree about the cache: somebody has overruled queue/write_cache. \
+             If it says \"write through\" wrongly, the kernel sends no flushes, and a power cut loses commits.",
+        ),
+        _ => None,
+    }
+}
+
 /// `struct nvme_admin_cmd` of `linux/nvme_ioctl.h`.
 #[repr(C)]
 #[derive(Default)]

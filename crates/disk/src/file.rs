@@ -323,3 +323,10 @@ impl Disk for FileDisk {
         format!("{} ({kind}, direct I/O by {})", self.0.path.display(), self.0.driver.describe())
     }
 }
+
+/// Has a write beyond the process's limit on the size of files (`ulimit -f`) fail as any other write, with `EFBIG`: by default the kernel ends
+/// the process then, without a word.
+pub fn outlive_file_size_limit() {
+    // SAFETY: no handler is installed, the signal is only ignored; nobody else in the process uses it.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}

@@ -27,9 +27,9 @@ mod zones;
 
 pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
 pub use buffer::{AlignedBuf, BufPool};
-pub use claim::is_zoned;
+pub use claim::{cache_warnings, is_zoned};
 pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};
-pub use file::FileDisk;
+pub use file::{FileDisk, outlive_file_size_limit};
 pub use latency::{Histogram, Latency};
 pub use mark::{MARK_OFFSETS, Mark, mark};
 pub use mem::MemDisk;

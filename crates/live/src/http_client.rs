@@ -17,6 +17,8 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
+use crate::proxy::ProxyTlsConfig;
+
 /// For how long a connection is kept that nothing is asked on.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -56,6 +58,19 @@ pub(crate) fn tls_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>
 /// What is wrong with the URL or with the certificates, for people.
 pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, String> {
     http_client_over(url, idle_max, None)
+}
+
+/// The same, over `https` as it is said; `place` is where.
+///
+/// # Errors
+/// What is wrong with the URL or with what is said, for people.
+pub fn http_client_tls(
+    url: &http::Uri,
+    idle_max: usize,
+    tls: &ProxyTlsConfig,
+    place: &str,
+) -> Result<HttpClient, String> {
+    http_client_over(url, idle_max, tls.client(place)?)
 }
 
 /// The same, over `https` as it is said.

@@ -244,9 +244,10 @@ pub fn table(status: &Value) -> String {
     for hook in status["webhooks"].as_array().into_iter().flatten() {
         let n = |key: &str| hook[key].as_u64().unwrap_or_default();
         let now = if hook["failing"] == true { "; failing now" } else { "" };
-        let (name, [delivered, failures, dropped]) =
-            (hook["name"].as_str().unwrap_or("?"), ["delivered", "failures", "dropped"].map(n));
-        line("webhook", format!("{name}: {delivered} delivered, {failures} failures, {dropped} dropped{now}"));
+        let name = hook["name"].as_str().unwrap_or("?");
+        let [delivered, failures, dropped, dead] = ["delivered", "failures", "dropped", "dead"].map(n);
+        let text = format!("{delivered} delivered, {failures} failures, {dropped} dropped, {dead} dead letters");
+        line("webhook", format!("{name}: {text}{now}"));
     }
     if let Some(bounds) = status["bounds"].as_array() {
         for bound in bounds {
@@ -338,6 +339,6 @@ mod tests {
         assert!(table(&serde_json::json!({"ready": true, "disk": 7, "bounds": [1, {"name": "x"}]})).contains("yes"));
         let hook = serde_json::json!({"name": "app", "delivered": 5, "failures": 2, "dropped": 0, "failing": true});
         let shown = table(&serde_json::json!({"webhooks": [hook, 7]}));
-        assert!(shown.contains("app: 5 delivered, 2 failures, 0 dropped; failing now"), "{shown}");
+        assert!(shown.contains("app: 5 delivered, 2 failures, 0 dropped, 0 dead letters; failing now"), "{shown}");
     }
 }

@@ -53,16 +53,7 @@ pub(super) fn explain(report: &mut ProbeReport) {
         )),
         None => meaning.push(format!("Nothing is known about the device's cache; a flush takes {cost}.")),
     }
-    if let (Some(volatile), CacheClaim::WriteBack | CacheClaim::WriteThrough) =
-        (report.claim.nvme_volatile_cache, report.claim.cache)
-        && volatile != (report.claim.cache == CacheClaim::WriteBack)
-    {
-        warnings.push(
-            "sysfs and the device's own identification disagree about the cache: somebody has overruled queue/write_cache. \
-             If it says \"write through\" wrongly, the kernel sends no flushes, and a power cut loses commits."
-                .into(),
-        );
-    }
+    warnings.extend(crate::claim::overruled(&report.claim).map(str::to_owned));
     if let Some(commits) = &report.commits {
         let gain = commits.grouped_per_s / commits.one_by_one_per_s.max(1.0);
         meaning.push(format!(

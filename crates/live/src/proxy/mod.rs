@@ -28,6 +28,7 @@ use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, u
 use self::grpc::GrpcBackEnd;
 use self::messages::Answer;
 pub(crate) use self::messages::{Ask, ConnectSaid, PublishSaid, RefreshSaid, RpcSaid};
+pub use self::tls::ProxyTlsConfig;
 
 /// The longest answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;

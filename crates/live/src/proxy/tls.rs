@@ -31,7 +31,7 @@ pub struct ProxyTlsConfig {
 
 impl ProxyTlsConfig {
     /// What it comes to; `None` when it is not enabled. `place` is the option that it is.
-    pub(super) fn client(&self, place: &str) -> Result<Option<ClientTls>, String> {
+    pub(crate) fn client(&self, place: &str) -> Result<Option<ClientTls>, String> {
         if !self.enabled {
             return Ok(None);
         }

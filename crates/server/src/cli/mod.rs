@@ -14,6 +14,7 @@ mod simulate;
 mod snapshot;
 mod status;
 mod verify;
+mod webhook;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 it could not be done (standard e
 3 done, and something bad was found (damage, a failing run, a server that is not ready).";
 
 #[derive(Parser)]
-#[command(name = "steadfast", version, about = "S3 objects that survive a power cut: one server, one append-only log, one disk.",
+#[command(name = "steadfast", version, about = "S3 objects and Centrifugo channels that survive a power cut: one server, one append-only log on each of its disks.",
     after_help = EXIT_CODES, max_term_width = 120)]
 struct Cli {
     #[command(subcommand)]
@@ -60,6 +61,8 @@ enum Command {
     Snapshot(snapshot::SnapshotArgs),
     /// Verify everything stored in a running server: begin, end, show.
     Scrub(scrub::ScrubArgs),
+    /// Queues and dead letters of webhooks: shown, skipped, removed, posted again.
+    Webhook(webhook::WebhookArgs),
 }
 
 /// Why a command ended without having done what was asked.
@@ -88,6 +91,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, Strin
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    steadfast_disk::outlive_file_size_limit();
     let done = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Status(args) => status::run(&args),
@@ -98,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Disk(args) => disk::run(args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Scrub(args) => scrub::run(&args),
+        Command::Webhook(args) => webhook::run(args),
     };
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),

@@ -151,14 +151,24 @@ sections! {
     /// Events of objects: that one was created or removed. They go to channels and webhooks that the notifications of a bucket name, as
     /// arn:steadfast:channel:::NAME and arn:steadfast:webhook:::NAME, and to channels that mirror a bucket (`mirror_bucket` of a namespace).
     events: EventsSection {
-        /// Webhooks, as in [{ name = "app", url = "https://app.example.com/hook", authorization = "Bearer secret" }].
+        /// Webhooks, as in [{ name = "app", url = "https://app.example.com/hook", authorization = "Bearer secret" }]. Also `secret`, which requests are
+        /// signed with; `_file` or `_env` behind the two names a file or a variable of the environment that holds it. `headers = { "X-Name" = "value" }`;
+        /// `server_ca_pem`, `cert_pem`, `key_pem`, `server_name` and `insecure_skip_verify` for TLS.
         webhooks: Webhooks = Webhooks::default();
         /// Events that may wait to be forwarded; who would make more waits, for at most `store.write_wait`, and is told to slow down then.
         waiting: usize = 10_000, in 1..=10_000_000;
         /// Events that are kept for each webhook until it has taken them; of more, the oldest are given up.
         webhook_queue: usize = 100_000, in 1..=100_000_000;
-        /// How long a webhook may take to answer. One that fails is asked again, until it takes the event.
+        /// How long a webhook may take to answer. One that fails is asked again.
         webhook_timeout: Duration = Duration::from_secs(10), in 1_000..=600_000_000;
+        /// Events that are posted to a webhook at a time; those of one object are always one after another. 1: all in order.
+        webhook_parallel: usize = 8, in 1..=256;
+        /// An event that a webhook failed to take so often, while it took others (if it is given any), is put among its dead letters; 0: never.
+        webhook_tries: usize = 20, in 0..=1_000_000;
+        /// The same for an event that has been posted for so long; 0: for ever.
+        webhook_give_up: Duration = Duration::from_secs(86_400), in 0..=31_536_000_000_000;
+        /// Dead letters that are kept for each webhook; of more, the oldest are given up.
+        webhook_dead_letters: usize = 10_000, in 1..=100_000_000;
     }
 
     /// The live door: channels for Centrifugo's client SDKs. Beside what is here, it takes Centrifugo's own options in their own nesting, as in

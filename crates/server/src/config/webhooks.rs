@@ -1,13 +1,13 @@
 //! Webhooks: where events of objects are posted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toml::de::DeValue;
 
 use super::error::nearest;
 use super::setting::{Input, Setting};
 
-/// Where events are posted.
+/// Where events are posted, and how. A secret may be given as it is, or as the name of a file or of an environment variable that holds it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Webhook {
     /// What notifications of buckets call it.
@@ -15,23 +15,129 @@ pub struct Webhook {
     /// Where.
     pub url: String,
     /// The requests' `Authorization`; empty: none.
-    pub authorization: String,
+    pub authorization: SecretText,
+    /// What requests are signed with; empty: they are not.
+    pub secret: SecretText,
+    /// Further headers of the requests.
+    pub headers: BTreeMap<String, String>,
+    /// Authorities that vouch for the server, instead of the system's: PEM, or the name of a file.
+    pub server_ca_pem: String,
+    /// The certificate that this server shows, as above,
+    pub cert_pem: String,
+    /// and its key.
+    pub key_pem: String,
+    /// Whose certificate the server is to show, if not that of the URL's host.
+    pub server_name: String,
+    /// The server may be anybody. For trials.
+    pub insecure_skip_verify: bool,
 }
 
-/// All webhooks: tables with a name, a URL and perhaps an authorization. As text they are separated by commas, a name from its URL by `=`.
+/// A secret, or where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecretText {
+    /// The secret itself.
+    pub text: String,
+    /// A file that holds it.
+    pub file: String,
+    /// An environment variable that holds it.
+    pub env: String,
+}
+
+/// A secret is not longer than this, in bytes.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
+
+/// What stands for a secret where the configuration is printed.
+const NOT_SHOWN: &str = "(not shown)";
+
+impl SecretText {
+    /// The secret; `None` when there is none.
+    ///
+    /// # Errors
+    /// Why it cannot be had, for people; never with anything of it.
+    pub fn read(&self) -> Result<Option<String>, String> {
+        let found = match (&self.file[..], &self.env[..]) {
+            ("", "") => self.text.clone(),
+            (file, "") => {
+                let size = std::fs::metadata(file).map_err(|e| format!("{file}: {e}"))?.len();
+                if size > SECRET_BYTES_MAX {
+                    return Err(format!("{file} has {size} bytes: too many for a secret"));
+                }
+                std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"))?
+            }
+            (_, env) => std::env::var(env).map_err(|e| format!("the environment variable {env}: {e}"))?,
+        };
+        let found = found.trim();
+        if found.is_empty() && !self.is_empty() {
+            return Err("the secret is empty".to_owned());
+        }
+        Ok((!found.is_empty()).then(|| found.to_owned()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.file.is_empty() && self.env.is_empty()
+    }
+
+    fn check(&self, what: &str) -> Result<(), String> {
+        let given = [&self.text, &self.file, &self.env].iter().filter(|text| !text.is_empty()).count();
+        if given > 1 {
+            return Err(format!("give one of {what}, {what}_file and {what}_env"));
+        }
+        Ok(())
+    }
+
+    fn to_toml(&self, what: &str, all: &mut Vec<String>) {
+        if !self.text.is_empty() {
+            all.push(format!("{what} = {}", NOT_SHOWN.to_owned().to_toml()));
+        }
+        for (end, text) in [("file", &self.file), ("env", &self.env)] {
+            if !text.is_empty() {
+                all.push(format!("{what}_{end} = {}", text.to_toml()));
+            }
+        }
+    }
+}
+
+/// All webhooks: tables. As text they are separated by commas, a name from its URL by `=`; or they are written as the list of tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Webhooks(pub Vec<Webhook>);
 
 const EXPECTED: &str = "a list of webhooks such as [{ name = \"app\", url = \"https://app.example.com/hook\", authorization = \"Bearer secret\" }]";
-const KEYS: [&str; 3] = ["name", "url", "authorization"];
+const KEYS: [&str; 14] = [
+    "name",
+    "url",
+    "authorization",
+    "authorization_file",
+    "authorization_env",
+    "secret",
+    "secret_file",
+    "secret_env",
+    "headers",
+    "server_ca_pem",
+    "cert_pem",
+    "key_pem",
+    "server_name",
+    "insecure_skip_verify",
+];
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
+/// Headers that are the server's own to set.
+const OWN_HEADERS: [&str; 8] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "host",
+    "transfer-encoding",
+    "webhook-id",
+    "webhook-signature",
+    "webhook-timestamp",
+];
+
 impl Webhook {
     fn from_text(text: &str) -> Result<Self, String> {
         let (name, url) = text.split_once('=').ok_or_else(|| format!("{text:?}: expected NAME=URL"))?;
-        Ok(Self { name: name.trim().to_owned(), url: url.trim().to_owned(), authorization: String::new() })
+        Ok(Self { name: name.trim().to_owned(), url: url.trim().to_owned(), ..Self::default() })
     }
 
     fn from_value(value: &DeValue<'_>) -> Result<Self, String> {
@@ -45,7 +151,30 @@ impl Webhook {
             let field = match key.get_ref().as_ref() {
                 "name" => &mut this.name,
                 "url" => &mut this.url,
-                "authorization" => &mut this.authorization,
+                "authorization" => &mut this.authorization.text,
+                "authorization_file" => &mut this.authorization.file,
+                "authorization_env" => &mut this.authorization.env,
+                "secret" => &mut this.secret.text,
+                "secret_file" => &mut this.secret.file,
+                "secret_env" => &mut this.secret.env,
+                "server_ca_pem" => &mut this.server_ca_pem,
+                "cert_pem" => &mut this.cert_pem,
+                "key_pem" => &mut this.key_pem,
+                "server_name" => &mut this.server_name,
+                "insecure_skip_verify" => {
+                    this.insecure_skip_verify = bool::read(Input::Value(value.get_ref()))?;
+                    continue;
+                }
+                "headers" => {
+                    let DeValue::Table(headers) = value.get_ref() else {
+                        return Err("headers: expected a table such as { \"X-Tenant\" = \"a\" }".to_owned());
+                    };
+                    for (name, value) in headers {
+                        let text = String::read(Input::Value(value.get_ref()))?;
+                        this.headers.insert(name.get_ref().to_string(), text);
+                    }
+                    continue;
+                }
                 other => {
                     let near = nearest(other, KEYS).map(|near| format!(": did you mean `{near}`?"));
                     return Err(format!(
@@ -67,24 +196,68 @@ impl Webhook {
                 self.name
             ));
         }
+        let fail = |why: String| Err(format!("webhook {}: {why}", self.name));
         let url: Result<http::Uri, _> = self.url.parse();
         let valid = url.is_ok_and(|url| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some());
         if !valid {
-            return Err(format!(
-                "webhook {}: {:?} is not a URL that begins with http:// or https://",
-                self.name, self.url
-            ));
+            return fail(format!("{:?} is not a URL that begins with http:// or https://", self.url));
         }
-        if http::HeaderValue::from_str(&self.authorization).is_err() {
-            return Err(format!("webhook {}: the authorization has characters that no header can have", self.name));
+        if http::HeaderValue::from_str(&self.authorization.text).is_err() {
+            return fail("the authorization has characters that no header can have".to_owned());
+        }
+        self.authorization.check("authorization").or_else(&fail)?;
+        self.secret.check("secret").or_else(&fail)?;
+        for (name, value) in &self.headers {
+            let known: Result<http::HeaderName, _> = name.parse();
+            match known {
+                Ok(name) if OWN_HEADERS.contains(&name.as_str()) => {
+                    return fail(format!("headers: {name} is not one to be set here"));
+                }
+                Ok(_) if http::HeaderValue::from_str(value).is_ok() => {}
+                _ => return fail(format!("headers: {name:?} or its value has characters that no header can have")),
+            }
+        }
+        if self.cert_pem.is_empty() != self.key_pem.is_empty() {
+            return fail("cert_pem and key_pem go together, and one of them is not set".to_owned());
         }
         Ok(())
+    }
+
+    fn to_toml(&self) -> String {
+        let mut all = vec![format!("name = {}, url = {}", self.name.to_toml(), self.url.to_toml())];
+        self.authorization.to_toml("authorization", &mut all);
+        self.secret.to_toml("secret", &mut all);
+        if !self.headers.is_empty() {
+            let one = |(name, value): (&String, &String)| format!("{} = {}", name.to_toml(), value.to_toml());
+            all.push(format!("headers = {{ {} }}", self.headers.iter().map(one).collect::<Vec<_>>().join(", ")));
+        }
+        // A key may be here as it is.
+        let key = if self.key_pem.contains("-----") { NOT_SHOWN } else { &self.key_pem };
+        for (name, text) in [
+            ("server_ca_pem", &self.server_ca_pem[..]),
+            ("cert_pem", &self.cert_pem),
+            ("key_pem", key),
+            ("server_name", &self.server_name),
+        ] {
+            if !text.is_empty() {
+                all.push(format!("{name} = {}", text.to_owned().to_toml()));
+            }
+        }
+        if self.insecure_skip_verify {
+            all.push("insecure_skip_verify = true".to_owned());
+        }
+        format!("{{ {} }}", all.join(", "))
     }
 }
 
 impl Setting for Webhooks {
     fn read(input: Input<'_>) -> Result<Self, String> {
         let hooks: Vec<Webhook> = match &input {
+            // An environment variable may hold what a file would.
+            Input::Text(text) if text.trim_start().starts_with('[') => {
+                let value = DeValue::parse(text.trim()).map_err(|e| format!("expected {EXPECTED}: {}", e.message()))?;
+                return Self::read(Input::Value(value.get_ref()));
+            }
             Input::Text(text) => text
                 .split(',')
                 .map(str::trim)
@@ -107,15 +280,9 @@ impl Setting for Webhooks {
         Ok(Self(hooks))
     }
 
+    /// Secrets are not shown.
     fn to_toml(&self) -> String {
-        let one = |hook: &Webhook| {
-            let authorization = match &hook.authorization[..] {
-                "" => String::new(),
-                authorization => format!(", authorization = {}", authorization.to_owned().to_toml()),
-            };
-            format!("{{ name = {}, url = {}{authorization} }}", hook.name.to_toml(), hook.url.to_toml())
-        };
-        format!("[{}]", self.0.iter().map(one).collect::<Vec<_>>().join(", "))
+        format!("[{}]", self.0.iter().map(Webhook::to_toml).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -130,14 +297,41 @@ mod tests {
 
     #[test]
     fn webhooks_are_read_and_written() {
-        let tables = r#"[{ name = "a", url = "http://h:1/x" }, { name = "b", url = "https://h", authorization = "Bearer \"s\"" }]"#;
+        let tables = r#"[{ name = "a", url = "http://h:1/x" }, { name = "b", url = "https://h", authorization_file = "/run/\"s\"" },
+            { name = "c", url = "https://h", secret_env = "HOOK", headers = { "X-Tenant" = "t" }, server_ca_pem = "ca.pem", cert_pem = "c.pem", key_pem = "k.pem",
+              server_name = "n", insecure_skip_verify = true }]"#;
         let hooks = parse(tables).expect("valid");
-        assert_eq!((&hooks.0[0].url[..], &hooks.0[1].authorization[..]), ("http://h:1/x", "Bearer \"s\""));
+        assert_eq!((&hooks.0[0].url[..], &hooks.0[1].authorization.file[..]), ("http://h:1/x", "/run/\"s\""));
+        assert_eq!((&hooks.0[2].headers["X-Tenant"][..], hooks.0[2].insecure_skip_verify), ("t", true));
         assert_eq!(parse(&hooks.to_toml()).expect("valid"), hooks);
         let text = Webhooks::read(Input::Text("a=http://h/?x=1, b = https://h")).expect("valid");
         assert_eq!((&text.0[0].url[..], &text.0[1].name[..]), ("http://h/?x=1", "b"));
+        assert_eq!(Webhooks::read(Input::Text(tables)).expect("as text"), hooks);
         assert_eq!(parse("\"a=http://h\"").expect("valid").0.len(), 1);
         assert_eq!(parse("[]").expect("valid"), Webhooks::default());
+    }
+
+    #[test]
+    fn secrets_are_not_printed_and_are_read_from_where_they_are() {
+        let hooks =
+            parse(r#"[{ name = "a", url = "https://h", authorization = "Bearer s3cret", secret = "whsec_s3cret" }]"#);
+        let hooks = hooks.expect("valid");
+        assert!(
+            !hooks.to_toml().contains("s3cret") && hooks.to_toml().contains("authorization = "),
+            "{}",
+            hooks.to_toml()
+        );
+        assert_eq!(hooks.0[0].authorization.read(), Ok(Some("Bearer s3cret".to_owned())));
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("secret");
+        std::fs::write(&file, "of a file\n").expect("written");
+        let named = SecretText { file: file.to_str().expect("text").to_owned(), ..SecretText::default() };
+        assert_eq!(named.read(), Ok(Some("of a file".to_owned())));
+        std::fs::write(&file, "\n").expect("written");
+        assert!(named.read().expect_err("nothing in it").contains("empty"));
+        let missing = SecretText { env: "STEADFAST_NO_SUCH".into(), ..SecretText::default() };
+        assert!(missing.read().expect_err("not set").contains("STEADFAST_NO_SUCH"));
+        assert_eq!(SecretText::default().read(), Ok(None));
     }
 
     #[test]
@@ -150,6 +344,15 @@ mod tests {
             ("[{ name = \"a b\", url = \"http://h\" }]", "is not a name"),
             ("[{ nam = \"a\", url = \"http://h\" }]", "did you mean `name`"),
             ("[{ name = \"a\", url = \"http://h\", authorization = \"a\\nb\" }]", "no header"),
+            (
+                "[{ name = \"a\", url = \"http://h\", secret = \"s\", secret_file = \"f\" }]",
+                "one of secret, secret_file",
+            ),
+            ("[{ name = \"a\", url = \"http://h\", headers = { Host = \"x\" } }]", "not one to be set"),
+            ("[{ name = \"a\", url = \"http://h\", headers = { \"a b\" = \"x\" } }]", "no header"),
+            ("[{ name = \"a\", url = \"http://h\", headers = 7 }]", "expected a table"),
+            ("[{ name = \"a\", url = \"http://h\", cert_pem = \"c\" }]", "go together"),
+            ("[{ name = \"a\", url = \"http://h\", insecure_skip_verify = 7 }]", "true or false"),
             ("[\"a=http://h\", \"a=http://i\"]", "two webhooks"),
         ] {
             let error = parse(value).expect_err(value);

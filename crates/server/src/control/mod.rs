@@ -99,6 +99,30 @@ pub enum Command {
         /// As above.
         wait: bool,
     },
+    /// Tell of the queues of webhooks, and what is in the way of each.
+    WebhookList {},
+    /// Tell of a webhook's dead letters.
+    WebhookDead {
+        /// Its name.
+        name: String,
+    },
+    /// Put what a webhook does not take among its dead letters.
+    WebhookSkip {
+        /// Its name.
+        name: String,
+    },
+    /// Remove what waits for a webhook, in the configuration or not.
+    WebhookPurge {
+        /// Its name.
+        name: String,
+        /// Remove its dead letters instead.
+        dead: bool,
+    },
+    /// Put the dead letters of a webhook into its queue again.
+    WebhookRetry {
+        /// Its name.
+        name: String,
+    },
     /// Go on with moving keys where that has failed.
     DiskResume {
         /// As above.

@@ -3,16 +3,22 @@
 //! The store hands events out in order; each is published into the channels that it is for, and into a queue for each of its webhooks (a channel of
 //! the server's own, `webhook.rs`). When those are durable, the store may forget it. A crash in between brings it again: what a channel's history
 //! shows to have been published is not published twice.
+//!
+//! Each target goes at its own pace (a *lane*): one that cannot be published into keeps its events and nobody else's, until as many events wait as may be.
 
+mod letters;
 mod message;
+mod post;
 mod targets;
 mod webhook;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
+use futures::stream::FuturesUnordered;
 use steadfast_flow::Env;
 use steadfast_live::protocol::message::Publication;
 use steadfast_live::{Node, Submission, from_stored, to_stored};
@@ -27,7 +33,7 @@ use targets::Target;
 pub(crate) use targets::Targets;
 pub(crate) use webhook::Webhooks;
 
-/// Events that are forwarded together.
+/// Events that are forwarded together, and of one target.
 const TOGETHER: usize = 256;
 
 /// What was forwarded is removed from the store by a record of its own, when nothing comes into its slot for so long.
@@ -46,6 +52,7 @@ struct Delivery {
 }
 
 /// Where it is published.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum To {
     /// Into a channel of the live door.
     Channel(String),
@@ -63,7 +70,23 @@ pub(crate) struct Forwarder {
     mirrors: Mirrors,
     webhooks: Arc<Webhooks>,
     region: String,
+    /// Events that may be on their way at a time.
+    together_max: usize,
     env: Env,
+}
+
+/// An event on its way to its targets.
+struct Pending {
+    event: Event,
+    /// Targets that do not have it yet.
+    left: usize,
+}
+
+/// What is on its way to one target, in order, by the numbers of its events.
+#[derive(Default)]
+struct Lane {
+    waiting: VecDeque<(u64, Delivery)>,
+    busy: bool,
 }
 
 impl Forwarder {
@@ -80,7 +103,8 @@ impl Forwarder {
     ) -> Result<Self, String> {
         let mirrors = node.as_ref().map(|node| Mirrors::of(node.config())).unwrap_or_default();
         let webhooks = Arc::new(Webhooks::new(&config.events, store, env)?);
-        Ok(Self { store: store.clone(), node, mirrors, webhooks, region, env: env.clone() })
+        let together_max = config.events.waiting.max(TOGETHER);
+        Ok(Self { store: store.clone(), node, mirrors, webhooks, region, together_max, env: env.clone() })
     }
 
     /// Forwards events until `stop` is set; what it returns is told when that has ended. What is not forwarded then is forwarded after the next start.
@@ -115,23 +139,76 @@ impl Forwarder {
 
     async fn run(self) {
         let mut published = Some(HashMap::new());
+        // Events in the order in which they came, from the first that is not done, and its number.
+        let (mut pending, mut first): (VecDeque<Pending>, u64) = (VecDeque::new(), 0);
+        let mut lanes: HashMap<To, Lane> = HashMap::new();
+        let mut delivering: FuturesUnordered<BoxFuture<'_, (To, Vec<u64>)>> = FuturesUnordered::new();
         loop {
-            let events = self.store.next_events(TOGETHER).await;
-            let mut deliveries = Vec::new();
-            for event in &events {
-                for delivery in self.deliveries(event) {
-                    let again = event.again && self.was_published(&delivery, &mut published).await;
-                    if !again {
-                        deliveries.push(delivery);
+            tokio::select! {
+                biased;
+                Some((to, numbers)) = delivering.next(), if !delivering.is_empty() => {
+                    for number in numbers {
+                        if let Some(event) = pending.get_mut((number - first) as usize) {
+                            event.left -= 1;
+                        }
+                    }
+                    let rest = lanes.get(&to).is_some_and(|lane| !lane.waiting.is_empty());
+                    if rest {
+                        lanes.entry(to.clone()).or_default().busy = false;
+                    } else {
+                        lanes.remove(&to);
+                    }
+                    self.send(&to, &mut lanes, &mut delivering);
+                }
+                events = self.store.next_events(TOGETHER), if pending.len() < self.together_max => {
+                    if events.iter().all(|event| !event.again) {
+                        published = None;
+                    }
+                    for event in events {
+                        let number = first + pending.len() as u64;
+                        let mut left = 0;
+                        for delivery in self.deliveries(&event) {
+                            if event.again && self.was_published(&delivery, &mut published).await {
+                                continue;
+                            }
+                            left += 1;
+                            lanes.entry(delivery.to.clone()).or_default().waiting.push_back((number, delivery));
+                        }
+                        pending.push_back(Pending { event, left });
+                    }
+                    let idle: Vec<To> = lanes.iter().filter(|(_, lane)| !lane.busy).map(|(to, _)| to.clone()).collect();
+                    for to in idle {
+                        self.send(&to, &mut lanes, &mut delivering);
                     }
                 }
             }
-            if events.iter().all(|event| !event.again) {
-                published = None;
+            let mut done = Vec::new();
+            while pending.front().is_some_and(|event| event.left == 0) {
+                done.extend(pending.pop_front().map(|event| event.event));
             }
-            self.deliver(deliveries).await;
-            self.store.events_done(&events);
+            first += done.len() as u64;
+            if !done.is_empty() {
+                self.store.events_done(&done);
+            }
         }
+    }
+
+    /// Begins to deliver what waits for a target, if nothing is on its way there.
+    fn send<'a>(
+        &'a self,
+        to: &To,
+        lanes: &mut HashMap<To, Lane>,
+        delivering: &mut FuturesUnordered<BoxFuture<'a, (To, Vec<u64>)>>,
+    ) {
+        let Some(lane) = lanes.get_mut(to).filter(|lane| !lane.busy && !lane.waiting.is_empty()) else { return };
+        let count = lane.waiting.len().min(TOGETHER);
+        let (numbers, deliveries): (Vec<u64>, Vec<Delivery>) = lane.waiting.drain(..count).unzip();
+        lane.busy = true;
+        let to = to.clone();
+        delivering.push(Box::pin(async move {
+            self.deliver(deliveries).await;
+            (to, numbers)
+        }));
     }
 
     /// Where an event has to go.
@@ -194,7 +271,7 @@ impl Forwarder {
         known.get(&name).and_then(|newest| newest.get(&id.outbox)).is_some_and(|newest| id.offset <= *newest)
     }
 
-    /// Publishes all, in order for each channel, and again until that has succeeded.
+    /// Publishes all, in order, and again until that has succeeded.
     async fn deliver(&self, mut deliveries: Vec<Delivery>) {
         let mut pause = AGAIN.0;
         while !deliveries.is_empty() {
@@ -268,7 +345,7 @@ impl Forwarder {
                     priority: Priority::Delete,
                 };
                 let later = |e: steadfast_store::StoreError| Failure::Later(e.to_string());
-                let answer = queue.channel.submit(new).await.map_err(later)?;
+                let answer = queue.channel.get().map_err(later)?.submit(new).await.map_err(later)?;
                 let arrived = queue.arrived.clone();
                 Ok(Box::pin(async move {
                     answer.await.map_err(later)?;

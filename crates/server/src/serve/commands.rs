@@ -58,6 +58,11 @@ impl Commands for ServerCommands {
                     self.membership.add(&new, Some(old)).await?;
                     self.waited(wait, &tell).await
                 }
+                Command::WebhookList {} => self.state.webhooks()?.list().await,
+                Command::WebhookDead { name } => self.state.webhooks()?.dead_letters(&name).await,
+                Command::WebhookSkip { name } => self.state.webhooks()?.skip(&name),
+                Command::WebhookPurge { name, dead } => self.state.webhooks()?.purge(&name, dead).await,
+                Command::WebhookRetry { name } => self.state.webhooks()?.retry(&name).await,
                 Command::DiskResume { wait } => {
                     self.membership.resume()?;
                     self.waited(wait, &tell).await

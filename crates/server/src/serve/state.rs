@@ -67,6 +67,17 @@ impl State {
         }
     }
 
+    /// Who takes events of objects.
+    ///
+    /// # Errors
+    /// When nothing is served now.
+    pub fn webhooks(&self) -> Result<Arc<Webhooks>, String> {
+        match &*self.phase.read() {
+            Phase::Serving(serving) => Ok(serving.webhooks.clone()),
+            _ => Err("the server is starting or stopping".to_owned()),
+        }
+    }
+
     /// Disk and store, while it serves.
     pub fn engine(&self) -> Option<Engine> {
         match &*self.phase.read() {

@@ -205,7 +205,12 @@ pub(crate) fn outbox_slot(channel: &[u8]) -> Option<usize> {
 
 /// Where the publications of all outboxes begin, and what is past them.
 pub(crate) fn outboxes() -> (Vec<u8>, Vec<u8>) {
-    let from = channel(OUTBOX.as_bytes(), 1);
+    channels_named(OUTBOX)
+}
+
+/// Where the publications of all channels begin whose names begin so, and what is past them.
+pub(crate) fn channels_named(begin: &str) -> (Vec<u8>, Vec<u8>) {
+    let from = channel(begin.as_bytes(), 1);
     let end = past(&from).unwrap_or_default();
     (from, end)
 }

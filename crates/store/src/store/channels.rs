@@ -27,6 +27,32 @@ impl Store {
         Ok(ChannelHandle { store: self.clone(), name: name.into(), slot, here: Arc::new(Mutex::new(here)) })
     }
 
+    /// The channels of the store's own whose names begin so and that anything was ever published into, in order. Those of disks that are missing are left out.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn own_channels(&self, begin: &str) -> Result<Vec<String>, StoreError> {
+        let topology = self.topology();
+        let mut found = std::collections::BTreeSet::new();
+        for (seat, member) in topology.members().iter().enumerate() {
+            let Ok(shard) = &member.shard else { continue };
+            let (mut from, to) = keys::channels_named(begin);
+            while let Some(pair) = shard.core.index.range(&from, Some(&to)).next() {
+                let Some((name, _)) = keys::parse_publication(&pair?.0) else {
+                    return Err(StoreError::Index("a key that is not understood".into()));
+                };
+                from = keys::publications(&name).1;
+                let home = topology.home_of(slot_of(keys::CHANNELS, &name));
+                let Ok(name) = String::from_utf8(name) else { continue };
+                // Not what was left behind where it was once.
+                if home.is_ok_and(|home| home.seat == seat) && keys::is_own_channel(&name) {
+                    found.insert(name);
+                }
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
     /// Who is told of publications from now on.
     pub fn set_channel_sink(&self, sink: &Arc<dyn ChannelSink>) {
         self.topology().open().for_each(|(_, shard)| shard.core.channels.set_sink(sink.clone()));
