@@ -93,3 +93,25 @@ def test_a_small_file_system(make_server, tmp_path, kind):
             server.close()
     finally:
         subprocess.run(["umount", mount], check=False)
+
+
+def test_the_limit_on_the_size_of_files_ends_writes_and_not_the_server(make_server):
+    """`ulimit -f`: the kernel would end the process with SIGXFSZ."""
+    server = make_server(pool_size="128 MiB", extent_size="4 MiB", wrapper=("prlimit", f"--fsize={40 << 20}"))
+    server.s3().create_bucket(Bucket="space")
+    acknowledged, status = {}, 200
+    for number in range(200):
+        key = f"f/{number:04}"
+        status, _, text = server.request("PUT", f"/space/{key}", load.content(key, 700_000), timeout_s=60)
+        if status != 200:
+            break
+        acknowledged[key] = 700_000
+    assert status in (500, 503, 507) and len(acknowledged) > 10, (status, text)
+    assert server.process.poll() is None
+    check(server, acknowledged)
+    server.kill()
+    server.wrapper = []
+    server.start()
+    check(server, acknowledged)
+    status, _, text = server.request("PUT", "/space/more", load.content("more", 700_000), timeout_s=60)
+    assert status == 200, text

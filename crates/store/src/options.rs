@@ -155,15 +155,22 @@ impl StoreOptions {
         self.checkpoint_log_bytes.min((capacity_bytes / 8).max(1 << 20))
     }
 
+    /// Bytes that a disk of several gets at least: of the read cache,
+    pub const CACHE_BYTES_MIN: u64 = 1 << 20;
+    /// of the index's cache,
+    pub const INDEX_CACHE_BYTES_MIN: u64 = 4 << 20;
+    /// and for what was accepted and is not on disk yet.
+    pub const PENDING_BYTES_MIN: u64 = 16 << 20;
+
     /// What one of several disks gets: memory is shared out, with enough for each to work.
     pub(crate) fn of_one_disk(&self, disks: usize) -> Self {
         let mut options = self.clone();
         if disks > 1 {
             let share = |whole: u64, least: u64| (whole / disks as u64).max(least.min(whole));
-            options.cache_bytes = share(self.cache_bytes, 1 << 20);
-            options.index_cache_bytes = share(self.index_cache_bytes, 4 << 20);
+            options.cache_bytes = share(self.cache_bytes, Self::CACHE_BYTES_MIN);
+            options.index_cache_bytes = share(self.index_cache_bytes, Self::INDEX_CACHE_BYTES_MIN);
             options.memtable_bytes_max = share(self.memtable_bytes_max, 8 << 20);
-            options.log.pending_bytes_max = share(self.log.pending_bytes_max, 16 << 20);
+            options.log.pending_bytes_max = share(self.log.pending_bytes_max, Self::PENDING_BYTES_MIN);
             options.log.pending_reserve_bytes_max = share(self.log.pending_reserve_bytes_max, 8 << 20);
         }
         options

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
+use steadfast_disk::cache_warnings;
 use steadfast_flow::Env;
 
 use super::{DataArgs, Failure};
@@ -84,6 +85,11 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     }
     super::block_on(format(&config, &data, &plan, scope))?;
     show(&plan, args.json)?;
+    for disk in &plan.disks {
+        for warning in cache_warnings(&disk.path) {
+            eprintln!("steadfast: warning: {}: {warning}", disk.path.display());
+        }
+    }
     if !args.json {
         let disks = config.disk_sets().len();
         say!(

@@ -6,18 +6,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast_disk::{Disk, DiskOptions, FileDisk, Stripe, StripeOptions, Superdisk, SuperdiskOptions};
+use steadfast_disk::{Disk, DiskOptions, FileDisk, Stripe, StripeOptions, Superdisk, SuperdiskOptions, cache_warnings};
 use steadfast_flow::Env;
+use steadfast_store::StoreOptions;
 
 use super::contents::{Contents, Found, look};
 use super::plan::{Role, fast_file_bytes};
 use crate::config::{Config, DiskSet, IoMode};
+use crate::report::size;
 
 /// How long a fast disk may take to be looked at and opened before the server goes on without it.
 const FAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Memory for data on its way to a disk, and from it, that each disk of a pool of several gets at least.
 const BUFFERS_BYTES_MIN: usize = 32 << 20;
+
+/// Settings of memory that are too small to be shared out among so many disks, for people: each gets its least, which is more in all.
+pub fn memory_beyond_settings(config: &Config) -> Vec<String> {
+    let count = config.data.disks.0.len().max(1) as u64;
+    let shared = [
+        ("store.cache", config.store.cache.0, StoreOptions::CACHE_BYTES_MIN),
+        ("store.index_cache", config.store.index_cache.0, StoreOptions::INDEX_CACHE_BYTES_MIN),
+        ("log.write_budget", config.log.write_budget.0, StoreOptions::PENDING_BYTES_MIN),
+        ("data.write_buffers", config.data.write_buffers.0, BUFFERS_BYTES_MIN as u64),
+        ("data.read_buffers", config.data.read_buffers.0, BUFFERS_BYTES_MIN as u64),
+    ];
+    let beyond = shared.into_iter().filter(|(_, whole, least)| whole / count < *least.min(whole));
+    beyond
+        .map(|(name, whole, least)| {
+            let (each, all) = (least.min(whole), least.min(whole) * count);
+            format!(
+                "{name} is {}, too little for {count} disks: each gets {}, {} in all; set it to at least that, or use fewer disks",
+                size(whole),
+                size(each),
+                size(all)
+            )
+        })
+        .collect()
+}
 
 /// The disks of one log, open.
 #[derive(Clone)]
@@ -382,7 +408,7 @@ fn check_fast(paths: &[PathBuf], found: &[Found]) -> Result<(), Trouble> {
             picked.map(|(p, _)| p.display().to_string()).collect::<Vec<_>>().join(", ")
         };
         let what = format!(
-            "{} is blank or missing, and {} belongs to a stripe that needs it: the fast disks must be made one again",
+            "{} is blank or missing, and {} belongs to a stripe that needs it: the fast disks must be made one again, with `steadfast format --fast-only`",
             names(true),
             names(false)
         );
@@ -439,7 +465,14 @@ pub async fn open_file(
     limit_bytes: Option<u64>,
     create: bool,
 ) -> Result<Arc<dyn Disk>, String> {
-    open_with(path, options(config, limit_bytes, create), env).await
+    let disk = open_with(path, options(config, limit_bytes, create), env).await?;
+    if create && limit_bytes.is_none() && disk.geometry().capacity_bytes == 0 {
+        return Err(format!(
+            "{}: its file system does not say how much room there is, or has none: say how large the pool may become, with data.pool_size",
+            path.display()
+        ));
+    }
+    Ok(disk)
 }
 
 fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptions {
@@ -463,8 +496,36 @@ fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptio
 
 async fn open_with(path: &Path, options: DiskOptions, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let path = path.to_owned();
-    env.blocking(move || FileDisk::open(&path, &options))
+    let open = move || {
+        let disk = FileDisk::open(&path, &options)?;
+        for warning in cache_warnings(&path) {
+            tracing::warn!(disk = %path.display(), "{warning}");
+        }
+        Ok(disk)
+    };
+    env.blocking(open)
         .await
         .unwrap_or_else(|| Err(std::io::Error::other("opening it panicked")))
         .map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_too_little_for_so_many_disks_is_told_of() {
+        let config = |disks: usize| {
+            let disks: Vec<String> = (0..disks).map(|n| format!("\"d{n}\"")).collect();
+            let text = format!("[data]\ndisks = [{}]\n[log]\nwrite_budget = \"64 MiB\"\n", disks.join(", "));
+            crate::config::parse(&text).expect("valid")
+        };
+        let told = |disks: usize| {
+            let all = memory_beyond_settings(&config(disks));
+            all.into_iter().find(|text| text.starts_with("log.write_budget"))
+        };
+        assert_eq!((told(1), told(4)), (None, None));
+        let text = told(8).expect("too little");
+        assert!(text.contains("64 MiB") && text.contains("8 disks") && text.contains("128 MiB in all"), "{text}");
+    }
 }

@@ -31,6 +31,7 @@ use crate::config::{Config, EtagKind};
 use crate::control::socket::ControlSocket;
 use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
+use crate::disks::open::memory_beyond_settings;
 use crate::net::listener::{Door, Port, Tls};
 use crate::net::tls;
 use crate::notify::{Forwarder, Targets};
@@ -115,6 +116,9 @@ fn announce(credentials: &Credentials, origin: &Origin) {
 
 async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env) -> Result<(), String> {
     let env = Env::tokio();
+    for warning in memory_beyond_settings(config) {
+        tracing::warn!("{warning}");
+    }
     let mut signals = Signals::new()?;
     let tls = match (&config.tls.certificate, &config.tls.key) {
         (Some(certificate), Some(key)) => {
