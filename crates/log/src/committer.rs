@@ -124,17 +124,23 @@ impl Committer {
             self.fill();
             let asked = queue.asked();
             if self.building.frame.is_some() {
-                let hurry = self.building.closed || !self.building.sync || asked.closing || asked.flush;
+                let hurry = self.building.closed || !self.building.sync || asked.closing || self.flush_is_due();
                 if !hurry && let Some((target, limit)) = self.gather.plan(self.building.waiters.len()) {
                     self.gather(target, limit).await;
                 }
                 return Step::Frame;
             }
+            if self.building.roll {
+                queue.roll_taken();
+                return Step::Roll;
+            }
             if asked.roll {
                 queue.roll_taken();
-            }
-            if self.building.roll || asked.roll && self.shared.extents.spare().all() > 0 {
-                return Step::Roll;
+                if self.shared.extents.spare().all() > 0 {
+                    return Step::Roll;
+                }
+                // What waits was kept out of this extent meanwhile.
+                continue;
             }
             let Some(since) = self.unflushed_since else {
                 if asked.flush {
@@ -155,17 +161,24 @@ impl Committer {
                 }
                 continue;
             };
-            let due = since + self.shared.options.async_window;
-            let now = self.shared.env.now();
-            if asked.flush || asked.closing || now >= due {
+            if asked.closing || self.flush_is_due() {
                 return Step::Flush;
             }
+            let due = since + self.shared.options.async_window;
+            let now = self.shared.env.now();
             tokio::select! {
                 biased;
                 () = queue.wake.notified() => {}
-                () = self.shared.env.sleep(due - now) => {}
+                () = self.shared.env.sleep(due.saturating_sub(now)) => {}
             }
         }
+    }
+
+    /// Whether what is written must be flushed now: somebody asks for it, or the window of asynchronous commits is over. Looked at
+    /// before each frame, too: where clients never pause, something waits to be written at any time.
+    fn flush_is_due(&self) -> bool {
+        let over = |since: Duration| self.shared.env.now() >= since + self.shared.options.async_window;
+        self.shared.queue.asked().flush || self.unflushed_since.is_some_and(over)
     }
 
     /// Waits for company: see `gather.rs`.
@@ -209,6 +222,10 @@ impl Committer {
                 return;
             }
             if self.building.frame.is_none() {
+                // Where clients never pause, this is the only moment at which the extent can be left.
+                if self.shared.queue.asked().roll {
+                    return;
+                }
                 let Some(buffer) = self.spare.take() else { return };
                 self.building.frame = Some(FrameBuilder::new(buffer, &self.open));
             }
@@ -238,6 +255,7 @@ impl Committer {
             self.shared.io.flush().await.map_err(Stopped)?;
             self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
         }
+        let due = self.flush_is_due();
         let building = std::mem::take(&mut self.building);
         let Some(frame) = building.frame else { return Ok(()) };
         let BuiltFrame { data, disk_offset, last_lsn, min_version, applied } =
@@ -246,7 +264,7 @@ impl Committer {
         self.prefill.make_way(self.open.at).await;
         let batches = building.waiters.len();
         let chunks = self.shared.chunks_written.load(SeqCst);
-        let (io, sync) = (self.shared.io.clone(), building.sync);
+        let (io, sync) = (self.shared.io.clone(), building.sync || due);
         let write: BoxFuture<'static, Result<(), LogError>> = Box::pin(async move {
             if sync { io.write_flush(disk_offset, data).await } else { io.write(disk_offset, data).await }
         });
@@ -270,7 +288,7 @@ impl Committer {
         // Room first: admission must not count the bytes twice, nor for a moment not at all.
         self.publish_room();
         drop(building.reservations);
-        if building.sync {
+        if sync {
             let took = self.shared.env.now().saturating_sub(begun);
             self.gather.flushed(batches, self.shared.queue.asked().pending + self.building.waiters.len(), took);
             self.flushed(took, chunks);
@@ -278,7 +296,7 @@ impl Committer {
             self.unflushed_since = self.unflushed_since.or(building.oldest);
         }
         self.prepare_next();
-        let to_apply = ToApply { applied, waiters: building.waiters, durable: building.sync };
+        let to_apply = ToApply { applied, waiters: building.waiters, durable: sync };
         if self.applier.send(to_apply).await.is_err() {
             // The applier never ends before the committer, unless it panicked: then nothing may go on.
             let error = std::io::Error::other("the index task has ended");

@@ -10,5 +10,6 @@ mod harness;
 mod holds;
 mod model;
 mod random;
+mod saturated;
 mod twin;
 mod zones;
