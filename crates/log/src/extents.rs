@@ -8,67 +8,13 @@ use steadfast_disk::{BLOCK, Disk};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::format::{ExtentHeader, ExtentId, ExtentKind, Lineage, Superblock};
-use crate::hold::Hold;
+use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
 use crate::io::Io;
 use crate::placement::Placement;
 use crate::pool::superblock_places;
 use crate::status::{ExtentCounts, ZonesStatus};
+pub(crate) use crate::table::{ExtentInfo, ExtentState, Spare, Table};
 use crate::{ExtentUsage, LogError, Lsn, Priority};
-
-/// What state an extent is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExtentState {
-    Free,
-    /// Being taken into use or out of it: header on its way.
-    Busy,
-    Open,
-    Sealed,
-}
-
-/// What is known of an extent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ExtentInfo {
-    pub(crate) extent: u32,
-    pub(crate) state: ExtentState,
-    pub(crate) kind: ExtentKind,
-    pub(crate) epoch: u64,
-    /// May dip below zero for a moment, when a record is retired before it is credited.
-    pub(crate) live_bytes: i64,
-    pub(crate) min_version: Lsn,
-    pub(crate) last_lsn: Lsn,
-    /// Bytes written, from the start of the extent.
-    pub(crate) data_end: u64,
-    /// Footer's place and length when it has a (good) one.
-    pub(crate) footer: Option<(u32, u32)>,
-    pub(crate) pins: u32,
-    /// A snapshot keeps it.
-    pub(crate) held: bool,
-    /// For records, and not in use yet: the committer goes on in it when the open one is full.
-    pub(crate) prepared: bool,
-    /// Compaction has emptied it: it is there only until nobody has it pinned or held.
-    pub(crate) emptied: bool,
-}
-
-impl ExtentInfo {
-    pub(crate) fn new(extent: u32) -> Self {
-        Self {
-            extent,
-            state: ExtentState::Free,
-            kind: ExtentKind::Free,
-            epoch: 0,
-            live_bytes: 0,
-            min_version: Lsn::MAX,
-            last_lsn: 0,
-            data_end: 0,
-            footer: None,
-            pins: 0,
-            held: false,
-            prepared: false,
-            emptied: false,
-        }
-    }
-}
 
 /// What a sealed extent's trailer says, for the table.
 #[derive(Debug, Clone, Copy)]
@@ -79,17 +25,8 @@ pub(crate) struct Sealed {
     pub(crate) footer: Option<(u32, u32)>,
 }
 
-pub(crate) struct Table {
-    pub(crate) slots: Vec<ExtentInfo>,
-    pub(crate) next_epoch: u64,
-    pub(crate) recycled_lsn: Lsn,
-    /// What new headers say of the pool's history.
-    pub(crate) lineage: Lineage,
-    /// What snapshots keep.
-    pub(crate) holds: Vec<Hold>,
-    /// Holds in the making: while there is one, nothing is recycled.
-    pub(crate) holding: u32,
-}
+/// Slots that are looked at while others wait.
+const LOOK_AT: usize = 4096;
 
 struct Shared {
     disk: Arc<dyn Disk>,
@@ -107,22 +44,6 @@ struct Shared {
 /// The table of extents. Cloning shares it.
 #[derive(Clone)]
 pub(crate) struct Extents(Arc<Shared>);
-
-/// Extents that nothing is written to yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spare {
-    /// Ready to be taken into use.
-    pub(crate) free: u64,
-    /// Taken into use for records; none or one.
-    pub(crate) prepared: u64,
-}
-
-impl Spare {
-    /// Of both kinds.
-    pub(crate) fn all(self) -> u64 {
-        self.free + self.prepared
-    }
-}
 
 /// Why no extent could be had.
 #[derive(Debug)]
@@ -169,19 +90,36 @@ impl Extents {
     }
 
     pub(crate) fn all(&self) -> Vec<ExtentInfo> {
-        self.0.table.lock().slots.clone()
+        let mut all = Vec::new();
+        self.each(|slot| all.push(*slot));
+        all
+    }
+
+    /// Looks at all slots, a few at a time: in a large pool, whoever writes would have to wait for long.
+    pub(crate) fn each(&self, mut look: impl FnMut(&ExtentInfo)) {
+        let mut at = 0;
+        loop {
+            let table = self.0.table.lock();
+            let rest = table.slots().get(at..).unwrap_or_default();
+            let some = &rest[..rest.len().min(LOOK_AT)];
+            if some.is_empty() {
+                return;
+            }
+            some.iter().for_each(&mut look);
+            at += some.len();
+        }
     }
 
     /// What is known of the extent while it has this epoch and is in use.
     pub(crate) fn get(&self, extent: u32, epoch: u64) -> Option<ExtentInfo> {
-        self.slot(extent, epoch, |slot| *slot)
+        self.0.table.lock().get(extent).filter(|slot| slot.epoch == epoch && slot.in_use()).copied()
     }
 
+    /// Changes a slot while the extent has this epoch and is in use.
     pub(crate) fn slot<T>(&self, extent: u32, epoch: u64, f: impl FnOnce(&mut ExtentInfo) -> T) -> Option<T> {
         let mut table = self.0.table.lock();
-        let slot = table.slots.get_mut(extent as usize)?;
-        let valid = slot.epoch == epoch && matches!(slot.state, ExtentState::Open | ExtentState::Sealed);
-        valid.then(|| f(slot))
+        table.get(extent).filter(|slot| slot.epoch == epoch && slot.in_use())?;
+        table.change(extent, f)
     }
 
     pub(crate) fn credit(&self, extent: u32, epoch: u64, bytes: i64) {
@@ -214,20 +152,18 @@ impl Extents {
 
     /// The lowest version that any extent of records but this one may hold.
     pub(crate) fn oldest_but(&self, extent: u32) -> Lsn {
-        let table = self.0.table.lock();
-        let others = table.slots.iter().filter(|s| s.kind == ExtentKind::Commit && s.extent != extent);
-        others.map(|slot| slot.min_version).min().unwrap_or(Lsn::MAX)
+        self.0.table.lock().oldest_but(extent)
     }
 
     pub(crate) fn usage(&self) -> Vec<ExtentUsage> {
-        let table = self.0.table.lock();
-        let used = table.slots.iter().filter(|slot| matches!(slot.state, ExtentState::Open | ExtentState::Sealed));
-        used.map(|slot| ExtentUsage {
-            extent: slot.extent,
-            epoch: slot.epoch,
-            live_bytes: slot.live_bytes.max(0) as u64,
-        })
-        .collect()
+        let mut usage = Vec::new();
+        self.each(|slot| {
+            if slot.in_use() {
+                let live_bytes = slot.live_bytes.max(0) as u64;
+                usage.push(ExtentUsage { extent: slot.extent, epoch: slot.epoch, live_bytes });
+            }
+        });
+        usage
     }
 
     fn growable(&self, slots: usize) -> u64 {
@@ -237,28 +173,7 @@ impl Extents {
 
     pub(crate) fn counts(&self) -> ExtentCounts {
         let table = self.0.table.lock();
-        let mut counts = ExtentCounts { growable: self.growable(table.slots.len()), ..ExtentCounts::default() };
-        for slot in &table.slots {
-            let live = slot.live_bytes.max(0) as u64;
-            if slot.held {
-                counts.held += 1;
-                counts.held_bytes += slot.data_end.saturating_sub(live);
-            }
-            match slot.kind {
-                ExtentKind::Commit => counts.live_commit_bytes += live,
-                ExtentKind::Body => counts.live_body_bytes += live,
-                ExtentKind::Free => {}
-            }
-            match (slot.state, slot.kind) {
-                (ExtentState::Free, _) => counts.free += 1,
-                (ExtentState::Sealed, ExtentKind::Commit) => counts.sealed_commit += 1,
-                (ExtentState::Sealed, _) => counts.sealed_body += 1,
-                (_, ExtentKind::Commit) => counts.open_commit += 1,
-                (_, ExtentKind::Body) => counts.open_body += 1,
-                _ => {}
-            }
-        }
-        counts
+        ExtentCounts { growable: self.growable(table.len()), ..table.counts() }
     }
 
     /// How the pool lies on zones.
@@ -279,14 +194,12 @@ impl Extents {
 
     /// Free extents that are ready for use.
     pub(crate) fn free(&self) -> u32 {
-        self.0.table.lock().slots.iter().filter(|slot| slot.state == ExtentState::Free).count() as u32
+        self.spare().free as u32
     }
 
     /// What there is beside the open extents, at one moment.
     pub(crate) fn spare(&self) -> Spare {
-        let table = self.0.table.lock();
-        let count = |is: fn(&ExtentInfo) -> bool| table.slots.iter().filter(|slot| is(slot)).count() as u64;
-        Spare { free: count(|slot| slot.state == ExtentState::Free), prepared: count(|slot| slot.prepared) }
+        self.0.table.lock().spare()
     }
 
     /// The committer goes on in the extent that was prepared.
@@ -301,9 +214,7 @@ impl Extents {
 
     /// Bytes in sealed extents that nothing needs and no snapshot keeps: what compaction can give back.
     pub(crate) fn dead_bytes(&self) -> u64 {
-        let table = self.0.table.lock();
-        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed && !slot.held);
-        sealed.map(|slot| slot.data_end.saturating_sub(slot.live_bytes.max(0) as u64)).sum()
+        self.0.table.lock().dead_bytes()
     }
 
     /// How many free extents are kept from a request of this priority.
@@ -325,14 +236,14 @@ impl Extents {
     }
 
     async fn grow_locked(&self) -> Result<(), TakeError> {
-        let count = self.0.table.lock().slots.len();
+        let count = self.0.table.lock().len();
         if self.growable(count) == 0 {
             return Err(TakeError::Full);
         }
         let extent = count as u32;
         match self.0.disk.reserve(self.start(extent) + self.0.pool.extent_bytes).await {
             Ok(()) => {
-                self.0.table.lock().slots.push(ExtentInfo::new(extent));
+                self.0.table.lock().push(ExtentInfo::new(extent));
                 Ok(())
             }
             Err(error) if is_no_space(&error) => Err(TakeError::Full),
@@ -383,31 +294,29 @@ impl Extents {
         }
         let header = {
             let mut table = self.0.table.lock();
-            let recycled = table.slots.iter().position(|slot| slot.state == ExtentState::Free && slot.epoch > 0);
-            let any = || table.slots.iter().position(|slot| slot.state == ExtentState::Free);
-            let extent = recycled.or_else(any).ok_or(TakeError::Full)?;
+            let extent = table.next_free().ok_or(TakeError::Full)?;
             let epoch = table.next_epoch;
             table.next_epoch += 1;
             let recycled_lsn = table.recycled_lsn;
-            let pins = table.slots[extent].pins;
-            table.slots[extent] = ExtentInfo {
-                state: ExtentState::Busy,
-                kind,
-                epoch,
-                pins,
-                prepared,
-                data_end: BLOCK as u64,
-                ..ExtentInfo::new(extent as u32)
-            };
-            let lineage = table.lineage;
-            ExtentHeader { id: self.id(extent as u32, epoch), kind, base_lsn, recycled_lsn, lineage }
+            table.change(extent, |slot| {
+                *slot = ExtentInfo {
+                    state: ExtentState::Busy,
+                    kind,
+                    epoch,
+                    pins: slot.pins,
+                    prepared,
+                    data_end: BLOCK as u64,
+                    ..ExtentInfo::new(extent)
+                };
+            });
+            ExtentHeader { id: self.id(extent, epoch), kind, base_lsn, recycled_lsn, lineage: table.lineage }
         };
         // On zones the header is gone with the extent's next reset, and what it says must not be.
         self.0.placement.remember(&self.0.io, header.id.epoch, 0).await.map_err(TakeError::Disk)?;
         let start = self.start(header.id.extent);
         self.0.placement.clear(&self.0.io, start).await.map_err(TakeError::Disk)?;
         self.write_header(&header).await?;
-        self.0.table.lock().slots[header.id.extent as usize].state = ExtentState::Open;
+        self.0.table.lock().change(header.id.extent, |slot| slot.state = ExtentState::Open);
         Ok(header.id)
     }
 
@@ -439,22 +348,22 @@ impl Extents {
         let header = {
             let mut table = self.0.table.lock();
             let (recycled_lsn, holding) = (table.recycled_lsn, table.holding > 0);
-            let lineage = table.lineage;
-            let Some(slot) = table.slots.get_mut(extent as usize) else { return Ok(false) };
+            let Some(slot) = table.get(extent) else { return Ok(false) };
             if slot.epoch != epoch || slot.state != ExtentState::Sealed {
                 return Ok(false);
             }
             if (slot.pins > 0 || slot.held || holding) && !pinned_too {
                 return Ok(false);
             }
-            slot.state = ExtentState::Busy;
             let recycled_lsn =
                 if slot.kind == ExtentKind::Commit { recycled_lsn.max(slot.last_lsn) } else { recycled_lsn };
             table.recycled_lsn = recycled_lsn;
+            let lineage = table.lineage;
+            table.change(extent, |slot| slot.state = ExtentState::Busy);
             ExtentHeader { id: self.id(extent, epoch), kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }
         };
         self.mark_free(&header).await?;
-        self.0.table.lock().slots[extent as usize] = ExtentInfo { epoch, ..ExtentInfo::new(extent) };
+        self.0.table.lock().change(extent, |slot| *slot = ExtentInfo { epoch, ..ExtentInfo::new(extent) });
         self.0.freed.notify_waiters();
         Ok(true)
     }

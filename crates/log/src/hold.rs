@@ -42,11 +42,28 @@ impl Hold {
 }
 
 impl Table {
-    /// Marks what is held.
-    fn mark(&mut self) {
-        let holds = &self.holds;
-        for slot in &mut self.slots {
-            slot.held = holds.iter().any(|hold| hold.keeps(slot.extent, slot.epoch));
+    /// Keeps what this holds, too.
+    fn hold(&mut self, hold: Hold) {
+        self.release(&hold.id);
+        self.mark(&hold, |_| true);
+        self.holds.push(hold);
+    }
+
+    fn release(&mut self, id: &[u8; 16]) {
+        while let Some(at) = self.holds.iter().position(|hold| hold.id == *id) {
+            let gone = self.holds.remove(at);
+            let left = std::mem::take(&mut self.holds);
+            self.mark(&gone, |slot| left.iter().any(|hold| hold.keeps(slot.extent, slot.epoch)));
+            self.holds = left;
+        }
+    }
+
+    /// Says anew of all that `hold` keeps whether it is held.
+    fn mark(&mut self, hold: &Hold, held: impl Fn(&ExtentInfo) -> bool) {
+        for extent in 0..self.len() as u32 {
+            if self.get(extent).is_some_and(|slot| hold.keeps(extent, slot.epoch)) {
+                self.change(extent, |slot| slot.held = held(slot));
+            }
         }
     }
 }
@@ -56,18 +73,13 @@ impl Extents {
     pub(crate) fn keep(&self, holds: Vec<Hold>) {
         self.with(|table| {
             for hold in holds {
-                table.holds.retain(|other| other.id != hold.id);
-                table.holds.push(hold);
+                table.hold(hold);
             }
-            table.mark();
         });
     }
 
     fn release(&self, id: &[u8; 16]) {
-        self.with(|table| {
-            table.holds.retain(|hold| hold.id != *id);
-            table.mark();
-        });
+        self.with(|table| table.release(id));
     }
 
     /// Compaction has emptied the extent: nothing in it is live, and what was has been copied, durably.
@@ -86,7 +98,7 @@ impl Holding {
     fn new(extents: &Extents) -> Self {
         let except = extents.with(|table| {
             table.holding += 1;
-            let emptied = table.slots.iter().filter(|slot| slot.emptied).map(|slot| slot.extent as usize);
+            let emptied = table.slots().iter().filter(|slot| slot.emptied).map(|slot| slot.extent as usize);
             let mut except = Vec::new();
             for extent in emptied {
                 except.resize(except.len().max(extent / 8 + 1), 0u8);
@@ -163,8 +175,7 @@ impl Log {
         let hold = shared.extents.with(|table| {
             let hold = Hold { id, lsn, epoch: table.next_epoch - 1, except: holding.except.clone() };
             if shared.options.sabotage != Sabotage::HoldsIgnored {
-                table.holds.push(hold.clone());
-                table.mark();
+                table.hold(hold.clone());
             }
             hold
         });

@@ -38,6 +38,7 @@ mod scrub_open;
 mod scrub_when;
 mod seal;
 mod status;
+mod table;
 mod trailer;
 mod verify;
 

@@ -77,9 +77,8 @@ impl Compactor {
 
     /// Whether this holds of bytes used and live in the open extent of records.
     fn open_commit(&self, is: impl Fn(u64, u64) -> bool) -> bool {
-        let open = |slot: &&ExtentInfo| slot.state == ExtentState::Open && slot.kind == ExtentKind::Commit;
-        let mut is = |slot: &ExtentInfo| is(used_bytes(slot), slot.live_bytes.max(0) as u64);
-        self.shared().extents.with(|table| table.slots.iter().filter(open).any(&mut is))
+        let is = |slot: &ExtentInfo| is(used_bytes(slot), slot.live_bytes.max(0) as u64);
+        self.shared().extents.with(|table| table.open_commits().any(is))
     }
 
     fn dead_percent_min(&self, kind: ExtentKind, pressure: Pressure) -> u64 {
@@ -106,35 +105,40 @@ impl Compactor {
         live == 0 || dead * 100 >= used * dead_percent_min && dead > 0
     }
 
-    /// Whether in this round no more than `live` bytes of this kind found no room. Where chunks find none, records may: they need one
-    /// extent less.
-    fn no_room(&self, kind: ExtentKind, live: u64) -> bool {
-        live > 0 && self.postponed.values().any(|one| one.kind == kind && one.live <= live)
+    /// The fewest bytes of this kind that found no room in this round. Where chunks find none, records may: they need one extent less.
+    fn no_room_from(&self, kind: ExtentKind) -> u64 {
+        let live = self.postponed.values().filter(|one| one.kind == kind).map(|one| one.live);
+        live.min().unwrap_or(u64::MAX)
     }
 
     /// The best extent to empty, if any is worth it.
     pub(super) fn choose(&mut self, pressure: Pressure) -> Option<ExtentInfo> {
         let shared = self.shared().clone();
         let checkpoint = shared.applier.checkpoint();
-        let (all, next_epoch) = shared.extents.with(|table| (table.slots.clone(), table.next_epoch));
+        let next_epoch = shared.extents.with(|table| table.next_epoch);
+        let no_room = [self.no_room_from(ExtentKind::Commit), self.no_room_from(ExtentKind::Body)];
+        let no_room =
+            |kind: ExtentKind, live: u64| live > 0 && no_room[usize::from(kind != ExtentKind::Commit)] <= live;
+        let pins_count = !self.sabotaged(Sabotage::PinsIgnored);
+        let mut candidates = Vec::new();
+        shared.extents.each(|info| {
+            let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(info));
+            let there = info.state == ExtentState::Sealed && (info.pins == 0 || !pins_count);
+            if there && self.worth(info, live.min(used), used, pressure) && !no_room(info.kind, live) {
+                candidates.push(*info);
+            }
+        });
         let mut waiting = 0;
         let mut best: Option<(u128, ExtentInfo)> = None;
-        for info in all {
+        for info in candidates {
             let known = |epoch: u64| epoch == info.epoch;
-            if info.state != ExtentState::Sealed
-                || info.pins > 0 && !self.sabotaged(Sabotage::PinsIgnored)
-                || self.emptied.get(&info.extent).copied().is_some_and(known)
+            if self.emptied.get(&info.extent).copied().is_some_and(known)
                 || self.stuck.get(&info.extent).is_some_and(|stuck| known(stuck.epoch))
+                || self.postponed.get(&info.extent).is_some_and(|one| known(one.epoch))
             {
                 continue;
             }
             let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
-            if self.postponed.get(&info.extent).is_some_and(|one| known(one.epoch)) || self.no_room(info.kind, live) {
-                continue;
-            }
-            if !self.worth(&info, live.min(used), used, pressure) {
-                continue;
-            }
             if let Some(look) = self.not_worth.get(&info.extent)
                 && known(look.epoch)
                 && pressure <= look.pressure

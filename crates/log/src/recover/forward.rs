@@ -29,14 +29,14 @@ impl Recovery<'_> {
         // Extents that hold nothing first: in a full pool, the new one may need their place.
         for extent in replay.empty_extents() {
             replay.unsealed.remove(&extent);
-            let epoch = self.extents.with(|t| t.slots.get(extent as usize).map_or(0, |slot| slot.epoch));
+            let epoch = self.extents.with(|t| t.get(extent).map_or(0, |slot| slot.epoch));
             self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
         }
         self.close_zones(found).await.map_err(failed)?;
         let open = self.copy_forward(replay, seen, report).await?;
         let mut wrote = false;
         for (extent, unsealed) in std::mem::take(&mut replay.unsealed) {
-            let Some(slot) = self.extents.with(|t| t.slots.get(extent as usize).copied()) else { continue };
+            let Some(slot) = self.extents.with(|t| t.get(extent).copied()) else { continue };
             if slot.footer.is_some() {
                 // Sealed long ago; its footer was bad, so its frames were read.
                 continue;
@@ -44,7 +44,7 @@ impl Recovery<'_> {
             let id = self.extents.id(extent, slot.epoch);
             if unsealed.footer.record_count == 0 {
                 let last_lsn = unsealed.footer.last_lsn;
-                self.extents.with(|t| t.slots[extent as usize].last_lsn = last_lsn);
+                self.extents.with(|t| t.change(extent, |slot| slot.last_lsn = last_lsn));
                 self.extents.recycle(extent, slot.epoch, false).await.map_err(take_failed)?;
                 continue;
             }

@@ -285,7 +285,9 @@ fn table(
     let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
     // Of what was reset, only the ledger knows.
     let next_epoch = next_epoch.max(placement.ledger().epoch_bound);
-    Table { slots, next_epoch, recycled_lsn, lineage: Default::default(), holds: Vec::new(), holding: 0 }
+    let mut table = Table::new(next_epoch, recycled_lsn);
+    slots.into_iter().for_each(|slot| table.push(slot));
+    table
 }
 
 struct Recovery<'a> {

@@ -11,5 +11,6 @@ mod holds;
 mod model;
 mod random;
 mod saturated;
+mod scale;
 mod twin;
 mod zones;

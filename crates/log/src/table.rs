@@ -1,0 +1,338 @@
+//! What is known of each extent, and what is counted of all of them.
+//!
+//! There may be hundreds of thousands of extents, and every write asks whether there is room: so sums and sets of them are kept, and nothing on the
+//! way of a write looks at all slots. They are right by construction: a slot is changed by [`Table::change`] only, which takes
+//! it out of all of them before and puts it back afterwards.
+
+use std::collections::BTreeSet;
+
+use crate::Lsn;
+use crate::format::{ExtentKind, Lineage};
+use crate::hold::Hold;
+use crate::status::ExtentCounts;
+
+/// What state an extent is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExtentState {
+    Free,
+    /// Being taken into use or out of it: header on its way.
+    Busy,
+    Open,
+    Sealed,
+}
+
+/// What is known of an extent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExtentInfo {
+    pub(crate) extent: u32,
+    pub(crate) state: ExtentState,
+    pub(crate) kind: ExtentKind,
+    pub(crate) epoch: u64,
+    /// May dip below zero for a moment, when a record is retired before it is credited.
+    pub(crate) live_bytes: i64,
+    pub(crate) min_version: Lsn,
+    pub(crate) last_lsn: Lsn,
+    /// Bytes written, from the start of the extent.
+    pub(crate) data_end: u64,
+    /// Footer's place and length when it has a (good) one.
+    pub(crate) footer: Option<(u32, u32)>,
+    pub(crate) pins: u32,
+    /// A snapshot keeps it.
+    pub(crate) held: bool,
+    /// For records, and not in use yet: the committer goes on in it when the open one is full.
+    pub(crate) prepared: bool,
+    /// Compaction has emptied it: it is there only until nobody has it pinned or held.
+    pub(crate) emptied: bool,
+}
+
+impl ExtentInfo {
+    pub(crate) fn new(extent: u32) -> Self {
+        Self {
+            extent,
+            state: ExtentState::Free,
+            kind: ExtentKind::Free,
+            epoch: 0,
+            live_bytes: 0,
+            min_version: Lsn::MAX,
+            last_lsn: 0,
+            data_end: 0,
+            footer: None,
+            pins: 0,
+            held: false,
+            prepared: false,
+            emptied: false,
+        }
+    }
+
+    fn live(&self) -> u64 {
+        self.live_bytes.max(0) as u64
+    }
+
+    fn dead(&self) -> u64 {
+        self.data_end.saturating_sub(self.live())
+    }
+
+    pub(crate) fn in_use(&self) -> bool {
+        matches!(self.state, ExtentState::Open | ExtentState::Sealed)
+    }
+}
+
+/// Extents that nothing is written to yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spare {
+    /// Ready to be taken into use.
+    pub(crate) free: u64,
+    /// Taken into use for records; none or one.
+    pub(crate) prepared: u64,
+}
+
+impl Spare {
+    /// Of both kinds.
+    pub(crate) fn all(self) -> u64 {
+        self.free + self.prepared
+    }
+}
+
+/// Sums and sets over all slots.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// Free and used before, by number: written already, so no zeros are needed.
+    recycled: BTreeSet<u32>,
+    /// Free and never used.
+    fresh: BTreeSet<u32>,
+    prepared: u64,
+    /// Bytes in sealed extents that nothing needs and no snapshot keeps.
+    dead_bytes: u64,
+    /// Open extents of records: one or two.
+    open_commits: BTreeSet<u32>,
+    /// The lowest version in each extent of records.
+    versions: BTreeSet<(Lsn, u32)>,
+    /// All but `free` and `growable`.
+    counts: ExtentCounts,
+}
+
+fn swap<T: Ord>(set: &mut BTreeSet<T>, before: Option<T>, after: Option<T>) {
+    if before != after {
+        if let Some(gone) = before {
+            set.remove(&gone);
+        }
+        set.extend(after);
+    }
+}
+
+fn count(sum: &mut u64, before: u64, after: u64) {
+    // What is taken away was put there: the sum never goes below zero.
+    *sum = sum.wrapping_sub(before).wrapping_add(after);
+}
+
+impl Tally {
+    /// A slot that was `before` (`None`: not there) is `after` now.
+    fn change(&mut self, before: Option<&ExtentInfo>, after: &ExtentInfo) {
+        use ExtentState::{Free, Open, Sealed};
+        let number = |is: fn(&ExtentInfo) -> bool| {
+            let of = move |slot: &ExtentInfo| is(slot).then_some(slot.extent);
+            (before.and_then(of), of(after))
+        };
+        let sum = |of: fn(&ExtentInfo) -> u64| (before.map_or(0, of), of(after));
+
+        let (gone, come) = number(|slot| slot.state == Free && slot.epoch > 0);
+        swap(&mut self.recycled, gone, come);
+        let (gone, come) = number(|slot| slot.state == Free && slot.epoch == 0);
+        swap(&mut self.fresh, gone, come);
+        let (gone, come) = number(|slot| slot.state == Open && slot.kind == ExtentKind::Commit);
+        swap(&mut self.open_commits, gone, come);
+        let version = |slot: &ExtentInfo| (slot.kind == ExtentKind::Commit).then_some((slot.min_version, slot.extent));
+        swap(&mut self.versions, before.and_then(version), version(after));
+
+        let add = |to: &mut u64, of: fn(&ExtentInfo) -> u64| {
+            let (gone, come) = sum(of);
+            count(to, gone, come);
+        };
+        add(&mut self.prepared, |slot| slot.prepared.into());
+        add(&mut self.dead_bytes, |slot| if slot.state == Sealed && !slot.held { slot.dead() } else { 0 });
+        let counts = &mut self.counts;
+        add(&mut counts.held, |slot| slot.held.into());
+        add(&mut counts.held_bytes, |slot| if slot.held { slot.dead() } else { 0 });
+        add(&mut counts.live_commit_bytes, |slot| if slot.kind == ExtentKind::Commit { slot.live() } else { 0 });
+        add(&mut counts.live_body_bytes, |slot| if slot.kind == ExtentKind::Body { slot.live() } else { 0 });
+        add(&mut counts.sealed_commit, |slot| (slot.state == Sealed && slot.kind == ExtentKind::Commit).into());
+        add(&mut counts.sealed_body, |slot| (slot.state == Sealed && slot.kind != ExtentKind::Commit).into());
+        add(&mut counts.open_commit, |slot| {
+            (!matches!(slot.state, Free | Sealed) && slot.kind == ExtentKind::Commit).into()
+        });
+        add(&mut counts.open_body, |slot| {
+            (!matches!(slot.state, Free | Sealed) && slot.kind == ExtentKind::Body).into()
+        });
+    }
+}
+
+/// The table of extents.
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: Vec<ExtentInfo>,
+    tally: Tally,
+    pub(crate) next_epoch: u64,
+    pub(crate) recycled_lsn: Lsn,
+    /// What new headers say of the pool's history.
+    pub(crate) lineage: Lineage,
+    /// What snapshots keep.
+    pub(crate) holds: Vec<Hold>,
+    /// Holds in the making: while there is one, nothing is recycled.
+    pub(crate) holding: u32,
+}
+
+impl Table {
+    pub(crate) fn new(next_epoch: u64, recycled_lsn: Lsn) -> Self {
+        Self { next_epoch, recycled_lsn, ..Self::default() }
+    }
+
+    /// Adds the next slot.
+    pub(crate) fn push(&mut self, slot: ExtentInfo) {
+        self.tally.change(None, &slot);
+        self.slots.push(slot);
+    }
+
+    /// How many slots there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn get(&self, extent: u32) -> Option<&ExtentInfo> {
+        self.slots.get(extent as usize)
+    }
+
+    /// All slots in order: not on the way of a write.
+    pub(crate) fn slots(&self) -> &[ExtentInfo] {
+        &self.slots
+    }
+
+    /// The only way to change a slot.
+    pub(crate) fn change<T>(&mut self, extent: u32, change: impl FnOnce(&mut ExtentInfo) -> T) -> Option<T> {
+        let slot = self.slots.get_mut(extent as usize)?;
+        let before = *slot;
+        let out = change(slot);
+        self.tally.change(Some(&before), slot);
+        Some(out)
+    }
+
+    /// A free slot for use: one that was in use before, if there is one.
+    pub(crate) fn next_free(&self) -> Option<u32> {
+        self.tally.recycled.first().or(self.tally.fresh.first()).copied()
+    }
+
+    pub(crate) fn spare(&self) -> Spare {
+        let free = self.tally.recycled.len() + self.tally.fresh.len();
+        Spare { free: free as u64, prepared: self.tally.prepared }
+    }
+
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        self.tally.dead_bytes
+    }
+
+    /// By state and kind; what could grow is not known here.
+    pub(crate) fn counts(&self) -> ExtentCounts {
+        ExtentCounts { free: self.spare().free, ..self.tally.counts }
+    }
+
+    /// The open extents of records.
+    pub(crate) fn open_commits(&self) -> impl Iterator<Item = &ExtentInfo> {
+        self.tally.open_commits.iter().filter_map(|extent| self.get(*extent))
+    }
+
+    /// The lowest version that any extent of records but this one may hold.
+    pub(crate) fn oldest_but(&self, extent: u32) -> Lsn {
+        let mut lowest = self.tally.versions.iter().filter(|(_, other)| *other != extent);
+        lowest.next().map_or(Lsn::MAX, |(version, _)| *version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn slot() -> impl Strategy<Value = ExtentInfo> {
+        use ExtentState::{Busy, Free, Open, Sealed};
+        let state = prop_oneof![Just(Free), Just(Busy), Just(Open), Just(Sealed)];
+        let kind = prop_oneof![Just(ExtentKind::Free), Just(ExtentKind::Commit), Just(ExtentKind::Body)];
+        let bytes = (-5i64..100, 0u64..100);
+        (state, kind, 0u64..4, 0u64..9, bytes, any::<[bool; 3]>()).prop_map(
+            |(state, kind, epoch, min_version, (live_bytes, data_end), [held, prepared, emptied])| ExtentInfo {
+                state,
+                kind,
+                epoch,
+                min_version,
+                live_bytes,
+                data_end,
+                held,
+                prepared,
+                emptied,
+                ..ExtentInfo::new(0)
+            },
+        )
+    }
+
+    /// What is kept, by looking at all slots.
+    fn looked_at(table: &Table) -> (Spare, u64, ExtentCounts, Vec<u32>) {
+        let count = |is: fn(&&ExtentInfo) -> bool| table.slots.iter().filter(is).count() as u64;
+        let spare =
+            Spare { free: count(|slot| slot.state == ExtentState::Free), prepared: count(|slot| slot.prepared) };
+        let sealed = table.slots.iter().filter(|slot| slot.state == ExtentState::Sealed && !slot.held);
+        let dead = sealed.map(|slot| slot.data_end.saturating_sub(slot.live_bytes.max(0) as u64)).sum();
+        let mut counts = ExtentCounts::default();
+        for slot in &table.slots {
+            let live = slot.live_bytes.max(0) as u64;
+            if slot.held {
+                counts.held += 1;
+                counts.held_bytes += slot.data_end.saturating_sub(live);
+            }
+            match slot.kind {
+                ExtentKind::Commit => counts.live_commit_bytes += live,
+                ExtentKind::Body => counts.live_body_bytes += live,
+                ExtentKind::Free => {}
+            }
+            match (slot.state, slot.kind) {
+                (ExtentState::Free, _) => counts.free += 1,
+                (ExtentState::Sealed, ExtentKind::Commit) => counts.sealed_commit += 1,
+                (ExtentState::Sealed, _) => counts.sealed_body += 1,
+                (_, ExtentKind::Commit) => counts.open_commit += 1,
+                (_, ExtentKind::Body) => counts.open_body += 1,
+                _ => {}
+            }
+        }
+        let open = |slot: &&ExtentInfo| slot.state == ExtentState::Open && slot.kind == ExtentKind::Commit;
+        let open = table.slots.iter().filter(open).map(|slot| slot.extent).collect();
+        (spare, dead, counts, open)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_what_a_look_at_all_slots_finds(
+            first in proptest::collection::vec(slot(), 0..12),
+            changes in proptest::collection::vec((0u32..14, slot()), 0..60),
+        ) {
+            let mut table = Table::new(1, 0);
+            for (extent, slot) in (0..).zip(first) {
+                table.push(ExtentInfo { extent, ..slot });
+            }
+            for (extent, slot) in changes {
+                let there = table.change(extent, |old| *old = ExtentInfo { extent, ..slot }).is_some();
+                prop_assert_eq!(there, (extent as usize) < table.len());
+                let (spare, dead, counts, open) = looked_at(&table);
+                prop_assert_eq!(table.spare(), spare);
+                prop_assert_eq!(table.dead_bytes(), dead);
+                prop_assert_eq!(table.counts(), counts);
+                prop_assert_eq!(table.open_commits().map(|slot| slot.extent).collect::<Vec<_>>(), open);
+                let mut free = table.slots.iter().filter(|slot| slot.state == ExtentState::Free);
+                let used = free.clone().find(|slot| slot.epoch > 0);
+                prop_assert_eq!(table.next_free(), used.or(free.next()).map(|slot| slot.extent));
+                for but in 0..14 {
+                    let others = table.slots.iter().filter(|s| s.kind == ExtentKind::Commit && s.extent != but);
+                    let oldest = others.map(|slot| slot.min_version).min().unwrap_or(Lsn::MAX);
+                    prop_assert_eq!(table.oldest_but(but), oldest);
+                }
+            }
+        }
+    }
+}
