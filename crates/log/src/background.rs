@@ -1,19 +1,33 @@
 //! Tasks that run beside the log's work, and their end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_flow::Env;
 use tokio::sync::watch;
 
+use crate::guard::Guard;
+use crate::latch::Latch;
+
 /// Stops background tasks and waits for them. They look at [`Stop`] between steps, so that none is torn in the middle of a write.
 pub(crate) struct Background {
     stop: watch::Sender<bool>,
     running: watch::Sender<usize>,
+    latch: Arc<Latch>,
+}
+
+/// One that runs.
+struct Running(watch::Sender<usize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
 }
 
 impl Background {
-    pub(crate) fn new() -> Self {
-        Self { stop: watch::Sender::new(false), running: watch::Sender::new(0) }
+    pub(crate) fn new(latch: &Arc<Latch>) -> Self {
+        Self { stop: watch::Sender::new(false), running: watch::Sender::new(0), latch: latch.clone() }
     }
 
     /// Starts a task, which ends soon after its [`Stop`] says so.
@@ -24,10 +38,12 @@ impl Background {
         task: impl FnOnce(Stop) -> F,
     ) {
         self.running.send_modify(|n| *n += 1);
-        let (task, running) = (task(Stop(self.stop.subscribe())), self.running.clone());
+        let task = task(Stop(self.stop.subscribe()));
+        // Dropped also when it panics, so that nobody waits for its end.
+        let (guard, running) = (Guard::new(name, &self.latch), Running(self.running.clone()));
         env.spawn(name, async move {
+            let (_guard, _running) = (guard, running);
             task.await;
-            running.send_modify(|n| *n -= 1);
         });
     }
 

@@ -334,7 +334,7 @@ impl OpenBody {
 
 fn spawn_seal(shared: &Arc<Shared>, seal: Seal) {
     let shared2 = shared.clone();
-    shared.env.spawn("log-seal-body", async move {
+    shared.spawn("log-seal-body", async move {
         // The latch has been told of a failure.
         let _ = shared2.seal(seal).await;
     });
@@ -357,7 +357,7 @@ pub(crate) async fn write_chunk(
     let (tx, rx) = oneshot::channel();
     let task = shared.clone();
     // From the first wait on in a task: a caller that does not poll must not hold what others wait for.
-    shared.env.spawn("log-chunk", async move {
+    shared.spawn("log-chunk", async move {
         // The caller may be gone: then the chunk is garbage.
         let _ = tx.send(write_in_task(&task, head, chunk, held).await);
     });

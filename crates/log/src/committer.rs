@@ -9,7 +9,7 @@ use steadfast_flow::BoxFuture;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::apply::{Answer, ToApply};
-use crate::commit::Pending;
+use crate::commit::{Pending, Queue};
 use crate::extents::TakeError;
 use crate::format::{ExtentId, ExtentKind, FRAME_HEADER};
 use crate::frame::{BuiltFrame, FrameBuilder, OpenCommit};
@@ -359,7 +359,7 @@ impl Committer {
         }
         let (tx, rx) = oneshot::channel();
         let (shared, base_lsn) = (self.shared.clone(), self.last_lsn + 1);
-        self.shared.env.spawn("log-prepare", async move {
+        self.shared.spawn("log-prepare", async move {
             let taken = shared.extents.prepare(base_lsn).await;
             let prepared = taken.map(|id| Prepared {
                 id,
@@ -403,7 +403,7 @@ impl Committer {
         }
         let Ok(one) = self.sealing.clone().acquire_owned().await else { return Ok(()) };
         let shared = self.shared.clone();
-        self.shared.env.spawn("log-seal", async move {
+        self.shared.spawn("log-seal", async move {
             prefill.stop().await;
             // The latch has been told of a failure, which is all that can be done about it.
             let _ = shared.seal(full.seal()).await;
@@ -430,9 +430,7 @@ impl Committer {
         // Nothing of these has been written.
         let refused = self.shared.latch.check().err().unwrap_or(told);
         answer(std::mem::take(&mut self.building.waiters), &refused);
-        for pending in self.shared.queue.refuse(refused.clone()) {
-            answer(vec![(pending.first_lsn, pending.answer)], &refused);
-        }
+        refuse_all(&self.shared.queue, &refused);
         self.prefill.stop().await;
         let healthy = self.shared.latch.check().is_ok();
         let all = self.sealing.acquire().await;
@@ -450,6 +448,13 @@ impl Committer {
         }
         drop(all);
         // The applier ends when it has taken in what was committed.
+    }
+}
+
+/// Refuses everything that waits, and that comes from now on: nothing of it has been written.
+pub(crate) fn refuse_all(queue: &Queue, error: &LogError) {
+    for pending in queue.refuse(error.clone()) {
+        answer(vec![(pending.first_lsn, pending.answer)], error);
     }
 }
 

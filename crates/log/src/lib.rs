@@ -19,6 +19,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gather;
+mod guard;
 mod history;
 mod hold;
 mod io;

@@ -40,7 +40,7 @@ impl Prefill {
         let ahead = shared.options.prefill_ahead_bytes / STEP * STEP;
         // No extent begins where the superblock is.
         if ahead > 0 && start > 0 && shared.disk.geometry().prefill_pays {
-            shared.env.spawn("log-prefill", run(shared.clone(), prefill.clone(), start, ahead));
+            shared.spawn("log-prefill", run(shared.clone(), prefill.clone(), start, ahead));
         }
         prefill
     }

@@ -93,8 +93,14 @@ impl Compactor {
         let applier = self.shared().applier.clone();
         let is_live = move |item: &Item| applier.record_is_live(&item.head, item.version, &item.location, oldest);
         let kept = self.shared().env.blocking(move || items.into_iter().filter(is_live).collect()).await;
-        // Nothing came of it: the runtime is stopping, or the layer above has failed. Nothing is dead for that.
-        kept.ok_or(Halt::Later)
+        // Nothing came of it: the runtime is stopping, or the layer above has panicked. Nothing is dead for that.
+        kept.ok_or_else(|| {
+            if !self.stop.is_set() {
+                let what = "what says which records are live has panicked, which is a bug: please report it";
+                self.shared().latch.fail("task", &std::io::Error::other(format!("log-compact: {what}")));
+            }
+            Halt::Later
+        })
     }
 
     /// Appends records again, with their versions, and waits until they have been applied. What does not fit into the rest of an extent

@@ -31,6 +31,7 @@ use crate::copies::{Copies, FrameAt, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
 use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::OpenCommit;
+use crate::guard::{Ended, Guard, Refused};
 use crate::history::{History, Told};
 use crate::io::Io;
 use crate::latch::Latch;
@@ -147,6 +148,7 @@ pub(crate) async fn open(
     drop(recovery);
     // Not `seen`: LSNs that were cut are not used again, but nothing came before the next frame either that had them.
     let durable_lsn = replay.last.max(recycled_lsn);
+    let background = Background::new(&latch);
     let shared = Arc::new(Shared {
         room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
         bodies: Bodies::new(options.body_writes_max, &placement, pool.extents_in(disk.geometry().capacity_bytes)),
@@ -159,7 +161,7 @@ pub(crate) async fn open(
         copies: copies.pinning(extents.clone()),
         healed,
         mends: Mends::default(),
-        background: Background::new(),
+        background,
         // Whoever waits for all that was accepted must not wait for what was cut.
         applied: watch::Sender::new(seen),
         applying: AtomicU64::new(durable_lsn),
@@ -210,11 +212,17 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
     };
     let (tx, rx) = mpsc::channel(shared.options.apply_queue_max.max(1));
     let committer = Committer::new(shared.clone(), open, durable_lsn, tx);
-    shared.env.spawn("log-committer", committer.run());
-    let applying = shared.clone();
+    let (committing, applying) = (shared.clone(), shared.clone());
+    shared.env.spawn("log-committer", async move {
+        // The applier ends after it, and says so; but what waits here would wait for ever.
+        let _refused = Refused(committing.clone());
+        let _guard = Guard::new("log-committer", &committing.latch);
+        committer.run().await;
+    });
     shared.env.spawn("log-applier", async move {
+        let _ended = Ended(applying.clone());
+        let _guard = Guard::new("log-applier", &applying.latch);
         apply::run(applying.clone(), rx).await;
-        applying.ended.send_replace(true);
     });
     if shared.options.compaction.enabled {
         let compacted = log.clone();

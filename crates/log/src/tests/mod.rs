@@ -9,6 +9,7 @@ mod flushes;
 mod harness;
 mod holds;
 mod model;
+mod panics;
 mod random;
 mod saturated;
 mod scale;
