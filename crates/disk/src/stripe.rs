@@ -199,7 +199,8 @@ impl Stripe {
         if !valid_chunk(first.chunk_bytes) {
             return wrong(format!("stripe {}: chunks of {} bytes", uuid_text(&first.stripe), first.chunk_bytes));
         }
-        let part = |disk| Part { disk, written: AtomicU64::new(0), flushed: AtomicU64::new(0) };
+        // Who had it open before may have written and not flushed.
+        let part = |disk| Part { disk, written: AtomicU64::new(1), flushed: AtomicU64::new(0) };
         let members = members.into_iter().map(part).collect();
         Ok(Arc::new(Self(Arc::new(Inner {
             members,

@@ -151,6 +151,8 @@ async fn only_members_that_were_written_are_flushed_and_a_failed_flush_stays_fai
     let faulty = Faulty::new(Arc::new(disks[1].clone()), faults.clone());
     let three: [Arc<dyn Disk>; 3] = [Arc::new(disks[0].clone()), Arc::new(faulty), Arc::new(disks[2].clone())];
     let disk = made(&three, 4 * B).await;
+    // What was written before it was opened may not be durable.
+    disk.flush().await.expect("all of them");
     let flushes = || disks.each_ref().map(|disk| disk.stats().flushes);
     let start = flushes();
     let since = || std::array::from_fn::<u64, 3, _>(|i| flushes()[i] - start[i]);
@@ -167,6 +169,23 @@ async fn only_members_that_were_written_are_flushed_and_a_failed_flush_stays_fai
     disk.write_flush(0, filled(1, 1)).await.expect_err("what came before is not durable");
     disk.flush().await.expect("the disk works again");
     assert_eq!(since()[1], 2);
+}
+
+#[tokio::test]
+async fn what_was_written_before_it_was_opened_is_flushed_by_the_first_flush() {
+    let disks = [MemDisk::fixed(2 * MIB), MemDisk::fixed(2 * MIB)];
+    let two: [Arc<dyn Disk>; 2] = [Arc::new(disks[0].clone()), Arc::new(disks[1].clone())];
+    format(&two, 4 * B).await;
+    for by_a_write in [false, true] {
+        let disk = Stripe::open(two.to_vec()).await.expect("opens");
+        let before = disks.each_ref().map(|disk| disk.stats().flushes);
+        match by_a_write {
+            true => disk.write_flush(0, filled(1, 1)).await.expect("written"),
+            false => disk.flush().await.expect("flushed"),
+        }
+        let after = disks.each_ref().map(|disk| disk.stats().flushes);
+        assert!(after.iter().zip(before).all(|(after, before)| *after > before), "{before:?} {after:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
