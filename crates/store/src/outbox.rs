@@ -36,6 +36,22 @@ impl Waiting {
     }
 }
 
+/// Events of all slots by time, and those of each slot in their order: where the clock went back between two of them, the later one takes
+/// the time of the earlier.
+pub(crate) fn by_time(mut events: Vec<Waiting>) -> Vec<Waiting> {
+    events.sort_by_key(|event| (event.slot, event.publication.offset));
+    let mut latest = (usize::MAX, 0);
+    let timed = events.into_iter().map(|event| {
+        let before = if latest.0 == event.slot { latest.1 } else { 0 };
+        latest = (event.slot, event.publication.time_ms.max(before));
+        (latest.1, event)
+    });
+    let mut timed: Vec<(u64, Waiting)> = timed.collect();
+    // Stable: events of a slot stay in their order.
+    timed.sort_by_key(|(time_ms, event)| (*time_ms, event.slot));
+    timed.into_iter().map(|(_, event)| event).collect()
+}
+
 /// What is known of a slot.
 #[derive(Default)]
 struct Slot {
@@ -93,7 +109,7 @@ impl Outbox {
         let mut queue = self.queue.lock();
         let before = queue.len();
         for event in events {
-            self.slots[event.slot].came.store(event.publication.offset, Ordering::Release);
+            self.slots[event.slot].came.fetch_max(event.publication.offset, Ordering::AcqRel);
             queue.push_back(event);
         }
         self.backlog.fetch_add(queue.len() - before, Ordering::AcqRel);
@@ -164,8 +180,8 @@ impl Outbox {
         let mut idle = self.idle.lock();
         let mut count = 0;
         for (slot, offset) in events {
-            self.slots[slot].forwarded.store(offset, Ordering::Release);
-            idle.insert(slot, (offset, now));
+            let before = self.slots[slot].forwarded.fetch_max(offset, Ordering::AcqRel);
+            idle.insert(slot, (offset.max(before), now));
             count += 1;
         }
         drop(idle);
@@ -203,5 +219,34 @@ impl Outbox {
             refused: self.refused.load(Ordering::Relaxed),
             forwarded: self.forwarded.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(slot: usize, offset: u64, time_ms: u64) -> Waiting {
+        let publication = Publication { offset, time_ms, body: Vec::new().into() };
+        Waiting { slot, epoch: 1, publication: Arc::new(publication), again: true }
+    }
+
+    #[test]
+    fn events_of_a_slot_keep_their_order_when_the_clock_has_gone_back() {
+        let put_then_delete = [waiting(3, 7, 1_000), waiting(3, 8, 400), waiting(3, 9, 1_200)];
+        let others = [waiting(1, 1, 500), waiting(1, 2, 1_100), waiting(5, 4, 900)];
+        let ordered = by_time(others.into_iter().chain(put_then_delete).collect());
+        let ordered: Vec<_> = ordered.iter().map(|event| (event.slot, event.publication.offset)).collect();
+        assert_eq!(ordered, [(1, 1), (5, 4), (3, 7), (3, 8), (1, 2), (3, 9)]);
+    }
+
+    #[tokio::test]
+    async fn what_was_forwarded_never_goes_back() {
+        let outbox = Outbox::new(10, Env::tokio());
+        outbox.push([waiting(3, 7, 1), waiting(3, 8, 2)]);
+        outbox.done([(3, 8), (3, 7)].into_iter());
+        assert_eq!(outbox.forwarded(3), 8);
+        assert!(outbox.is_newest(3, 8));
+        assert_eq!(outbox.idle_for(Duration::ZERO), [(3, 8)]);
     }
 }

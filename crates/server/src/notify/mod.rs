@@ -12,7 +12,7 @@ mod post;
 mod targets;
 mod webhook;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,8 +60,20 @@ enum To {
     Webhook(String),
 }
 
-/// The newest event of each outbox and rule that a channel's history shows, by channel.
-type Published = HashMap<String, HashMap<String, u64>>;
+/// The events of each outbox and rule that a channel's history shows, by channel.
+type Published = HashMap<String, HashMap<String, Shown>>;
+
+/// Events of one outbox that a history shows, by their offsets.
+#[derive(Default)]
+struct Shown(BTreeSet<u64>);
+
+impl Shown {
+    /// Whether the event was published: it is shown, or older than all that is. Between others there may be one that is not: its publication
+    /// failed, and that of a later one did not.
+    fn has(&self, offset: u64) -> bool {
+        self.0.contains(&offset) || self.0.first().is_some_and(|oldest| offset < *oldest)
+    }
+}
 
 /// See the module.
 pub(crate) struct Forwarder {
@@ -247,7 +259,7 @@ impl Forwarder {
             To::Webhook(name) => webhook::queue(name),
         };
         if !known.contains_key(&name) {
-            let mut newest = HashMap::new();
+            let mut shown: HashMap<String, Shown> = HashMap::new();
             let query = HistoryQuery { since: None, limit: LOOKED_AT, reverse: true };
             let history = match self.store.channel(&name) {
                 Ok(channel) => channel.history(query).await,
@@ -257,18 +269,16 @@ impl Forwarder {
                 Ok(history) => {
                     let publications = history.publications.iter().filter_map(|stored| from_stored(stored).ok());
                     for id in publications.filter_map(|publication| Id::of(&publication)) {
-                        let offset = newest.entry(id.outbox).or_insert(id.offset);
-                        *offset = id.offset.max(*offset);
+                        shown.entry(id.outbox).or_default().0.insert(id.offset);
                     }
                 }
                 Err(error) => {
                     tracing::warn!(channel = name, %error, "events may be published again: its history cannot be read")
                 }
             }
-            known.insert(name.clone(), newest);
+            known.insert(name.clone(), shown);
         }
-        // Those of an outbox are published in order.
-        known.get(&name).and_then(|newest| newest.get(&id.outbox)).is_some_and(|newest| id.offset <= *newest)
+        known.get(&name).and_then(|shown| shown.get(&id.outbox)).is_some_and(|shown| shown.has(id.offset))
     }
 
     /// Publishes all, in order, and again until that has succeeded.
@@ -370,4 +380,17 @@ enum Failure {
     Never(String),
     /// It may be another time.
     Later(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_between_others_that_were_published_may_not_have_been() {
+        let shown = Shown([7, 9].into());
+        assert!(shown.has(3) && shown.has(7) && shown.has(9));
+        assert!(!shown.has(8) && !shown.has(10));
+        assert!(!Shown::default().has(1));
+    }
 }

@@ -9,7 +9,7 @@ use super::Store;
 use crate::StoreError;
 use crate::channels::{HistoryQuery, Position};
 use crate::events::Event;
-use crate::outbox::Waiting;
+use crate::outbox::{Waiting, by_time};
 use crate::record::keys;
 use crate::shard::Shard;
 
@@ -39,7 +39,7 @@ impl Store {
                 }
             }
         }
-        found.sort_by_key(|event| (event.publication.time_ms, event.slot, event.publication.offset));
+        let found = by_time(found);
         if !found.is_empty() {
             tracing::info!(events = found.len(), "events of objects wait to be forwarded");
         }
