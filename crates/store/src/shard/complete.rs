@@ -31,6 +31,15 @@ struct Completion<'a> {
     attributes: &'a Attributes,
 }
 
+/// What came of an attempt to complete an upload.
+enum Attempt {
+    Done(Written),
+    /// Something of the upload has changed meanwhile.
+    Changed,
+    /// It takes more room, which must not be waited for while the manifests are held: so many bytes.
+    Needs(u64),
+}
+
 impl Shard {
     /// Makes an object of the chosen parts, in one commit with the end of the upload. `attributes` bring the entity tag and the
     /// checksums; system headers, user metadata and tags are those given when the upload began, unless there are any here.
@@ -64,9 +73,12 @@ impl Shard {
         };
         let durability = bucket.durability(durability);
         let mut follow = Follow::default();
+        let mut room_bytes = (128 << 10) + 160 * choices.len() as u64;
         loop {
-            if let Some(written) = self.complete_once(&completion, &condition, durability, &mut follow).await? {
-                return Ok(written);
+            match self.complete_once(&completion, &condition, durability, room_bytes, &mut follow).await? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::Needs(bytes) => room_bytes = bytes,
+                Attempt::Changed => {}
             }
         }
     }
@@ -76,8 +88,9 @@ impl Shard {
         c: &Completion<'_>,
         condition: &Condition,
         durability: Durability,
+        room_bytes: u64,
         follow: &mut Follow,
-    ) -> Result<Option<Written>, StoreError> {
+    ) -> Result<Attempt, StoreError> {
         let core = &self.core;
         // Parts that are on their way count: an answer for one may have been given on another connection.
         let pending = core.pending.lock(bin_of(&c.upload_key)).get(&c.upload_key).map(|entry| entry.lsn);
@@ -85,15 +98,14 @@ impl Shard {
             core.wait_applied(lsn).await?;
         }
         // Asked for before the manifests are held: compaction may be what makes the room.
-        let rough = (128 << 10) + 160 * c.choices.len() as u64;
-        let mut room = Some(core.reserve(self.log(), rough, Priority::Write).await?);
+        let mut room = Some(core.reserve(self.log(), room_bytes, Priority::Write).await?);
         let shared = core.manifests.read().await;
         let Some(value) = core.lookup(&c.upload_key)? else {
             drop(shared);
-            return self.completed_before(c, durability).await.map(Some);
+            return self.completed_before(c, durability).await.map(Attempt::Done);
         };
         let begun = ObjectMeta::decode(Value::decode(&value)?.payload)?.attributes;
-        let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(None) };
+        let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(Attempt::Changed) };
         let mut attributes = c.attributes.clone();
         for (mine, begun) in [
             (&mut attributes.system, begun.system),
@@ -123,8 +135,8 @@ impl Shard {
         let told = Told { kind: EventKind::Complete, key: c.key, size: meta.size, etag: &meta.attributes.etag };
         let event = core.draft(c.bucket, told)?;
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
-        if bytes > rough {
-            room = Some(core.reserve(self.log(), bytes, Priority::Write).await?);
+        if bytes > room_bytes {
+            return Ok(Attempt::Needs(bytes));
         }
         let touches = [
             Touch { key: c.upload_key.clone(), expect: Expect::Settled, fate: Some((Fate::Gone, 1)) },
@@ -140,14 +152,14 @@ impl Shard {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             // Another part or another completion came between.
-            Err(Refusal::Unmet(0, _)) => return Ok(None),
+            Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
         };
         let version = ticket.first_lsn();
         c.bucket.last_lsn.fetch_max(version + 1, Ordering::AcqRel);
         drop((gate, shared));
         let committed = core.committed(ticket).await?;
-        Ok(Some(Written { version, durable: committed.durable, modified_ms: meta.modified_ms }))
+        Ok(Attempt::Done(Written { version, durable: committed.durable, modified_ms: meta.modified_ms }))
     }
 
     /// The answer when the upload is not there: that of the completion that ended it, if it was one.
@@ -201,5 +213,69 @@ impl Shard {
             manifest.parts.push(part_info(choice.number, meta));
         }
         Ok(Some((manifest, size)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use steadfast_disk::{Disk, MemDisk};
+    use steadfast_flow::Env;
+    use steadfast_log::{FormatOptions, Log, LogOptions};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{BucketSettings, IndexKind, PoolDisk, Store, StoreOptions};
+
+    const PENDING: u64 = 4 << 20;
+    const CHUNK: usize = 4096;
+
+    #[tokio::test]
+    async fn the_manifests_are_not_held_while_a_completion_waits_for_room() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(512 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+        let log = LogOptions { pending_bytes_max: PENDING, ..LogOptions::default() };
+        let options = StoreOptions {
+            chunk_bytes: CHUNK,
+            inline_max_bytes: 100,
+            write_wait: Duration::from_secs(60),
+            log,
+            ..StoreOptions::default()
+        };
+        let given = vec![PoolDisk { name: "d".into(), disk: Ok(disk), hint: false }];
+        let store = Store::open_pool(given, IndexKind::memory(), Env::tokio(), options).await.expect("open").0;
+        store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
+        let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
+        let mut part = store.part_writer("b", "k", &id, 1, None).await.expect("part");
+        // The manifest takes more than what is asked for at first.
+        for _ in 0..20 {
+            part.write(vec![7; 1000 * CHUNK].into()).await.expect("write");
+        }
+        let etag = |etag: &str| Attributes { etag: etag.into(), ..Attributes::default() };
+        part.commit(etag("p"), Condition::None, None).await.expect("part");
+
+        let topology = store.topology();
+        let shard = topology.all().expect("there")[0].clone();
+        let left = (128 << 10) + 10_000;
+        let held = shard.log().reserve(PENDING - left, Priority::Write, Duration::ZERO).await.expect("room");
+        let (done, mut answer) = oneshot::channel();
+        let completing = store.clone();
+        Env::tokio().spawn("complete", async move {
+            let choices = vec![PartChoice { number: 1, etag: "p".into() }];
+            let written = completing.complete_upload("b", "k", &id, choices, etag("m"), Condition::None, None).await;
+            drop(done.send(written));
+        });
+        while shard.log().status().budgets[0].waiting == 0 {
+            let answered = answer.try_recv();
+            assert!(answered.is_err(), "it takes more than what is left: {answered:?}");
+            tokio::task::yield_now().await;
+        }
+        drop(shard.core.manifests.try_write().expect("compaction may make the room"));
+        drop(held);
+        answer.await.expect("an answer").expect("completed");
+        assert_eq!(store.object("b", "k").expect("there").size, 20_000 * CHUNK as u64);
     }
 }
