@@ -24,6 +24,14 @@ pub(crate) struct Hang {
     any: bool,
 }
 
+#[cfg(test)]
+impl Hang {
+    /// A disk that answers reads only.
+    pub(crate) fn of_writes() -> Self {
+        Self { writes: true, any: true }
+    }
+}
+
 /// Looks at the disk until the store closes.
 pub(crate) async fn watch(core: Arc<Core>, disk: Arc<dyn Disk>, mut closing: watch::Receiver<bool>) {
     let limit_ms = u64::try_from(core.options.write_wait.as_millis()).unwrap_or(u64::MAX).max(1);

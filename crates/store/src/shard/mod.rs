@@ -238,9 +238,12 @@ impl Shard {
         core.accounts.lock().attach(log.clone());
         *slot.write() = Some(log.clone());
         let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
-        env.spawn("store-hang-watch", hang::watch(core.clone(), watched, shared.closing.subscribe()));
-        env.spawn("store-maintenance", maintain(core.clone(), log.clone(), shared.closing.subscribe()));
-        env.spawn("store-sweep", channels::sweep(core.clone(), shared.closing.subscribe()));
+        let watch = hang::watch(core.clone(), watched, shared.closing.subscribe());
+        env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
+        let maintenance = maintain(core.clone(), log.clone(), shared.closing.subscribe());
+        env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
+        let sweep = channels::sweep(core.clone(), shared.closing.subscribe());
+        env.spawn("store-sweep", log.guarded("store-sweep", sweep));
         // What a damaged log has not given is not to be taken for nothing by the next start.
         if replayed_records > 0 && !recovery.read_only {
             let _one = core.applying.lock();
@@ -249,7 +252,8 @@ impl Shard {
         let store = Self { core, log, shared };
         if let Some(age) = store.core.options.upload_expiry {
             let closing = store.shared.closing.subscribe();
-            env.spawn("store-expiry", expire(store.core.clone(), store.log.clone(), age, closing));
+            let expiry = expire(store.core.clone(), store.log.clone(), age, closing);
+            env.spawn("store-expiry", store.log.guarded("store-expiry", expiry));
         }
         Ok((store, ShardReport { recovery, index_rebuilt, replayed_records }))
     }

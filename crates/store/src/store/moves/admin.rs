@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::commit::Next;
+use super::commit::{Next, all_well};
 use super::{MoveKind, MoveState, MoveStatus, Turn};
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
@@ -41,6 +41,7 @@ impl Store {
     /// As [`Store::add_disk`]; when there is no such disk, it is the only one, or the others have no room.
     pub async fn drain_disk(&self, disk: &str) -> Result<(), StoreError> {
         let turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        self.level().await.map_err(not_now)?;
         let topology = self.topology();
         let seat = find(&topology, disk)?;
         let name = topology.members()[seat].name.clone();
@@ -79,7 +80,7 @@ impl Store {
         let topology = self.topology();
         let Some(layout) = topology.layout().filter(|layout| layout.has_work()) else { return Ok(false) };
         let turn = self.0.moves.begin().ok_or_else(moving_already)?;
-        self.all_agree(&topology).map_err(not_now)?;
+        all_well(&topology).map_err(not_now)?;
         let name = |seat: usize| topology.members()[seat].name.clone();
         let goals =
             || layout.homes.iter().zip(&layout.goals).filter(|(home, goal)| home != goal).map(|(_, goal)| *goal);
@@ -104,6 +105,7 @@ impl Store {
 
     async fn join(&self, disk: PoolDisk, replaces: Option<&str>) -> Result<(), StoreError> {
         let turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        self.level().await.map_err(not_now)?;
         let topology = self.topology();
         if topology.layout().is_some_and(|layout| layout.has_work()) {
             return Err(unfinished());

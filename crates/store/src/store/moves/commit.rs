@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use steadfast_log::LogError;
 
+use super::sweep::patiently;
 use crate::layout::Layout;
 use crate::shard::Shard;
 use crate::store::Store;
@@ -30,20 +32,63 @@ pub(super) struct Next<'a> {
     pub(super) last: Option<&'a Shard>,
 }
 
+/// Whether all disks are there and take writes.
+pub(super) fn all_well(topology: &Topology) -> Result<(), StoreError> {
+    let trouble = topology.members().iter().find_map(|member| member.trouble());
+    trouble.map_or(Ok(()), Err)
+}
+
 impl Store {
     /// Whether all disks are there, take writes, and have the layout that counts.
     pub(super) fn all_agree(&self, topology: &Topology) -> Result<(), StoreError> {
-        if let Some(trouble) = topology.members().iter().find_map(|member| member.trouble()) {
-            return Err(trouble);
-        }
+        all_well(topology)?;
         for shard in topology.all()? {
             if shard.layout().as_ref() != topology.layout() {
                 return Err(StoreError::Unavailable(
-                    "not every disk has the layout of the pool: restart the server, which writes it to all".to_owned(),
+                    "not every disk has the layout of the pool yet: to resume writes it to all".to_owned(),
                 ));
             }
         }
         Ok(())
+    }
+
+    /// Writes the layout that counts to those disks that lack it, as a start does: where something came between when it was committed. The
+    /// caller has the turn. Waits for room, and for disks that hang.
+    ///
+    /// # Errors
+    /// When a disk is missing or takes no writes, or the store is being closed.
+    pub(super) async fn level(&self) -> Result<(), StoreError> {
+        let topology = self.topology();
+        all_well(&topology)?;
+        let Some(layout) = topology.layout() else { return Ok(()) };
+        for shard in topology.all()? {
+            if shard.layout().is_none_or(|known| known.generation < layout.generation) {
+                self.put_patiently(shard, layout).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A layout that counts already: what is in the way for a moment only must not keep a log from having it.
+    async fn put_patiently(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
+        let mut stopping = self.0.moves.stopping.subscribe();
+        let put = async {
+            loop {
+                match patiently(&self.0.options, &self.0.env, || shard.put_layout(layout)).await {
+                    // Compaction may make room, and so do deletes.
+                    Err(StoreError::Log(LogError::Full | LogError::Busy { .. })) => {
+                        self.0.env.sleep(self.0.options.write_wait / 20).await;
+                    }
+                    done => return done,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            done = put => done,
+            // The next start writes it.
+            _ = stopping.wait_for(|stopping| *stopping) => Err(StoreError::Log(LogError::Closed)),
+        }
     }
 
     /// Commits a layout and makes it count; calls `opened` then, which is before all of the other logs have it if they take long.
@@ -64,10 +109,10 @@ impl Store {
             let others = now.open().map(|(_, shard)| shard);
             let others =
                 others.filter(|shard| !is(shard, next.first) && !next.last.is_some_and(|last| is(shard, last)));
-            let put = join_all(others.map(|shard| shard.put_layout(&layout))).await;
+            let put = join_all(others.map(|shard| self.put_patiently(shard, &layout))).await;
             put.into_iter().collect::<Result<(), _>>()?;
             match next.last {
-                Some(last) => last.put_layout(&layout).await,
+                Some(last) => self.put_patiently(last, &layout).await,
                 None => Ok(()),
             }
         };
@@ -79,5 +124,63 @@ impl Store {
             Some(done) => done,
             None => put.await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_disk::{Disk, MemDisk};
+    use steadfast_flow::Env;
+    use steadfast_log::{FormatOptions, Log};
+
+    use super::*;
+    use crate::shard::hang::Hang;
+    use crate::store::moves::MoveState;
+    use crate::{IndexKind, PoolDisk, StoreOptions};
+
+    /// A pool of two disks.
+    async fn pool() -> Store {
+        let mut disks = Vec::new();
+        for n in 0..2 {
+            let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+            let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
+            Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+            disks.push(PoolDisk { name: format!("d{n}"), disk: Ok(disk), hint: false });
+        }
+        let options = StoreOptions { write_wait: Duration::from_secs(2), ..StoreOptions::default() };
+        Store::open_pool(disks, IndexKind::memory(), Env::tokio(), options).await.expect("open").0
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_while_a_layout_is_committed_gets_it_when_it_goes_on() {
+        let store = pool().await;
+        let topology = store.topology();
+        let shards = topology.all().expect("there");
+        let layout = topology.layout().expect("a layout").next();
+        let members = topology.members().to_vec();
+        // Until the watch looks at the disk again.
+        shards[1].core.hang.send_replace(Hang::of_writes());
+        let next = Next { layout, members, first: shards[0], last: None };
+        store.commit_layout(next, || ()).await.expect("in both logs");
+        store.all_agree(&store.topology()).expect("both have it");
+    }
+
+    #[tokio::test]
+    async fn to_resume_writes_the_layout_where_it_lacks() {
+        let store = pool().await;
+        let topology = store.topology();
+        let shards = topology.all().expect("there");
+        let mut layout = topology.layout().expect("a layout").next();
+        layout.seats[0].unclean = true;
+        let layout = Arc::new(layout);
+        shards[0].put_layout(&layout).await.expect("in the first log");
+        store.0.topology.store(Arc::new(Topology::new(topology.members().to_vec(), Some(layout))));
+        store.all_agree(&store.topology()).expect_err("the second lacks it");
+        assert!(store.resume_moves().expect("may begin"));
+        let mut moving = store.moving();
+        let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;
+        let status = ended.expect("the store is there").clone().expect("it ran");
+        assert_eq!((status.state, status.error), (MoveState::Done, None));
+        store.all_agree(&store.topology()).expect("both have it");
     }
 }

@@ -1,10 +1,12 @@
 //! The mover: batch after batch, until every slot is at its goal.
 
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
+use steadfast_log::LogError;
 
 use super::commit::Next;
 use super::copy::{Copier, Trouble};
@@ -59,7 +61,11 @@ impl Passage {
 impl Store {
     /// Moves what is to be moved; returns when it ends, for whatever reason. The caller has the turn.
     pub(super) async fn run_moves(&self) {
-        let ended = self.moves_to_end().await;
+        let ended = AssertUnwindSafe(self.moves_to_end()).catch_unwind().await;
+        // The turn must not be the mover's for ever: what was committed counts, and the rest is gone on with as after a crash.
+        let ended = ended.unwrap_or_else(|_| {
+            Err(Stop::Failed("the mover has panicked, which is a bug: please report it".to_owned()))
+        });
         let now = self.0.env.wall_ms();
         self.0.moves.update(|status| {
             status.ended_ms = Some(now);
@@ -89,6 +95,7 @@ impl Store {
 
     async fn moves_to_end(&self) -> Result<(), Stop> {
         let mut blocked = BTreeSet::new();
+        self.level().await?;
         self.step("removing what earlier runs have left");
         self.sweep_all().await?;
         loop {
@@ -290,7 +297,19 @@ impl Store {
         let disuse = now.disuse();
         let next = Next { layout, members: now.members().to_vec(), first: &source, last: None };
         drop(now);
-        let committed = self.commit_layout(next, || drop(closed)).await;
+        let mut counts = false;
+        let opened = || {
+            counts = true;
+            drop(closed);
+        };
+        let committed = self.commit_layout(next, opened).await;
+        if let Err(StoreError::Busy(_) | StoreError::Hangs | StoreError::Log(LogError::Full | LogError::Busy { .. })) =
+            committed
+            && !counts
+        {
+            // Nothing was submitted. All was copied, and what changes from here on is noted.
+            return Ok(false);
+        }
         if committed.is_ok() {
             self.0.moves.update(|status| status.slots_done += slots.len() as u64);
             // Whoever looked something up at the old home is done with it.
