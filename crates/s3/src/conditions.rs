@@ -2,13 +2,15 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::HeaderMap;
+use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+use http::{HeaderMap, Method};
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_log::Durability;
 use steadfast_store::{Condition, ObjectInfo};
 
 use crate::error::invalid_argument;
+use crate::handler::OWNER;
 
 /// A point of time, exact to the millisecond.
 pub(crate) fn timestamp(ms: u64) -> Timestamp {
@@ -103,6 +105,55 @@ pub(crate) fn write_condition(
             "A header you provided implies functionality that is not implemented: If-None-Match takes only *, and not beside If-Match."
         )),
     }
+}
+
+/// The condition of a write from its headers, for inputs into which `s3s` does not put it.
+///
+/// # Errors
+/// `InvalidArgument` for what is no entity tag, and those of [`write_condition`].
+pub(crate) fn header_condition(headers: &HeaderMap) -> S3Result<Condition> {
+    let read = |name| -> S3Result<Option<ETagCondition>> {
+        headers
+            .get(name)
+            .map(|v| ETagCondition::parse_http_header(v.as_bytes()))
+            .transpose()
+            .map_err(|_| invalid_argument("invalid entity tag in a condition"))
+    };
+    write_condition(read(IF_MATCH)?.as_ref(), read(IF_NONE_MATCH)?.as_ref())
+}
+
+/// Refuses the conditions that an operation would not look at: who sends one relies on it. `If-Modified-Since` is not among them: it means
+/// nothing on anything but reads (RFC 9110, section 13.1.3).
+///
+/// # Errors
+/// `NotImplemented`, and `AccessDenied` where the owner that is expected is not the one of everything here.
+pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderMap) -> S3Result<()> {
+    for name in ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"] {
+        if headers.get(name).is_some_and(|expected| expected != OWNER) {
+            return Err(s3_error!(AccessDenied, "The bucket is not owned by the account that you expect."));
+        }
+    }
+    if *method == Method::GET || *method == Method::HEAD {
+        return Ok(());
+    }
+    let honoured: &[HeaderName] = match operation {
+        "put_object" | "copy_object" | "create_multipart_upload" | "complete_multipart_upload" => {
+            &[IF_MATCH, IF_NONE_MATCH]
+        }
+        "delete_object" => &[IF_MATCH],
+        _ => &[],
+    };
+    for name in [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE] {
+        if headers.contains_key(&name) && !honoured.contains(&name) {
+            return Err(S3Error::with_message(
+                S3ErrorCode::NotImplemented,
+                format!(
+                    "A header you provided implies functionality that is not implemented: {name} on this operation."
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The durability that a request asks for.

@@ -8,6 +8,7 @@ use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
 use steadfast_flow::Env;
 use steadfast_store::Store;
 
+use crate::conditions::refuse_ignored;
 use crate::context::RequestContext;
 use crate::md5::Md5Pool;
 use crate::ops::{buckets, copy, delete, list, notifications, read, tags, uploads, write};
@@ -59,9 +60,12 @@ pub(crate) fn durable_header(durable: bool) -> HeaderMap {
     headers
 }
 
+/// The identity of who owns everything here.
+pub(crate) const OWNER: &str = "steadfast";
+
 /// Who owns everything here.
 pub(crate) fn owner() -> Owner {
-    Owner { display_name: Some("steadfast".into()), id: Some("steadfast".into()) }
+    Owner { display_name: Some(OWNER.into()), id: Some(OWNER.into()) }
 }
 
 macro_rules! operations {
@@ -70,6 +74,7 @@ macro_rules! operations {
         impl S3 for Handler {
             $(
                 async fn $method(&self, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
+                    refuse_ignored(stringify!($method), &req.method, &req.headers)?;
                     $function(self, req).await.map_err(|error| self.advised(error))
                 }
             )*

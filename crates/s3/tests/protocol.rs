@@ -81,6 +81,64 @@ async fn listings() {
 }
 
 #[tokio::test]
+async fn conditions_of_uploads_in_parts() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let begin = |name: &'static str, value: String| {
+        let c = &c;
+        async move { c.call("POST", "/bucket/k?uploads").header(name, &value).send().await }
+    };
+    begin("if-match", "\"abc\"".into()).await.refused(404, "NoSuchKey");
+    begin("if-none-match", "\"abc\"".into()).await.refused(501, "NotImplemented");
+    let id = begin("if-none-match", "*".into()).await.expect(200).xml("UploadId").to_owned();
+    let part = c.put(&format!("/bucket/k?partNumber=1&uploadId={id}"), "part").await.expect(200);
+    let tag = part.header("etag").to_owned();
+    let whole = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{tag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    let put = c.put("/bucket/k", "came between").await.expect(200);
+    begin("if-none-match", "*".into()).await.refused(412, "PreconditionFailed");
+    let path = format!("/bucket/k?uploadId={id}");
+    c.call("POST", &path).body(whole.clone()).send().await.refused(412, "PreconditionFailed");
+    assert_eq!(c.get("/bucket/k").await.bytes(), b"came between");
+    // Those of the completion are asked for as well.
+    let id = begin("if-match", put.header("etag").to_owned()).await.expect(200).xml("UploadId").to_owned();
+    c.put(&format!("/bucket/k?partNumber=1&uploadId={id}"), "part").await.expect(200);
+    let path = format!("/bucket/k?uploadId={id}");
+    let complete = |headers: &[(&str, &str)]| {
+        let call = c.call("POST", &path).body(whole.clone());
+        headers.iter().fold(call, |call, (name, value)| call.header(name, value)).send()
+    };
+    complete(&[("if-none-match", "*")]).await.refused(412, "PreconditionFailed");
+    complete(&[]).await.expect(200);
+    assert_eq!(c.get("/bucket/k").await.bytes(), b"part");
+}
+
+#[tokio::test]
+async fn conditions_that_would_be_ignored_are_refused() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "data").await.expect(200);
+    let id = c.call("POST", "/bucket/k?uploads").send().await.expect(200).xml("UploadId").to_owned();
+    let part = format!("/bucket/k?partNumber=1&uploadId={id}");
+    let date = "Sun, 21 Oct 2001 07:28:00 GMT";
+    for (method, path, name, value) in [
+        ("PUT", part.as_str(), "if-none-match", "*"),
+        ("PUT", part.as_str(), "if-match", "\"a\""),
+        ("DELETE", "/bucket/k", "if-none-match", "*"),
+        ("DELETE", "/bucket/k", "if-unmodified-since", date),
+        ("PUT", "/bucket/k", "if-unmodified-since", date),
+        ("DELETE", &format!("/bucket/k?uploadId={id}"), "if-match", "\"a\""),
+    ] {
+        c.call(method, path).header(name, value).send().await.refused(501, "NotImplemented");
+    }
+    c.call("PUT", "/bucket/k").header("if-modified-since", date).body("new").send().await.expect(200);
+    let owned = |owner: &'static str| c.call("GET", "/bucket/k").header("x-amz-expected-bucket-owner", owner).send();
+    owned("123456789012").await.refused(403, "AccessDenied");
+    assert_eq!(owned("steadfast").await.expect(200).bytes(), b"new");
+}
+
+#[tokio::test]
 async fn uploads_in_parts() {
     let c = Client::new().await;
     c.bucket("bucket").await;

@@ -91,7 +91,7 @@ pub struct StoredObject {
 }
 
 /// What must hold for a write to take place; decided atomically against committed and pending state.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// Nothing.
     #[default]
@@ -165,6 +165,9 @@ pub struct UploadInfo {
     pub created_ms: u64,
     /// What the object will get. The entity tag is empty.
     pub attributes: Attributes,
+    /// What must hold of the object when the upload is completed.
+    #[serde(default)]
+    pub condition: Condition,
 }
 
 /// A page of the uploads that are going on, by key and then by identity.

@@ -70,6 +70,49 @@ on_disks! {
 }
 
 on_disks! {
+    async fn what_an_upload_began_with_is_decided_again_when_it_is_completed(disks) {
+        let (pool, store) = Pool::start_on(disks, true).await;
+        let absent = |store: &Store| {
+            let store = store.clone();
+            async move { store.create_upload_if(BUCKET, "k", Attributes::default(), Condition::Absent).await }
+        };
+        let upload = absent(&store).await.expect("nothing is there yet");
+        assert_eq!(upload.condition, Condition::Absent);
+        part(&store, &upload.upload_id, 1, b"late", "a").await;
+        let put = |data: &'static [u8], tag: &'static str| {
+            let store = store.clone();
+            async move {
+                let mut writer = store.writer(BUCKET, "k", None).await.expect("writer");
+                writer.write(data.into()).await.expect("write");
+                writer.commit(etag(tag), Condition::None, None).await.expect("put");
+            }
+        };
+        put(b"first", "one").await;
+        assert!(matches!(absent(&store).await, Err(StoreError::ConditionFailed)));
+        assert!(matches!(complete(&store, &upload.upload_id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
+        let matching = Condition::Matches("one".into());
+        let replace = store.create_upload_if(BUCKET, "k", Attributes::default(), matching).await.expect("it is");
+        part(&store, &replace.upload_id, 1, b"replaced", "a").await;
+        put(b"other", "two").await;
+
+        // It is in the record, not in memory.
+        store.close().await.expect("close");
+        drop(store);
+        pool.delete_index();
+        let store = pool.open().await;
+        assert_eq!(store.upload(BUCKET, "k", &upload.upload_id).expect("goes on").condition, Condition::Absent);
+        for id in [&upload.upload_id, &replace.upload_id] {
+            assert!(matches!(complete(&store, id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
+        }
+        assert!(get(&store, "k").await.expect("there") == b"other");
+        store.delete(BUCKET, "k", Condition::None, None).await.expect("delete");
+        assert!(matches!(complete(&store, &replace.upload_id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
+        complete(&store, &upload.upload_id, &[(1, "a")]).await.expect("nothing is there any more");
+        assert!(get(&store, "k").await.expect("there") == b"late");
+    }
+}
+
+on_disks! {
     async fn an_aborted_upload_is_gone_with_its_parts(disks) {
         let (_pool, store) = Pool::start_on(disks, false).await;
         let live = || store.status().log.usage.iter().map(|u| u.live_bytes).sum::<u64>();

@@ -10,7 +10,7 @@ use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWri
 
 use crate::attributes::{described, refuse_unsupported};
 use crate::checksum::{Algorithm, FULL_OBJECT, algorithm_of, set_checksums};
-use crate::conditions::{ReadConditions, durability, etag, only_null_version, timestamp, write_condition};
+use crate::conditions::{ReadConditions, durability, etag, header_condition, only_null_version, timestamp};
 use crate::context::RequestContext;
 use crate::error::{invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, context, durable_header};
@@ -148,18 +148,6 @@ fn directive(value: Option<&str>, what: &str) -> S3Result<bool> {
         Some("REPLACE") => Ok(true),
         Some(_) => Err(invalid_argument(format!("Unknown {what} directive."))),
     }
-}
-
-/// `If-Match` and `If-None-Match` on the target, which `s3s` does not give us for copies.
-fn header_condition(headers: &http::HeaderMap) -> S3Result<Condition> {
-    let read = |name| -> S3Result<Option<ETagCondition>> {
-        headers
-            .get(name)
-            .map(|v| ETagCondition::parse_http_header(v.as_bytes()))
-            .transpose()
-            .map_err(|_| invalid_argument("invalid entity tag in a condition"))
-    };
-    write_condition(read(http::header::IF_MATCH)?.as_ref(), read(http::header::IF_NONE_MATCH)?.as_ref())
 }
 
 /// `bytes=first-last`, both given and within the source, as S3 wants it here.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
-use steadfast_store::{Attributes, PartChoice, PartInfo, StoreError, UploadInfo};
+use steadfast_store::{Attributes, Condition, PartChoice, PartInfo, StoreError, UploadInfo};
 
 use crate::attributes::{described, page_size, refuse_unsupported};
 use crate::checksum::{
     Algorithm, COMPOSITE, FULL_OBJECT, algorithm_of, bad_digest, combine, composite, given_checksums, set_checksums,
 };
-use crate::conditions::{durability, etag, timestamp, write_condition};
+use crate::conditions::{durability, etag, header_condition, timestamp, write_condition};
 use crate::error::{invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, durable_header, owner};
 use crate::ops::list::{Encoding, PAGE_MAX};
@@ -21,6 +21,7 @@ pub(crate) async fn create(
     handler: &Handler,
     req: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+    let condition = header_condition(&req.headers)?;
     let input = req.input;
     refuse_unsupported!(input)?;
     let mut attributes = described!(input).attributes()?;
@@ -40,7 +41,12 @@ pub(crate) async fn create(
         }
         (None, None) => {}
     }
-    let upload = handler.store.create_upload(&input.bucket, &input.key, attributes).await.map_err(store_error)?;
+    let matching = matches!(condition, Condition::Matches(_));
+    let upload = handler
+        .store
+        .create_upload_if(&input.bucket, &input.key, attributes, condition)
+        .await
+        .map_err(|error| conditional_error(handler, error, matching, &input.bucket, &input.key))?;
     Ok(S3Response::new(CreateMultipartUploadOutput {
         bucket: Some(input.bucket),
         key: Some(input.key),
@@ -165,7 +171,8 @@ pub(crate) async fn complete(
     set_checksums!(output, &attributes.checksums);
     let choices =
         parts.into_iter().map(|p| PartChoice { number: p.number, etag: p.attributes.etag }).collect::<Vec<_>>();
-    let matching = input.if_match.is_some();
+    // Either may have failed: the one that is asked for here, or the one that the upload began with.
+    let matching = input.if_match.is_some() || matches!(upload.condition, Condition::Matches(_));
     let written = handler
         .store
         .complete_upload(bucket, key, upload_id, choices, attributes, condition, durability)

@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod manifest;
 pub(crate) mod object;
 pub(crate) mod snapshot;
+pub(crate) mod upload;
 pub(crate) mod wire;
 
 use steadfast_log::{Durability, Location, Lsn};

@@ -95,6 +95,11 @@ impl ObjectMeta {
     }
 
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, Malformed> {
+        Self::decode_front(payload).map(|(meta, _)| meta)
+    }
+
+    /// The same, and what follows it.
+    pub(crate) fn decode_front(payload: &[u8]) -> Result<(Self, Dec<'_>), Malformed> {
         let mut first = First::decode(payload)?;
         let flags = first.flags;
         let dec = &mut first.rest;
@@ -115,14 +120,15 @@ impl ObjectMeta {
         attributes.system = map(SYSTEM)?;
         attributes.user = map(USER)?;
         attributes.tags = map(TAGS)?;
-        Ok(Self {
+        let meta = Self {
             size: first.size,
             modified_ms: first.modified_ms,
             revision: first.revision,
             upload,
             body,
             attributes,
-        })
+        };
+        Ok((meta, first.rest))
     }
 
     /// What the doors see of it.

@@ -8,6 +8,7 @@ use steadfast_log::{Durability, LogError, Priority, Record};
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta, id_from_text};
+use crate::record::upload::UploadMeta;
 use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
@@ -104,13 +105,13 @@ impl Shard {
             drop(shared);
             return self.completed_before(c, durability).await.map(Attempt::Done);
         };
-        let begun = ObjectMeta::decode(Value::decode(&value)?.payload)?.attributes;
+        let begun = UploadMeta::decode(Value::decode(&value)?.payload)?;
         let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(Attempt::Changed) };
         let mut attributes = c.attributes.clone();
         for (mine, begun) in [
-            (&mut attributes.system, begun.system),
-            (&mut attributes.user, begun.user),
-            (&mut attributes.tags, begun.tags),
+            (&mut attributes.system, begun.attributes.system),
+            (&mut attributes.user, begun.attributes.user),
+            (&mut attributes.tags, begun.attributes.tags),
         ] {
             if mine.is_empty() {
                 *mine = begun;
@@ -145,6 +146,8 @@ impl Shard {
                 expect: expect(condition),
                 fate: Some((Fate::Present(meta.attributes.etag), 0)),
             },
+            // What was asked for when the upload began is decided again: the object may have come or changed since.
+            Touch { key: c.object_key.clone(), expect: expect(&begun.condition), fate: None },
         ];
         let gate = c.bucket.enter().await?;
         let ticket = match core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability).await

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use steadfast_log::{Durability, Log, Priority, Record};
 
 use crate::record::keys::{self, BucketId, Id};
-use crate::record::object::{Body, First, ObjectMeta, id_from_text, id_to_text};
+use crate::record::object::{First, ObjectMeta, id_from_text, id_to_text};
+use crate::record::upload::UploadMeta;
 use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
@@ -13,24 +14,14 @@ use crate::shard::buckets::Bucket;
 use crate::shard::core::{Core, Expect, Refusal, Touch};
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::Fate;
-use crate::shard::writer::{ShardWriter, Target, batch_bytes, check_head};
+use crate::shard::writer::{ShardWriter, Target, batch_bytes, check_head, expect};
 use crate::store::merge::{Listed, Source};
 use crate::store::topology::Owned;
-use crate::{Attributes, PartInfo, StoreError, UploadInfo};
-
-/// What an upload's record holds: when it began and what the object will get.
-pub(crate) fn upload_meta(created_ms: u64, attributes: Attributes) -> ObjectMeta {
-    ObjectMeta { size: 0, modified_ms: created_ms, revision: 0, upload: None, body: Body::Inline, attributes }
-}
+use crate::{Attributes, Condition, PartInfo, StoreError, UploadInfo};
 
 fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
-    let meta = ObjectMeta::decode(payload)?;
-    Ok(UploadInfo {
-        key: key.to_owned(),
-        upload_id: id_to_text(id),
-        created_ms: meta.modified_ms,
-        attributes: meta.attributes,
-    })
+    let UploadMeta { created_ms, attributes, condition } = UploadMeta::decode(payload)?;
+    Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(id), created_ms, attributes, condition })
 }
 
 /// An item of a listing of uploads.
@@ -86,27 +77,31 @@ impl Source for UploadItems<'_> {
 }
 
 impl Shard {
-    /// Begins an upload in parts.
+    /// Begins an upload in parts, if `condition` holds now; it must hold as well when the upload is completed.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::TooLarge`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::TooLarge`], those of the log.
     pub(crate) async fn create_upload(
         &self,
         bucket: &str,
         key: &str,
         attributes: Attributes,
+        condition: Condition,
     ) -> Result<UploadInfo, StoreError> {
         let core = &self.core;
         let bucket = self.find(bucket)?;
         let upload = core.random_id();
         let created_ms = core.env.wall_ms();
-        let payload = upload_meta(created_ms, attributes.clone()).encode();
+        let meta = UploadMeta { created_ms, attributes, condition };
+        let payload = meta.encode();
         let head = Head::UploadCreate { bucket: bucket.id, upload, key: key.as_bytes(), payload: &payload }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         let mut room = Some(core.reserve(self.log(), batch_bytes(&batch), Priority::Write).await?);
         let gate = bucket.enter().await?;
-        let ticket = match core.submit(self.log(), &[], &mut room, batch, Durability::Sync).await {
+        let object =
+            Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect: expect(&meta.condition), fate: None };
+        let ticket = match core.submit(self.log(), &[object], &mut room, batch, Durability::Sync).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
@@ -114,7 +109,8 @@ impl Shard {
         bucket.last_lsn.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
         drop(gate);
         core.committed(ticket).await?;
-        Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes })
+        let UploadMeta { attributes, condition, .. } = meta;
+        Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes, condition })
     }
 
     /// An upload that is going on.

@@ -247,8 +247,23 @@ impl Store {
         key: &str,
         attributes: Attributes,
     ) -> Result<UploadInfo, StoreError> {
+        self.create_upload_if(bucket, key, attributes, Condition::None).await
+    }
+
+    /// Begins an upload in parts if `condition` holds of the object. It is kept with the upload and decided again, atomically, when
+    /// that is completed.
+    ///
+    /// # Errors
+    /// Those of [`Store::create_upload`], [`StoreError::ConditionFailed`].
+    pub async fn create_upload_if(
+        &self,
+        bucket: &str,
+        key: &str,
+        attributes: Attributes,
+        condition: Condition,
+    ) -> Result<UploadInfo, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.said(home.create_upload(bucket, key, attributes).await)
+        home.said(home.create_upload(bucket, key, attributes, condition).await)
     }
 
     /// An upload that is going on.

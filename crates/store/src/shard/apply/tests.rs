@@ -10,6 +10,7 @@ use steadfast_flow::Env;
 use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority};
 
 use super::{LogSlot, StoreApplier};
+use crate::record::upload::UploadMeta;
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
@@ -22,6 +23,10 @@ const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
 fn lead(store: &Store) -> Shard {
     store.lead().expect("open")
+}
+
+fn upload_payload() -> Vec<u8> {
+    UploadMeta { created_ms: 1, attributes: Attributes::default(), condition: Condition::None }.encode()
 }
 
 /// A store of one disk, and its shard as the applier sees it.
@@ -205,7 +210,7 @@ async fn deletes_live_while_something_older_may_exist() {
 
     // A moved record of a key that has been deleted stays away.
     store.delete("b", "k", Condition::None, None).await.expect("delete");
-    let payload = crate::shard::uploads::upload_meta(1, Attributes::default()).encode();
+    let payload = upload_payload();
     let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
     applier.apply(&[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
     assert!(store.object("b", "k").is_err());
@@ -225,7 +230,7 @@ async fn old_uploads_expire() {
 async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
     let (store, applier, bucket) = start().await;
     let (upload, key) = ([7; 16], &b"k"[..]);
-    let payload = crate::shard::uploads::upload_meta(1, Attributes::default()).encode();
+    let payload = upload_payload();
     let create = Bytes::from(Head::UploadCreate { bucket, upload, key, payload: &payload }.encode());
     let part = |number| Bytes::from(Head::PartPut { bucket, upload, number, key, payload: &payload }.encode());
     let end = Bytes::from(Head::UploadEnd { bucket, upload, key }.encode());

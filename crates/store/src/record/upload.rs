@@ -1,0 +1,120 @@
+//! The payload of an upload's record: what the object will get, and on what condition.
+//!
+//! ```text
+//! payload   = that of an object; where bit 7 of its flags is set, a condition follows
+//! condition = kind:1 [etag]     kind: 1 there is no object with that key, 2 there is one with this entity tag
+//! ```
+
+use super::object::{Body, ObjectMeta, put_etag, take_etag};
+use super::wire::{Dec, Malformed};
+use crate::{Attributes, Condition};
+
+/// In the flags of an object's payload, where nothing else uses it.
+const CONDITION: u8 = 1 << 7;
+const ABSENT: u8 = 1;
+const MATCHES: u8 = 2;
+
+/// An upload as its record has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UploadMeta {
+    pub(crate) created_ms: u64,
+    pub(crate) attributes: Attributes,
+    /// What must hold when it is completed, beside what the completion itself asks for.
+    pub(crate) condition: Condition,
+}
+
+impl UploadMeta {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = ObjectMeta {
+            size: 0,
+            modified_ms: self.created_ms,
+            revision: 0,
+            upload: None,
+            body: Body::Inline,
+            attributes: self.attributes.clone(),
+        }
+        .encode();
+        match &self.condition {
+            Condition::None => return out,
+            Condition::Absent => out.push(ABSENT),
+            Condition::Matches(etag) => {
+                out.push(MATCHES);
+                put_etag(&mut out, etag);
+            }
+        }
+        if let Some(flags) = out.first_mut() {
+            *flags |= CONDITION;
+        }
+        out
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, Malformed> {
+        let (meta, mut rest) = ObjectMeta::decode_front(payload)?;
+        let condition = match payload.first() {
+            Some(flags) if flags & CONDITION != 0 => take_condition(&mut rest)?,
+            _ => Condition::None,
+        };
+        Ok(Self { created_ms: meta.modified_ms, attributes: meta.attributes, condition })
+    }
+}
+
+fn take_condition(dec: &mut Dec<'_>) -> Result<Condition, Malformed> {
+    match dec.u8()? {
+        ABSENT => Ok(Condition::Absent),
+        MATCHES => Ok(Condition::Matches(take_etag(dec)?)),
+        // Of a later version: to go on without it could overwrite what was to be kept.
+        _ => Err(Malformed("upload: condition")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::object::First;
+
+    fn meta(condition: Condition) -> UploadMeta {
+        let mut attributes = Attributes::default();
+        attributes.user.insert("who".into(), "me".into());
+        attributes.tags.insert("a".into(), "b".into());
+        UploadMeta { created_ms: 1_700_000_000_123, attributes, condition }
+    }
+
+    #[test]
+    fn one_without_a_condition_has_the_bytes_of_earlier_versions() {
+        let UploadMeta { created_ms, attributes, .. } = meta(Condition::None);
+        let before =
+            ObjectMeta { size: 0, modified_ms: created_ms, revision: 0, upload: None, body: Body::Inline, attributes };
+        assert_eq!(meta(Condition::None).encode(), before.encode());
+        assert_eq!(UploadMeta::decode(&before.encode()), Ok(meta(Condition::None)));
+    }
+
+    #[test]
+    fn one_with_a_condition_is_read_by_what_does_not_know_of_it() {
+        let bytes = meta(Condition::Absent).encode();
+        assert_eq!(First::decode(&bytes).expect("the front").modified_ms, 1_700_000_000_123);
+        assert_eq!(ObjectMeta::decode(&bytes).expect("all of it").attributes, meta(Condition::Absent).attributes);
+    }
+
+    proptest! {
+        #[test]
+        fn conditions_come_back(etag in prop_oneof!["[0-9a-f]{32}", "[0-9a-f]{32}-[0-9]{1,4}", ".{0,20}"], kind in 0..3) {
+            let condition = match kind {
+                0 => Condition::None,
+                1 => Condition::Absent,
+                _ => Condition::Matches(etag),
+            };
+            let bytes = meta(condition.clone()).encode();
+            prop_assert_eq!(UploadMeta::decode(&bytes), Ok(meta(condition)));
+            for cut in 0..bytes.len() {
+                let _ = UploadMeta::decode(&bytes[..cut]);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
+            let _ = UploadMeta::decode(&bytes);
+        }
+    }
+}
