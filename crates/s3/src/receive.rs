@@ -97,7 +97,14 @@ where
     let mut md5 = (wanted.etag == EtagKind::Md5 || wanted.content_md5.is_some()).then(|| BodyMd5::new(pool));
     let mut hasher = wanted.claim.algorithm.map(Hasher::new);
     let mut bytes = 0;
-    while let Some(piece) = body.next().await {
+    loop {
+        let piece = tokio::select! {
+            biased;
+            piece = body.next() => piece,
+            // A client that sends slowly does not keep what others wait for.
+            () = writer.give_room() => continue,
+        };
+        let Some(piece) = piece else { break };
         let piece = piece.map_err(|error| body_error(&error, context))?;
         bytes += piece.len() as u64;
         if bytes > wanted.length.unwrap_or(wanted.bytes_max) {

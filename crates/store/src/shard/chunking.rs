@@ -1,25 +1,36 @@
 //! A body that goes to the disk in chunks before its record.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesOrdered;
-use parking_lot::Mutex;
-use steadfast_flow::BoxFuture;
 use steadfast_log::{ChunkBuf, Location, Log, LogError, Priority, Reservation};
+use tokio::sync::oneshot;
 
 use crate::StoreError;
 use crate::record::keys::Id;
 use crate::shard::core::{Core, busy};
 
+/// The chunks of a body that comes slowly while others wait for room are this much smaller, at the least.
+const SLOW_DIVISOR: usize = 16;
+
+/// A chunk that is being filled.
+struct Filling {
+    chunk: ChunkBuf,
+    room: Reservation,
+    since: Duration,
+}
+
 /// A body on its way in chunks.
 pub(super) struct Chunking {
     pub(super) id: Id,
     head: Bytes,
-    current: Option<(ChunkBuf, Reservation)>,
-    // A mutex that is never locked: it makes the writer `Sync`, which its users' futures need to be `Send`.
-    in_flight: Mutex<FuturesOrdered<BoxFuture<'static, Result<Location, LogError>>>>,
+    current: Option<Filling>,
+    /// Bytes of the next chunk, at most.
+    target: usize,
+    /// Written by tasks of their own: the client of a body that stalls must not hold a write up, nor what that holds.
+    in_flight: VecDeque<oneshot::Receiver<Result<Location, LogError>>>,
     pub(super) done: Vec<Location>,
     core: Arc<Core>,
     /// Its record was submitted: it ends when that is applied.
@@ -38,7 +49,8 @@ impl Chunking {
     /// For a body of which every chunk has `head`. Its owner is `id` from now on.
     pub(super) fn begin(core: Arc<Core>, id: Id, head: Bytes) -> Self {
         core.owners.begin(id);
-        Self { id, head, current: None, in_flight: Mutex::default(), done: Vec::new(), core, handed_over: false }
+        let target = core.options.chunk_bytes.max(1);
+        Self { id, head, current: None, target, in_flight: VecDeque::new(), done: Vec::new(), core, handed_over: false }
     }
 
     /// Takes `data`, with which the body has `taken` bytes of the `expected` ones. Waits while as much is on its way as may be.
@@ -51,85 +63,107 @@ impl Chunking {
     ) -> Result<(), StoreError> {
         let core = self.core.clone();
         let options = &core.options;
+        if self.current.as_ref().is_some_and(|filling| core.is_wanted(filling.since)) {
+            self.give_up(log);
+        }
         while !data.is_empty() {
-            let (mut chunk, room) = match self.current.take() {
-                Some(current) => current,
+            let mut filling = match self.current.take() {
+                Some(filling) => filling,
                 None => {
-                    while self.in_flight.get_mut().len() >= options.chunks_in_flight_max.max(1) {
+                    while self.in_flight.len() >= options.chunks_in_flight_max.max(1) {
                         self.wait_one().await?;
                     }
                     let written = taken - data.len() as u64;
                     let left = expected.and_then(|all| all.checked_sub(written)).unwrap_or(u64::MAX);
-                    let capacity = log.chunk_bytes(left.max(data.len() as u64), options.chunk_bytes.max(1));
-                    // Chunks that are written give their room back only when they are taken in: whoever waits for room must
-                    // go on taking in its own, or all wait for one another.
-                    let reserve = core.reserve(log, capacity as u64, Priority::Write);
-                    tokio::pin!(reserve);
-                    let room = loop {
-                        tokio::select! {
-                            biased;
-                            room = &mut reserve => break room?,
-                            Some(location) = self.in_flight.get_mut().next(),
-                                if !self.in_flight.get_mut().is_empty() => self.done.push(location?),
-                        }
-                    };
-                    (log.chunk(capacity).await.map_err(busy)?, room)
+                    let capacity = log.chunk_bytes(left.max(data.len() as u64), self.target);
+                    let room = core.reserve(log, capacity as u64, Priority::Write).await?;
+                    let chunk = core.wanted.wait(log.chunk(capacity)).await.map_err(busy)?;
+                    Filling { chunk, room, since: core.env.now() }
                 }
             };
-            let (now, later) = data.split_at(chunk.room().min(data.len()));
-            chunk.put(now);
+            let (now, later) = data.split_at(filling.chunk.room().min(data.len()));
+            filling.chunk.put(now);
             data = later;
-            let full = chunk.room() == 0;
-            self.current = Some((chunk, room));
+            let full = filling.chunk.room() == 0;
+            if full && self.target < options.chunk_bytes && !core.is_wanted(filling.since) {
+                self.target = (self.target * 2).min(options.chunk_bytes);
+            }
+            self.current = Some(filling);
             if full {
-                self.launch(log)?;
-                self.poke().await?;
+                self.launch(log);
+                self.poke()?;
             }
         }
         Ok(())
     }
 
+    /// Since when it has held room for bytes that have not come; `None`: it holds none.
+    pub(super) fn holds_since(&self) -> Option<Duration> {
+        self.current.as_ref().map(|filling| filling.since)
+    }
+
+    /// Gives up the room that it holds for bytes that have not come, and asks for less the next time.
+    pub(super) fn give_up(&mut self, log: &Log) {
+        let least = (self.core.options.chunk_bytes / SLOW_DIVISOR).max(1);
+        self.target = (self.target / 4).max(least);
+        self.launch(log);
+    }
+
     /// Waits until all that was taken is on the disk.
     pub(super) async fn settle(&mut self, log: &Log) -> Result<(), StoreError> {
-        self.launch(log)?;
+        self.launch(log);
         self.wait_all().await
     }
 
     /// Waits until all that was sent off is on the disk.
     pub(super) async fn wait_all(&mut self) -> Result<(), StoreError> {
-        while !self.in_flight.get_mut().is_empty() {
+        while !self.in_flight.is_empty() {
             self.wait_one().await?;
         }
         Ok(())
     }
 
-    /// Sends the current chunk off.
-    fn launch(&mut self, log: &Log) -> Result<(), StoreError> {
-        let Some((chunk, room)) = self.current.take() else { return Ok(()) };
+    /// Sends the current chunk off. What it holds of the budgets it gives back when it has been written, whoever waits for that.
+    fn launch(&mut self, log: &Log) {
+        let Some(Filling { chunk, room, .. }) = self.current.take() else { return };
         if chunk.is_empty() {
-            return Ok(());
+            return;
         }
+        let (mut written, outcome) = oneshot::channel();
         let (log, head, core) = (log.clone(), self.head.clone(), self.core.clone());
-        self.in_flight.get_mut().push_back(Box::pin(async move {
-            let written = log.write_chunk(&room, head, chunk).await;
-            core.note_full(&written);
-            written
-        }));
-        Ok(())
+        self.core.env.spawn("chunk", async move {
+            let result = tokio::select! {
+                biased;
+                // The body was given up.
+                () = written.closed() => return,
+                result = log.write_chunk(&room, head, chunk) => result,
+            };
+            core.note_full(&result);
+            drop(room);
+            let _ = written.send(result);
+        });
+        self.in_flight.push_back(outcome);
     }
 
-    /// Lets what is on its way go on, without waiting for it.
-    async fn poke(&mut self) -> Result<(), StoreError> {
-        while let std::task::Poll::Ready(Some(location)) = futures::poll!(self.in_flight.get_mut().next()) {
-            self.done.push(location?);
+    /// Takes in what has been written, without waiting for it.
+    fn poke(&mut self) -> Result<(), StoreError> {
+        while let Some(first) = self.in_flight.front_mut() {
+            match first.try_recv() {
+                Ok(outcome) => self.done.push(outcome?),
+                Err(oneshot::error::TryRecvError::Empty) => break,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(LogError::Closed.into()),
+            }
+            self.in_flight.pop_front();
         }
         Ok(())
     }
 
     async fn wait_one(&mut self) -> Result<(), StoreError> {
-        if let Some(location) = self.core.unless_hanging(self.in_flight.get_mut().next()).await? {
-            self.done.push(location?);
-        }
+        let Some(first) = self.in_flight.front_mut() else { return Ok(()) };
+        let outcome = self.core.unless_hanging(first).await?;
+        self.in_flight.pop_front();
+        // Without an answer the runtime is stopping.
+        self.done.push(outcome.unwrap_or(Err(LogError::Closed))?);
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use steadfast_log::{Batch, Committed, Durability, ExtentUsage, LogError, Lsn, Pr
 use tokio::sync::{Notify, watch};
 
 use super::hang::Hang;
+use super::wanted::Wanted;
 use crate::cache::ReadCache;
 use crate::index::Index;
 use crate::layout::Layout;
@@ -122,6 +123,7 @@ pub(crate) struct Core {
     pub(crate) spare: Spare,
     /// Whether the disk hangs.
     pub(crate) hang: tokio::sync::watch::Sender<Hang>,
+    pub(crate) wanted: Wanted,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) registry: RwLock<Registry>,
     /// Of which pool of disks this one is a part; `None` for a pool of one disk that never had another.
@@ -264,6 +266,7 @@ impl Core {
             full: AtomicBool::new(false),
             spare: Spare::default(),
             hang: Default::default(),
+            wanted: Default::default(),
         }
     }
 
@@ -430,7 +433,7 @@ impl Core {
         if priority == Priority::Write {
             self.admit()?;
         }
-        let room = log.reserve(bytes, priority, self.options.write_wait).await;
+        let room = self.wanted.wait(log.reserve(bytes, priority, self.options.write_wait)).await;
         if priority == Priority::Write {
             self.note_full(&room);
         }

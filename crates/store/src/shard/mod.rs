@@ -21,6 +21,7 @@ pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod spare;
 pub(crate) mod uploads;
+mod wanted;
 pub(crate) mod writer;
 
 use std::path::PathBuf;

@@ -1,11 +1,13 @@
 //! Reading a body: from the cache or the log, a few pieces ahead of the consumer.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 use steadfast_log::{Location, LogError};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::record::keys::Id;
 use crate::record::object::{Body, ObjectMeta, id_to_text};
@@ -60,15 +62,24 @@ impl Core {
         Ok(self.cache.put(at, 0, &body))
     }
 
-    /// Bytes of a chunk of what is under `key`, all within one piece of it.
-    async fn chunk_bytes(&self, log: &Log, key: &[u8], at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
+    /// The piece of a chunk that `range` is within, and where in it that is.
+    fn piece_of(&self, at: &Location, range: &Range<u32>) -> (u32, Range<u32>, Range<usize>) {
         let piece_bytes = self.options.read_piece_bytes.max(1);
         let piece = range.start / piece_bytes;
         let whole = piece * piece_bytes..at.body_len.min((piece + 1).saturating_mul(piece_bytes));
         let within = (range.start - whole.start) as usize..(range.end - whole.start) as usize;
-        if let Some(bytes) = self.cache.get(at, piece) {
-            return Ok(bytes.slice(within));
-        }
+        (piece, whole, within)
+    }
+
+    /// Bytes of a chunk, all within one piece of it, if the cache has that.
+    fn cached(&self, at: &Location, range: &Range<u32>) -> Option<Bytes> {
+        let (piece, _, within) = self.piece_of(at, range);
+        Some(self.cache.get(at, piece)?.slice(within))
+    }
+
+    /// The same from the disk, of what is under `key`.
+    async fn read_piece(&self, log: &Log, key: &[u8], at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
+        let (piece, whole, within) = self.piece_of(at, &range);
         // A small part of a piece is not worth reading all of it.
         if range.len() * 2 < whole.len() {
             return Ok(Bytes::copy_from_slice(&follow::read(log, at, range, key).await?));
@@ -185,29 +196,90 @@ impl ObjectReader {
                 stream::iter(part).left_stream()
             }
             Source::Chunks { chunks, pins } => {
-                let ahead = core.options.read_ahead_pieces.max(1);
                 let plan = plan(&chunks, range, core.options.read_piece_bytes.max(1));
-                let pins = Arc::new(pins);
-                stream::iter(plan)
-                    .map(move |(at, range)| {
-                        let (core, log, key, pins) = (core.clone(), log.clone(), index_key.clone(), pins.clone());
-                        async move {
-                            let kib = (range.len() as u32).div_ceil(1024);
-                            let room = core.read_ahead.clone().acquire_many_owned(kib).await;
-                            let bytes = core.unless_hanging(core.chunk_bytes(&log, &key, &at, range)).await;
-                            drop(pins);
-                            (bytes.and_then(|bytes| bytes.map_err(StoreError::from)), room)
-                        }
-                    })
-                    .buffered(ahead)
-                    // The consumer has it now: it is no longer ahead.
-                    .map(|(bytes, room)| {
-                        drop(room);
-                        bytes
-                    })
-                    .right_stream()
+                let (pins, plan) = (Arc::new(pins), plan.into_iter());
+                let pieces = Pieces { core, log, index_key, pins, plan, begun: VecDeque::new() };
+                stream::unfold(pieces, async |mut pieces| {
+                    let bytes = pieces.next().await?;
+                    Some((bytes, pieces))
+                })
+                .right_stream()
             }
         }
+    }
+}
+
+/// A piece of a body on its way from the disk.
+struct Piece {
+    reading: Reading,
+    /// For a piece that nobody has asked for yet.
+    _ahead: Option<OwnedSemaphorePermit>,
+}
+
+enum Reading {
+    /// It was in the cache.
+    Here(Bytes),
+    Coming(oneshot::Receiver<Result<Bytes, StoreError>>),
+}
+
+/// The pieces of a body, in order. The one that the consumer waits for is read at once, whatever others do: so nobody depends on consumers
+/// that are slow. Only those behind it need room in the budget that all streams share, and they are read ahead only while there is some. Each is
+/// read by a task of its own, since nobody drives this while the consumer does not ask: a read that has begun gives the disk's memory
+/// back all the same.
+struct Pieces {
+    core: Arc<Core>,
+    log: Log,
+    index_key: Bytes,
+    pins: Arc<Vec<ExtentPin>>,
+    plan: std::vec::IntoIter<(Location, Range<u32>)>,
+    begun: VecDeque<Piece>,
+}
+
+impl Pieces {
+    async fn next(&mut self) -> Option<Result<Bytes, StoreError>> {
+        if self.begun.is_empty() {
+            let (at, range) = self.plan.next()?;
+            let first = self.begin(at, range, None);
+            self.begun.push_back(first);
+        }
+        let first = self.begun.pop_front()?;
+        self.read_ahead();
+        Some(match first.reading {
+            Reading::Here(bytes) => Ok(bytes),
+            // Without an answer the runtime is stopping.
+            Reading::Coming(coming) => coming.await.unwrap_or_else(|_| Err(LogError::Closed.into())),
+        })
+    }
+
+    fn read_ahead(&mut self) {
+        while self.begun.len() + 1 < self.core.options.read_ahead_pieces {
+            let Some((at, range)) = self.plan.as_slice().first().cloned() else { return };
+            let kib = (range.len() as u32).div_ceil(1024);
+            let Ok(room) = self.core.read_ahead.clone().try_acquire_many_owned(kib) else { return };
+            self.plan.next();
+            let piece = self.begin(at, range, Some(room));
+            self.begun.push_back(piece);
+        }
+    }
+
+    fn begin(&self, at: Location, range: Range<u32>, ahead: Option<OwnedSemaphorePermit>) -> Piece {
+        if let Some(bytes) = self.core.cached(&at, &range) {
+            return Piece { reading: Reading::Here(bytes), _ahead: ahead };
+        }
+        let (mut read, coming) = oneshot::channel();
+        let (core, log, pins) = (self.core.clone(), self.log.clone(), self.pins.clone());
+        let key = self.index_key.clone();
+        self.core.env.spawn("read", async move {
+            let bytes = tokio::select! {
+                biased;
+                // The consumer has gone.
+                () = read.closed() => return,
+                bytes = core.unless_hanging(core.read_piece(&log, &key, &at, range)) => bytes,
+            };
+            drop(pins);
+            let _ = read.send(bytes.and_then(|bytes| bytes.map_err(StoreError::from)));
+        });
+        Piece { reading: Reading::Coming(coming), _ahead: ahead }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use steadfast_log::{Durability, Location, Log, LogError, Priority, Record, Reservation};
@@ -69,6 +70,8 @@ pub(crate) struct ShardWriter {
     gathered: BytesMut,
     /// For the record, and how much it is for.
     room: Option<(Reservation, u64)>,
+    /// Since when `room` is held.
+    room_since: Duration,
     chunking: Option<Chunking>,
 }
 
@@ -109,6 +112,7 @@ impl Shard {
             pieces: Vec::new(),
             gathered: BytesMut::new(),
             room: None,
+            room_since: Duration::ZERO,
             chunking: None,
         };
         if chunked {
@@ -116,6 +120,7 @@ impl Shard {
         } else {
             let bytes = size_hint.unwrap_or(inline_max) + HEAD_ROOM + event;
             writer.room = Some((writer.core.reserve(&writer.log, bytes, Priority::Write).await?, bytes));
+            writer.room_since = writer.core.env.now();
         }
         Ok(writer)
     }
@@ -183,6 +188,20 @@ impl ShardWriter {
         }
         *self = to;
         Ok(())
+    }
+
+    /// Waits until others want the room that it holds for bytes that have not come, and gives that up; while it holds none, for ever. To be
+    /// awaited beside the next bytes. Those are taken as before, only that they may have to wait for room.
+    pub(crate) async fn give_room(&mut self) {
+        let chunked = self.chunking.as_ref().and_then(Chunking::holds_since);
+        let Some(since) = chunked.or_else(|| self.room.is_some().then_some(self.room_since)) else {
+            return std::future::pending().await;
+        };
+        self.core.until_wanted(since).await;
+        self.room = None;
+        if let Some(chunking) = &mut self.chunking {
+            chunking.give_up(&self.log);
+        }
     }
 
     /// Bytes taken so far.

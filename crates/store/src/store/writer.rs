@@ -52,6 +52,12 @@ impl ObjectWriter {
         self.inner.write(data).await
     }
 
+    /// Waits until others want the room that this holds for bytes that have not come yet, and gives it up; completes only then. To be
+    /// awaited beside the next bytes of a body that may be slow: one that stalls must not keep others out.
+    pub async fn give_room(&mut self) {
+        self.inner.give_room().await;
+    }
+
     /// Passes the gate of the key's slot with everything where the key is at home.
     async fn arrive<'a>(&mut self, store: &'a Store) -> Result<Entered<'a>, StoreError> {
         loop {
