@@ -69,9 +69,9 @@ def test_tls(make_server, certificate):
     data = load.content(1, 3_000_000)
     s3.put_object(Bucket="tls", Key="k", Body=data)
     assert s3.get_object(Bucket="tls", Key="k")["Body"].read() == data
-    # Plain HTTP gets no further.
-    with pytest.raises(Exception):
-        server.request("GET", "/", timeout_s=5)
+    # Plain HTTP is told so.
+    status, _, text = server.request("GET", "/", timeout_s=30)
+    assert status == 400 and b"https" in text
     assert s3.list_objects_v2(Bucket="tls")["KeyCount"] == 1
 
 

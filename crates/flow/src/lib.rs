@@ -3,6 +3,7 @@
 //! The lowest layer: it imports nothing of Steadfast's and does no I/O.
 
 pub mod budget;
+pub mod crowd;
 pub mod env;
 pub mod gate;
 mod gauge;
@@ -10,10 +11,13 @@ pub mod pace;
 pub mod ring;
 #[cfg(test)]
 mod testing;
+pub mod throttle;
 
 pub use budget::{Budget, Permit};
+pub use crowd::{Crowd, Leaving, Patience, Seat, group_of};
 pub use env::{BoxFuture, Env, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
 pub use pace::Pace;
 pub use ring::Ring;
+pub use throttle::Throttle;

@@ -13,13 +13,13 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use steadfast_flow::Pass;
+use steadfast_flow::{Crowd, Pass, Seat, Throttle};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -68,6 +68,8 @@ pub struct LiveDoor {
     api: Arc<Api>,
     emulation: Arc<Emulation>,
     options: DoorOptions,
+    /// Connections that have no session yet.
+    arriving: Crowd,
 }
 
 /// The workers of a door.
@@ -102,7 +104,8 @@ impl LiveDoor {
             threads.push(partition::start(number, inbox.clone(), hub, node.bounds())?);
         }
         let emulation = Arc::new(Emulation::new(node.env.clone()));
-        let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node };
+        let arriving = Crowd::new(node.env.clone());
+        let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node, arriving };
         Ok((door.clone(), Workers { node: door.node, threads }))
     }
 
@@ -118,6 +121,7 @@ impl LiveDoor {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "the live door cannot accept connections"),
         };
+        let failures_told = Throttle::new(Duration::from_secs(10));
         loop {
             let ready = tokio::select! {
                 biased;
@@ -127,7 +131,9 @@ impl LiveDoor {
             let accepted = ready.and_then(|mut ready| self.accept(&mut ready));
             if let Err(error) = accepted {
                 // Out of descriptors, or a connection that has gone already: neither ends the door.
-                tracing::warn!(%error, "cannot accept a connection");
+                if let Some(more) = failures_told.pass(&env) {
+                    tracing::warn!(%error, more, "cannot accept a connection (and `more` since the last such line)");
+                }
                 env.sleep(Duration::from_millis(50)).await;
             }
             tokio::task::yield_now().await;
@@ -150,6 +156,8 @@ impl LiveDoor {
 
     fn arrive(&self, socket: std::net::TcpStream, peer: SocketAddr) {
         let Ok(place) = self.node.connections.try_enter(&peer.ip().to_canonical().to_string()) else {
+            // Who has only connected makes room for the next who comes.
+            self.arriving.relieve(false);
             return tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
         };
         let short = if self.options.tls.is_none() { handshake::short(&self.node, &socket) } else { Ok(None) };
@@ -168,9 +176,10 @@ impl LiveDoor {
         let (env, options) = (self.node.env.clone(), self.options.clone());
         let (limit, stall) = (options.header_timeout, options.stall_timeout);
         let max = self.node.config.websocket.message_size_limit;
+        let seat = Arc::new(self.arriving.join(peer.ip()));
         let Some(tls) = options.tls else {
             let client = Stalling::new(socket, env, stall);
-            let Some((client, leftover, upgraded)) = self.http(client, peer).await else { return };
+            let Some((client, leftover, upgraded)) = self.http(client, peer, seat).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
                 return self.unidirectional(client, leftover, max, upgraded, place).await;
             }
@@ -180,12 +189,17 @@ impl LiveDoor {
                 Err(error) => tracing::warn!(%peer, %error, "a connection cannot be handed over"),
             };
         };
-        let client = match env.timeout(limit, tls.accept(socket)).await {
+        let shaken = tokio::select! {
+            biased;
+            shaken = env.timeout(limit, tls.accept(socket)) => shaken,
+            () = seat.leaving().told() => return,
+        };
+        let client = match shaken {
             Some(Ok(client)) => Stalling::new(client, env, stall),
             Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             None => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
-        let Some((client, leftover, upgraded)) = self.http(client, peer).await else { return };
+        let Some((client, leftover, upgraded)) = self.http(client, peer, seat).await else { return };
         if upgraded.transport == Transport::UniWebSocket {
             return self.unidirectional(client, leftover, max, upgraded, place).await;
         }
@@ -200,22 +214,38 @@ impl LiveDoor {
     }
 
     /// Serves requests on a connection. If it has become a WebSocket: it, and what the client sent behind its handshake.
-    async fn http<T>(&self, client: T, peer: SocketAddr) -> Option<(T, Vec<u8>, Arrived)>
+    /// One that is between requests makes room for others where there is none.
+    async fn http<T>(&self, client: T, peer: SocketAddr, seat: Arc<Seat>) -> Option<(T, Vec<u8>, Arrived)>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let upgraded = Arc::new(Mutex::new(None));
-        let (door, decided) = (self.clone(), upgraded.clone());
+        let (door, decided, leave) = (self.clone(), upgraded.clone(), seat.leaving());
         let service = service_fn(move |request| {
-            let (door, decided) = (door.clone(), decided.clone());
-            async move { Ok::<_, Infallible>(door.answer(request, &decided).await) }
+            let (door, decided, seat) = (door.clone(), decided.clone(), seat.clone());
+            async move {
+                seat.asks();
+                let answer = door.answer(request, &decided).await;
+                if answer.body().size_hint().exact().is_some() {
+                    seat.idle();
+                }
+                Ok::<_, Infallible>(answer)
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.options.header_timeout)
             .max_buf_size(64 << 10)
             .serve_connection(TokioIo::new(client), service);
-        let parts = match connection.without_shutdown().await {
+        let ended = tokio::select! {
+            biased;
+            ended = connection.without_shutdown() => ended,
+            () = leave.told() => {
+                tracing::debug!(%peer, "closed: it has no session, and others wait to be let in");
+                return None;
+            }
+        };
+        let parts = match ended {
             Ok(parts) => parts,
             Err(error) => {
                 tracing::debug!(%peer, %error, "connection ended");

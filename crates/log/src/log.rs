@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use steadfast_disk::{BLOCK, Disk};
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Throttle};
 use tokio::sync::{oneshot, watch};
 
 use crate::background::Background;
@@ -60,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) durable: watch::Sender<Lsn>,
     /// Counts chunks that have been written.
     pub(crate) chunks_written: AtomicU64,
+    pub(crate) read_failures_told: Throttle,
     /// Whether committer and applier have ended.
     pub(crate) ended: watch::Sender<bool>,
     pub(crate) frame_bytes_max: usize,

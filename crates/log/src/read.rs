@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use steadfast_disk::BLOCK;
@@ -14,6 +15,9 @@ use crate::{Location, LogError, Sabotage};
 
 /// Up to this many unneeded bytes between checksums and body are read along rather than read around.
 const GAP_BYTES_MAX: u64 = 64 << 10;
+
+/// Reads that failed are told of at most once in this time.
+pub(crate) const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// A record read back whole and verified.
 #[derive(Debug, Clone)]
@@ -80,7 +84,10 @@ pub(crate) fn lost(shared: &Shared, location: &Location) -> LogError {
 fn report(shared: &Shared, error: &LogError) {
     if matches!(error, LogError::Damaged { .. } | LogError::Read { .. }) {
         shared.metrics.read_damage.fetch_add(1, Relaxed);
-        tracing::error!(%error, "a read failed");
+        // Where a disk fails every read does: one tells it as well as all, and the metrics count them.
+        if let Some(more) = shared.read_failures_told.pass(&shared.env) {
+            tracing::error!(%error, more, "a read failed (and `more` since the last such line)");
+        }
     }
 }
 

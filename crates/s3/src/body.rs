@@ -9,19 +9,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use s3s::StdError;
-use steadfast_flow::{BoxFuture, Env, Pass};
+use steadfast_flow::{BoxFuture, Env, Pass, Patience};
 
 use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
+use crate::io::Line;
 
-/// The body of a request: counts what comes, and ends with an error when nothing comes for too long. Time that passes while nobody asks
+/// The body of a request: counts what comes, and ends with an error when too little comes for too long. Time that passes while nobody asks
 /// for more (back-pressure) does not count.
 pub(crate) struct RequestBody<B: Body> {
     inner: B,
     context: Arc<RequestContext>,
     env: Env,
-    stall: Duration,
+    patience: Patience,
     timer: Option<BoxFuture<'static, ()>>,
-    waiting_since: Option<Duration>,
+    waits: bool,
+    line: Arc<Line>,
 }
 
 impl<B: Body + Unpin> Unpin for RequestBody<B> {}
@@ -35,8 +37,8 @@ impl<B: Body> Drop for RequestBody<B> {
 }
 
 impl<B: Body> RequestBody<B> {
-    pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, stall: Duration) -> Self {
-        Self { inner, context, env, stall, timer: None, waiting_since: None }
+    pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, patience: Patience, line: Arc<Line>) -> Self {
+        Self { inner, context, env, patience, timer: None, waits: false, line }
     }
 }
 
@@ -50,27 +52,40 @@ where
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
-            self.waiting_since = None;
+            let bytes = match &frame {
+                Some(Ok(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
+                _ => 0,
+            };
+            if std::mem::take(&mut self.waits) {
+                self.line.seat.goes_on();
+                let now = self.env.now();
+                self.patience.moved(now, 0);
+            }
+            if bytes > 0 {
+                let now = self.env.now();
+                self.patience.moved(now, bytes);
+                self.context.bytes_in.fetch_add(bytes, Relaxed);
+            }
             return Poll::Ready(match frame {
-                Some(Ok(frame)) => {
-                    if let Some(data) = frame.data_ref() {
-                        self.context.bytes_in.fetch_add(data.len() as u64, Relaxed);
-                    }
-                    Some(Ok(frame))
-                }
                 Some(Err(error)) => {
                     self.context.set_fault(BodyFault::Broken);
                     Some(Err(error.into()))
                 }
+                Some(Ok(frame)) => Some(Ok(frame)),
                 None => None,
             });
         }
-        let now = self.env.now();
-        let since = *self.waiting_since.get_or_insert(now);
-        let end = since + self.stall;
         loop {
+            let now = self.env.now();
+            let left = self.patience.waits(now);
+            if !std::mem::replace(&mut self.waits, true) {
+                self.line.seat.waits(self.patience.spent(now));
+            }
+            if left.is_zero() {
+                self.context.set_fault(BodyFault::Stalled);
+                return Poll::Ready(Some(Err("the request body stalled".into())));
+            }
             if self.timer.is_none() {
-                let left = end.saturating_sub(self.env.now());
                 self.timer = Some(self.env.sleep(left));
             }
             // The timer may be of an earlier wait: then it only wakes us to look again.
@@ -78,10 +93,6 @@ where
                 ready!(timer.as_mut().poll(cx));
             }
             self.timer = None;
-            if self.env.now() >= end {
-                self.context.set_fault(BodyFault::Stalled);
-                return Poll::Ready(Some(Err("the request body stalled".into())));
-            }
         }
     }
 
@@ -103,12 +114,15 @@ pub(crate) struct Tail {
     pub(crate) status: u16,
     pub(crate) bytes_out: u64,
     pub(crate) complete: bool,
+    /// The place of the request, or that of its answer where that is a long one.
     pub(crate) pass: Option<Pass>,
+    pub(crate) line: Arc<Line>,
 }
 
 impl Drop for Tail {
     fn drop(&mut self) {
         self.pass = None;
+        self.line.seat.idle();
         let Some(observer) = &self.observer else { return };
         observer.finished(&RequestRecord {
             operation: self.context.operation(),
@@ -152,6 +166,10 @@ impl Body for ResponseBody {
             }
             None => self.tail.complete = true,
         }
+        if self.tail.complete {
+            // It only waits for its client now, with what it has in memory.
+            self.tail.pass = None;
+        }
         Poll::Ready(frame)
     }
 
@@ -174,7 +192,9 @@ mod tests {
         let context = Arc::new(RequestContext::new(1));
         let pieces = futures::stream::iter([Ok::<_, StdError>(Frame::data(Bytes::from_static(b"abc")))]);
         let body = StreamBody::new(futures::StreamExt::chain(pieces, futures::stream::pending()));
-        let mut body = RequestBody::new(body, context.clone(), Env::tokio(), Duration::from_millis(50));
+        let line = Arc::new(Line::new(steadfast_flow::Crowd::new(Env::tokio()).join([127, 0, 0, 1].into())));
+        let patience = Patience::new(Duration::from_millis(50), 0);
+        let mut body = RequestBody::new(body, context.clone(), Env::tokio(), patience, line);
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().as_ref(), b"abc");
         assert!(body.frame().await.unwrap().is_err());
         assert_eq!(context.fault(), Some(BodyFault::Stalled));

@@ -2,18 +2,24 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::Pin;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
 
+use futures::poll;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
-use steadfast_flow::{Env, FlowStatus, Gate, Pass};
+use steadfast_flow::{
+    Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Refused, Seat, Throttle, group_of,
+};
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -23,14 +29,19 @@ use crate::context::{BodyFault, Observer, RequestContext};
 use crate::cors;
 use crate::error::{invalid_request, request_timeout, slow_down};
 use crate::handler::Handler;
-use crate::io::StallIo;
+use crate::io::{Line, StallIo};
 use crate::md5::Md5Pool;
-use crate::options::S3Options;
+use crate::options::{IpNetwork, S3Options};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 /// A client that has more than this of a body left to send when it is answered is told that the connection ends with the answer; less
 /// is mostly there already, and is passed over. One that waits for `100 Continue` sends nothing, so that is never there.
 const UNREAD_BYTES_MAX: u64 = 64 << 10;
+
+/// How often a request that waits for a place has another one make room.
+const RELIEF_EVERY: Duration = Duration::from_millis(100);
+/// Failures of requests that are told of at most once in this time.
+const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Why the options were refused.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -55,10 +66,14 @@ pub struct S3Door(Arc<Shared>);
 
 struct Shared {
     s3: S3Service,
-    gate: Gate,
+    /// Requests that are worked on.
+    gate: KeyedGate,
+    /// Answers that are being sent, where they do not fit into a piece of memory.
+    answers: KeyedGate,
     env: Env,
     options: S3Options,
     observer: Option<Arc<dyn Observer>>,
+    failures_told: Throttle,
 }
 
 impl S3Door {
@@ -98,8 +113,22 @@ impl S3Door {
         // Form uploads are refused before they get there; this is for the case that one does.
         config.post_object_max_file_size = options.xml_bytes_max as u64;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
-        let gate = Gate::new("s3_requests", options.requests_max, options.requests_waiting_max, env.clone());
-        Ok(Self(Arc::new(Shared { s3: builder.build(), gate, env, options, observer })))
+        let gate = |name, places| {
+            let share = |all: usize| (all * options.address_share_percent.clamp(1, 100)).div_ceil(100);
+            let bounds = KeyedGateOptions {
+                limit: places,
+                waiting_max: options.requests_waiting_max,
+                key_limit: share(places),
+                key_waiting_max: match options.address_share_percent {
+                    100.. => options.requests_waiting_max,
+                    _ => share(options.requests_waiting_max),
+                },
+            };
+            KeyedGate::new(name, bounds, env.clone())
+        };
+        let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
+        let (places, answers) = (gate("s3_requests", options.requests_max), gate("s3_answers", options.answers_max));
+        Ok(Self(Arc::new(Shared { s3: builder.build(), gate: places, answers, env, options, observer, failures_told })))
     }
 
     /// How many requests are being served and wait.
@@ -107,26 +136,47 @@ impl S3Door {
         self.0.gate.status()
     }
 
-    /// Serves one connection, which is ready (accepted, and past its TLS handshake). The result is a future that ends with
-    /// the connection; [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the request that
-    /// is being served finish.
+    /// How many long answers are being sent, and wait to be.
+    pub fn answers_status(&self) -> FlowStatus {
+        self.0.answers.status()
+    }
+
+    /// Serves one connection, which is ready (accepted, and past its TLS handshake), of a client of whom nothing is known: see
+    /// [`S3Door::connection_of`].
     pub fn connection<I>(&self, io: I) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Visit>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
+        self.connection_of(io, Crowd::new(self.0.env.clone()).join(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+    }
+
+    /// Serves one connection, which is ready. `seat` is that of its client among all who are connected: it is told when the client keeps the
+    /// server waiting, and where places are short, those who do make room for others. The result is a future that ends with
+    /// the connection; [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the request that
+    /// is being served finish.
+    pub fn connection_of<I>(
+        &self,
+        io: I,
+        seat: Seat,
+    ) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Visit>
+    where
+        I: AsyncRead + AsyncWrite + Unpin,
+    {
         let options = &self.0.options;
-        let linger = Arc::new(AtomicBool::new(false));
-        let io = StallIo::new(io, self.0.env.clone(), options.response_stall, linger.clone());
+        let line = Arc::new(Line::new(seat));
+        let io = StallIo::new(io, self.0.env.clone(), options.response_stall, options.client_bytes_s_min, line.clone());
         hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(options.header_timeout)
             .max_buf_size(options.connection_buffer_bytes.max(8192))
-            .serve_connection(TokioIo::new(io), Visit { door: self.clone(), linger })
+            .serve_connection(TokioIo::new(io), Visit { door: self.clone(), line })
     }
 
-    /// Serves one request; `linger` becomes whether the client may still be sending it when it is answered.
-    async fn handle(&self, request: Request<Incoming>, linger: &AtomicBool) -> Response<ResponseBody> {
+    /// Serves one request.
+    async fn handle(&self, request: Request<Incoming>, line: Arc<Line>) -> Response<ResponseBody> {
         let shared = &self.0;
+        line.seat.asks();
+        line.renewed.store(true, Relaxed);
         let context = Arc::new(RequestContext::new(shared.env.random_u64()));
         let started = shared.env.now();
         let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
@@ -134,7 +184,7 @@ impl S3Door {
         let (mut response, pass) = if origin.is_some() && cors::is_preflight(&request) {
             (cors::preflight(request.headers()), None)
         } else {
-            self.answer(request, &context).await
+            self.answer(request, &context, &line).await
         };
         if context.fault() == Some(BodyFault::Stalled) && response.status() != StatusCode::OK {
             // `s3s` may have taken the end of an XML body for something else.
@@ -144,7 +194,7 @@ impl S3Door {
         if let Some(origin) = origin {
             cors::admit(response.headers_mut(), origin);
         }
-        linger.store(context.unread() > 0, Relaxed);
+        line.linger.store(context.unread() > 0, Relaxed);
         let tail = Tail {
             context,
             observer: shared.observer.clone(),
@@ -154,6 +204,7 @@ impl S3Door {
             bytes_out: 0,
             complete: false,
             pass,
+            line,
         };
         response.map(|body| ResponseBody::new(body, tail))
     }
@@ -162,11 +213,16 @@ impl S3Door {
         &self,
         request: Request<Incoming>,
         context: &Arc<RequestContext>,
+        line: &Arc<Line>,
     ) -> (Response<Body>, Option<Pass>) {
-        let shared = &self.0;
-        let request =
-            request.map(|body| RequestBody::new(body, context.clone(), shared.env.clone(), shared.options.body_stall));
-        let Ok(pass) = shared.gate.enter(shared.options.request_wait).await else {
+        let (shared, options) = (&self.0, &self.0.options);
+        let client = forwarded_for(&options.trusted_proxies, line.seat.address(), request.headers());
+        let client: Arc<str> = client.map_or_else(|| line.seat.group().clone(), |client| group_of(client).into());
+        let request = request.map(|body| {
+            let patience = Patience::new(options.body_stall, options.client_bytes_s_min);
+            RequestBody::new(body, context.clone(), shared.env.clone(), patience, line.clone())
+        });
+        let Ok(pass) = self.enter(&shared.gate, &client, line).await else {
             return (error_response(slow_down("requests served at a time")), None);
         };
         if let Some(error) = refuse_early(&request) {
@@ -183,7 +239,38 @@ impl S3Door {
                 error_response(s3_error!(InternalError, "We encountered an internal error. Please try again."))
             }
         };
-        (response, Some(pass))
+        let length =
+            response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        let body = response.body();
+        if http_body::Body::is_end_stream(body)
+            || body.bytes().is_some()
+            || length.is_some_and(|length| length <= options.short_answer_bytes)
+        {
+            return (response, Some(pass));
+        }
+        // The work is done but for reading: what is to come depends on the client, who may take his time without keeping others from theirs.
+        drop(pass);
+        match self.enter(&shared.answers, &client, line).await {
+            Ok(place) => (response, Some(place)),
+            Err(_) => (error_response(slow_down("answers sent at a time")), None),
+        }
+    }
+
+    /// Takes a place at a gate. While there is none, those who keep the server waiting make room.
+    async fn enter(&self, gate: &KeyedGate, client: &str, line: &Line) -> Result<Pass, Refused> {
+        let shared = &self.0;
+        let mut entering = pin!(gate.enter(client, shared.options.request_wait));
+        if let Poll::Ready(entered) = poll!(entering.as_mut()) {
+            return entered;
+        }
+        loop {
+            line.seat.crowd().relieve(true);
+            tokio::select! {
+                biased;
+                entered = entering.as_mut() => return entered,
+                () = shared.env.sleep(RELIEF_EVERY) => {}
+            }
+        }
     }
 
     fn finish(&self, response: &mut Response<Body>, context: &RequestContext, unread_max: u64) {
@@ -206,10 +293,12 @@ impl S3Door {
         if let Ok(id) = HeaderValue::from_str(&context.id) {
             response.headers_mut().insert(REQUEST_ID, id);
         }
-        if status == StatusCode::INTERNAL_SERVER_ERROR || status == StatusCode::INSUFFICIENT_STORAGE {
+        let failed = status == StatusCode::INTERNAL_SERVER_ERROR || status == StatusCode::INSUFFICIENT_STORAGE;
+        // Where a disk fails or is full, every request does: one tells it as well as all.
+        if failed && let Some(more) = self.0.failures_told.pass(&self.0.env) {
             let why = response.body().bytes().unwrap_or_default();
-            tracing::warn!(request = %context.id, operation = context.operation(), status = status.as_u16(),
-                why = %String::from_utf8_lossy(&why), "a request failed");
+            tracing::warn!(request = %context.id, operation = context.operation(), status = status.as_u16(), more,
+                why = %String::from_utf8_lossy(&why), "a request failed (and `more` since the last such line)");
         }
     }
 }
@@ -217,7 +306,7 @@ impl S3Door {
 /// The door as one connection sees it.
 pub struct Visit {
     door: S3Door,
-    linger: Arc<AtomicBool>,
+    line: Arc<Line>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Visit {
@@ -226,8 +315,8 @@ impl hyper::service::Service<Request<Incoming>> for Visit {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (door, linger) = (self.door.clone(), self.linger.clone());
-        Box::pin(async move { Ok(door.handle(request, &linger).await) })
+        let (door, line) = (self.door.clone(), self.line.clone());
+        Box::pin(async move { Ok(door.handle(request, line).await) })
     }
 }
 
@@ -267,6 +356,17 @@ fn refuse_early<B>(request: &Request<B>) -> Option<S3Error> {
     form.then(|| s3_error!(NotImplemented, "Uploads by form (POST Object) are not offered."))
 }
 
+/// Whom a request comes from that came over a proxy: the last address that the proxies say which is not one of theirs.
+fn forwarded_for(proxies: &[IpNetwork], peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+    let trusted = |address: IpAddr| proxies.iter().any(|network| network.contains(address));
+    if !trusted(peer) {
+        return None;
+    }
+    let said = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
+    let hops: Vec<&str> = said.flat_map(|value| value.split(',')).collect();
+    hops.iter().rev().map_while(|hop| hop.trim().parse::<IpAddr>().ok()).find(|hop| !trusted(*hop))
+}
+
 fn error_response(error: S3Error) -> Response<Body> {
     error.to_http_response().unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());
@@ -293,6 +393,27 @@ mod tests {
         assert!(matches!(with(&[("a", "s"), ("a", "t")], &[]), Err(DoorError::InvalidCredentials)));
         assert!(matches!(with(&[("a", "")], &[]), Err(DoorError::InvalidCredentials)));
         assert!(matches!(with(&[("a", "s")], &["s3..com"]), Err(DoorError::InvalidDomain(_))));
+    }
+
+    #[test]
+    fn only_proxies_say_whom_a_request_comes_from() {
+        let proxies: Vec<IpNetwork> = ["10.0.0.0/8", "::1"].map(|text| text.parse().unwrap()).into();
+        let of = |peer: &str, said: &str| {
+            let headers = HeaderMap::from_iter([(HeaderName::from_static("x-forwarded-for"), said.parse().unwrap())]);
+            forwarded_for(&proxies, peer.parse().unwrap(), &headers).map(|found| found.to_string())
+        };
+        assert_eq!(
+            of("10.1.2.3", "9.9.9.9, 1.2.3.4, 10.0.0.7").as_deref(),
+            Some("1.2.3.4"),
+            "what is before may be made up"
+        );
+        assert_eq!(of("::1", "2001:db8::1").as_deref(), Some("2001:db8::1"));
+        assert_eq!(of("1.2.3.4", "5.6.7.8"), None);
+        assert_eq!(of("10.1.2.3", "unknown"), None);
+        assert_eq!(of("::ffff:10.1.2.3", "5.6.7.8").as_deref(), Some("5.6.7.8"));
+        for wrong in ["10.0.0.0/33", "x", "10.0.0.0/", "::/129"] {
+            assert!(wrong.parse::<IpNetwork>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

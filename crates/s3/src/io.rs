@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Env, Patience, Seat};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What a client may still send after its last answer, in bytes: more than the parts that SDKs send.
@@ -15,9 +15,25 @@ const LINGER_BYTES_MAX: u64 = 128 << 20;
 /// How long a client that is being waited for may send nothing.
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 
-/// Wraps a connection: a write or flush that makes no progress for the given time fails with `TimedOut`, which ends the connection and
-/// releases what its response holds. hyper itself waits for a reader for ever. Reads pass through: whether a silent client
-/// is idle or stalled only the layer above knows.
+/// What a connection and the request that it serves know of each other.
+pub(crate) struct Line {
+    /// The client may still be sending a request that has been answered.
+    pub(crate) linger: AtomicBool,
+    /// A request has begun: its answer gets all of the patience that there is.
+    pub(crate) renewed: AtomicBool,
+    /// Its presence at its port.
+    pub(crate) seat: Seat,
+}
+
+impl Line {
+    pub(crate) fn new(seat: Seat) -> Self {
+        Self { linger: AtomicBool::new(false), renewed: AtomicBool::new(false), seat }
+    }
+}
+
+/// Wraps a connection: a peer that takes too little of what is written for too long makes the write fail with `TimedOut`, which ends the
+/// connection and releases what its response holds. hyper itself waits for a reader for ever. Reads pass through: whether a
+/// silent client is idle or stalled only the layer above knows.
 ///
 /// A socket that is closed with unread bytes in it resets the connection, and the reset overtakes the answer: a client that is
 /// answered early (refused, or told to slow down) sees a broken pipe instead. So, when `linger` is set, closing sends the
@@ -26,9 +42,10 @@ pub struct StallIo<I> {
     inner: I,
     env: Env,
     limit: Duration,
+    patience: Patience,
     timer: Option<BoxFuture<'static, ()>>,
-    waiting_since: Option<Duration>,
-    linger: Arc<AtomicBool>,
+    waits: bool,
+    line: Arc<Line>,
     lingering: Option<Lingering>,
 }
 
@@ -46,28 +63,47 @@ struct Lingering {
 impl<I: Unpin> Unpin for StallIo<I> {}
 
 impl<I> StallIo<I> {
-    /// Wraps `inner`; `limit` is how long a write may wait, and a close that lingers.
-    pub fn new(inner: I, env: Env, limit: Duration, linger: Arc<AtomicBool>) -> Self {
-        Self { inner, env, limit, timer: None, waiting_since: None, linger, lingering: None }
+    /// Wraps `inner`; `limit` is how far a reader may be behind `bytes_s` bytes a second, and how long a close lingers.
+    pub(crate) fn new(inner: I, env: Env, limit: Duration, bytes_s: u64, line: Arc<Line>) -> Self {
+        let patience = Patience::new(limit, bytes_s);
+        Self { inner, env, limit, patience, timer: None, waits: false, line, lingering: None }
     }
 
-    fn watch<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.waiting_since = None;
-            return polled;
+    /// Looks at what came of writing; `moved` is how many bytes that were.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+        moved: impl Fn(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        if self.line.renewed.load(Relaxed) {
+            self.line.renewed.store(false, Relaxed);
+            self.patience.renew();
         }
-        let now = self.env.now();
-        let since = *self.waiting_since.get_or_insert(now);
+        if let Poll::Ready(done) = polled {
+            let bytes = done.as_ref().map_or(0, &moved) as u64;
+            if self.waits || bytes > 0 {
+                self.patience.moved(self.env.now(), bytes);
+            }
+            if std::mem::take(&mut self.waits) {
+                self.line.seat.goes_on();
+            }
+            return Poll::Ready(done);
+        }
         loop {
-            let left = (since + self.limit).saturating_sub(self.env.now());
+            let now = self.env.now();
+            let left = self.patience.waits(now);
+            if !self.waits || left.is_zero() {
+                self.waits = true;
+                self.line.seat.waits(self.patience.spent(now));
+            }
+            if left.is_zero() {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
+            }
+            // It may be of an earlier wait: then it only wakes us to look again.
             let timer = self.timer.get_or_insert_with(|| self.env.sleep(left));
-            if timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
+            ready!(timer.as_mut().poll(cx));
             self.timer = None;
-            if self.env.now() >= since + self.limit {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client stopped reading")));
-            }
         }
     }
 }
@@ -116,7 +152,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for StallIo<I> {
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for StallIo<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.watch(cx, polled)
+        self.watch(cx, polled, |count| *count)
     }
 
     fn poll_write_vectored(
@@ -125,7 +161,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for StallIo<I> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
-        self.watch(cx, polled)
+        self.watch(cx, polled, |count| *count)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -134,14 +170,14 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for StallIo<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_flush(cx);
-        self.watch(cx, polled)
+        self.watch(cx, polled, |()| 0)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             let polled = Pin::new(&mut self.inner).poll_shutdown(cx);
-            ready!(self.watch(cx, polled))?;
-            if !self.linger.load(Relaxed) {
+            ready!(self.watch(cx, polled, |()| 0))?;
+            if !self.line.linger.load(Relaxed) {
                 return Poll::Ready(Ok(()));
             }
             let now = self.env.now();
@@ -157,19 +193,45 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    fn line() -> Arc<Line> {
+        Arc::new(Line::new(steadfast_flow::Crowd::new(Env::tokio()).join([127, 0, 0, 1].into())))
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_takes_a_byte_now_and_then_ends_the_write() {
+        let (near, mut far) = tokio::io::duplex(16);
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(300), 1 << 20, line());
+        let trickle = async {
+            loop {
+                let _ = far.read_u8().await;
+                Env::tokio().sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            written = io.write_all(&[0; 100_000]) => assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut),
+            () = trickle => unreachable!("it goes on for ever"),
+        }
+    }
+
     #[tokio::test]
     async fn a_reader_that_stops_ends_the_write() {
         let (near, far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50), Arc::default());
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50), 0, line());
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(far);
     }
 
+    fn lingering() -> Arc<Line> {
+        let line = line();
+        line.linger.store(true, Relaxed);
+        line
+    }
+
     #[tokio::test]
     async fn a_close_takes_what_still_comes_until_the_peer_closes() {
         let (near, mut far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_secs(60), Arc::new(true.into()));
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_secs(60), 0, lingering());
         io.write_all(b"answer").await.unwrap();
         let client = async {
             far.write_all(&[7; 100_000]).await.unwrap();
@@ -186,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_close_does_not_wait_for_ever() {
         let (near, mut far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50), Arc::new(true.into()));
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50), 0, lingering());
         let endless = async { while far.write_all(&[7; 100]).await.is_ok() {} };
         tokio::select! {
             closed = io.shutdown() => closed.unwrap(),

@@ -33,4 +33,4 @@ mod receive;
 pub use context::{Observer, RequestRecord};
 pub use door::{DoorError, S3Door, Visit};
 pub use io::StallIo;
-pub use options::{EtagKind, EventTargets, S3Options};
+pub use options::{EtagKind, EventTargets, IpNetwork, S3Options};

@@ -1,6 +1,8 @@
 //! What can be set.
 
 use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +24,47 @@ pub trait EventTargets: Send + Sync + 'static {
     /// # Errors
     /// Why not and what to do, for people.
     fn check(&self, arn: &str) -> Result<(), String>;
+}
+
+/// An address, or all that begin alike: `10.0.0.0/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpNetwork {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl IpNetwork {
+    /// Whether an address is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let same = |a: u128, b: u128, width: u32| {
+            let rest = width - u32::from(self.bits);
+            a.checked_shr(rest).unwrap_or(0) == b.checked_shr(rest).unwrap_or(0)
+        };
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
+            (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for IpNetwork {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not an address, nor a network such as 10.0.0.0/8");
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(width), str::parse).map_err(|_| wrong())?;
+        if bits > width { Err(wrong()) } else { Ok(Self { address, bits }) }
+    }
+}
+
+impl fmt::Display for IpNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
 }
 
 /// Settings of the door. Every bound is here.
@@ -47,10 +90,21 @@ pub struct S3Options {
     pub request_wait: Duration,
     /// A connection must have sent a whole request head within this time.
     pub header_timeout: Duration,
-    /// A request body that brings nothing for so long ends with `RequestTimeout`.
+    /// A request body that is so far behind [`S3Options::client_bytes_s_min`] ends with `RequestTimeout`.
     pub body_stall: Duration,
-    /// A connection whose peer takes nothing of a response for so long is closed.
+    /// A connection whose peer is so far behind it in taking a response is closed.
     pub response_stall: Duration,
+    /// Bytes a second that a client must send of a body, and take of an answer; 0: it need only move something in the time of a stall.
+    pub client_bytes_s_min: u64,
+    /// Answers that are longer than [`S3Options::short_answer_bytes`] and are being sent, at a time. They do not count as requests being
+    /// served any more.
+    pub answers_max: usize,
+    /// An answer of so many bytes is handed to its connection whole.
+    pub short_answer_bytes: u64,
+    /// How much of the places one address may have, in percent.
+    pub address_share_percent: usize,
+    /// Proxies that are believed when they say, by `X-Forwarded-For`, whom a request comes from.
+    pub trusted_proxies: Vec<IpNetwork>,
     /// Bodies up to this many bytes are hashed where they arrive; larger ones on the compute threads.
     pub inline_hash_bytes: u64,
     /// The largest XML body of a request, in bytes.
@@ -78,6 +132,11 @@ impl Default for S3Options {
             header_timeout: Duration::from_secs(30),
             body_stall: Duration::from_secs(30),
             response_stall: Duration::from_secs(60),
+            client_bytes_s_min: 4 << 10,
+            answers_max: 2048,
+            short_answer_bytes: 256 << 10,
+            address_share_percent: 75,
+            trusted_proxies: Vec::new(),
             inline_hash_bytes: 64 << 10,
             xml_bytes_max: 4 << 20,
             connection_buffer_bytes: 128 << 10,

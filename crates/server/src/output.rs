@@ -11,7 +11,7 @@ use crate::config::LogFormat;
 /// The levels that hold for a setting such as `info` or `warn,steadfast_log=debug`.
 ///
 /// Libraries below are quiet: `s3s` has a span for every request and logs an error for each 404, `lsm_tree` tells of each of its
-/// steps. A target named in the setting overrides that.
+/// steps, and `rustls` of each client that puts an address where a name belongs. A target named in the setting overrides that.
 ///
 /// # Errors
 /// What is wrong with it, for people.
@@ -26,7 +26,9 @@ pub fn targets(setting: &str) -> Result<Targets, String> {
     if !setting.split(',').all(has_level) {
         return Err(wrong(()));
     }
-    format!("s3s=off,hyper=warn,rustls=warn,lsm_tree=warn,{setting}").parse().map_err(|_| wrong(()))
+    format!("s3s=off,hyper=warn,rustls=warn,rustls::msgs::handshake=error,lsm_tree=warn,{setting}")
+        .parse()
+        .map_err(|_| wrong(()))
 }
 
 /// Starts logging.

@@ -153,6 +153,9 @@ fn credentials_are_generated_once() {
         serde_json::from_slice(&std::fs::read(temp.path().join("credentials.json")).expect("kept")).expect("JSON");
     let access = kept["access_key"].as_str().expect("text");
     assert!(first.before_ready.contains(access), "{}", first.before_ready);
+    assert!(first.before_ready.contains("credentials.json"), "{}", first.before_ready);
+    let secret = kept["secret_key"].as_str().expect("text");
+    assert!(!first.before_ready.contains(secret), "nobody types here: whoever reads this keeps it");
     assert_eq!(first.end(Signal::INT), Some(0));
     let second = Server::start(temp.path(), None);
     assert!(!second.before_ready.contains(access), "shown once only");

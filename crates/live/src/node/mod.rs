@@ -38,7 +38,7 @@ use crate::seldom::SeldomLines;
 const PARTS: usize = 64;
 
 /// Connections, where the configuration does not say.
-const CONNECTIONS: usize = 1 << 20;
+pub const CONNECTIONS: usize = 1 << 20;
 
 /// What the door keeps to beyond Centrifugo's options. Who comes above a bound on how many wait is told at once to come again.
 #[derive(Debug, Clone)]

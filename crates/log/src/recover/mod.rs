@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use steadfast_disk::{BLOCK, Disk};
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Throttle};
 use tokio::sync::{mpsc, watch};
 
 use forward::failed;
@@ -167,6 +167,7 @@ pub(crate) async fn open(
         applying: AtomicU64::new(durable_lsn),
         durable: watch::Sender::new(durable_lsn),
         chunks_written: AtomicU64::new(0),
+        read_failures_told: Throttle::new(crate::read::FAILURES_TOLD_EVERY),
         ended: watch::Sender::new(open.is_none()),
         frame_bytes_max,
         footer_bytes_max: options.footer_bytes_max.min(pool.extent_bytes / 4),

@@ -173,6 +173,12 @@ pub const TABLE: &[Metric] = &[
     metric("/connections/limit", "connections_limit", Gauge, "The bound on them"),
     metric("/connections/accepted", "connections_accepted", Counter, "Connections accepted"),
     metric("/connections/at_bound", "connections_at_bound", Counter, "Times that accepting waited for one to end"),
+    metric(
+        "/connections/relieved",
+        "connections_relieved",
+        Counter,
+        "Connections that were closed to make room for others: idle ones, and ones whose clients kept the server waiting",
+    ),
     metric("/connections/tls_failed", "connections_tls_failed", Counter, "TLS handshakes that failed"),
     metric("/disk/stats/reads", "disk_reads", Counter, "Reads from the disk"),
     metric("/disk/stats/read_bytes", "disk_read_bytes", Counter, "Bytes read from the disk"),

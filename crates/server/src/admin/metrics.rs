@@ -69,6 +69,31 @@ impl Requests {
     }
 }
 
+/// From OpenMetrics to the older format of Prometheus, 0.0.4: there a counter has the name of its samples, and units and the end are not told.
+pub fn plain(metrics: &str) -> String {
+    let mut counters = std::collections::BTreeSet::new();
+    for line in metrics.lines() {
+        if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")) {
+            counters.insert(name);
+        }
+    }
+    let mut out = String::with_capacity(metrics.len());
+    for line in metrics.lines() {
+        let described = ["# HELP ", "# TYPE "].iter().find_map(|about| Some((*about, line.strip_prefix(about)?)));
+        match described.and_then(|(about, rest)| Some((about, rest.split_once(' ')?))) {
+            Some((about, (name, rest))) if counters.contains(name) => {
+                out.push_str(&format!("{about}{name}_total {rest}\n"));
+            }
+            _ if line == "# EOF" || line.starts_with("# UNIT ") => {}
+            _ => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
 /// Memory of this process.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct ProcessMemory {

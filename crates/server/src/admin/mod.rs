@@ -1,4 +1,4 @@
-//! The admin port: health, metrics, status. It has no authentication and changes nothing.
+//! The admin port: health, metrics, status. It changes nothing. With a token, metrics and status are only for those who have it.
 
 pub mod collect;
 mod labels;
@@ -9,21 +9,24 @@ pub mod webhooks;
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{
+    ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, WWW_AUTHENTICATE,
+};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Seat};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::config::{AdminSection, Secret};
 use crate::net::listener::Door;
 
 /// What the admin port tells about.
@@ -41,6 +44,53 @@ pub struct Admin {
     source: Arc<dyn Source>,
     registry: Arc<Registry>,
     env: Env,
+    access: Arc<Access>,
+}
+
+/// Who may read what the port tells.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// What metrics and status ask for; empty: nothing.
+    pub token: Secret,
+    /// Names by which the port may be called, beside addresses and localhost.
+    pub hosts: Vec<String>,
+    /// Whether it may be called by any name where there are none of those.
+    pub any_host: bool,
+}
+
+impl Access {
+    /// That of a configuration.
+    pub fn new(config: &AdminSection) -> Self {
+        Self {
+            token: config.token.clone(),
+            hosts: config.hosts.0.clone(),
+            any_host: config.hosts.0.is_empty() && !config.listen.ip().is_loopback(),
+        }
+    }
+
+    /// A page in a browser can have a name of its own stand for this machine (DNS rebinding), and would be let read what is here. The request says
+    /// by which name.
+    fn is_called_right(&self, headers: &HeaderMap) -> bool {
+        let Some(host) = headers.get(HOST) else { return true };
+        let Ok(host) = host.to_str() else { return false };
+        let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        let name = name.to_ascii_lowercase();
+        let local = name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok();
+        self.any_host || local || self.hosts.contains(&name)
+    }
+
+    fn has_token(&self, headers: &HeaderMap) -> bool {
+        let given = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        self.token.0.is_empty() || given.is_some_and(|given| same(given, self.token.0.as_bytes()))
+    }
+}
+
+/// Whether two are the same, in a time that does not tell where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 const PATHS: [&str; 4] = ["/health/live", "/health/ready", "/metrics", "/status"];
@@ -53,12 +103,15 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Admin {
     /// A door over `source` and the metrics of `registry`.
-    pub fn new(source: Arc<dyn Source>, registry: Registry, env: Env) -> Self {
-        Self { source, registry: Arc::new(registry), env }
+    pub fn new(source: Arc<dyn Source>, registry: Registry, access: Access, env: Env) -> Self {
+        Self { source, registry: Arc::new(registry), env, access: Arc::new(access) }
     }
 
     /// Answers one request.
-    pub fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    pub fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        if !self.access.is_called_right(headers) {
+            return text(StatusCode::FORBIDDEN, "this port is not called by that name: see admin.hosts\n".to_owned());
+        }
         if !PATHS.contains(&path) {
             return text(StatusCode::NOT_FOUND, format!("there is {}\n", PATHS.join(", ")));
         }
@@ -67,13 +120,18 @@ impl Admin {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
         }
+        if !path.starts_with("/health/") && !self.access.has_token(headers) {
+            let mut response = text(StatusCode::UNAUTHORIZED, "this needs the token of admin.token\n".to_owned());
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return response;
+        }
         match path {
             "/health/live" => text(StatusCode::OK, "live\n".to_owned()),
             "/health/ready" => match self.source.not_ready() {
                 None => text(StatusCode::OK, "ready\n".to_owned()),
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
             },
-            "/metrics" => self.metrics(),
+            "/metrics" => self.metrics(headers),
             _ => {
                 let body = serde_json::to_vec_pretty(&self.source.status()).unwrap_or_default();
                 typed(StatusCode::OK, "application/json", body)
@@ -81,13 +139,20 @@ impl Admin {
         }
     }
 
-    fn metrics(&self) -> Response<Full<Bytes>> {
+    /// In the format of OpenMetrics for those who ask for it, else in that of Prometheus, which all understand.
+    fn metrics(&self, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let mut out = String::with_capacity(16 << 10);
-        match prometheus_client::encoding::text::encode(&mut out, &self.registry) {
-            Ok(()) => {
-                typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", out.into_bytes())
-            }
-            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n".to_owned()),
+        if prometheus_client::encoding::text::encode(&mut out, &self.registry).is_err() {
+            return text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n".to_owned());
+        }
+        let accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+        if accepted
+            .flat_map(|value| value.split(','))
+            .any(|kind| kind.trim().starts_with("application/openmetrics-text"))
+        {
+            typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", out.into_bytes())
+        } else {
+            typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::plain(&out).into_bytes())
         }
     }
 }
@@ -105,13 +170,14 @@ fn typed(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full
 }
 
 impl Door for Admin {
-    async fn serve<T>(&self, io: T, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
+    async fn serve<T>(&self, io: T, seat: Seat, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let admin = self.clone();
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let response = admin.answer(request.method(), request.uri().path());
+            seat.idle();
+            let response = admin.answer(request.method(), request.uri().path(), request.headers());
             async move { Ok::<_, Infallible>(response) }
         });
         let connection = http1::Builder::new()
@@ -155,7 +221,18 @@ mod tests {
     }
 
     async fn get(admin: &Admin, method: Method, path: &str) -> (u16, String) {
-        let response = admin.answer(&method, path);
+        get_with(admin, method, path, &[]).await
+    }
+
+    async fn get_with(
+        admin: &Admin,
+        method: Method,
+        path: &str,
+        with: &[(&'static str, &'static str)],
+    ) -> (u16, String) {
+        let headers =
+            with.iter().map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let response = admin.answer(&method, path, &headers.collect());
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("in memory").to_bytes();
         (status, String::from_utf8(body.to_vec()).expect("text"))
@@ -166,7 +243,7 @@ mod tests {
         let told = Arc::new(Told(Mutex::new(None)));
         let mut registry = Registry::with_prefix("steadfast");
         let requests = metrics::Requests::register(&mut registry);
-        let admin = Admin::new(told.clone(), registry, Env::tokio());
+        let admin = Admin::new(told.clone(), registry, Access::default(), Env::tokio());
         assert_eq!(get(&admin, Method::GET, "/health/live").await, (200, "live\n".into()));
         assert_eq!(get(&admin, Method::GET, "/health/ready").await, (200, "ready\n".into()));
         *told.0.lock() = Some("the disk failed".into());
@@ -183,6 +260,42 @@ mod tests {
         let line = "steadfast_s3_request_seconds_bucket{le=\"0.001\",operation=\"PutObject\",status=\"200\"} 1";
         assert!(body.contains(line), "{body}");
         assert!(body.contains("steadfast_s3_received_bytes_total 4096"), "{body}");
+        assert!(body.contains("# TYPE steadfast_s3_received_bytes_total counter"), "{body}");
+        assert!(!body.contains("# EOF") && !body.contains("# UNIT"), "{body}");
+        let accept = [("accept", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1")];
+        let (_, body) = get_with(&admin, Method::GET, "/metrics", &accept).await;
+        assert!(body.contains("# TYPE steadfast_s3_received_bytes counter"), "{body}");
         assert!(body.ends_with("# EOF\n"));
+    }
+
+    #[tokio::test]
+    async fn names_and_tokens() {
+        let admin = |listen: &str, token: &str, hosts: &[&str]| {
+            let config = AdminSection {
+                listen: listen.parse().expect("an address"),
+                token: Secret(token.to_owned()),
+                hosts: crate::config::Names(hosts.iter().map(|host| (*host).to_owned()).collect()),
+            };
+            let told = Arc::new(Told(Mutex::new(None)));
+            Admin::new(told, Registry::with_prefix("steadfast"), Access::new(&config), Env::tokio())
+        };
+        let status = async |admin: &Admin, path: &str, with: &[(&'static str, &'static str)]| {
+            get_with(admin, Method::GET, path, with).await.0
+        };
+        let local = admin("127.0.0.1:9001", "", &["admin.internal"]);
+        for name in ["127.0.0.1:9001", "[::1]:9001", "LOCALHOST", "localhost:9001", "admin.internal:9001"] {
+            assert_eq!(status(&local, "/status", &[("host", name)]).await, 200, "{name}");
+        }
+        assert_eq!(status(&local, "/status", &[("host", "attacker.example:9001")]).await, 403);
+        assert_eq!(status(&local, "/status", &[]).await, 200);
+        let open = admin("0.0.0.0:9001", "", &[]);
+        assert_eq!(status(&open, "/status", &[("host", "steadfast.monitoring.svc:9001")]).await, 200);
+        let guarded = admin("0.0.0.0:9001", "t0ken", &[]);
+        assert_eq!(status(&guarded, "/health/ready", &[]).await, 200);
+        for path in ["/metrics", "/status"] {
+            assert_eq!(status(&guarded, path, &[]).await, 401);
+            assert_eq!(status(&guarded, path, &[("authorization", "Bearer t0kem")]).await, 401);
+            assert_eq!(status(&guarded, path, &[("authorization", "Bearer t0ken")]).await, 200);
+        }
     }
 }

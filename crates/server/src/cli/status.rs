@@ -72,7 +72,10 @@ fn get(url: &str, path: &str) -> Result<Vec<u8>, String> {
     let mut socket = TcpStream::connect_timeout(&address, TIMEOUT).map_err(fail)?;
     socket.set_read_timeout(Some(TIMEOUT)).map_err(fail)?;
     socket.set_write_timeout(Some(TIMEOUT)).map_err(fail)?;
-    write!(socket, "GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n").map_err(fail)?;
+    // The variable of the setting `admin.token`.
+    let token = std::env::var("STEADFAST_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    write!(socket, "GET {path} HTTP/1.0\r\nHost: {host}\r\n{token}Connection: close\r\n\r\n").map_err(fail)?;
     let mut answer = Vec::new();
     socket.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(fail)?;
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
@@ -80,6 +83,9 @@ fn get(url: &str, path: &str) -> Result<Vec<u8>, String> {
     let line = head.lines().next().unwrap_or_default();
     match (end, line.split_whitespace().nth(1)) {
         (Some(end), Some("200")) => Ok(answer.split_off(end + 4)),
+        (Some(_), Some("401")) => {
+            Err(format!("{url} asks for a token: give that of admin.token in STEADFAST_ADMIN_TOKEN, or use --data"))
+        }
         (Some(_), Some(_)) => Err(format!("{url}{path} answered {line:?}; is this its admin port?")),
         _ => Err(format!("{url} does not speak HTTP")),
     }

@@ -5,6 +5,7 @@
 
 mod disks;
 mod error;
+mod kinds;
 mod live;
 mod schema;
 pub(crate) mod setting;
@@ -19,6 +20,7 @@ use toml::de::{DeTable, DeValue};
 use crate::disks::remembered;
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use error::{ConfigError, nearest};
+pub use kinds::{Names, Networks, Secret};
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, parse_duration};
 
@@ -113,6 +115,8 @@ impl Config {
             let Some((_, name)) = names.iter().find(|(known, _)| *known == variable) else {
                 let lower = variable.to_lowercase();
                 let lowered: Vec<(String, &str)> = names.iter().map(|(n, _)| (n.to_lowercase(), n.as_str())).collect();
+                let reserved = RESERVED.iter().map(|name| (name.to_lowercase(), *name));
+                let lowered: Vec<(String, &str)> = lowered.into_iter().chain(reserved).collect();
                 let near = nearest(&lower, lowered.iter().map(|(n, _)| n.as_str()))
                     .and_then(|near| lowered.iter().find(|(n, _)| n == near))
                     .map(|(_, n)| format!(": did you mean {n}?"));
@@ -132,6 +136,7 @@ impl Config {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|e| ConfigError::new(format!("cannot be read: {e}")).from(shown.clone()))?;
+        self.files.push(path.to_owned());
         self.apply(&text).map_err(|e| e.from(shown))
     }
 

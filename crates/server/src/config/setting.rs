@@ -120,7 +120,7 @@ impl Setting for PathBuf {
 }
 
 /// A list in a file, where one alone may be written without brackets; as text separated by commas. No part is empty.
-fn list<'a>(input: &Input<'a>, expected: &str) -> Result<Vec<&'a str>, String> {
+pub(super) fn list<'a>(input: &Input<'a>, expected: &str) -> Result<Vec<&'a str>, String> {
     match input {
         Input::Text(text) => Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()),
         Input::Value(DeValue::Array(items)) => items
@@ -181,7 +181,8 @@ impl Setting for Paths {
 impl Setting for SocketAddr {
     fn read(input: Input<'_>) -> Result<Self, String> {
         let text = text(&input, "an address such as \"127.0.0.1:9000\"")?;
-        text.parse().map_err(|_| {
+        let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+        local.as_deref().unwrap_or(text).parse().map_err(|_| {
             format!("expected an IP address with a port, such as \"127.0.0.1:9000\" or \"[::]:9000\", found {text:?}")
         })
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::disks::DiskSpecs;
+use super::kinds::{Names, Networks, Secret};
 use super::schema::sections;
 use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
 use super::webhooks::Webhooks;
@@ -178,6 +179,9 @@ sections! {
         listen: Option<SocketAddr> = Some(local(8000));
         /// A configuration file of Centrifugo's (JSON, TOML or YAML) that says the rest, instead of tables here.
         config: Option<PathBuf> = None;
+        /// Where everybody may do everything (`client.insecure`, `http_api.insecure`), the port listens only on this machine, unless this
+        /// says that more is meant.
+        insecure_anywhere: bool = false;
         /// Threads that sessions are shared out to; 0: as many as cores.
         partitions: usize = 0, in 0..=1024;
         /// Whether the port speaks TLS when `tls` is set; not behind a proxy that does it.
@@ -215,10 +219,15 @@ sections! {
         key: Option<PathBuf> = None;
     }
 
-    /// The admin port: health, metrics, status. It has no authentication: do not expose it.
+    /// The admin port: health, metrics, status. Without a token everybody who reaches it may read all of that: do not expose it.
     admin: AdminSection {
         /// Address to listen on. Port 0: one that is free, printed at start.
         listen: SocketAddr = local(9001);
+        /// What metrics and status ask for, as `Authorization: Bearer TOKEN`. Empty: nothing. Health is for everybody.
+        token: Secret = Secret::default();
+        /// Names by which the port may be called, beside its addresses and localhost: what a page in a browser reaches by another name it may not
+        /// read. Empty: any name where it listens on more than this machine.
+        hosts: Names = Names::default();
     }
 
     /// What clients may hold.
@@ -233,8 +242,18 @@ sections! {
         request_wait: Duration = Duration::from_secs(5), in 0..=600_000_000;
         /// How long a client may take to send a request's header, and how long an idle connection is kept.
         header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
-        /// How long a client may send nothing of a body, or take nothing of an answer.
+        /// How long a client may send nothing of a body, or take nothing of an answer; and how far it may be behind `client_rate_min` in doing so.
         stall_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
+        /// Bytes a second that a client of the S3 port must send of a body, and take of an answer; "0 B": something in each `stall_timeout` will do.
+        client_rate_min: Size = Size::kib(4), in 0..=1_073_741_824;
+        /// Answers of more than 256 KiB that are being sent at a time; they count no longer as requests that are served.
+        answers: usize = 2048, in 1..=1_000_000;
+        /// How much of `requests` and `answers` one address may have, in percent (of IPv6 a network of 64 bits).
+        address_share: usize = 75, in 1..=100;
+        /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]: their X-Forwarded-For says whose share it is.
+        trusted_proxies: Networks = Networks::default();
+        /// File descriptors that connections may not take: they are for the disks, the index, the admin port and commands.
+        reserved_files: usize = 256, in 32..=1_000_000;
     }
 
     /// What the server logs, to standard error.

@@ -3,22 +3,34 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use steadfast_flow::Env;
-use tokio::io::{AsyncRead, AsyncWrite};
+use steadfast_flow::{Crowd, Env, Seat, Throttle};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
+
+/// Connections to the admin port at a time.
+pub const ADMIN_CONNECTIONS: usize = 64;
+/// How often a connection that waits for room has another one closed.
+const RELIEF_EVERY: Duration = Duration::from_millis(100);
+/// Failures to accept are told of at most once in this time.
+const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Bytes of answers that the kernel keeps for a connection and has not sent.
+const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// What speaks a protocol on connections.
 pub trait Door: Clone + Send + Sync + 'static {
-    /// Serves one connection until it ends. When `stop` completes it ends after the request that it is serving, if any.
+    /// Serves one connection until it ends. When `stop` completes it ends after the request that it is serving, if any. `seat` is to be told
+    /// what its client does; it is idle at first, and one that stays so makes room for others where the port is full.
     fn serve<T>(
         &self,
         io: T,
+        seat: Seat,
         peer: SocketAddr,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send
@@ -39,6 +51,8 @@ pub struct PortStats {
     pub at_bound: AtomicU64,
     /// TLS handshakes that failed.
     pub tls_failed: AtomicU64,
+    /// Connections that were closed to make room: idle ones, and ones whose clients kept the server waiting.
+    pub relieved: AtomicU64,
 }
 
 /// Counts down when dropped.
@@ -105,34 +119,45 @@ impl Port {
     /// serves is cut off. Returns how many connections were.
     pub async fn run(self, env: Env, door: impl Door, mut stop: watch::Receiver<bool>, deadline: Duration) -> usize {
         let slots = Arc::new(Semaphore::new(self.connections));
+        let crowd = Crowd::new(env.clone());
+        let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
         let (cut, cut_watch) = watch::channel(false);
         let stopping = stop.clone();
         let accepting = async {
             loop {
-                let Ok(slot) = slots.clone().try_acquire_owned() else {
-                    self.stats.at_bound.fetch_add(1, Relaxed);
-                    // One that has been given back is taken by the next round. Nobody closes the semaphore.
-                    drop(slots.acquire().await);
-                    continue;
-                };
                 let (socket, peer) = match self.listener.accept().await {
                     Ok(accepted) => accepted,
                     Err(e) => {
                         // Out of descriptors, or a connection that has gone already: neither ends the server.
-                        tracing::warn!(error = %e, "cannot accept a connection");
+                        if let Some(more) = failures_told.pass(&env) {
+                            tracing::warn!(error = %e, more, "cannot accept a connection (and `more` since the last such line)");
+                        }
                         env.sleep(Duration::from_millis(50)).await;
                         continue;
+                    }
+                };
+                // It waits here, one at a time, and behind it the others in the kernel's queue.
+                let slot = match slots.clone().try_acquire_owned() {
+                    Ok(slot) => Some(slot),
+                    Err(_) => {
+                        self.stats.at_bound.fetch_add(1, Relaxed);
+                        self.slot(&slots, &crowd, &env).await
                     }
                 };
                 self.stats.accepted.fetch_add(1, Relaxed);
                 self.stats.open.fetch_add(1, Relaxed);
                 let open = Open(self.stats.clone());
-                let served = serve(socket, peer, door.clone(), self.tls.clone(), env.clone(), stopping.clone());
+                let seat = crowd.join(peer.ip());
+                let (leave, stats) = (seat.leaving(), self.stats.clone());
+                let served = serve(socket, seat, peer, door.clone(), self.tls.clone(), env.clone(), stopping.clone());
                 let cut = set(cut_watch.clone());
                 env.spawn("connection", async move {
                     tokio::select! {
                         biased;
                         () = served => {}
+                        () = leave.told() => {
+                            stats.relieved.fetch_add(1, Relaxed);
+                        }
                         () = cut => {}
                     }
                     drop((open, slot));
@@ -156,6 +181,22 @@ impl Port {
     }
 }
 
+impl Port {
+    /// A slot, when one connection has ended; where none does, one of those that only keep the port waiting is closed.
+    async fn slot(&self, slots: &Arc<Semaphore>, crowd: &Crowd, env: &Env) -> Option<OwnedSemaphorePermit> {
+        let mut waiting = std::pin::pin!(slots.clone().acquire_owned());
+        loop {
+            crowd.relieve(false);
+            tokio::select! {
+                biased;
+                // Nobody closes the semaphore.
+                slot = waiting.as_mut() => return slot.ok(),
+                () = env.sleep(RELIEF_EVERY) => {}
+            }
+        }
+    }
+}
+
 /// Completes when the flag is set, or its owner has gone.
 async fn set(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|set| *set).await;
@@ -163,6 +204,7 @@ async fn set(mut flag: watch::Receiver<bool>) {
 
 async fn serve(
     socket: TcpStream,
+    seat: Seat,
     peer: SocketAddr,
     door: impl Door,
     tls: Option<Tls>,
@@ -172,27 +214,74 @@ async fn serve(
     if let Err(e) = socket.set_nodelay(true) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NODELAY");
     }
-    let Some(tls) = tls else { return door.serve(socket, peer, set(stop)).await };
-    match env.timeout(tls.timeout, tls.acceptor.accept(socket)).await {
-        Some(Ok(io)) => door.serve(io, peer, set(stop)).await,
+    // What the kernel has not sent is not read by anybody: who reads slowly is to show, and not to fill megabytes first.
+    if let Err(e) = keep_unsent(&socket, UNSENT_BYTES_MAX) {
+        tracing::debug!(%peer, error = %e, "cannot set TCP_NOTSENT_LOWAT");
+    }
+    let Some(tls) = tls else { return door.serve(socket, seat, peer, set(stop)).await };
+    let handshake = async {
+        let mut first = [0];
+        if socket.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
+            return Ok(Err(socket));
+        }
+        tls.acceptor.accept(socket).await.map(Ok)
+    };
+    match env.timeout(tls.timeout, handshake).await {
+        Some(Ok(Ok(io))) => door.serve(io, seat, peer, set(stop)).await,
+        Some(Ok(Err(plain))) => {
+            tracing::debug!(%peer, "HTTP without TLS");
+            let _ = env.timeout(tls.timeout, refuse_plain(plain)).await;
+        }
         Some(Err(e)) => tracing::debug!(%peer, error = %e, "TLS handshake failed"),
         None => tracing::debug!(%peer, "TLS handshake took too long"),
     }
+}
+
+/// Has the kernel take no more than about so many bytes that it has not sent yet.
+fn keep_unsent(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `socket` is borrowed, and the option is read from an integer of the size that is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            std::ptr::from_ref(&bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Tells a client that speaks HTTP without TLS what is wrong, in HTTP.
+async fn refuse_plain(mut socket: TcpStream) -> io::Result<()> {
+    let why = "this port speaks TLS: use https\n";
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{why}",
+        why.len()
+    );
+    // What is unread when the socket is closed would reset the connection, and the client might not see the answer.
+    let _ = socket.read(&mut [0; 8192]).await?;
+    socket.write_all(answer.as_bytes()).await?;
+    socket.shutdown().await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// Answers each byte with itself; when stopped, ends after the next.
     #[derive(Clone, Default)]
     struct Echo(Arc<AtomicUsize>);
 
     impl Door for Echo {
-        async fn serve<T>(&self, mut io: T, _peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
-        where
+        async fn serve<T>(
+            &self,
+            mut io: T,
+            seat: Seat,
+            _peer: SocketAddr,
+            stop: impl Future<Output = ()> + Send + 'static,
+        ) where
             T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         {
             self.0.fetch_add(1, Relaxed);
@@ -200,7 +289,7 @@ mod tests {
             loop {
                 let stopped = futures::poll!(stop.as_mut()).is_ready();
                 match io.read_u8().await {
-                    Ok(byte) if io.write_u8(byte).await.is_ok() && !stopped => {}
+                    Ok(byte) if io.write_u8(byte).await.is_ok() && !stopped => seat.idle(),
                     _ => return,
                 }
             }
@@ -240,6 +329,27 @@ mod tests {
         drop(first);
         assert_eq!(second.read_u8().await.expect("answered"), 7);
         assert_eq!(stats.accepted.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn idle_connections_make_room() {
+        let (address, stats, _door, _stop, _done) = start(3).await;
+        let mut idle = Vec::new();
+        for _ in 0..3 {
+            let mut socket = TcpStream::connect(address).await.expect("connected");
+            talk(&mut socket).await;
+            idle.push(socket);
+        }
+        // It is served though none of the others ends by itself.
+        let mut new = TcpStream::connect(address).await.expect("in the backlog");
+        talk(&mut new).await;
+        assert_eq!((stats.relieved.load(Relaxed), stats.open.load(Relaxed)), (1, 3));
+        let mut gone = 0;
+        for socket in &mut idle {
+            let ended = Env::tokio().timeout(Duration::from_millis(50), socket.read_u8()).await;
+            gone += usize::from(matches!(ended, Some(Err(_))));
+        }
+        assert_eq!(gone, 1);
     }
 
     #[tokio::test]

@@ -39,6 +39,58 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// When the server's own certificate, the first of the chain, stops being valid, in seconds since the Unix epoch. `None` where that cannot be
+/// told.
+pub fn expires(certificate: &Path) -> Option<i64> {
+    let text = std::fs::read(certificate).ok()?;
+    let first = CertificateDer::pem_slice_iter(&text).next()?.ok()?;
+    not_after(&first)
+}
+
+/// A DER element: its tag, what is in it, and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (len, rest) = match usize::from(first) {
+        short @ 0..0x80 => (short, rest),
+        long => {
+            let (digits, rest) = rest.split_at_checked(long & 0x7f)?;
+            let more = |len: usize, digit: &u8| len.checked_mul(256)?.checked_add(usize::from(*digit));
+            (digits.iter().try_fold(0, more)?, rest)
+        }
+    };
+    let (inside, after) = rest.split_at_checked(len)?;
+    Some((tag, inside, after))
+}
+
+/// The end of the validity of a certificate (RFC 5280, section 4.1): version, serial number, algorithm, issuer, validity.
+fn not_after(certificate: &[u8]) -> Option<i64> {
+    const VERSION: u8 = 0xa0;
+    const UTC_TIME: u8 = 0x17;
+    let (_, certificate, _) = element(certificate)?;
+    let (_, mut fields, _) = element(certificate)?;
+    if *fields.first()? == VERSION {
+        fields = element(fields)?.2;
+    }
+    for _serial_algorithm_issuer in 0..3 {
+        fields = element(fields)?.2;
+    }
+    let (_, validity, _) = element(fields)?;
+    let (tag, end, _) = element(element(validity)?.2)?;
+    let text = std::str::from_utf8(end).ok()?.strip_suffix('Z')?;
+    // Two digits of a year are those from 1950 on.
+    let text = match tag {
+        UTC_TIME if text.get(..1)? < "5" => format!("20{text}"),
+        UTC_TIME => format!("19{text}"),
+        _ => text.to_owned(),
+    };
+    let number = |at: std::ops::Range<usize>| text.get(at)?.parse::<u8>().ok();
+    let month = time::Month::try_from(number(4..6)?).ok()?;
+    let day = time::Date::from_calendar_date(text.get(..4)?.parse().ok()?, month, number(6..8)?).ok()?;
+    let time = time::Time::from_hms(number(8..10)?, number(10..12)?, number(12..14)?).ok()?;
+    Some(time::PrimitiveDateTime::new(day, time).assume_utc().unix_timestamp())
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|e| format!("{}: cannot be read: {e}", path.display()))
 }
@@ -46,6 +98,27 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_certificate_is_found() {
+        // Made by hand: what a certificate holds up to its validity, and nothing else.
+        let seq = |inside: &[u8]| [&[0x30, inside.len() as u8][..], inside].concat();
+        let validity = |tag: u8, end: &str| {
+            let time = |text: &str| [&[tag, text.len() as u8][..], text.as_bytes()].concat();
+            let validity = seq(&[time(end), time(end)].concat());
+            let version: &[u8] = &[0xa0, 3, 2, 1, 2];
+            let fields = [version, &[2, 1, 9], &seq(&[]), &seq(&[]), &validity].concat();
+            seq(&seq(&fields))
+        };
+        assert_eq!(not_after(&validity(0x17, "300102030405Z")), Some(1_893_553_445));
+        assert_eq!(not_after(&validity(0x17, "700101000000Z")), Some(0));
+        assert_eq!(not_after(&validity(0x18, "20500101000000Z")), Some(2_524_608_000));
+        let whole = validity(0x17, "300102030405Z");
+        for cut in 0..whole.len() {
+            assert_eq!(not_after(&whole[..cut]), None);
+        }
+        assert_eq!(not_after(&validity(0x17, "nonsense")), None);
+    }
 
     #[test]
     fn errors_say_which_file_and_what() {

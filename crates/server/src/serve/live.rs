@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Seat};
 use steadfast_live::{DoorOptions, GrpcApiConfig, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::start;
 use crate::config::Config;
+use crate::net::descriptors::Shares;
 use crate::net::listener::{Door, Port, Tls};
 
 /// Connections that may wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is lower. With a short queue, sessions that all
@@ -30,7 +31,12 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 const GRPC: &str = "live.grpc_api.port";
 
 /// Binds the port of the API over gRPC, if there is to be one.
-async fn bind_grpc(config: &Config, options: &GrpcApiConfig, server_tls: bool) -> Result<Option<Port>, String> {
+async fn bind_grpc(
+    config: &Config,
+    options: &GrpcApiConfig,
+    server_tls: bool,
+    connections: usize,
+) -> Result<Option<Port>, String> {
     if !options.enabled {
         return Ok(None);
     }
@@ -59,7 +65,7 @@ async fn bind_grpc(config: &Config, options: &GrpcApiConfig, server_tls: bool) -
     if port != 0 && own.into_iter().flatten().any(|own| own.port() == port && meets(own)) {
         return Err(format!("{GRPC}: another port of this server is {port} too: give one of them another"));
     }
-    Port::bind(address, config.live.grpc_connections, tls, GRPC).await.map(Some)
+    Port::bind(address, connections, tls, GRPC).await.map(Some)
 }
 
 /// The door of the API over gRPC on its port.
@@ -70,13 +76,20 @@ impl Door for Grpc {
     fn serve<T>(
         &self,
         io: T,
+        seat: Seat,
         peer: SocketAddr,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.0.serve(io, peer, stop)
+        // Back ends keep such connections open, and use them when there is something to say.
+        seat.asks();
+        let served = self.0.serve(io, peer, stop);
+        async move {
+            served.await;
+            drop(seat);
+        }
     }
 }
 
@@ -103,13 +116,14 @@ impl LivePort {
     ///
     /// # Errors
     /// A setting that makes no sense, or what the operating system says, for people.
-    pub(super) async fn bind(config: &Config, tls: Option<Tls>) -> Result<Option<Self>, String> {
+    pub(super) async fn bind(config: &Config, tls: Option<Tls>, shares: Shares) -> Result<Option<Self>, String> {
         let Some(wanted) = config.live.listen else {
             let wants = config.live_options().is_ok_and(|options| options.grpc_api.enabled);
             let no_door = "live.grpc_api.enabled: it is part of the live door, which is off: set live.listen";
             return if wants { Err(no_door.to_owned()) } else { Ok(None) };
         };
-        let options = config.live_options().map_err(|e| e.to_string())?;
+        let mut options = config.live_options().map_err(|e| e.to_string())?;
+        options.client.connection_limit = shares.live;
         let fail = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => format!(
                 "live.listen: {wanted} is in use by another process; stop it, listen elsewhere (--live-listen ADDRESS), or do without the live \
@@ -119,7 +133,7 @@ impl LivePort {
         };
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        let grpc = bind_grpc(config, &options.grpc_api, tls.is_some()).await?;
+        let grpc = bind_grpc(config, &options.grpc_api, tls.is_some(), shares.grpc).await?;
         Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address, options, grpc }))
     }
 
@@ -143,9 +157,6 @@ impl LivePort {
         stop: watch::Receiver<bool>,
     ) -> Result<LiveServed, String> {
         let options = self.options;
-        if options.client.insecure || options.http_api.insecure {
-            tracing::warn!("the live door is insecure: everybody may do everything. For trials only");
-        }
         let partitions = match config.live.partitions {
             0 => std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get),
             partitions => partitions,

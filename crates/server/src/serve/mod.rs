@@ -2,6 +2,7 @@
 
 mod commands;
 pub mod engine;
+mod exposure;
 mod live;
 pub mod many;
 mod membership;
@@ -12,27 +13,29 @@ mod watches;
 
 use std::fmt::Arguments;
 use std::future::Future;
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stdout};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Seat};
+use steadfast_live::{CONNECTIONS, LiveConfig};
 use steadfast_s3::{EtagKind as S3Etag, Observer, RequestRecord, S3Door, S3Options};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 
-use crate::admin::Admin;
 use crate::admin::collect::StatusCollector;
 use crate::admin::metrics::Requests;
+use crate::admin::{Access, Admin};
 use crate::config::{Config, EtagKind};
 use crate::control::socket::ControlSocket;
 use crate::credentials::{self, Credentials, Origin};
 use crate::datadir::DataDir;
 use crate::disks::open::memory_beyond_settings;
-use crate::net::listener::{Door, Port, Tls};
+use crate::net::descriptors::{self, Shares};
+use crate::net::listener::{ADMIN_CONNECTIONS, Door, Port, Tls};
 use crate::net::tls;
 use crate::notify::{Forwarder, Targets};
 use commands::ServerCommands;
@@ -42,9 +45,6 @@ use membership::Membership;
 use signals::Signals;
 use snapshots::Snapshots;
 use state::{Serving, State};
-
-/// Connections to the admin port at a time.
-const ADMIN_CONNECTIONS: usize = 64;
 
 /// Threads for work that blocks on the file system (the index), at most.
 const BLOCKING_THREADS: usize = 32;
@@ -104,6 +104,12 @@ fn announce(credentials: &Credentials, origin: &Origin) {
     match origin {
         Origin::Environment => tracing::info!("credentials: from the environment"),
         Origin::File(path) => tracing::info!(path = %path.display(), "credentials: from a file"),
+        // What a service manager takes from standard output it keeps, and others may read it.
+        Origin::Generated(path) if !stdout().is_terminal() => tell(format_args!(
+            "New credentials, kept in {} (only its owner can read it): access key {}",
+            path.display(),
+            credentials.access_key
+        )),
         // To standard output, not to the log: logs are kept and sent to other places.
         Origin::Generated(path) => tell(format_args!(
             "New credentials, shown once and kept in {}:\n  access key {}\n  secret key {}",
@@ -120,6 +126,14 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         tracing::warn!("{warning}");
     }
     let mut signals = Signals::new()?;
+    let live_options = config.live_options().map_err(|e| e.to_string())?;
+    let mut warnings = exposure::check(config, &live_options)?;
+    warnings.extend(exposure::readable_secrets(config, &live_options));
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let shares = connection_shares(config, &live_options);
+    exposure::watch_certificate(config, &env);
     let tls = match (&config.tls.certificate, &config.tls.key) {
         (Some(certificate), Some(key)) => {
             Some(Tls { acceptor: tls::acceptor(certificate, key)?, timeout: config.limits.header_timeout })
@@ -127,9 +141,9 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         _ => None,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let s3_port = Port::bind(config.s3.listen, config.limits.connections, tls.clone(), "s3.listen").await?;
+    let s3_port = Port::bind(config.s3.listen, shares.s3, tls.clone(), "s3.listen").await?;
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
-    let live_port = LivePort::bind(config, tls).await?;
+    let live_port = LivePort::bind(config, tls, shares).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
     let live = live_port.as_ref().map(LivePort::announced).unwrap_or_default();
 
@@ -137,7 +151,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     let mut registry = Registry::with_prefix("steadfast");
     let requests = Requests::register(&mut registry);
     registry.register_collector(Box::new(StatusCollector::new(state.clone())));
-    let admin = Admin::new(state.clone(), registry, env.clone());
+    let admin = Admin::new(state.clone(), registry, Access::new(&config.admin), env.clone());
     let (stop_admin, admin_stopped) = watch::channel(false);
     let admin_ended = start(&env, admin_port, admin, admin_stopped, Duration::from_secs(1));
 
@@ -260,6 +274,47 @@ async fn serve_engine(
     Ok(())
 }
 
+/// How many connections each port may have, so that all of them together leave file descriptors for the rest.
+fn connection_shares(config: &Config, live: &LiveConfig) -> Shares {
+    let limit = descriptors::raise();
+    let asked = match (config.live.listen, live.client.connection_limit) {
+        (None, _) => 0,
+        (Some(_), 0) => CONNECTIONS,
+        (Some(_), limit) => limit,
+    };
+    let grpc = if live.grpc_api.enabled { config.live.grpc_connections } else { 0 };
+    let streams = [
+        live.http_stream.enabled,
+        live.sse.enabled,
+        live.uni_http_stream.enabled,
+        live.uni_sse.enabled,
+        live.uni_websocket.enabled,
+    ];
+    let tls = config.tls.certificate.is_some() && config.live.tls;
+    let live_files = if tls || streams.contains(&true) { 3 } else { 1 };
+    let wanted = Shares { s3: config.limits.connections, grpc, live: asked, live_files };
+    let shares = descriptors::share(limit, config.limits.reserved_files, wanted);
+    let mut less = Vec::new();
+    for (name, wanted, got) in [
+        ("limits.connections", wanted.s3, shares.s3),
+        ("live.grpc_connections", wanted.grpc, shares.grpc),
+        ("live.client.connection_limit", live.client.connection_limit, shares.live),
+    ] {
+        if got < wanted {
+            less.push(format!("{name} {got} instead of {wanted}"));
+        }
+    }
+    if !less.is_empty() {
+        tracing::warn!(
+            limit,
+            "fewer connections than configured, for this process may have only so many file descriptors: {}. Raise the limit (`ulimit -n`, \
+             LimitNOFILE of systemd)",
+            less.join(", ")
+        );
+    }
+    shares
+}
+
 fn address(port: &Port) -> Result<SocketAddr, String> {
     port.address().map_err(|e| format!("the address of a port cannot be read: {e}"))
 }
@@ -296,6 +351,10 @@ fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options
         header_timeout: config.limits.header_timeout,
         body_stall: config.limits.stall_timeout,
         response_stall: config.limits.stall_timeout,
+        client_bytes_s_min: config.limits.client_rate_min.0,
+        answers_max: config.limits.answers,
+        address_share_percent: config.limits.address_share,
+        trusted_proxies: config.limits.trusted_proxies.0.clone(),
         ..S3Options::default()
     }
 }
@@ -305,11 +364,11 @@ fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options
 struct S3(S3Door);
 
 impl Door for S3 {
-    async fn serve<T>(&self, io: T, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
+    async fn serve<T>(&self, io: T, seat: Seat, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut connection = std::pin::pin!(self.0.connection(io));
+        let mut connection = std::pin::pin!(self.0.connection_of(io, seat));
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => Some(ended),

@@ -123,6 +123,7 @@ impl Source for State {
                 "limit": connections.limit.load(Relaxed),
                 "accepted": connections.accepted.load(Relaxed),
                 "at_bound": connections.at_bound.load(Relaxed),
+                "relieved": connections.relieved.load(Relaxed),
                 "tls_failed": connections.tls_failed.load(Relaxed),
             },
         });
@@ -134,7 +135,7 @@ impl Source for State {
                 status["live"] = json!(live.status());
             }
             status["webhooks"] = json!(serving.webhooks.status());
-            let mut bounds = vec![json!(gate)];
+            let mut bounds = vec![json!(gate), json!(serving.door.answers_status())];
             collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);
             status["bounds"] = Value::Array(bounds);

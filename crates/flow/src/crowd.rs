@@ -1,0 +1,331 @@
+//! Who is present at a bound, and who of them makes room first.
+//!
+//! A bound that clients fill by being slow is no bound on work but a way to keep others out. So those who are present are known: by group (an
+//! address), and by how long each has kept the server waiting. Where somebody else would have to wait, the one in the largest group that
+//! has kept it waiting the longest goes. Nobody goes while there is room.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::Env;
+
+/// Who has kept the server waiting for less is let be: a pause between two requests, or between two packets.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The group that an address belongs to: itself; of IPv6 the network of 64 bits, which is what one host is given.
+pub fn group_of(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}::/64")
+        }
+    }
+}
+
+/// How long a peer may keep us waiting. What it moves earns it time, at a rate; so one that moves a byte now and then gets no further than
+/// one that stalls. Time in which we do not wait for it does not count.
+#[derive(Debug)]
+pub struct Patience {
+    limit: Duration,
+    bytes_s: u64,
+    spent: Duration,
+    since: Option<Duration>,
+}
+
+impl Patience {
+    /// For a peer that may be `limit` behind `bytes_s` bytes a second; 0: it need only move something within `limit`.
+    pub fn new(limit: Duration, bytes_s: u64) -> Self {
+        Self { limit, bytes_s, spent: Duration::ZERO, since: None }
+    }
+
+    /// It keeps us waiting; how long it may go on with that. Zero: too long.
+    pub fn waits(&mut self, now: Duration) -> Duration {
+        self.since.get_or_insert(now);
+        self.limit.saturating_sub(self.spent(now))
+    }
+
+    /// It has moved `bytes`.
+    pub fn moved(&mut self, now: Duration, bytes: u64) {
+        self.spent = self.spent(now);
+        self.since = None;
+        if bytes > 0 {
+            let earned = match self.bytes_s {
+                0 => self.limit,
+                rate => Duration::from_secs_f64(bytes as f64 / rate as f64),
+            };
+            self.spent = self.spent.saturating_sub(earned);
+        }
+    }
+
+    /// How long it has kept us waiting beyond what it has earned.
+    pub fn spent(&self, now: Duration) -> Duration {
+        self.spent + self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+
+    /// Begins anew.
+    pub fn renew(&mut self) {
+        self.spent = Duration::ZERO;
+        self.since = None;
+    }
+}
+
+struct Member {
+    /// When it began to keep us waiting, in milliseconds of [`Env::now`], plus one; 0: it does not.
+    waits_since: AtomicU64,
+    /// It has a request that is not answered yet.
+    asks: AtomicBool,
+    /// It has been told to go.
+    goes: AtomicBool,
+    told: Notify,
+}
+
+#[derive(Default)]
+struct Members {
+    next: u64,
+    groups: BTreeMap<Arc<str>, BTreeMap<u64, Arc<Member>>>,
+}
+
+struct Shared {
+    env: Env,
+    members: Mutex<Members>,
+    relieved: AtomicU64,
+}
+
+/// See the module. Cloning shares it.
+#[derive(Clone)]
+pub struct Crowd(Arc<Shared>);
+
+impl Crowd {
+    /// An empty one.
+    pub fn new(env: Env) -> Self {
+        Self(Arc::new(Shared { env, members: Mutex::default(), relieved: AtomicU64::new(0) }))
+    }
+
+    /// Somebody of this address comes, and is idle at first.
+    pub fn join(&self, address: IpAddr) -> Seat {
+        let member = Arc::new(Member {
+            waits_since: AtomicU64::new(0),
+            asks: AtomicBool::new(false),
+            goes: AtomicBool::new(false),
+            told: Notify::new(),
+        });
+        let group: Arc<str> = group_of(address).into();
+        let mut members = self.0.members.lock();
+        let number = members.next;
+        members.next += 1;
+        members.groups.entry(group.clone()).or_default().insert(number, member.clone());
+        drop(members);
+        let seat = Seat { crowd: self.clone(), address, group, number, member };
+        seat.idle();
+        seat
+    }
+
+    /// Tells one to go: of the largest group in which anybody has kept us waiting for more than a moment, the one who has done so the longest.
+    /// With `asking` only those count who have a request that is being served. One goes at a time: while one has not left yet, nobody else is
+    /// told. Whether there was one.
+    pub fn relieve(&self, asking: bool) -> bool {
+        let now = self.now_ms();
+        let pause = PAUSE_MAX.as_millis() as u64;
+        let members = self.0.members.lock();
+        let mut best: Option<(usize, u64, &Arc<Member>)> = None;
+        for group in members.groups.values() {
+            for member in group.values() {
+                let since = member.waits_since.load(Relaxed);
+                let waited = now.saturating_sub(since);
+                if member.goes.load(Relaxed) {
+                    return false;
+                }
+                let may_go = since > 0 && waited > pause;
+                if !may_go || (asking && !member.asks.load(Relaxed)) {
+                    continue;
+                }
+                if best.is_none_or(|(size, longest, _)| (group.len(), waited) > (size, longest)) {
+                    best = Some((group.len(), waited, member));
+                }
+            }
+        }
+        let Some((_, _, member)) = best else { return false };
+        member.goes.store(true, Relaxed);
+        member.told.notify_one();
+        self.0.relieved.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// How many were told to go.
+    pub fn relieved(&self) -> u64 {
+        self.0.relieved.load(Relaxed)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.0.env.now().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}
+
+impl std::fmt::Debug for Crowd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Crowd({} groups)", self.0.members.lock().groups.len())
+    }
+}
+
+/// The presence of one; it leaves when this is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    crowd: Crowd,
+    address: IpAddr,
+    group: Arc<str>,
+    number: u64,
+    member: Arc<Member>,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Member")
+    }
+}
+
+impl Seat {
+    /// The crowd that it is of.
+    pub fn crowd(&self) -> &Crowd {
+        &self.crowd
+    }
+
+    /// Whose it is.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The group of that.
+    pub fn group(&self) -> &Arc<str> {
+        &self.group
+    }
+
+    /// It has a request, which is being worked on.
+    pub fn asks(&self) {
+        self.member.asks.store(true, Relaxed);
+        self.member.waits_since.store(0, Relaxed);
+    }
+
+    /// It has none, from now on.
+    pub fn idle(&self) {
+        self.member.asks.store(false, Relaxed);
+        self.member.waits_since.store(self.crowd.now_ms(), Relaxed);
+    }
+
+    /// It has kept us waiting for so long, and still does.
+    pub fn waits(&self, spent: Duration) {
+        let spent = u64::try_from(spent.as_millis()).unwrap_or(u64::MAX);
+        self.member.waits_since.store(self.crowd.now_ms().saturating_sub(spent).max(1), Relaxed);
+    }
+
+    /// It keeps us waiting no longer.
+    pub fn goes_on(&self) {
+        match self.member.asks.load(Relaxed) {
+            true => self.member.waits_since.store(0, Relaxed),
+            false => self.idle(),
+        }
+    }
+
+    /// Tells whoever holds its connection when it is to go.
+    pub fn leaving(&self) -> Leaving {
+        Leaving(self.member.clone())
+    }
+}
+
+/// See [`Seat::leaving`].
+#[derive(Debug)]
+pub struct Leaving(Arc<Member>);
+
+impl Leaving {
+    /// Completes when the seat is to be left.
+    pub async fn told(self) {
+        self.0.told.notified().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut members = self.crowd.0.members.lock();
+        if let Some(group) = members.groups.get_mut(&self.group) {
+            group.remove(&self.number);
+            if group.is_empty() {
+                members.groups.remove(&self.group);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Clock, Held};
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn a_byte_now_and_then_does_not_renew_patience() {
+        let mut patience = Patience::new(seconds(30), 1000);
+        let mut now = seconds(0);
+        for _ in 0..2 {
+            assert!(patience.waits(now) > seconds(1));
+            now += seconds(14);
+            patience.moved(now, 1);
+        }
+        assert!(patience.waits(now) < seconds(3));
+        patience.moved(now, 5000);
+        assert!(patience.waits(now) > seconds(6), "what it moves earns time");
+        patience.moved(now, 1 << 40);
+        assert_eq!(patience.waits(now), seconds(30), "but not more than there is at first");
+        // Without a rate any byte will do.
+        let mut patience = Patience::new(seconds(30), 0);
+        patience.waits(seconds(0));
+        patience.moved(seconds(29), 1);
+        assert_eq!(patience.waits(seconds(29)), seconds(30));
+    }
+
+    #[test]
+    fn the_one_who_waits_longest_in_the_largest_group_goes_first() {
+        let clock = Clock::default();
+        let crowd = Crowd::new(clock.env());
+        let join = |address: &str| crowd.join(address.parse().expect("an address"));
+        let lonely = join("10.0.0.1");
+        clock.advance(seconds(5));
+        let many: Vec<Seat> = (0..3).map(|_| join("10.0.0.2")).collect();
+        assert!(crowd.relieve(false), "there is one who is idle");
+        assert!(Held::new(lonely.leaving().told()).poll().is_some());
+        drop(lonely);
+        clock.advance(seconds(3));
+        many[0].goes_on();
+        many[1].asks();
+        many[2].asks();
+        many[2].waits(seconds(9));
+        let lonely = join("10.0.0.1");
+        lonely.waits(seconds(60));
+        assert!(crowd.relieve(true));
+        assert!(Held::new(many[2].leaving().told()).poll().is_some());
+        assert_eq!(crowd.relieved(), 2);
+        assert!(!crowd.relieve(false), "one at a time");
+        drop(many);
+        assert!(!crowd.relieve(true), "the lonely one has no request");
+        assert!(crowd.relieve(false));
+        assert!(!crowd.relieve(false), "each is told once");
+        drop(lonely);
+        assert_eq!(format!("{crowd:?}"), "Crowd(0 groups)");
+    }
+
+    #[test]
+    fn a_host_has_many_addresses_of_ipv6() {
+        let group = |address: &str| group_of(address.parse().expect("an address"));
+        assert_eq!(group("2001:db8::1"), group("2001:db8::ffff:1"));
+        assert_ne!(group("2001:db8::1"), group("2001:db8:0:1::1"));
+        assert_eq!(group("::ffff:10.0.0.1"), group("10.0.0.1"));
+    }
+}

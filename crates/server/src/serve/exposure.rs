@@ -1,0 +1,180 @@
+//! What a configuration shows to others: ports that are reached from elsewhere, and files that others can read.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+
+use steadfast_flow::Env;
+use steadfast_live::LiveConfig;
+
+use crate::config::{Config, Webhook};
+use crate::net::tls;
+
+/// How often the certificate is looked at.
+const CERTIFICATE_EVERY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+/// A certificate that ends within this time is warned of, in seconds.
+const CERTIFICATE_SOON_S: i64 = 14 * 24 * 3600;
+
+fn is_elsewhere(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+/// Looks at how ports are reached. What is dangerous is refused, unless it is said to be meant; what is only unwise is told.
+///
+/// # Errors
+/// What is refused, and what to set.
+pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, String> {
+    let mut warnings = Vec::new();
+    if let Some(listen) = config.live.listen {
+        let open: Vec<&str> =
+            [(live.client.insecure, "live.client.insecure"), (live.http_api.insecure, "live.http_api.insecure")]
+                .into_iter()
+                .filter_map(|(set, name)| set.then_some(name))
+                .collect();
+        if !open.is_empty() && is_elsewhere(listen) && !config.live.insecure_anywhere {
+            return Err(format!(
+                "live.listen: {listen} is reached from other machines, and {} lets everybody who reaches it do everything: take that \
+                 out, listen on 127.0.0.1, or set live.insecure_anywhere = true if it is meant",
+                open.join(" and ")
+            ));
+        }
+        if !open.is_empty() {
+            warnings.push("the live door is insecure: everybody may do everything. For trials only".to_owned());
+        }
+        if is_elsewhere(listen) && !(config.live.tls && config.tls.certificate.is_some()) {
+            warnings.push(format!(
+                "live.listen: {listen} is reached from other machines without TLS: tokens and messages go over the network in the clear. Set \
+                 `tls`, or have a proxy with TLS in front"
+            ));
+        }
+    }
+    if is_elsewhere(config.s3.listen) && config.tls.certificate.is_none() {
+        warnings.push(format!(
+            "s3.listen: {} is reached from other machines without TLS: objects go over the network in the clear. Set `tls`, or have a proxy \
+             with TLS in front",
+            config.s3.listen
+        ));
+    }
+    if is_elsewhere(config.admin.listen) {
+        let who = match config.admin.token.0.is_empty() {
+            true => {
+                "and asks for no token: everybody who reaches it may read names of buckets, keys and devices. Set admin.token"
+            }
+            false => "and has no TLS: its token goes over the network in the clear",
+        };
+        warnings.push(format!("admin.listen: {} is reached from other machines {who}", config.admin.listen));
+    }
+    Ok(warnings)
+}
+
+/// The configuration files that hold secrets and can be read by everybody.
+pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String> {
+    let has_secret = |hook: &Webhook| !hook.authorization.text.is_empty() || !hook.secret.text.is_empty();
+    let mut secrets = Vec::new();
+    let own = !config.admin.token.0.is_empty() || config.events.webhooks.0.iter().any(has_secret);
+    let of_live = !live.http_api.key.is_empty()
+        || !live.grpc_api.key.is_empty()
+        || !live.client.token.hmac_secret_key.is_empty()
+        || live.client.subscription_token.in_force().is_some_and(|token| !token.hmac_secret_key.is_empty());
+    secrets.extend(config.files.iter().filter(|_| own || (of_live && config.live.config.is_none())));
+    secrets.extend(config.live.config.iter().filter(|_| of_live));
+    let everybody = |path: &std::path::Path| {
+        let mode = std::fs::metadata(path).ok()?.permissions().mode();
+        let shown = path.display();
+        (mode & 0o004 != 0).then(|| {
+            format!(
+                "{shown} holds secrets and can be read by everybody on this machine (mode {:o}): chmod o= {shown}",
+                mode & 0o777
+            )
+        })
+    };
+    secrets.into_iter().filter_map(|path| everybody(path)).collect()
+}
+
+/// What is to be said of a certificate that ends then.
+fn certificate_warning(expires_s: i64, now_s: i64) -> Option<String> {
+    let days = (expires_s - now_s).abs() / 86_400;
+    match expires_s - now_s {
+        ..=0 => Some(format!(
+            "tls.certificate: it expired {days} days ago: clients refuse it. Put a new one there and restart"
+        )),
+        left if left < CERTIFICATE_SOON_S => Some(format!("tls.certificate: it expires in {days} days")),
+        _ => None,
+    }
+}
+
+/// Warns of a certificate that has expired or will soon, now and each day.
+pub(super) fn watch_certificate(config: &Config, env: &Env) {
+    let Some(path) = config.tls.certificate.clone() else { return };
+    let inner = env.clone();
+    env.spawn("certificate", async move {
+        loop {
+            let now_s = i64::try_from(inner.wall_ms() / 1000).unwrap_or(i64::MAX);
+            // The file is read again: it may have been replaced, for the next start.
+            if let Some(warning) = tls::expires(&path).and_then(|expires_s| certificate_warning(expires_s, now_s)) {
+                tracing::warn!("{warning}");
+            }
+            inner.sleep(CERTIFICATE_EVERY).await;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    fn checked(text: &str) -> Result<Vec<String>, String> {
+        let config = parse(text).map_err(|e| e.to_string())?;
+        let live = config.live_options().map_err(|e| e.to_string())?;
+        check(&config, &live)
+    }
+
+    #[test]
+    fn an_insecure_live_door_stays_on_this_machine() {
+        let insecure = "[live.client]\ninsecure = true\n";
+        assert_eq!(checked(insecure).expect("on this machine").len(), 1);
+        for option in [insecure, "[live.http_api]\ninsecure = true\n"] {
+            let refused = checked(&format!("[live]\nlisten = \"0.0.0.0:8000\"\n{option}")).expect_err("reached by all");
+            assert!(refused.contains("live.insecure_anywhere"), "{refused}");
+        }
+        let meant = format!("[live]\nlisten = \"[::]:8000\"\ninsecure_anywhere = true\n{insecure}");
+        assert_eq!(checked(&meant).expect("it is meant").len(), 2);
+    }
+
+    #[test]
+    fn ports_in_the_clear_are_told_and_served() {
+        assert!(checked("").expect("valid").is_empty());
+        let told = checked("[s3]\nlisten = \"0.0.0.0:9000\"\n[admin]\nlisten = \"10.0.0.1:9001\"").expect("valid");
+        assert!(told[0].contains("s3.listen") && told[1].contains("admin.token"), "{told:?}");
+    }
+
+    #[test]
+    fn files_with_secrets_are_for_few() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("steadfast.toml");
+        let told = |text: &str, mode: u32| {
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+            let mut config = Config::default();
+            config.apply_file(&path).expect("valid");
+            readable_secrets(&config, &config.live_options().expect("valid")).len()
+        };
+        for secret in [
+            "[admin]\ntoken = \"t\"",
+            "[live.http_api]\nkey = \"k\"",
+            "[live.client.token]\nhmac_secret_key = \"k\"",
+            "[events]\nwebhooks = [{ name = \"a\", url = \"http://h\", authorization = \"Bearer x\" }]",
+        ] {
+            assert_eq!((told(secret, 0o644), told(secret, 0o640)), (1, 0), "{secret}");
+        }
+        assert_eq!(told("[s3]\netag = \"md5\"", 0o644), 0);
+    }
+
+    #[test]
+    fn certificates_that_end_are_told() {
+        const DAY: i64 = 86_400;
+        assert!(certificate_warning(0, DAY).expect("expired").contains("expired 1 days ago"));
+        assert!(certificate_warning(3 * DAY, 0).expect("soon").contains("in 3 days"));
+        assert_eq!(certificate_warning(30 * DAY, 0), None);
+    }
+}
