@@ -15,7 +15,7 @@ pub mod throttle;
 
 pub use budget::{Budget, Permit};
 pub use crowd::{Crowd, Leaving, Patience, Seat, group_of};
-pub use env::{BoxFuture, Env, Runtime, TokioRuntime};
+pub use env::{BoxFuture, Env, Panicked, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
 pub use pace::Pace;

@@ -125,7 +125,7 @@ impl Forwarder {
         let (tx, ended) = oneshot::channel();
         let mut stop = stop.clone();
         let (env, store) = (self.env.clone(), self.store.clone());
-        self.env.clone().spawn("events", async move {
+        self.env.clone().spawn_critical("events", async move {
             let trimming = async {
                 loop {
                     env.sleep(TRIM_AFTER).await;

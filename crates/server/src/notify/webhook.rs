@@ -174,7 +174,7 @@ impl Webhooks {
     pub(super) fn start(&self, stop: &watch::Receiver<bool>) {
         for queue in self.all.values() {
             let (queue, mut stop) = (queue.clone(), stop.clone());
-            queue.env.clone().spawn("webhook", async move {
+            queue.env.clone().spawn_critical("webhook", async move {
                 tokio::select! {
                     biased;
                     _ = stop.wait_for(|stop| *stop) => {}

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use steadfast_flow::{Env, Seat};
+use steadfast_flow::{Env, Panicked, Seat, TokioRuntime};
 use steadfast_live::{CONNECTIONS, LiveConfig};
 use steadfast_s3::{EtagKind as S3Etag, Observer, RequestRecord, S3Door, S3Options};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -74,7 +74,7 @@ pub fn run(config: Config) -> Result<(), String> {
     let compute = runtime("compute", threads)?;
     let compute_env = {
         let _inside = compute.enter();
-        Env::tokio()
+        critical_env()
     };
     let ended = main.block_on(serve(&config, &data, credentials, compute_env));
     main.shutdown_timeout(THREADS_DEADLINE);
@@ -90,6 +90,22 @@ fn runtime(name: &str, threads: usize) -> Result<Runtime, String> {
         .enable_all()
         .build()
         .map_err(|e| format!("the threads cannot be started: {e}"))
+}
+
+/// The environment of the runtime that the caller runs in, for a server: where a critical task or thread panics, the process ends at
+/// once. What is in memory is in an unknown state then (no lock is poisoned), and everybody who needs the task would wait for
+/// ever; what was acknowledged is on the disk, so a start is a way out that is walked after each crash anyway.
+fn critical_env() -> Env {
+    fn end(panic: &Panicked) {
+        tracing::error!(
+            task = panic.task,
+            message = panic.message,
+            "A PART THAT THE SERVER CANNOT DO WITHOUT HAS PANICKED: the process ends at once, to be started again. Everything \
+             acknowledged is on the disk. Please report this as a bug, with the lines before this one"
+        );
+        std::process::abort();
+    }
+    Env::new(TokioRuntime::current().on_panic(end))
 }
 
 /// Says something on standard output. A server goes on where nobody reads that.
@@ -121,7 +137,7 @@ fn announce(credentials: &Credentials, origin: &Origin) {
 }
 
 async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env) -> Result<(), String> {
-    let env = Env::tokio();
+    let env = critical_env();
     for warning in memory_beyond_settings(config) {
         tracing::warn!("{warning}");
     }
@@ -232,11 +248,11 @@ async fn serve_engine(
     let forwarded = forwarder.start(&stopped);
     watches::start(env, engine, state);
     let membership = Membership::new(engine.clone(), config, env);
-    env.spawn("disks that left", membership.clone().tidy(stopped.clone()));
+    env.spawn_critical("disks that left", membership.clone().tidy(stopped.clone()));
     if let Some(control) = control {
         let snapshots = Snapshots::new(env, &config.data.dir, config.snapshots.export_rate.0);
         let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership });
-        env.spawn("control", control.run(env.clone(), commands, stopped.clone()));
+        env.spawn_critical("control", control.run(env.clone(), commands, stopped.clone()));
     }
     let ended = start(env, port, S3(door), stopped, config.server.stop_deadline);
     ready();
@@ -329,7 +345,7 @@ fn start(
 ) -> oneshot::Receiver<usize> {
     let (tx, rx) = oneshot::channel();
     let inner = env.clone();
-    env.spawn("port", async move {
+    env.spawn_critical("port", async move {
         let _ = tx.send(port.run(inner, door, stop, deadline).await);
     });
     rx
@@ -393,5 +409,31 @@ struct Measured(Requests);
 impl Observer for Measured {
     fn finished(&self, r: &RequestRecord<'_>) {
         self.0.record(r.operation, r.status, r.bytes_in, r.bytes_out, r.duration, r.complete);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    const IN_A_PROCESS: &str = "STEADFAST_TEST_PANIC";
+
+    /// The process is this test itself, once more.
+    #[test]
+    #[allow(clippy::panic, reason = "what is tested")]
+    fn a_panic_of_what_the_server_cannot_do_without_ends_the_process() {
+        if std::env::var_os(IN_A_PROCESS).is_some() {
+            let runtime = runtime("test", 1).expect("a runtime");
+            runtime.block_on(async { critical_env().spawn("not critical", async { panic!("goes on") }) });
+            runtime.block_on(async { critical_env().spawn_critical("critical", async { panic!("ends") }) });
+            return runtime.block_on(std::future::pending());
+        }
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        let name = "serve::tests::a_panic_of_what_the_server_cannot_do_without_ends_the_process";
+        let output = command.args(["--exact", name, "--nocapture"]).env(IN_A_PROCESS, "1").output().expect("it ran");
+        assert_eq!(output.status.signal(), Some(rustix::process::Signal::ABORT.as_raw()), "{output:?}");
     }
 }

@@ -14,11 +14,11 @@ use crate::disks::words;
 
 /// Watches until the server stops.
 pub fn start(env: &Env, engine: &Engine, state: &Arc<State>) {
-    env.spawn("latch watch", latch(env.clone(), engine.clone(), state.clone()));
-    env.spawn("hang watch", hang(env.clone(), engine.clone(), state.clone()));
-    env.spawn("full watch", full(env.clone(), engine.clone(), state.clone()));
-    env.spawn("damage watch", damage(env.clone(), engine.clone(), state.clone()));
-    env.spawn("super-disk watch", superdisks(env.clone(), engine.clone(), state.clone()));
+    env.spawn_critical("latch watch", latch(env.clone(), engine.clone(), state.clone()));
+    env.spawn_critical("hang watch", hang(env.clone(), engine.clone(), state.clone()));
+    env.spawn_critical("full watch", full(env.clone(), engine.clone(), state.clone()));
+    env.spawn_critical("damage watch", damage(env.clone(), engine.clone(), state.clone()));
+    env.spawn_critical("super-disk watch", superdisks(env.clone(), engine.clone(), state.clone()));
 }
 
 /// Says once, and loudly, that the log takes no more writes, and what to do about it.
