@@ -499,6 +499,8 @@ fn store_options(rng: &mut Rng) -> StoreOptions {
         memtable_bytes_max: *rng.pick(&[4 * KIB, 20 * KIB, MIB]),
         checkpoint_log_bytes: *rng.pick(&[32 * KIB, 128 * KIB, MIB]),
         part_min_bytes: 0,
+        // Less than most channels have: what is read comes from memory and from the log.
+        channel_tail_bytes: 8 * KIB,
         ..StoreOptions::default()
     }
 }

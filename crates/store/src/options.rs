@@ -69,6 +69,8 @@ pub struct StoreOptions {
     pub read_ahead_bytes_max: u64,
     /// Bytes of the read cache; 0 for none.
     pub cache_bytes: u64,
+    /// Bytes that the newest publications of all channels in use may take in memory; older ones are read from the log.
+    pub channel_tail_bytes: u64,
     /// Bytes of the index's own block cache.
     pub index_cache_bytes: u64,
     /// The index is persisted when this many bytes of it have changed,
@@ -132,6 +134,7 @@ impl Default for StoreOptions {
             read_ahead_pieces: 4,
             read_ahead_bytes_max: 64 << 20,
             cache_bytes: 256 << 20,
+            channel_tail_bytes: 128 << 20,
             index_cache_bytes: 64 << 20,
             memtable_bytes_max: 32 << 20,
             checkpoint_log_bytes: 256 << 20,
@@ -169,6 +172,7 @@ impl StoreOptions {
             let share = |whole: u64, least: u64| (whole / disks as u64).max(least.min(whole));
             options.cache_bytes = share(self.cache_bytes, Self::CACHE_BYTES_MIN);
             options.index_cache_bytes = share(self.index_cache_bytes, Self::INDEX_CACHE_BYTES_MIN);
+            options.channel_tail_bytes = share(self.channel_tail_bytes, 0);
             options.memtable_bytes_max = share(self.memtable_bytes_max, 8 << 20);
             options.log.pending_bytes_max = share(self.log.pending_bytes_max, Self::PENDING_BYTES_MIN);
             options.log.pending_reserve_bytes_max = share(self.log.pending_reserve_bytes_max, 8 << 20);

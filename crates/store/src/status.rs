@@ -23,6 +23,8 @@ pub struct StoreStatus {
     pub uploads: u64,
     /// Channels in memory: those in use, and those used a moment ago.
     pub channels: u64,
+    /// The newest publications of channels in memory.
+    pub channel_tails: TailsStatus,
     /// Publications that were removed since the start because their time was over.
     pub publications_expired: u64,
     /// Keys with a change that is not yet confirmed.
@@ -63,6 +65,21 @@ pub struct EventsStatus {
     pub refused: u64,
     /// How many were forwarded since the start.
     pub forwarded: u64,
+}
+
+/// The newest publications of channels that are in memory: the bound on the bytes that they take, of all channels together.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct TailsStatus {
+    /// The bound's name.
+    pub name: &'static str,
+    /// Bytes that they may take.
+    pub limit: u64,
+    /// Bytes that they take.
+    pub used: u64,
+    /// The most that they ever took.
+    pub peak: u64,
+    /// How often a channel lost what it had in memory to the bound.
+    pub evicted: u64,
 }
 
 /// Whether a disk of the pool does its part.
@@ -132,6 +149,11 @@ impl StoreStatus {
         self.object_bytes += other.object_bytes;
         self.uploads += other.uploads;
         self.channels += other.channels;
+        let (mine, theirs) = (&mut self.channel_tails, other.channel_tails);
+        mine.limit += theirs.limit;
+        mine.used += theirs.used;
+        mine.peak += theirs.peak;
+        mine.evicted += theirs.evicted;
         self.publications_expired += other.publications_expired;
         self.pending_keys += other.pending_keys;
         self.index.disk_bytes += other.index.disk_bytes;

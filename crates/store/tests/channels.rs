@@ -134,6 +134,75 @@ async fn what_is_over_the_size_or_the_time_is_gone_and_said_to_be() {
     }
 }
 
+on_disks! {
+    async fn what_channels_keep_in_memory_is_bounded_over_all_of_them(disks) {
+        const CHANNELS: usize = 40;
+        let mut pool = Pool::of(disks, true).await;
+        pool.options.channel_tail_bytes = if disks == 1 { 64 << 10 } else { 1 << 20 };
+        let size = pool.options.channel_tail_bytes as usize / 16;
+        let limit = pool.options.channel_tail_bytes / disks as u64 * disks as u64;
+        let store = pool.open().await;
+        let body = |channel: usize, n: u64| format!("{channel} {n} {}", "x".repeat(size));
+        let channels: Vec<_> = (0..CHANNELS).map(|i| store.channel(&format!("c{i}")).expect("a channel")).collect();
+        for n in 1..=6 {
+            for (i, channel) in channels.iter().enumerate() {
+                publish(channel, &body(i, n)).await;
+                let tails = store.status().channel_tails;
+                assert!(tails.used <= limit && tails.limit == limit, "{tails:?}");
+            }
+            if n < 5 {
+                continue;
+            }
+            assert!(store.status().channel_tails.evicted > 0);
+            for (i, channel) in channels.iter().enumerate() {
+                let at = channel.position().expect("there");
+                assert_eq!(at.offset, n);
+                for from in 0..=n {
+                    let (missed, history) = texts(channel, since(Position { offset: from, ..at })).await;
+                    let expected: Vec<_> = (from + 1..=n).map(|n| body(i, n)).collect();
+                    assert!(history.complete && missed == expected, "channel {i} from {from} of {n}");
+                }
+                let last = texts(channel, HistoryQuery { limit: 2, reverse: true, ..ALL }).await.0;
+                let expected: Vec<_> = (1..=n).rev().take(2).map(|n| body(i, n)).collect();
+                assert!(last == expected, "channel {i} of {n}");
+            }
+        }
+        // One that has nothing in memory is trimmed and cleared as others are.
+        for (i, channel) in channels.iter().enumerate() {
+            channel.trim(4).await.expect("trimmed");
+            assert!(texts(channel, ALL).await.0 == [body(i, 5), body(i, 6)]);
+            channel.clear().await.expect("cleared");
+            assert!(texts(channel, ALL).await.0.is_empty());
+        }
+        assert_eq!(store.status().channel_tails.used, 0);
+        store.close().await.expect("closed");
+    }
+}
+
+#[tokio::test]
+async fn what_a_history_brings_is_bounded_in_bytes() {
+    for in_memory in [true, false] {
+        let mut pool = Pool::of(1, true).await;
+        pool.options.channel_tail_bytes = if in_memory { 1 << 20 } else { 0 };
+        let store = pool.open().await;
+        let channel = store.channel("c").expect("a channel");
+        for i in 0..40 {
+            publish(&channel, &format!("{i:0100}")).await;
+        }
+        let at = channel.position().expect("there");
+        for (bytes_max, count) in [(0, 0), (1, 1), (100, 1), (101, 2), (1000, 10), (usize::MAX, 35)] {
+            let within = async |query| {
+                let history = channel.history_within(query, bytes_max).await.expect("read");
+                (history.publications.iter().map(|p| p.offset).collect::<Vec<_>>(), history.complete)
+            };
+            let forward = within(since(Position { offset: 5, ..at })).await;
+            assert_eq!(forward, ((6..6 + count).collect(), true), "{in_memory} {bytes_max}");
+            let back = HistoryQuery { since: Some(Position { offset: 36, ..at }), reverse: true, ..ALL };
+            assert_eq!(within(back).await, ((36 - count..36).rev().collect(), true), "{in_memory} {bytes_max}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_channel_that_was_cleared_goes_on_from_its_position() {
     let (pool, mut store) = Pool::start(true).await;

@@ -305,6 +305,7 @@ fn store_options(config: &Config) -> Result<StoreOptions, String> {
         write_wait: config.store.write_wait,
         read_ahead_bytes_max: config.store.read_ahead.0,
         cache_bytes: config.store.cache.0,
+        channel_tail_bytes: config.store.channel_tails.0,
         index_cache_bytes: config.store.index_cache.0,
         upload_expiry: config.store.upload_expiry,
         snapshots_max: config.snapshots.max,

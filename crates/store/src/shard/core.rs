@@ -255,7 +255,7 @@ impl Core {
             manifests: tokio::sync::RwLock::new(()),
             last_manifest: Default::default(),
             read_ahead,
-            channels: Channels::default(),
+            channels: Channels::new(options.channel_tail_bytes),
             swept: AtomicU64::new(0),
             opened_lsn: AtomicU64::new(u64::MAX),
             bucket_lsn: AtomicU64::new(0),

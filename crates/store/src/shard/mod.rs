@@ -272,6 +272,7 @@ impl Shard {
             object_bytes: core.bytes.load(Ordering::Relaxed),
             uploads: core.uploads.load(Ordering::Relaxed),
             channels: core.channels.len() as u64,
+            channel_tails: core.channels.tails.status(),
             publications_expired: core.swept.load(Ordering::Relaxed),
             pending_keys: core.pending.len() as u64,
             index: core.index.status(),

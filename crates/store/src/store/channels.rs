@@ -153,7 +153,15 @@ impl ChannelHandle {
     /// # Errors
     /// [`StoreError::Unavailable`], those of the log: one that cannot be read is never left out.
     pub async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
+        self.history_within(query, usize::MAX).await
+    }
+
+    /// The same, but no more publications when they have `bytes_max` bytes: one at least.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], those of the log: one that cannot be read is never left out.
+    pub async fn history_within(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, StoreError> {
         let home = self.store.topology().home_of(self.slot)?;
-        self.at(&home)?.history(query).await
+        self.at(&home)?.history(query, bytes_max).await
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod record;
 pub(crate) mod state;
 mod sweep;
+pub(crate) mod tails;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use parking_lot::{Mutex, RwLock};
 use steadfast_log::{Applied, Durability, LogError, Priority, Record};
 
@@ -28,6 +29,7 @@ use crate::shard::writer::{batch_bytes, check_head};
 use crate::{StoreError, StoreSabotage};
 use record::PublicationMeta;
 use state::{Channel, Held, Loaded, State};
+use tails::Tails;
 
 /// A channel that nobody has published into for this long is forgotten, with its last offset.
 pub(crate) const FORGOTTEN_AFTER_MS: u64 = 30 * 24 * 3600 * 1000;
@@ -53,20 +55,21 @@ pub(crate) struct Channels {
     hasher: RandomState,
     sink: RwLock<Option<Arc<dyn ChannelSink>>>,
     outbox: OnceLock<Arc<Outbox>>,
+    pub(crate) tails: Arc<Tails>,
 }
 
-impl Default for Channels {
-    fn default() -> Self {
+impl Channels {
+    /// None, whose newest publications may take so many bytes of memory.
+    pub(crate) fn new(tail_bytes_max: u64) -> Self {
         Self {
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             sink: RwLock::default(),
             outbox: OnceLock::new(),
+            tails: Arc::new(Tails::new(tail_bytes_max)),
         }
     }
-}
 
-impl Channels {
     fn part(&self, name: &str) -> &Mutex<HashMap<Arc<str>, Arc<Channel>>> {
         &self.parts[self.hasher.hash_one(name) as usize % PARTS]
     }
@@ -114,9 +117,9 @@ impl Channels {
         }
     }
 
-    /// Lets go of those that nobody uses.
-    fn tidy(&self) {
-        for part in &self.parts {
+    /// Lets go of those that nobody uses, in so many parts of the table, from one on.
+    fn tidy(&self, from: usize, parts: usize) {
+        for part in self.parts.iter().cycle().skip(from).take(parts) {
             // Whoever gets one does so under this lock, so a count of one stays one.
             part.lock().retain(|_, channel| Arc::strong_count(channel) > 1 || !channel.state.lock().is_settled());
         }
@@ -130,7 +133,7 @@ impl Core {
         if let Some(channel) = part.get(name) {
             return Ok(channel.clone());
         }
-        let mut state = State::new(self.load_channel(name)?);
+        let mut state = State::new(self.load_channel(name)?, &self.channels.tails);
         if self.options.sabotage == StoreSabotage::OffsetReused {
             state.next = state.next.saturating_sub(1);
         }
@@ -185,7 +188,15 @@ impl Core {
         if !put(keys::publication(name, offset).into())? {
             return Ok(());
         }
-        let (held, over) = channel.state.lock().applied(offset, &meta, r.moved);
+        let (held, over, wants_turn) = {
+            let mut state = channel.state.lock();
+            let (held, over) = state.applied(offset, &meta, r.moved);
+            (held, over, state.wants_turn())
+        };
+        if wants_turn {
+            self.channels.tails.enqueue(&channel);
+        }
+        self.channels.tails.evict();
         // What stands for the removed ones stays.
         let gone = over.start..over.end.min(offset);
         if gone.end.saturating_sub(gone.start) <= FEW {
@@ -374,7 +385,7 @@ impl ShardChannel {
         }
     }
 
-    pub(crate) async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
+    pub(crate) async fn history(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, StoreError> {
         let core = &self.shard.core;
         let now_ms = core.env.wall_ms();
         let (position, from, to, complete) = {
@@ -403,34 +414,41 @@ impl ShardChannel {
                     publications.reverse();
                     publications.truncate(query.limit);
                 }
+                let mut bytes = 0;
+                let within = publications.iter().take_while(|publication| {
+                    let fits = bytes < bytes_max;
+                    bytes += publication.body.len();
+                    fits
+                });
+                publications.truncate(within.count());
                 return Ok(History { publications, position, complete });
             }
             (position, from, to, complete)
         };
         let (mut from, mut to, mut complete) = (from, to, complete);
-        let mut publications = Vec::new();
+        let (mut publications, mut bytes) = (Vec::new(), 0);
         // Some may be over, or gone while the others are read: not only at the beginning, when what is kept was changed. Others take their places.
-        while from <= to && publications.len() < query.limit {
+        while from <= to && publications.len() < query.limit && bytes < bytes_max {
             let count = (to + 1 - from).min((query.limit - publications.len()) as u64);
-            let read = if query.reverse {
-                let mut read = self.read(to + 1 - count, to, now_ms).await?;
-                read.reverse();
-                to -= count;
-                read
-            } else {
-                from += count;
-                self.read(from - count, from - 1, now_ms).await?
-            };
-            complete &= query.reverse || read.len() as u64 == count;
-            publications.extend(read);
+            let (first, last) = if query.reverse { (to + 1 - count, to) } else { (from, from + count - 1) };
+            let offset = |i: u64| if query.reverse { last - i } else { first + i };
+            let mut read =
+                std::pin::pin!(stream::iter(0..count).map(|i| self.read_one(offset(i), now_ms)).buffered(READS));
+            while let Some(found) = read.next().await {
+                match found? {
+                    Some(held) => {
+                        bytes += held.publication.body.len();
+                        publications.push(held.publication);
+                    }
+                    None => complete &= query.reverse,
+                }
+                if bytes >= bytes_max {
+                    break;
+                }
+            }
+            (from, to) = if query.reverse { (from, to - count) } else { (from + count, to) };
         }
         Ok(History { publications, position, complete })
-    }
-
-    /// Reads those with these offsets, both included, but for those that are over.
-    async fn read(&self, from: u64, to: u64, now_ms: u64) -> Result<Vec<Arc<Publication>>, StoreError> {
-        let read = stream::iter(from..=to).map(|offset| self.read_one(offset, now_ms)).buffered(READS);
-        read.try_filter_map(async |found| Ok(found.map(|held| held.publication))).try_collect().await
     }
 
     async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<Held>, StoreError> {

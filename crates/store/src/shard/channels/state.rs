@@ -7,13 +7,17 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::record::PublicationMeta;
+use super::tails::Tails;
 use crate::channels::{Position, Publication};
 
 /// How many publications of a channel are kept in memory, at most,
 const TAIL_MAX: usize = 256;
 
-/// and how many bytes of them.
+/// and how many bytes of them; of all channels together, [`Tails`] says.
 const TAIL_BYTES_MAX: usize = 256 << 10;
+
+/// What a publication in memory takes beside its body, about.
+const HELD_BYTES: usize = 128;
 
 /// See the module.
 pub(crate) struct Channel {
@@ -39,6 +43,13 @@ pub(crate) struct Held {
     pub(crate) ttl_ms: u64,
 }
 
+impl Held {
+    /// What it takes in memory.
+    fn bytes(&self) -> usize {
+        HELD_BYTES + self.publication.body.len()
+    }
+}
+
 /// Where a channel stands.
 pub(crate) struct State {
     pub(crate) epoch: u32,
@@ -55,10 +66,15 @@ pub(crate) struct State {
     /// The newest publications that are in the index, in order, without a gap, up to `top`.
     tail: VecDeque<Held>,
     tail_bytes: usize,
+    tails: Arc<Tails>,
+    /// Its turn to lose its tail comes.
+    queued: bool,
+    /// Its tail was used since its turn came last.
+    used: bool,
 }
 
 impl State {
-    pub(crate) fn new(loaded: Loaded) -> Self {
+    pub(crate) fn new(loaded: Loaded, tails: &Arc<Tails>) -> Self {
         Self {
             epoch: loaded.epoch,
             first: loaded.first,
@@ -69,6 +85,9 @@ impl State {
             is_async: false,
             tail: VecDeque::new(),
             tail_bytes: 0,
+            tails: tails.clone(),
+            queued: false,
+            used: false,
         }
     }
 
@@ -98,19 +117,47 @@ impl State {
         self.first = self.first.max(meta.floor).min(self.top + 1);
         self.next_first = self.next_first.max(self.first);
         if let Some(held) = &held {
-            self.tail_bytes += held.publication.body.len();
+            self.tail_bytes += held.bytes();
+            self.tails.grew(held.bytes());
             self.tail.push_back(held.clone());
+            self.used = true;
         } else if meta.removed {
-            self.tail.clear();
-            self.tail_bytes = 0;
+            self.clear_tail();
         }
         while let Some(front) = self.tail.front()
             && (self.tail.len() > TAIL_MAX || self.tail_bytes > TAIL_BYTES_MAX || front.publication.offset < self.first)
         {
-            self.tail_bytes -= front.publication.body.len();
-            self.tail.pop_front();
+            self.pop_tail();
         }
         (held, before..self.first)
+    }
+
+    fn pop_tail(&mut self) -> Option<Held> {
+        let held = self.tail.pop_front()?;
+        self.tail_bytes -= held.bytes();
+        self.tails.shrank(held.bytes());
+        Some(held)
+    }
+
+    fn clear_tail(&mut self) {
+        self.tails.shrank(std::mem::take(&mut self.tail_bytes));
+        // With its room: a channel that nobody publishes into takes nothing.
+        self.tail = VecDeque::new();
+    }
+
+    /// Whether it is to be given a turn to lose its tail; it has one then.
+    pub(crate) fn wants_turn(&mut self) -> bool {
+        !self.tail.is_empty() && !std::mem::replace(&mut self.queued, true)
+    }
+
+    /// Its turn has come: its tail goes, unless it was used since the last time. True when it has no turn any more.
+    pub(crate) fn evict(&mut self) -> bool {
+        if std::mem::take(&mut self.used) {
+            return false;
+        }
+        self.clear_tail();
+        self.queued = false;
+        true
     }
 
     /// The newest publication that was submitted, if it is in memory.
@@ -130,16 +177,16 @@ impl State {
             && front.publication.time_ms.saturating_add(front.ttl_ms) <= now_ms
         {
             let offset = front.publication.offset;
-            self.tail_bytes -= front.publication.body.len();
-            self.tail.pop_front();
+            self.pop_tail();
             self.forget_up_to(offset);
         }
     }
 
     /// Those in memory from `from` on; `None` when there are some before that are not in memory.
-    pub(crate) fn tail_from(&self, from: u64) -> Option<impl Iterator<Item = &Arc<Publication>>> {
+    pub(crate) fn tail_from(&mut self, from: u64) -> Option<impl Iterator<Item = &Arc<Publication>>> {
         let begins = self.tail.front().map_or(self.top + 1, |front| front.publication.offset);
         (from >= begins).then(|| {
+            self.used = true;
             let skip = (from - begins) as usize;
             self.tail.iter().skip(skip).map(|held| &held.publication)
         })
@@ -148,5 +195,11 @@ impl State {
     /// Whether nothing is lost when it is loaded again later.
     pub(crate) fn is_settled(&self) -> bool {
         self.pending.is_empty()
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.clear_tail();
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::FORGOTTEN_AFTER_MS;
 use super::record::PublicationMeta;
+use super::{FORGOTTEN_AFTER_MS, PARTS};
 use crate::StoreError;
 use crate::record::{Value, keys};
 use crate::shard::core::Core;
@@ -24,9 +24,13 @@ const STEP: usize = 256;
 /// and how long that turn is.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// How long it takes to look at all channels once for those that nobody uses, about, whatever a pass over the publications takes.
+const TIDY: Duration = Duration::from_secs(5);
+
 /// Runs until the shard closes.
 pub(crate) async fn sweep(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
     let mut from = vec![keys::PUBLICATIONS];
+    let mut tidying = Tidying { begun: core.env.now(), done: 0 };
     loop {
         let next = match core.sweep_step(&from) {
             Ok(next) => next,
@@ -36,15 +40,29 @@ pub(crate) async fn sweep(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
             }
         };
         let pause = if next.is_some() { PAUSE } else { EVERY };
-        if next.is_none() {
-            core.channels.tidy();
-        }
+        let (first, parts) = tidying.due(core.env.now());
+        core.channels.tidy(first, parts);
         from = next.unwrap_or_else(|| vec![keys::PUBLICATIONS]);
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return,
             () = core.env.sleep(pause) => {}
         }
+    }
+}
+
+/// How far the search for channels that nobody uses has come. It goes by the clock.
+struct Tidying {
+    begun: Duration,
+    done: usize,
+}
+
+impl Tidying {
+    /// Which parts of the table are to be looked at now: the first of them, and how many.
+    fn due(&mut self, now: Duration) -> (usize, usize) {
+        let due = (now.saturating_sub(self.begun).as_millis() * PARTS as u128 / TIDY.as_millis()) as usize;
+        let from = std::mem::replace(&mut self.done, due);
+        (from % PARTS, due.saturating_sub(from).min(PARTS))
     }
 }
 
@@ -105,5 +123,28 @@ impl Core {
         }
         self.swept.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_channels_are_looked_at_in_time_however_long_a_pass_takes() {
+        let mut tidying = Tidying { begun: Duration::from_secs(9), done: 0 };
+        // A pass of many steps, each after its pause.
+        let (mut seen, mut now) = ([0; PARTS], Duration::from_secs(9));
+        while now < Duration::from_secs(9) + TIDY {
+            now += PAUSE;
+            let (from, parts) = tidying.due(now);
+            assert!(parts <= 1, "spread out");
+            (from..from + parts).for_each(|part| seen[part] += 1);
+        }
+        assert_eq!(seen, [1; PARTS]);
+        // Passes of one step.
+        assert_eq!(tidying.due(now + EVERY), (0, PARTS));
+        assert_eq!(tidying.due(now + EVERY), (0, 0));
+        assert_eq!(tidying.due(now + 9 * EVERY), (0, PARTS));
     }
 }
