@@ -19,6 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
+use serde_json::{Value, json};
 use steadfast_flow::{Crowd, Pass, Seat, Throttle};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,13 +28,15 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
+use crate::api::json::error_json;
 use crate::commands::NodeHub;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
-use crate::grpc::GrpcDoor;
+use crate::grpc::{ERROR_MODE, GrpcDoor};
 use crate::handshake::{self, Refusal, origin_allowed};
 use crate::node::Node;
 use crate::partition::{self, Arrived, Event, Opened, Transport};
 use crate::protocol::Encoding;
+use crate::protocol::codes::{self, ClientError};
 use crate::socket;
 use crate::websocket;
 
@@ -42,6 +45,9 @@ const ACCEPTS: usize = 64;
 
 /// Bytes of an API request.
 const API_BYTES_MAX: usize = 10 << 20;
+
+/// How long a request to the API waits for its turn.
+const API_WAIT: Duration = Duration::from_secs(5);
 
 /// What there is, for who asks for something else.
 const PATHS: &str = "there is /connection/websocket, /connection/http_stream, /connection/sse, /connection/uni_websocket, \
@@ -101,7 +107,7 @@ impl LiveDoor {
         let mut threads = Vec::with_capacity(node.inboxes.len());
         for (number, inbox) in (0u16..).zip(&node.inboxes) {
             let hub = Arc::new(NodeHub(node.clone()));
-            threads.push(partition::start(number, inbox.clone(), hub, node.bounds())?);
+            threads.push(partition::start(number, inbox.clone(), hub, node.bounds(options.stall_timeout), &node.env)?);
         }
         let emulation = Arc::new(Emulation::new(node.env.clone()));
         let arriving = Crowd::new(node.env.clone());
@@ -441,6 +447,25 @@ impl LiveDoor {
         text(StatusCode::FORBIDDEN, "this origin may not connect: see client.allowed_origins\n")
     }
 
+    /// Reads a request to the API and carries it out, with what it takes counted; or the answer when there is none to read.
+    async fn carry_out(
+        &self,
+        method: &str,
+        headers: &HeaderMap,
+        body: Incoming,
+    ) -> Result<Result<Value, ClientError>, Answer> {
+        let node = &self.node;
+        // One that does not say how long it is may be as long as any.
+        let declared = body.size_hint().exact().map_or(API_BYTES_MAX, |len| len.min(API_BYTES_MAX as u64) as usize);
+        let Ok(_turn) = node.api_requests.enter(API_WAIT).await else { return Ok(Err(codes::TOO_MANY_REQUESTS)) };
+        let Ok(mut room) = node.api_bytes.acquire(declared as u64, API_WAIT).await else {
+            return Ok(Err(codes::TOO_MANY_REQUESTS));
+        };
+        let body = self.body(body, API_BYTES_MAX).await?;
+        room.shrink_to(body.len() as u64);
+        Ok(self.api.call(method, headers, &body).await)
+    }
+
     async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {
         let config = &self.node.config.http_api;
         let headers = request.headers();
@@ -455,14 +480,34 @@ impl LiveDoor {
             return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
         }
         let (head, body) = request.into_parts();
-        let body = match self.body(body, API_BYTES_MAX).await {
-            Ok(body) => body,
+        let transport =
+            config.error_mode == "transport" || head.headers.get(ERROR_MODE).is_some_and(|mode| mode == "transport");
+        let answer = match self.carry_out(method, &head.headers, body).await {
+            Ok(answer) => answer,
             Err(refused) => return refused,
         };
-        let answer = self.api.call(method, &head.headers, &body).await;
+        let (status, answer) = match answer {
+            Ok(result) => (StatusCode::OK, json!({"result": result})),
+            Err(error) if transport => (status_of(&error), error_json(&error)),
+            Err(error) => (StatusCode::OK, json!({"error": error_json(&error)})),
+        };
         let mut response = Response::new(whole(Bytes::from(answer.to_string())));
+        *response.status_mut() = status;
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
+    }
+}
+
+/// The status of an error, for those who want it as one.
+fn status_of(error: &ClientError) -> StatusCode {
+    match error.code {
+        102 | 104 => StatusCode::NOT_FOUND,
+        106 => StatusCode::PAYLOAD_TOO_LARGE,
+        107 | 108 => StatusCode::BAD_REQUEST,
+        111 => StatusCode::TOO_MANY_REQUESTS,
+        112 => StatusCode::RANGE_NOT_SATISFIABLE,
+        _ if *error != codes::INTERNAL && error.temporary => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

@@ -140,8 +140,6 @@ pub struct LiveStatus {
     pub queued_bytes: u64,
     /// Sessions that were ended because they did not read.
     pub slow: u64,
-    /// Joins and leaves that subscribers were not told of, as there were too many at a time.
-    pub announcements_left_out: u64,
     /// Sessions that have ended, by close code; 0: the client or the network ended it.
     pub ended: Vec<CodeCount>,
     /// Commands that were refused, by error code.

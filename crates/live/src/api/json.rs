@@ -1,16 +1,19 @@
 //! The API in JSON, as Centrifugo's users know it: `POST /api/publish` and the like, with `X-API-Key`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use steadfast_store::Position;
 
-use super::{Answer, Api, Command, Done, Ending, Publish, Renewal, Sessions, durability, refuse};
+use super::{Answer, Api, BATCH_MAX, Command, Done, Ending, Publish, Renewal, Sessions, durability, refuse};
 use crate::config::ChannelDurability;
 use crate::node::epoch_text;
 use crate::options::{Overrides, SubscribeOptions, Wanted, info_of};
@@ -112,7 +115,7 @@ struct Custom {
 struct History {
     channel: String,
     #[serde(default)]
-    limit: i32,
+    limit: i64,
     since: Option<Since>,
     #[serde(default)]
     reverse: bool,
@@ -133,10 +136,67 @@ struct Channels {
 }
 
 #[derive(Deserialize)]
-struct Batch {
-    commands: Vec<Map<String, Value>>,
+struct Batch<'a> {
+    #[serde(borrow)]
+    commands: Commands<'a>,
     #[serde(default)]
     parallel: bool,
+}
+
+/// The commands of a batch: the first name of each, and what it stands for, as it came. Not as values, which take a hundred times as
+/// much, and not more than there may be.
+struct Commands<'a>(Vec<Option<(String, &'a RawValue)>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Commands<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Each<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Each<'a> {
+            type Value = Commands<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of commands")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut commands: A) -> Result<Self::Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(First(first)) = commands.next_element()? {
+                    all.push(first);
+                    if all.len() > BATCH_MAX {
+                        // Refused for that; the rest is only looked at.
+                        while commands.next_element::<IgnoredAny>()?.is_some() {}
+                    }
+                }
+                Ok(Commands(all))
+            }
+        }
+
+        from.deserialize_seq(Each(PhantomData))
+    }
+}
+
+struct First<'a>(Option<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Command<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Command<'a> {
+            type Value = First<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a command by its name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut command: A) -> Result<Self::Value, A::Error> {
+                let first = command.next_entry()?;
+                while command.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(First(first))
+            }
+        }
+
+        from.deserialize_map(Command(PhantomData))
+    }
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
@@ -147,26 +207,27 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
 }
 
 impl Api {
-    /// Carries out a method; the body of the answer.
-    pub async fn call(&self, method: &str, headers: &HeaderMap, body: &[u8]) -> Value {
-        let wish = match durability(headers) {
-            Ok(wish) => wish,
-            Err(error) => return said(Err(error)),
-        };
+    /// Carries out a method; the result.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn call(&self, method: &str, headers: &HeaderMap, body: &[u8]) -> Result<Value, ClientError> {
+        let wish = durability(headers)?;
         if method == "batch" {
-            return said(self.json_batch(body, wish).await);
+            return self.json_batch(body, wish).await;
         }
-        let answer = async { self.carry_out(command(method, body)?, wish).await };
-        said(answer.await.and_then(result))
+        self.carry_out(command(method, body)?, wish).await.and_then(result)
     }
 
     async fn json_batch(&self, body: &[u8], wish: Option<ChannelDurability>) -> Result<Value, ClientError> {
         let request: Batch = read(body)?;
-        let firsts = request.commands.into_iter().map(|command| command.into_iter().next());
-        let (methods, commands): (Vec<_>, Vec<_>) = firsts
+        let (methods, commands): (Vec<_>, Vec<_>) = request
+            .commands
+            .0
+            .into_iter()
             .map(|first| match first {
                 Some((method, params)) => {
-                    let command = command(&method, params.to_string().as_bytes());
+                    let command = command(&method, params.get().as_bytes());
                     (method, command)
                 }
                 None => (String::new(), Err(codes::BAD_REQUEST)),
@@ -221,6 +282,8 @@ fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
         "presence_stats" => Command::PresenceStats(one(body)?),
         "history" => {
             let History { channel, limit, since, reverse } = read(body)?;
+            // More than there may be is as much as there may be.
+            let limit = i32::try_from(limit).unwrap_or(if limit < 0 { -1 } else { i32::MAX });
             Command::History(HistoryRequest { channel, limit, since: since.map(position), reverse })
         }
         "history_remove" => Command::HistoryRemove(one(body)?),
@@ -288,8 +351,12 @@ fn value(data: &impl serde::Serialize) -> Result<Value, ClientError> {
 fn said(answer: Result<Value, ClientError>) -> Value {
     match answer {
         Ok(result) => json!({"result": result}),
-        Err(error) => json!({"error": {"code": error.code, "message": error.message}}),
+        Err(error) => json!({"error": error_json(&error)}),
     }
+}
+
+pub(crate) fn error_json(error: &ClientError) -> Value {
+    json!({"code": error.code, "message": error.message})
 }
 
 fn position_json(position: Position) -> Value {
@@ -348,6 +415,36 @@ mod tests {
             whom("disconnect", r#", "whitelist": ["a", "b"], "disconnect": {"code": 4001, "reason": "r"}"#);
         assert_eq!((with, whitelist), (Some((4001, "r".into())), vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(whom("refresh", r#", "info": {"n": 1}"#).2, [r#"{\"n\": 1}"#]);
+    }
+
+    #[test]
+    fn a_batch_is_read_no_further_than_it_may_go() {
+        let batch = |commands: &str| format!(r#"{{"parallel": true, "commands": [{commands}]}}"#);
+        let body = batch(r#"{"publish": {"channel": "a", "data": {"x": [1]}}, "z": 1}, {}, {"info": {}}"#);
+        let read_batch = |body: &str| read::<Batch<'_>>(body.as_bytes()).map(|read| read.commands.0.len());
+        let found: Batch<'_> = read(body.as_bytes()).expect("valid");
+        let names =
+            |one: &Option<(String, &RawValue)>| one.as_ref().map(|(name, raw)| (name.clone(), raw.get().to_owned()));
+        let found: Vec<_> = found.commands.0.iter().map(names).collect();
+        let publish = r#"{"channel": "a", "data": {"x": [1]}}"#;
+        assert_eq!(found, [Some(("publish".into(), publish.into())), None, Some(("info".into(), "{}".into()))]);
+        let many = vec![r#"{"":0}"#; 10 * BATCH_MAX].join(",");
+        assert_eq!(read_batch(&batch(&many)), Ok(BATCH_MAX + 1));
+        assert!(read_batch(&batch(&format!("{many},7"))).is_ok(), "nobody looks into the rest");
+        assert!(read_batch(&batch("7")).is_err());
+        assert!(read_batch(&format!(r#"{{"commands": [{many},"#)).is_err());
+    }
+
+    #[test]
+    fn a_limit_may_be_any_number() {
+        for (limit, expected) in [("10000000000", i32::MAX), ("5", 5), ("-10000000000", -1), ("0", 0)] {
+            let Ok(Command::History(request)) =
+                command("history", format!(r#"{{"channel": "c", "limit": {limit}}}"#).as_bytes())
+            else {
+                panic!("a history")
+            };
+            assert_eq!(request.limit, expected);
+        }
     }
 
     #[test]

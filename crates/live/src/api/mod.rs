@@ -1,14 +1,19 @@
 //! The server API: what a back end may ask, over HTTP (`json`) and over gRPC (`crate::grpc`), and what it comes to.
 
+#[cfg(test)]
+mod bounds_tests;
 pub(crate) mod json;
+mod keys;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue};
-use parking_lot::Mutex;
 use steadfast_store::Position;
+
+use keys::Keys;
 
 use crate::commands::parse_client;
 use crate::config::ChannelDurability;
@@ -20,12 +25,15 @@ use crate::protocol::message::{
     ClientInfo, Expiry, HistoryRequest, HistoryResult, PresenceStatsResult, Publication, Push, Reply, Unsubscribe,
 };
 
-/// For how long a publication is known by its idempotency key, milliseconds, and how many are.
-const KNOWN_MS: u64 = 300_000;
-const KNOWN_MAX: usize = 100_000;
-
 /// Commands in a batch, and channels in a broadcast.
 pub(crate) const BATCH_MAX: usize = 10_000;
+
+/// Commands of a batch that are carried out together,
+const COMMANDS_TOGETHER: usize = 256;
+
+/// and channels of a broadcast: so many, or as many as take so many bytes.
+const CHANNELS_TOGETHER: (usize, usize) = (4, 1024);
+const BYTES_TOGETHER: usize = 16 << 20;
 
 /// Sessions of a user that are subscribed at a time.
 const SUBSCRIBES_TOGETHER: usize = 64;
@@ -134,23 +142,16 @@ pub(crate) type Asked = Result<Command, ClientError>;
 
 pub(crate) type Answer = Result<Done, ClientError>;
 
-/// Publications by their idempotency keys.
-#[derive(Default)]
-struct Known {
-    positions: HashMap<(String, String), Position>,
-    order: VecDeque<(u64, (String, String))>,
-}
-
 /// The API over a node.
 pub struct Api {
     node: Arc<Node>,
-    known: Mutex<Known>,
+    keys: Keys,
 }
 
 impl Api {
     /// Over a node.
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, known: Mutex::default() }
+        Self { keys: Keys::new(node.env.clone()), node }
     }
 
     /// Carries out a command. What it publishes is as durable as `wish` says, or else as the channel's namespace does.
@@ -161,8 +162,11 @@ impl Api {
                 if channels.is_empty() || channels.len() > BATCH_MAX {
                     return Err(codes::BAD_REQUEST);
                 }
-                let each = channels.iter().map(|channel| self.publish(channel, &publish, wish));
-                Ok(Done::Broadcast(join_all(each).await))
+                // What is published is there once for each channel that is under way.
+                let (publish, together) = (&publish, channels_together(publish.data.len()));
+                let each =
+                    channels.into_iter().map(|channel| async move { self.publish(&channel, publish, wish).await });
+                Ok(Done::Broadcast(stream::iter(each).buffered(together).collect().await))
             }
             Command::Subscribe(sessions, wanted) => self.subscribe(&sessions, &wanted).await,
             Command::Unsubscribe(sessions, channel) => self.unsubscribe(&sessions, &channel),
@@ -208,15 +212,9 @@ impl Api {
         if commands.len() > BATCH_MAX {
             return Err(codes::LIMIT_EXCEEDED);
         }
-        let each = commands.into_iter().map(async |command| self.carry_out(command?, wish).await);
-        if parallel {
-            return Ok(join_all(each).await);
-        }
-        let mut answers = Vec::with_capacity(each.len());
-        for one in each {
-            answers.push(one.await);
-        }
-        Ok(answers)
+        let each = commands.into_iter().map(|command| async move { self.carry_out(command?, wish).await });
+        let together = if parallel { COMMANDS_TOGETHER } else { 1 };
+        Ok(stream::iter(each).buffered(together).collect().await)
     }
 
     async fn publish(
@@ -229,41 +227,15 @@ impl Api {
             return Err(codes::BAD_REQUEST);
         }
         self.node.check_data(self.node.namespace(channel)?, &publish.data)?;
-        let key = (!publish.idempotency_key.is_empty()).then(|| (channel.to_owned(), publish.idempotency_key.clone()));
-        if let Some(position) = key.as_ref().and_then(|key| self.known(key)) {
-            return Ok(position);
-        }
         let (data, tags) = (publish.data.clone(), publish.tags.clone());
         let publication = Publication { data, tags, ..Publication::default() };
         let wanted = Submission { skip_history: publish.skip_history, durability: wish, ..Submission::default() };
-        let position = self.node.publish(channel, publication, wanted).await?;
-        if let Some(key) = key {
-            self.remember(key, position);
+        if publish.idempotency_key.is_empty() {
+            return self.node.publish(channel, publication, wanted).await;
         }
-        Ok(position)
-    }
-
-    fn known(&self, key: &(String, String)) -> Option<Position> {
-        let now = self.node.env.wall_ms();
-        let mut known = self.known.lock();
-        while let Some((until, _)) = known.order.front()
-            && *until <= now
-            && let Some((_, over)) = known.order.pop_front()
-        {
-            known.positions.remove(&over);
-        }
-        known.positions.get(key).copied()
-    }
-
-    fn remember(&self, key: (String, String), position: Position) {
-        let mut known = self.known.lock();
-        if known.order.len() >= KNOWN_MAX
-            && let Some((_, oldest)) = known.order.pop_front()
-        {
-            known.positions.remove(&oldest);
-        }
-        known.order.push_back((self.node.env.wall_ms() + KNOWN_MS, key.clone()));
-        known.positions.insert(key, position);
+        let (node, name) = (self.node.clone(), channel.to_owned());
+        let publishing = async move { node.publish(&name, publication, wanted).await };
+        self.keys.once(channel, &publish.idempotency_key, publishing).await
     }
 
     fn with_presence(&self, channel: &str) -> Result<(), ClientError> {
@@ -361,6 +333,11 @@ impl Sessions {
 /// What is not supported is refused by name, where ignoring it would do something else than was asked.
 pub(crate) fn refuse(is_set: bool, name: &str) -> Result<(), ClientError> {
     if is_set { Err(ClientError::bad_request(format!("{name}: it is not supported"))) } else { Ok(()) }
+}
+
+/// How many channels of a broadcast of so many bytes are published into at a time.
+fn channels_together(bytes: usize) -> usize {
+    (BYTES_TOGETHER / (bytes + 1024)).clamp(CHANNELS_TOGETHER.0, CHANNELS_TOGETHER.1)
 }
 
 /// Whether a name matches a pattern with `*` for anything; an empty pattern is matched by all.

@@ -38,6 +38,35 @@ impl From<ClientError> for Refused {
 /// The worker's view of the node.
 pub(crate) struct NodeHub(pub(crate) Arc<Node>);
 
+impl NodeHub {
+    /// Starts a task that a session waits for: if it does not come to its end, the session is ended, and its client comes again.
+    fn spawn_of(&self, session: SessionId, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let mut unfinished = Unfinished(Some(self.0.clone()), session);
+        self.0.env.spawn(name, async move {
+            task.await;
+            unfinished.finished();
+        });
+    }
+}
+
+/// Ends a session when it is dropped with the node.
+struct Unfinished(Option<Arc<Node>>, SessionId);
+
+impl Unfinished {
+    /// It is finished.
+    fn finished(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(node) = &self.0 {
+            node.to(self.1, ToSession::Disconnect(codes::SERVER_ERROR));
+        }
+    }
+}
+
 impl Hub for NodeHub {
     fn carry_out(&self, session: SessionId, asker: Asker, commands: Vec<Asked>) {
         let node = self.0.clone();
@@ -48,18 +77,19 @@ impl Hub for NodeHub {
         });
         // Most commands wait for nothing: on the worker's own thread they cost no task and no change of threads.
         if !quick || (&mut task).now_or_never().is_none() {
-            self.0.env.spawn("live command", task);
+            self.spawn_of(session, "live command", task);
         }
     }
 
     fn refresh(&self, session: SessionId, who: Arc<Who>) {
         let node = self.0.clone();
-        self.0.env.spawn("live refresh", async move { node.refresh_unasked(session, &who).await });
+        self.spawn_of(session, "live refresh", async move { node.refresh_unasked(session, &who).await });
     }
 
     fn sub_refresh(&self, session: SessionId, who: Arc<Who>, channel: Arc<str>) {
         let node = self.0.clone();
-        self.0.env.spawn("live refresh", async move { node.sub_refresh_unasked(session, &who, channel).await });
+        let task = async move { node.sub_refresh_unasked(session, &who, channel).await };
+        self.spawn_of(session, "live refresh", task);
     }
 
     fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
@@ -267,7 +297,11 @@ impl Node {
         let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let history = self.handle(&request.channel)?.history(query).await.map_err(|e| refusal(&e))?;
+        let history = self
+            .handle(&request.channel)?
+            .history_within(query, self.history_bytes_max)
+            .await
+            .map_err(|e| refusal(&e))?;
         let asked = request.since.as_ref().filter(|s| !s.epoch.is_empty());
         if asked.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
             return Err(codes::UNRECOVERABLE_POSITION);

@@ -263,7 +263,7 @@ impl Node {
             } else {
                 HistoryQuery { since: Some(since), limit, reverse: false }
             };
-            let history = handle.history(query).await.map_err(|e| refusal(&e))?;
+            let history = handle.history_within(query, self.history_bytes_max).await.map_err(|e| refusal(&e))?;
             position = history.position;
             let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
             result.was_recovering = true;

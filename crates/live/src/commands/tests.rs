@@ -52,6 +52,9 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         publish_reserve: 50,
         proxy_requests: 1,
         grpc_calls: 1,
+        api_requests: 1,
+        api_bytes: 1 << 20,
+        history_bytes_max: 10_000,
         compression_bytes_max: 0,
     };
     let config = serde_json::from_str(config).expect("valid");
@@ -198,4 +201,28 @@ async fn tokens_of_subscriptions_have_their_own_keys_where_it_is_said() {
     let node = node_of(r#"{"token": {"hmac_secret_key": "s"}, "subscription_token": {"enabled": true}}"#).await;
     let request = SubscribeRequest { token: signed(b"s", ""), ..SubscribeRequest::default() };
     assert_eq!(code(subscribe(&node, request).await), 103);
+}
+
+#[tokio::test]
+async fn a_recovery_that_needs_more_bytes_than_an_answer_may_have_is_none() {
+    let node = node().await;
+    let publication =
+        || Publication { data: format!("\"{}\"", "x".repeat(3000)).into_bytes(), ..Publication::default() };
+    for _ in 0..5 {
+        node.publish("c", publication(), Submission::default()).await.expect("published");
+    }
+    let epoch = epoch_text(node.handle("c").expect("a channel").position().expect("there").epoch);
+    for (offset, recovered) in [(0, false), (1, true), (4, true), (5, true)] {
+        let request = SubscribeRequest { recover: true, epoch: epoch.clone(), offset, ..SubscribeRequest::default() };
+        assert_eq!(code(subscribe(&node, request).await), 0);
+        let mut events = Vec::new();
+        node.inboxes[0].take(&mut events);
+        let told = events.into_iter().find_map(|event| match event {
+            Event::To(_, ToSession::Subscribed(_, Told::Reply { answer, .. })) => Some(answer),
+            _ => None,
+        });
+        let answer = told.expect("answered");
+        let count = if recovered { 5 - offset as usize } else { 0 };
+        assert_eq!((answer.result.recovered, answer.result.publications.len()), (recovered, count), "{offset}");
+    }
 }

@@ -179,6 +179,8 @@ pub struct HttpApiConfig {
     pub key: String,
     /// Everybody gets in. For trials.
     pub insecure: bool,
+    /// `transport`: errors are statuses of HTTP. Empty: all is 200, with what is wrong in the body.
+    pub error_mode: String,
 }
 
 /// The WebSocket endpoint.
@@ -242,6 +244,9 @@ impl LiveConfig {
             .map_err(|mistake| LiveConfigError(format!("channel: {mistake}")))?;
         proxy::check(self)?;
         auth::check(&self.client)?;
+        if !matches!(self.http_api.error_mode.as_str(), "" | "transport") {
+            return Err(LiveConfigError("http_api.error_mode: \"transport\", or nothing".to_owned()));
+        }
         self.grpc_api.check().map_err(LiveConfigError)?;
         if !(1..=9).contains(&self.websocket.compression_level) {
             return fail("websocket.compression_level: 1 to 9".into());
@@ -368,6 +373,7 @@ mod tests {
                 r#"{"client": {"subscription_token": {"enabled": true, "jwks_public_endpoint": "keys"}}}"#,
                 "client.subscription_token.jwks_public_endpoint",
             ),
+            (r#"{"http_api": {"error_mode": "loud"}}"#, "http_api.error_mode"),
         ] {
             let found = serde_json::from_str::<LiveConfig>(text).map_err(|e| e.to_string());
             let error = found.and_then(|config| config.check().map_err(|e| e.to_string())).expect_err(text);

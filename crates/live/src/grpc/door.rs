@@ -33,7 +33,7 @@ use crate::protocol::codes::{self, ClientError};
 const SERVICE: &str = "/centrifugal.centrifugo.api.CentrifugoApi/";
 
 /// Asks for errors of gRPC's own, as the option `error_mode` does for all calls.
-const ERROR_MODE: &str = "x-centrifugo-error-mode";
+pub(crate) const ERROR_MODE: &str = "x-centrifugo-error-mode";
 
 /// Calls of one connection at a time.
 const STREAMS_MAX: u32 = 128;

@@ -12,6 +12,7 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 pub use config::{GrpcApiConfig, GrpcTlsConfig};
+pub(crate) use door::ERROR_MODE;
 pub use door::GrpcDoor;
 
 /// Names of metadata that gRPC keeps to itself, and whose values it takes for Base64.

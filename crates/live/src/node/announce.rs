@@ -2,10 +2,11 @@
 //!
 //! When N sessions come back to a channel, each would be told of each: N times N messages. So after one telling there is a pause, longer where
 //! more have to be told, and what happens meanwhile is told in one message; who came and went again within it is not told of at all. What that
-//! message takes is bounded; beyond, tellings are left out and counted. Presence knows better at all times.
+//! message takes is bounded; the rest waits for the next one. Those that wait are not more than the members, those who went and were told of
+//! included: whoever follows joins and leaves comes to what presence says.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -37,31 +38,57 @@ fn message_bytes_max(subscribers: usize) -> usize {
 pub(super) struct Announcements {
     /// When something may be told again, milliseconds.
     next_ms: u64,
-    waiting: Vec<(Uuid, Push)>,
-    bytes: usize,
+    /// Those that wait, each client once: those that went before those that came, so that what others take for present does not grow
+    /// while they wait, and in the order in which they did.
+    waiting: BTreeMap<(Kind, u64), Waiting>,
+    by_client: HashMap<Uuid, (Kind, u64)>,
+    count: u64,
     /// A task comes for those that wait.
     awaited: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Leave,
+    Join,
+}
+
+struct Waiting {
+    client: Uuid,
+    push: Push,
+    /// Others have been told that it came.
+    known: bool,
+}
+
 impl Announcements {
-    /// Has a push wait for the next telling. False when it is left out.
-    fn add(&mut self, client: Uuid, push: Push, bytes_max: usize) -> bool {
-        if push.leave.is_some() {
-            let came = |(other, waiting): &(Uuid, Push)| *other == client && waiting.join.is_some();
-            if let Some(at) = self.waiting.iter().position(came) {
-                let (_, join) = self.waiting.remove(at);
-                self.bytes -= bytes_of(&join);
-                return true;
+    /// Has a push wait for the next telling. It takes the place of what waits of the same client.
+    fn add(&mut self, client: Uuid, push: Push) {
+        let before = self.by_client.remove(&client).and_then(|at| self.waiting.remove(&at));
+        let kind = if push.leave.is_some() { Kind::Leave } else { Kind::Join };
+        // Of one that leaves and of whom nothing waits it was told that it came; of one that comes, that it is not there.
+        let known = before.map_or(kind == Kind::Leave, |before| before.known);
+        if kind == Kind::Leave && !known {
+            return;
+        }
+        self.count += 1;
+        let at = (kind, self.count);
+        self.by_client.insert(client, at);
+        self.waiting.insert(at, Waiting { client, push, known });
+    }
+
+    /// What is told next: not more than so many bytes, but one at least.
+    fn take(&mut self, bytes_max: usize) -> Vec<Push> {
+        let (mut pushes, mut bytes) = (Vec::new(), 0);
+        while let Some(next) = self.waiting.first_entry() {
+            bytes += bytes_of(&next.get().push);
+            if !pushes.is_empty() && bytes > bytes_max {
+                break;
             }
+            let Waiting { client, push, .. } = next.remove();
+            self.by_client.remove(&client);
+            pushes.push(push);
         }
-        let bytes = bytes_of(&push);
-        // One by itself is told, however large it is.
-        if !self.waiting.is_empty() && self.bytes + bytes > bytes_max {
-            return false;
-        }
-        self.bytes += bytes;
-        self.waiting.push((client, push));
-        true
+        pushes
     }
 }
 
@@ -107,51 +134,60 @@ impl Node {
         let now_ms = self.now_ms();
         let mut part = self.part(&self.channels, channel).lock();
         let Some(live) = part.get_mut(channel) else { return };
-        let (pause_ms, bytes_max) = (pause_ms(live.total), message_bytes_max(live.total));
+        let pause_ms = pause_ms(live.total);
+        let at_once = !live.announcements.awaited && now_ms >= live.announcements.next_ms && self.keep_up(live);
         let announcements = &mut live.announcements;
-        if !announcements.awaited && now_ms >= announcements.next_ms {
+        if at_once {
             announcements.next_ms = now_ms + pause_ms;
             return self.tell(channel, live, vec![push]);
         }
-        if !announcements.add(client, push, bytes_max) {
-            self.announcements_left_out.fetch_add(1, Relaxed);
-        }
+        announcements.add(client, push);
         if announcements.awaited || announcements.waiting.is_empty() {
             return;
         }
         announcements.awaited = true;
-        let pause = Duration::from_millis(announcements.next_ms - now_ms);
+        let mut pause_ms = announcements.next_ms.saturating_sub(now_ms).max(1);
         drop(part);
         let (node, channel, env) = (self.me.clone(), channel.clone(), self.env.clone());
-        self.env.spawn("live announcements", async move {
-            env.sleep(pause).await;
-            if let Some(node) = node.upgrade() {
-                node.tell_waiting(&channel);
+        self.env.spawn_critical("live announcements", async move {
+            loop {
+                env.sleep(Duration::from_millis(pause_ms)).await;
+                let Some(next) = node.upgrade().and_then(|node| node.tell_waiting(&channel)) else { return };
+                pause_ms = next;
             }
         });
     }
 
-    fn tell_waiting(&self, channel: &Arc<str>) {
+    /// Tells those that wait, as many as may be told together; after how many milliseconds to come again, if more wait.
+    fn tell_waiting(&self, channel: &Arc<str>) -> Option<u64> {
         let now_ms = self.now_ms();
         let mut part = self.part(&self.channels, channel).lock();
-        let Some(live) = part.get_mut(channel) else { return };
-        let Announcements { waiting, .. } = std::mem::take(&mut live.announcements);
-        live.announcements.next_ms = now_ms + pause_ms(live.total);
-        if !waiting.is_empty() {
-            self.tell(channel, live, waiting.into_iter().map(|(_, push)| push).collect());
+        let live = part.get_mut(channel)?;
+        let pause_ms = pause_ms(live.total);
+        let pushes = match self.keep_up(live) {
+            true => live.announcements.take(message_bytes_max(live.total)),
+            false => Vec::new(),
+        };
+        let announcements = &mut live.announcements;
+        announcements.next_ms = now_ms + pause_ms;
+        announcements.awaited = !announcements.waiting.is_empty();
+        let again = announcements.awaited.then_some(pause_ms);
+        if !pushes.is_empty() {
+            self.tell(channel, live, pushes);
         }
+        again
+    }
+
+    /// Whether the partitions with subscribers keep up with what they are told. Nobody waits for that with a join or a leave: it is told later.
+    fn keep_up(&self, live: &LiveChannel) -> bool {
+        let mut told = self.inboxes.iter().zip(&live.subscribers).filter(|(_, subscribers)| **subscribers > 0);
+        told.all(|(inbox, _)| inbox.backlog() <= BACKLOG_BYTES_MAX)
     }
 
     fn tell(&self, channel: &Arc<str>, live: &LiveChannel, pushes: Vec<Push>) {
         let push = Arc::new(ChannelPush::new(channel.clone(), pushes));
         for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
-            if *subscribers == 0 {
-                continue;
-            }
-            // Nobody waits with this: a partition that does not keep up is not told.
-            if inbox.backlog() > BACKLOG_BYTES_MAX {
-                self.announcements_left_out.fetch_add(push.pushes.len() as u64, Relaxed);
-            } else {
+            if *subscribers > 0 {
                 inbox.send(Event::Push(push.clone()));
             }
         }
@@ -160,6 +196,8 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::commands::tests::node_with;
     use crate::protocol::message::ClientInfo;
@@ -203,58 +241,94 @@ mod tests {
         // Came and went again; and one of whom it was told that it came.
         node.announce(&channel, Uuid::from_u128(7), push(7, false));
         node.announce(&channel, Uuid::from_u128(1), push(1, false));
-        let mut together: Vec<String> = (2..=20).filter(|n| *n != 7).map(|n| n.to_string()).collect();
-        together.push("-1".into());
+        let came = (2..=20).filter(|n| *n != 7).map(|n| n.to_string());
+        let together: Vec<String> = std::iter::once("-1".to_owned()).chain(came).collect();
         assert_eq!(told(&node, 2).await, [vec!["1".to_owned()], together]);
         node.env.sleep(Duration::from_millis(PAUSE_MS.0 as u64)).await;
         node.announce(&channel, Uuid::from_u128(30), push(30, true));
         assert_eq!(told(&node, 1).await, [["30"]], "after a pause at once again");
-        assert_eq!(node.status().announcements_left_out, 0);
     }
 
+    /// A wave: each of many comes, a part of them goes again, and some of those come back under another name.
     #[tokio::test]
-    async fn what_is_told_together_is_bounded() {
+    async fn who_follows_joins_and_leaves_comes_to_who_is_there() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
         let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
-        for n in 0..2000 {
-            node.announce(&channel, Uuid::from_u128(n), push(n, true));
+        let is = |n: u128, comes| node.announce(&channel, Uuid::from_u128(n), push(n, comes));
+        (0..2000).for_each(|n| is(n, true));
+        let mut present = BTreeSet::new();
+        let mut follow = async |present: &mut BTreeSet<String>| {
+            for message in told(&node, 1).await {
+                assert!(message.len() <= MESSAGE_BYTES.1 / 128, "{}", message.len());
+                for one in message {
+                    match one.strip_prefix('-') {
+                        Some(gone) => assert!(present.remove(gone), "{gone} was never told of"),
+                        None => assert!(present.insert(one), "told twice"),
+                    }
+                }
+            }
+        };
+        // Before all of that has been told.
+        follow(&mut present).await;
+        follow(&mut present).await;
+        assert!((2..2000).contains(&present.len()));
+        for n in (0..2000).filter(|n| n % 3 == 0) {
+            is(n, false);
+            is(10_000 + n, true);
         }
-        let told = told(&node, 2).await;
-        let together = told[1].len();
-        assert!((300..=MESSAGE_BYTES.1 / 128).contains(&together), "{together}");
-        assert_eq!(node.status().announcements_left_out, 2000 - 1 - together as u64);
+        let came = (0..2000).map(|n| if n % 3 == 0 { 10_000 + n } else { n }).map(|n| n.to_string());
+        let expected: BTreeSet<String> = came.collect();
+        while present != expected {
+            follow(&mut present).await;
+        }
+        let part = node.part(&node.channels, &channel).lock();
+        let announcements = &part["c"].announcements;
+        assert!(announcements.waiting.is_empty() && announcements.by_client.is_empty() && !announcements.awaited);
     }
 
     #[tokio::test]
-    async fn a_partition_that_does_not_keep_up_is_not_told() {
+    async fn a_partition_that_does_not_keep_up_is_told_later() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
         let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
         let large = || Push { channel: "x".repeat(1 << 20), join: Some(Presence::default()), ..Push::default() };
-        let all = BACKLOG_BYTES_MAX / (1 << 20) + 10;
-        for _ in 0..all {
+        for _ in 0..BACKLOG_BYTES_MAX / (1 << 20) + 1 {
             let part = node.part(&node.channels, &channel).lock();
             node.tell(&channel, &part["c"], vec![large()]);
         }
-        let left_out = node.status().announcements_left_out as usize;
-        assert!((1..=10).contains(&left_out), "{left_out}");
-        // Where nobody is to be told, nothing is left out.
-        let mut part = node.part(&node.channels, &channel).lock();
-        part.get_mut("c").expect("joined").subscribers.fill(0);
-        node.tell(&channel, &part["c"], vec![large()]);
-        drop(part);
-        assert_eq!(node.status().announcements_left_out as usize, left_out);
+        for n in 1..=3 {
+            node.announce(&channel, Uuid::from_u128(n), push(n, true));
+        }
+        assert_eq!(node.tell_waiting(&channel), Some(50), "not now");
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
-        assert_eq!(events.len(), all - left_out);
+        assert_eq!(events.len(), BACKLOG_BYTES_MAX / (1 << 20) + 1);
         events.iter().for_each(|event| node.inboxes[0].done(event.weight()));
-        assert_eq!(node.inboxes[0].backlog(), 0);
+        assert_eq!(told(&node, 1).await, [["1", "2", "3"]]);
+        // Where nobody is to be told, nobody keeps it up.
+        let mut part = node.part(&node.channels, &channel).lock();
+        part.get_mut("c").expect("joined").subscribers.fill(0);
+        assert!(node.keep_up(&part["c"]));
     }
 
     #[test]
-    fn one_by_itself_is_told_however_large_it_is() {
+    fn of_a_client_the_last_thing_waits_and_only_if_it_is_news() {
         let mut announcements = Announcements::default();
-        assert!(announcements.add(Uuid::nil(), push(1, true), 1));
-        assert!(!announcements.add(Uuid::nil(), push(2, true), 1));
+        let one = Uuid::from_u128(1);
+        // It came and went before anybody heard of it.
+        announcements.add(one, push(1, true));
+        announcements.add(one, push(1, false));
+        assert!(announcements.take(1).is_empty());
+        // It is known, goes, comes, and goes.
+        announcements.add(one, push(1, false));
+        announcements.add(one, push(1, true));
+        announcements.add(one, push(1, false));
+        // One by itself is told, however large it is.
+        assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]));
+        announcements.add(one, push(1, true));
+        announcements.add(Uuid::from_u128(2), push(2, false));
+        assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]), "those that went first");
+        assert!(matches!(&announcements.take(1)[..], [Push { join: Some(_), .. }]));
+        assert!(announcements.waiting.is_empty() && announcements.by_client.is_empty());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use regex::Regex;
-use steadfast_flow::{Env, Gate, KeyedGate, KeyedGateOptions};
+use steadfast_flow::{Budget, Env, Gate, KeyedGate, KeyedGateOptions};
 use steadfast_log::LogError;
 use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
 use tokio::sync::Notify;
@@ -61,6 +61,12 @@ pub struct Limits {
     pub proxy_requests: usize,
     /// Calls of the API over gRPC at a time.
     pub grpc_calls: usize,
+    /// Requests to the API over HTTP at a time,
+    pub api_requests: usize,
+    /// and bytes that their bodies may have together.
+    pub api_bytes: u64,
+    /// Bytes of publications in an answer to a history or a recovery.
+    pub history_bytes_max: usize,
     /// Bytes of a message that is compressed, at most.
     pub compression_bytes_max: usize,
 }
@@ -104,6 +110,9 @@ pub struct Node {
     pub(crate) subscribes: Gate,
     pub(crate) reads: Gate,
     pub(crate) grpc_calls: Gate,
+    pub(crate) api_requests: Gate,
+    pub(crate) api_bytes: Budget,
+    pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
     users: Vec<Mutex<HashMap<String, Sessions>>>,
@@ -118,7 +127,6 @@ pub struct Node {
     publications: AtomicU64,
     attempts: AtomicU64,
     backlog_refused: AtomicU64,
-    announcements_left_out: AtomicU64,
     pub(crate) refusals: Refusals,
     pub(crate) seldom: SeldomLines,
     /// Channels that keep answers, and when to look at them.
@@ -169,6 +177,9 @@ impl Node {
             subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
             reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
             grpc_calls: Gate::new("live_grpc_calls", limits.grpc_calls, limits.waiting, env.clone()),
+            api_requests: Gate::new("live_api_requests", limits.api_requests, limits.waiting, env.clone()),
+            api_bytes: Budget::new("live_api_bytes", limits.api_bytes, env.clone()),
+            history_bytes_max: limits.history_bytes_max,
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
             publish_reserve: u8::try_from(limits.publish_reserve).unwrap_or(100),
             deflate: Deflate::new(&config.websocket, limits.compression_bytes_max),
@@ -188,7 +199,6 @@ impl Node {
             publications: AtomicU64::new(0),
             attempts: AtomicU64::new(0),
             backlog_refused: AtomicU64::new(0),
-            announcements_left_out: AtomicU64::new(0),
             refusals: Refusals::default(),
             seldom: SeldomLines::default(),
             answered: Mutex::default(),
@@ -204,12 +214,13 @@ impl Node {
         &self.config
     }
 
-    /// What workers keep to.
-    pub fn bounds(&self) -> Bounds {
+    /// What workers keep to, with how long a session may take nothing of what waits for it.
+    pub fn bounds(&self, stall: Duration) -> Bounds {
         let (client, ms) = (&self.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
         Bounds {
             message_bytes_max: self.config.websocket.message_size_limit,
             queue_bytes_max: client.queue_max_size,
+            stall_ms: stall.as_millis() as u64,
             ping_ms: ms(client.ping_interval),
             pong_ms: ms(client.pong_timeout),
             stale_ms: ms(client.stale_close_delay),
@@ -366,7 +377,6 @@ impl Node {
             queued_sessions: sums.queued_sessions,
             queued_bytes: sums.queued_bytes,
             slow: sums.slow(),
-            announcements_left_out: self.announcements_left_out.load(Relaxed),
             refused: self.refusals.counts(),
             backlog: SimpleBound {
                 name: "live_backlog",
@@ -380,6 +390,8 @@ impl Node {
                 self.subscribes.status(),
                 self.reads.status(),
                 self.grpc_calls.status(),
+                self.api_requests.status(),
+                self.api_bytes.status(),
             ],
             proxies: {
                 let verifiers = std::iter::once(&self.verifier).chain(&self.subscription_verifier);
@@ -428,10 +440,13 @@ pub(crate) fn refusal(e: &StoreError) -> ClientError {
     match e {
         StoreError::Busy(_) => codes::TOO_MANY_REQUESTS,
         StoreError::TooLarge(_) => codes::LIMIT_EXCEEDED,
+        StoreError::Log(LogError::TooLarge(_)) => codes::TOO_LARGE,
         StoreError::Log(LogError::Full) => {
             tracing::debug!(error = %e, "a publication was refused");
-            codes::INTERNAL
+            codes::DISK_FULL
         }
+        StoreError::Log(LogError::Closed) => codes::STOPPING,
+        StoreError::Hangs => codes::DISK_HANGS,
         e => {
             tracing::warn!(error = %e, "a channel cannot be used");
             codes::INTERNAL

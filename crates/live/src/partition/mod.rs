@@ -426,8 +426,10 @@ pub struct Asked {
 pub struct Bounds {
     /// Bytes of a message from a client.
     pub message_bytes_max: usize,
-    /// Bytes that wait for a session that does not read.
+    /// Bytes that wait for a session that does not read, beside the message that is being written, the newest one, and what it asked for.
     pub queue_bytes_max: usize,
+    /// How long a session may take nothing of what waits for it, milliseconds.
+    pub stall_ms: u64,
     /// From ping to ping, milliseconds.
     pub ping_ms: u64,
     /// How long a pong may take, milliseconds.

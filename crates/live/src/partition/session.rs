@@ -24,6 +24,9 @@ pub(super) const COMMANDS_MAX: usize = 128;
 /// Pieces that are written in one call.
 const PIECES: usize = 64;
 
+/// Bytes of small answers that may wait, whatever the bound on the queue.
+const ANSWERS_BYTES: usize = 64 << 10;
+
 /// Why a session cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
@@ -50,9 +53,18 @@ pub(super) struct Session {
     rest: Vec<u8>,
     /// The reader may have whole messages for which there was no room.
     held: bool,
-    /// Frames that wait until the socket takes them.
-    out: VecDeque<Bytes>,
-    out_bytes: usize,
+    /// What waits until the socket takes it.
+    out: VecDeque<Piece>,
+    /// Bytes of what goes to many,
+    live_bytes: usize,
+    /// and of what it alone is told.
+    answer_bytes: usize,
+    /// Of the first piece a part has been written.
+    cut: bool,
+    /// See [`Session::take_moved`].
+    moved: bool,
+    /// When it was last seen to take something, or to have nothing to take; monotonic milliseconds.
+    pub(super) moved_ms: u64,
     /// What the socket is watched for beyond reading.
     pub(super) watched: Watched,
     pub(super) subscriptions: Vec<Subscription>,
@@ -73,6 +85,15 @@ pub(super) struct Session {
     /// In the list of those that have something to write.
     pub(super) dirty: bool,
     pub(super) _place: Option<Box<dyn Send>>,
+}
+
+/// A frame, or one of the two parts of one.
+struct Piece {
+    bytes: Bytes,
+    /// It goes to many.
+    live: bool,
+    /// A frame begins with it.
+    begins: bool,
 }
 
 /// What a socket is watched for.
@@ -98,7 +119,11 @@ impl Session {
             rest: Vec::new(),
             held: false,
             out: VecDeque::new(),
-            out_bytes: 0,
+            live_bytes: 0,
+            answer_bytes: 0,
+            cut: false,
+            moved: true,
+            moved_ms: 0,
             watched: Watched { readable: true, writable: false },
             subscriptions: Vec::new(),
             commands: VecDeque::new(),
@@ -223,15 +248,29 @@ impl Session {
 
     /// Bytes that wait for it.
     pub(super) fn waiting_bytes(&self) -> usize {
-        self.out_bytes
+        self.live_bytes + self.answer_bytes
     }
 
-    /// Writes a frame, or what the socket does not take now is kept, up to `max` bytes.
+    /// Whether its next commands wait until it has taken more of what it was answered, with a queue of so many bytes.
+    pub(super) fn owes_reading(&self, max: usize) -> bool {
+        self.answer_bytes > max / 2
+    }
+
+    /// Whether the socket has taken something since this was asked last, or nothing waited.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::replace(&mut self.moved, self.out.is_empty())
+    }
+
+    /// Writes a frame, or what the socket does not take now is kept. It goes to many: one that does not read is [`Broken::Slow`].
     pub(super) fn send(&mut self, frame: &Bytes, max: usize) -> Result<(), Broken> {
         if self.out.is_empty() {
             match (&self.socket).write(frame) {
                 Ok(written) if written == frame.len() => return Ok(()),
-                Ok(written) => return self.keep(frame.slice(written..), max),
+                Ok(written) => {
+                    self.push(frame.slice(written..), true, true);
+                    self.cut = written > 0;
+                    return Ok(());
+                }
                 Err(e) if would_block(&e) => {}
                 Err(_) => return Err(Broken::Socket),
             }
@@ -239,11 +278,48 @@ impl Session {
         self.keep(frame.clone(), max)
     }
 
-    /// Keeps a frame to be written with others.
+    /// Keeps a frame that goes to many, to be written with others.
     pub(super) fn keep(&mut self, frame: Bytes, max: usize) -> Result<(), Broken> {
-        self.out_bytes += frame.len();
-        self.out.push_back(frame);
-        if self.out_bytes > max { Err(Broken::Slow) } else { Ok(()) }
+        self.push(frame, true, true);
+        if self.is_slow(max) { Err(Broken::Slow) } else { Ok(()) }
+    }
+
+    /// Whether more waits of what goes to many than `max` bytes: beside the frame that is being written and the newest one, so that
+    /// one frame can be brought to whoever reads, however large it is.
+    pub(super) fn is_slow(&self, max: usize) -> bool {
+        let live = |piece: Option<&Piece>| piece.filter(|piece| piece.live).map_or(0, |piece| piece.bytes.len());
+        let newest = if self.out.len() > 1 { live(self.out.back()) } else { 0 };
+        self.live_bytes.saturating_sub(live(self.out.front()) + newest) > max
+    }
+
+    /// Keeps what it alone is told, most of it because it asked: one frame or several. Of that nothing is too much for who reads, and who
+    /// does not is found by the clock; but others must not heap it up.
+    pub(super) fn answer(
+        &mut self,
+        frames: impl IntoIterator<Item = (Bytes, Option<Bytes>)>,
+        max: usize,
+    ) -> Result<(), Broken> {
+        let being_written = self.out.front().filter(|piece| !piece.live).map_or(0, |piece| piece.bytes.len());
+        let behind = self.answer_bytes - being_written;
+        for (head, rest) in frames {
+            self.push(head, false, true);
+            if let Some(rest) = rest {
+                self.push(rest, false, false);
+            }
+        }
+        if behind > max.max(ANSWERS_BYTES) { Err(Broken::Slow) } else { Ok(()) }
+    }
+
+    fn push(&mut self, bytes: Bytes, live: bool, begins: bool) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.out.is_empty() {
+            // It has just begun to wait.
+            self.moved = true;
+        }
+        *(if live { &mut self.live_bytes } else { &mut self.answer_bytes }) += bytes.len();
+        self.out.push_back(Piece { bytes, live, begins });
     }
 
     /// Writes what waits, as far as the socket takes it.
@@ -251,8 +327,8 @@ impl Session {
         while !self.out.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let mut count = 0;
-            for (piece, frame) in pieces.iter_mut().zip(&self.out) {
-                *piece = IoSlice::new(frame);
+            for (slice, piece) in pieces.iter_mut().zip(&self.out) {
+                *slice = IoSlice::new(&piece.bytes);
                 count += 1;
             }
             let mut written = match (&self.socket).write_vectored(&pieces[..count]) {
@@ -261,19 +337,47 @@ impl Session {
                 Err(e) if would_block(&e) => return Ok(()),
                 Err(_) => return Err(Broken::Socket),
             };
-            self.out_bytes -= written;
+            self.moved = true;
             while let Some(front) = self.out.front_mut() {
-                if front.len() > written {
-                    front.advance(written);
+                let taken = written.min(front.bytes.len());
+                *(if front.live { &mut self.live_bytes } else { &mut self.answer_bytes }) -= taken;
+                if taken < front.bytes.len() {
+                    front.bytes.advance(taken);
+                    self.cut |= taken > 0;
                     break;
                 }
-                written -= front.len();
+                written -= taken;
+                self.cut = false;
                 self.out.pop_front();
             }
         }
         // An idle session owns no buffer.
         self.out = VecDeque::new();
         Ok(())
+    }
+
+    /// The session has ended: all but its socket is let go, and what still waits for that, if `waits`.
+    pub(super) fn last_words(&mut self, waits: bool) {
+        if !waits {
+            self.out = VecDeque::new();
+        }
+        self.subscriptions = Vec::new();
+        self.commands = VecDeque::new();
+        self.reader = Reader::new(false);
+        self.rest = Vec::new();
+        (self.who, self.headers, self.name, self._place) = (None, None, None, None);
+    }
+
+    /// The last frame. What waits goes before it: all of it, or where that is too much, only the rest of the frame that is being written.
+    pub(super) fn close(&mut self, frame: Bytes, without_queue: bool) {
+        if without_queue {
+            let begun = self.cut || self.out.front().is_some_and(|piece| !piece.begins);
+            let rest = self.out.iter().skip(1).take_while(|piece| begun && !piece.begins).count();
+            for dropped in self.out.drain(usize::from(begun) + rest..) {
+                *(if dropped.live { &mut self.live_bytes } else { &mut self.answer_bytes }) -= dropped.bytes.len();
+            }
+        }
+        self.push(frame, false, true);
     }
 }
 

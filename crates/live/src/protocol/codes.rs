@@ -26,6 +26,12 @@ const fn temporary(code: u32, message: &'static str) -> ClientError {
 
 /// Something went wrong on the server's side.
 pub const INTERNAL: ClientError = temporary(100, "internal server error");
+/// The same, with what is wrong: a client can do nothing but come again, a back end may say so to people.
+pub const DISK_FULL: ClientError = temporary(100, "internal server error: the disk is full");
+/// See [`DISK_FULL`].
+pub const DISK_HANGS: ClientError = temporary(100, "internal server error: the disk does not answer");
+/// See [`DISK_FULL`].
+pub const STOPPING: ClientError = temporary(100, "internal server error: the server is stopping");
 /// No valid token, where one is needed.
 pub const UNAUTHORIZED: ClientError = error(101, "unauthorized");
 /// No such channel, namespace included.
@@ -38,6 +44,8 @@ pub const METHOD_NOT_FOUND: ClientError = error(104, "method not found");
 pub const ALREADY_SUBSCRIBED: ClientError = error(105, "already subscribed");
 /// A bound of the server's configuration.
 pub const LIMIT_EXCEEDED: ClientError = error(106, "limit exceeded");
+/// More than a record of the log may have.
+pub const TOO_LARGE: ClientError = error(106, "limit exceeded: the publication is too large");
 /// What was sent makes no sense.
 pub const BAD_REQUEST: ClientError = error(107, "bad request");
 /// The namespace has no such feature.

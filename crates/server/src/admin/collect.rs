@@ -248,6 +248,12 @@ pub const TABLE: &[Metric] = &[
     ),
     metric("/store/channels", "store_channels", Gauge, "Channels in memory: those in use, and those used a moment ago"),
     metric(
+        "/store/channel_tails/evicted",
+        "store_channel_tails_evicted",
+        Counter,
+        "Times that a channel lost its newest publications in memory to the bound store_channel_tails",
+    ),
+    metric(
         "/store/publications_expired",
         "store_publications_expired",
         Counter,
@@ -380,12 +386,6 @@ pub const TABLE: &[Metric] = &[
     ),
     metric("/live/queued_sessions", "live_queued_sessions", Gauge, "Sessions whose sockets take nothing more for now"),
     metric("/live/queued_bytes", "live_queued_bytes", Gauge, "Bytes that wait for them"),
-    metric(
-        "/live/announcements_left_out",
-        "live_announcements_left_out",
-        Counter,
-        "Joins and leaves that subscribers were not told of, as there were too many at a time",
-    ),
     metric("/live/slow", "live_slow_disconnects", Counter, "Sessions that were ended because they did not read"),
 ];
 

@@ -118,6 +118,8 @@ sections! {
         write_wait: Duration = Duration::from_secs(10), in 0..=600_000_000;
         /// Read cache, in memory; "0 B" for none.
         cache: Size = Size::mib(256), in 0..=17_592_186_044_416;
+        /// The newest publications of channels in use, in memory, of all channels together; "0 B" for none. What is not there is read from the disk.
+        channel_tails: Size = Size::mib(128), in 0..=17_592_186_044_416;
         /// Cache of the index, in memory.
         index_cache: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
         /// What all downloads together may have read ahead, in memory.
@@ -205,6 +207,12 @@ sections! {
         proxy_requests: usize = 256, in 1..=100_000;
         /// Calls of the API over gRPC (`grpc_api.enabled`) that are carried out at a time.
         grpc_calls: usize = 256, in 1..=100_000;
+        /// Requests of the API over HTTP that are carried out at a time,
+        api_requests: usize = 1024, in 1..=100_000;
+        /// and what their bodies may take in memory together.
+        api_bytes: Size = Size::mib(64), in 10_485_760..=1_099_511_627_776;
+        /// What the publications in one answer may take: a history ends there, and goes on with the next request; a recovery that needs more is none.
+        history_max: Size = Size::mib(16), in 65_536..=1_073_741_824;
         /// How many may wait for each of these; more get the temporary error 111 at once.
         waiting: usize = 20_000, in 0..=1_000_000;
         /// Connections to the port of the API over gRPC; further ones wait to be accepted.

@@ -172,6 +172,9 @@ impl LivePort {
             publish_reserve: live.publish_reserve,
             proxy_requests: live.proxy_requests,
             grpc_calls: live.grpc_calls,
+            api_requests: live.api_requests,
+            api_bytes: live.api_bytes.0,
+            history_bytes_max: live.history_max.bytes(),
             compression_bytes_max: live.compression_max.bytes(),
         };
         let door = DoorOptions {
@@ -184,7 +187,7 @@ impl LivePort {
             LiveDoor::start(node.clone(), door).map_err(|e| format!("the live door cannot be started: {e}"))?;
         let deadline = config.server.stop_deadline;
         let grpc = self.grpc.map(|port| start(env, port, Grpc(door.grpc()), stop.clone(), deadline));
-        env.spawn("live port", door.run(self.listener, stop));
+        env.spawn_critical("live port", door.run(self.listener, stop));
         Ok(LiveServed { node, workers, grpc })
     }
 }

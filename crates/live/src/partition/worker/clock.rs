@@ -1,6 +1,8 @@
 //! What time brings: pings, what they were not answered with, and the ends of sessions and subscriptions.
 
-use super::{Mark, Worker};
+use std::net::Shutdown;
+
+use super::{LINGER_MS, Mark, Worker};
 use crate::protocol::codec::ping;
 use crate::protocol::codes;
 use crate::protocol::message::{Push, Reply, Unsubscribe};
@@ -11,15 +13,16 @@ impl Worker {
         let (now, wall) = (self.hub.now_ms(), self.hub.wall_ms());
         let turn = self.tick as usize % self.wheel.len();
         self.tick += 1;
-        let queued = match self.inbox.counters.has_queues() {
-            true => self.sessions.iter().flatten().map(|session| session.waiting_bytes() as u64).sum(),
-            false => 0,
-        };
+        let queued = if self.inbox.counters.has_queues() { self.queues(now) } else { 0 };
         self.inbox.counters.set_queued(queued);
         // Before the next pings: an answer to the last one is no answer to these.
         while let Some(&(_, mark)) = self.pongs.front().filter(|(due, _)| *due <= now) {
             self.pongs.pop_front();
-            if self.marked(mark).is_some_and(|session| session.pinged) {
+            let Some(session) = self.marked(mark).filter(|session| session.pinged) else { continue };
+            if session.is_waiting() {
+                // The ping is behind what it is reading: whether it reads is looked at elsewhere.
+                self.pongs.push_back((now + self.bounds.pong_ms, mark));
+            } else {
                 self.end(mark.0, Some(codes::NO_PONG));
             }
         }
@@ -34,9 +37,36 @@ impl Worker {
             }
         }
         self.hub.tick();
-        while self.lingering.front().is_some_and(|(due, _)| *due <= now) {
-            self.lingering.pop_front();
+        self.lingering.retain_mut(|(due, session)| {
+            if session.is_waiting() {
+                if session.flush().is_err() {
+                    return false;
+                }
+                if !session.is_waiting() {
+                    let _ = session.socket.shutdown(Shutdown::Write);
+                    *due = now + LINGER_MS;
+                }
+            }
+            now < *due
+        });
+    }
+
+    /// Looks at the sessions for which something waits: bytes of that. One that has taken nothing for too long is ended.
+    fn queues(&mut self, now: u64) -> u64 {
+        let (mut queued, mut stalled) = (0, Vec::new());
+        for (slot, session) in (0u32..).zip(&mut self.sessions) {
+            let Some(session) = session.as_deref_mut().filter(|session| session.is_waiting()) else { continue };
+            if session.take_moved() {
+                session.moved_ms = now;
+            } else if now.saturating_sub(session.moved_ms) >= self.bounds.stall_ms {
+                stalled.push(slot);
+            }
+            queued += session.waiting_bytes() as u64;
         }
+        for slot in stalled {
+            self.end(slot, Some(codes::SLOW));
+        }
+        queued
     }
 
     /// Asks the back end about what is over, where it decides that.

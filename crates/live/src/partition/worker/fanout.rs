@@ -78,7 +78,7 @@ impl Worker {
     fn lagging(&mut self, slot: u32, broken: Broken) {
         let max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
-        if broken == Broken::Slow && session.flush() == Ok(()) && session.waiting_bytes() <= max {
+        if broken == Broken::Slow && session.flush() == Ok(()) && !session.is_slow(max) {
             return self.watch(slot);
         }
         self.broken(slot, broken);

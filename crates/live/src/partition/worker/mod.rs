@@ -9,13 +9,14 @@ mod told;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use steadfast_flow::Env;
 
 use super::session::{Broken, Session};
 use super::subscriptions::Channels;
@@ -32,8 +33,11 @@ const TICK_MS: u64 = 250;
 /// How long a socket that was closed waits for the client to close, milliseconds, and how many do.
 const LINGER_MS: u64 = 1000;
 const LINGERING_MAX: usize = 1024;
+/// How long one may take to read why it was ended, milliseconds.
+const LAST_WORDS_MS: u64 = 10_000;
 
-/// Starts the worker of a partition on a thread of its own. It ends with [`Event::Stop`].
+/// Starts the worker of a partition on a thread of its own. It ends with [`Event::Stop`]. It is critical (see
+/// [`Env::spawn_critical`]): nobody else can take over its sessions, whose sockets and state are its own.
 ///
 /// # Errors
 /// What the operating system says.
@@ -42,6 +46,7 @@ pub fn start(
     inbox: Arc<Inbox>,
     hub: Arc<dyn Hub>,
     bounds: Bounds,
+    env: &Env,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &inbox.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
@@ -67,9 +72,10 @@ pub fn start(
     };
     // Commands that are begun on the worker's thread may use the runtime's timers.
     let runtime = tokio::runtime::Handle::try_current().ok();
+    let env = env.clone();
     std::thread::Builder::new().name(format!("live-{number}")).spawn(move || {
         let _entered = runtime.as_ref().map(tokio::runtime::Handle::enter);
-        worker.run();
+        env.critical("live worker", || worker.run());
     })
 }
 
@@ -97,7 +103,8 @@ struct Worker {
     stale: VecDeque<(u64, Mark)>,
     /// Sessions with an end, each once: when to look at it, milliseconds since the Unix epoch.
     ends: BTreeSet<(u64, Mark)>,
-    lingering: VecDeque<(u64, TcpStream)>,
+    /// Those that have ended, and until when they are kept.
+    lingering: VecDeque<(u64, Box<Session>)>,
     stopping: bool,
 }
 
@@ -220,12 +227,14 @@ impl Worker {
             self.ends.remove(&(due, (slot, session.generation)));
         }
         if let Some(why) = &why {
-            let frame = websocket::close(why.code, &why.reason);
-            let _ = session.keep(frame, usize::MAX).and_then(|()| session.flush());
+            session.close(websocket::close(why.code, &why.reason), *why == codes::SLOW);
         }
+        let waits = why.is_some() && session.flush() == Ok(()) && session.is_waiting();
         // Whatever this says, the descriptor is closed soon.
         let _ = epoll::delete(&self.epoll, &session.socket);
-        let _ = session.socket.shutdown(Shutdown::Write);
+        if !waits {
+            let _ = session.socket.shutdown(Shutdown::Write);
+        }
         if let Some(id) = id {
             self.hub.gone(id, session.who.as_ref());
         }
@@ -237,7 +246,9 @@ impl Worker {
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
         self.free.push(slot);
         // Closed with unread bytes, the kernel would take back what was just written.
-        self.lingering.push_back((self.hub.now_ms() + LINGER_MS, session.socket));
+        let linger = if waits { LAST_WORDS_MS } else { LINGER_MS };
+        session.last_words(waits);
+        self.lingering.push_back((self.hub.now_ms() + linger, session));
         if self.lingering.len() > LINGERING_MAX {
             self.lingering.pop_front();
         }

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::io::Read;
 
+use bytes::Bytes;
 use rustix::event::epoll;
 
 use super::Worker;
-use crate::partition::session::{Broken, Watched, would_block};
+use crate::partition::session::{Watched, would_block};
 use crate::partition::{Arrived, Asked, Asker};
+use crate::protocol::Malformed;
 use crate::protocol::codec::encode_reply;
 use crate::protocol::codes;
 use crate::protocol::message::{Command, Reply};
@@ -80,8 +82,10 @@ impl Worker {
 
     fn begin_commands(&mut self, slot: u32) {
         let (id, now, rate) = (self.id(slot), self.hub.now_ms(), self.bounds.publish_rate);
+        let queue_max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
-        if !session.busy && !session.commands.is_empty() {
+        // What it was answered waits for it to read: its next commands do, too.
+        if !session.busy && !session.commands.is_empty() && !session.owes_reading(queue_max) {
             let publishes = session.commands.iter().take_while(|asked| asked.command.publish.is_some()).count();
             let count = publishes.clamp(1, TOGETHER);
             let mut asked: Vec<Asked> = session.commands.drain(..count).collect();
@@ -136,7 +140,7 @@ impl Worker {
 
     // What goes to the socket.
 
-    pub(super) fn send(&mut self, slot: u32, frame: &bytes::Bytes) {
+    pub(super) fn send(&mut self, slot: u32, frame: &Bytes) {
         let max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
         match session.send(frame, max) {
@@ -145,28 +149,32 @@ impl Worker {
         }
     }
 
-    /// Writes a frame in two parts, of which the second may be shared with others.
-    pub(super) fn send_both(&mut self, slot: u32, head: bytes::Bytes, rest: bytes::Bytes) {
+    /// Writes what a session alone is told. A frame may be in two parts, of which the second may be shared with others.
+    pub(super) fn answer(&mut self, slot: u32, frames: impl IntoIterator<Item = (Bytes, Option<Bytes>)>) {
         let max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
-        let sent = session.keep(head, usize::MAX).and_then(|()| session.keep(rest, usize::MAX));
-        let sent = sent.and_then(|()| session.flush());
-        match sent {
-            Ok(()) if session.waiting_bytes() <= max => self.watch(slot),
-            Ok(()) => self.broken(slot, Broken::Slow),
+        match session.answer(frames, max).and_then(|()| session.flush()) {
+            Ok(()) => self.watch(slot),
             Err(broken) => self.broken(slot, broken),
         }
     }
 
     pub(super) fn reply(&mut self, slot: u32, reply: &Reply) {
+        self.replies(slot, std::slice::from_ref(reply));
+    }
+
+    pub(super) fn replies(&mut self, slot: u32, replies: &[Reply]) {
         let Some(session) = self.session(slot) else { return };
         let (encoding, deflate) = (session.encoding, session.deflate);
-        let mut payload = Vec::new();
-        match encode_reply(encoding, reply, &mut payload) {
-            Ok(()) => {
-                let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
-                self.send(slot, &compressed.unwrap_or_else(|| websocket::message(encoding, &payload)));
-            }
+        let frame = |reply| {
+            let mut payload = Vec::new();
+            encode_reply(encoding, reply, &mut payload)?;
+            let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
+            Ok((compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), None))
+        };
+        let frames: Result<Vec<_>, Malformed> = replies.iter().map(frame).collect();
+        match frames {
+            Ok(frames) => self.answer(slot, frames),
             Err(_) => self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL)),
         }
     }
@@ -174,6 +182,8 @@ impl Worker {
     pub(super) fn flush(&mut self, slot: u32) {
         let Some(session) = self.session(slot) else { return };
         match session.flush() {
+            // Commands may have waited for that.
+            Ok(()) if !session.commands.is_empty() => self.next_commands(slot),
             Ok(()) => self.watch(slot),
             Err(broken) => self.broken(slot, broken),
         }

@@ -2,12 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use steadfast_flow::{Panicked, TokioRuntime};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -17,19 +18,28 @@ use crate::partition::{Arrived, Asked, Asker, Place, SubscriptionKind, Told, Tra
 use crate::protocol::Encoding;
 use crate::protocol::message::{Publication, Push, Reply, Subscribe, SubscribeResult};
 
+/// Bytes that may wait for a session.
+const QUEUE: usize = 1 << 20;
+
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Says which session asks, and which channels were left.
 struct Recorder {
     asks: SyncSender<SessionId>,
+    /// Asked for presence, it panics.
+    poisoned: bool,
+    ticks: AtomicU64,
+    /// Commands that were carried out: those of the sessions.
+    carried_out: AtomicUsize,
     left: Mutex<Vec<String>>,
     /// Both clocks, milliseconds.
     now_ms: AtomicU64,
 }
 
 impl Hub for Recorder {
-    fn carry_out(&self, session: SessionId, _: Asker, _: Vec<Asked>) {
+    fn carry_out(&self, session: SessionId, _: Asker, commands: Vec<Asked>) {
+        self.carried_out.fetch_add(commands.len(), Relaxed);
         let _ = self.asks.try_send(session);
     }
 
@@ -37,7 +47,12 @@ impl Hub for Recorder {
 
     fn sub_refresh(&self, _: SessionId, _: Arc<Who>, _: Arc<str>) {}
 
-    fn came(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
+    #[allow(clippy::panic, reason = "what is tested")]
+    fn came(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {
+        if self.poisoned {
+            panic!("a hub that panics");
+        }
+    }
 
     fn renamed(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
 
@@ -57,7 +72,14 @@ impl Hub for Recorder {
 
     fn delivered(&self) {}
 
-    fn tick(&self) {}
+    fn tick(&self) {
+        self.ticks.fetch_add(1, Relaxed);
+    }
+}
+
+/// JSON of so many bytes.
+fn text(bytes: usize) -> Vec<u8> {
+    format!("\"{}\"", "x".repeat(bytes.saturating_sub(2))).into_bytes()
 }
 
 fn arrived() -> Arrived {
@@ -77,12 +99,24 @@ struct Scene {
 impl Scene {
     /// A session that may have two subscriptions.
     fn new() -> Self {
+        Self::with(false, TokioRuntime::current)
+    }
+
+    fn with(poisoned: bool, runtime: impl FnOnce() -> TokioRuntime) -> Self {
         let (asks, asked): (_, Receiver<SessionId>) = sync_channel(4);
-        let hub = Arc::new(Recorder { asks, left: Mutex::default(), now_ms: AtomicU64::new(1) });
+        let hub = Arc::new(Recorder {
+            asks,
+            poisoned,
+            now_ms: 1.into(),
+            ticks: 0.into(),
+            carried_out: 0.into(),
+            left: Mutex::default(),
+        });
         let inbox = Arc::new(Inbox::new().expect("an inbox"));
         let bounds = Bounds {
             message_bytes_max: 1 << 16,
-            queue_bytes_max: 1 << 20,
+            queue_bytes_max: QUEUE,
+            stall_ms: 5_000,
             ping_ms: 60_000,
             pong_ms: 60_000,
             stale_ms: 60_000,
@@ -92,9 +126,13 @@ impl Scene {
             channels_max: 2,
             refreshes: false,
         };
-        let thread = start(0, inbox.clone(), hub.clone(), bounds).expect("a worker");
+        let tokio = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let env = tokio.block_on(async { Env::new(runtime()) });
+        let thread = start(0, inbox.clone(), hub.clone(), bounds, &env).expect("a worker");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        // What is not read waits in the server.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&client, 16 << 10).expect("a socket");
         client.set_read_timeout(Some(DEADLINE)).expect("a socket");
         let (socket, _) = listener.accept().expect("accepted");
         socket.set_nonblocking(true).expect("a socket");
@@ -126,11 +164,65 @@ impl Scene {
 
     /// The next message.
     fn hears(&mut self) -> String {
+        let (opcode, payload) = self.frame();
+        assert_eq!(opcode, 1);
+        String::from_utf8(payload).expect("text")
+    }
+
+    /// The next frame: what kind, and what is in it.
+    fn frame(&mut self) -> (u8, Vec<u8>) {
         let mut head = [0; 2];
         self.client.read_exact(&mut head).expect("a frame");
-        let mut payload = vec![0; usize::from(head[1])];
-        self.client.read_exact(&mut payload).expect("a short frame");
-        String::from_utf8(payload).expect("text")
+        let mut len = [0; 8];
+        let len = match head[1] {
+            126 => {
+                self.client.read_exact(&mut len[6..]).expect("a length");
+                u64::from_be_bytes(len)
+            }
+            127 => {
+                self.client.read_exact(&mut len).expect("a length");
+                u64::from_be_bytes(len)
+            }
+            len => u64::from(len),
+        };
+        let mut payload = vec![0; len as usize];
+        self.client.read_exact(&mut payload).expect("a frame");
+        (head[0] & 15, payload)
+    }
+
+    /// The session is subscribed to `room`, answered as command `id` with so many bytes, and with what follows.
+    fn subscribes(&mut self, id: u32, bytes: usize, attempt: u64) {
+        let kind = Box::new(SubscriptionKind { positioned: true, ..SubscriptionKind::default() });
+        self.tell(ToSession::Subscribing { channel: "room".into(), attempt, kind, unasked: false });
+        let publications = vec![Publication { data: text(bytes), offset: 1, ..Publication::default() }];
+        let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
+        let place = Place { channel: "room".into(), attempt, offset: 1 };
+        self.tell(ToSession::Subscribed(place, Told::Reply { id, answer: Arc::new(answer) }));
+    }
+
+    fn published(&self, offset: u64, bytes: usize) {
+        let publication = Publication { data: text(bytes), offset, ..Publication::default() };
+        self.inbox.send(Event::Publication(Arc::new(Outgoing::new("room".into(), 1, publication, None))));
+    }
+
+    /// Lets so much time pass, and waits until the worker has seen it.
+    fn passes(&self, ms: u64) {
+        self.hub.now_ms.fetch_add(ms, Relaxed);
+        let ticks = self.hub.ticks.load(Relaxed);
+        while self.hub.ticks.load(Relaxed) == ticks {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the worker has dealt with all that it was told.
+    fn dealt(&self) {
+        while self.inbox.backlog() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.inbox.sessions.load(Relaxed) == 0
     }
 
     fn begin(&mut self, channel: &str, unasked: bool) -> Place {
@@ -271,4 +363,125 @@ fn what_is_over_ends_when_its_time_is_up_and_not_at_the_next_ping() {
     let mut frame = [0; 4];
     scene.client.read_exact(&mut frame).expect("the end");
     assert_eq!((frame[0], u16::from_be_bytes([frame[2], frame[3]])), (0x88, 3005));
+}
+
+#[test]
+fn the_panic_of_a_worker_is_told() {
+    static TOLD: Mutex<Vec<Panicked>> = Mutex::new(Vec::new());
+    let mut scene = Scene::with(true, || TokioRuntime::current().on_panic(|panic| TOLD.lock().push(panic.clone())));
+    scene.connect();
+    let kind = Box::new(SubscriptionKind { presence: true, ..SubscriptionKind::default() });
+    scene.tell(ToSession::Subscribing { channel: "room".into(), attempt: 1, kind, unasked: false });
+    scene.reply(Place { channel: "room".into(), attempt: 1, offset: 0 }, 7);
+    assert!(scene.thread.take().expect("it runs").join().is_err());
+    let told = TOLD.lock().clone();
+    assert_eq!(told, [Panicked { task: "live worker", message: "a hub that panics".into() }]);
+}
+
+#[test]
+fn whoever_reads_gets_what_it_asked_for_and_each_publication_however_large_they_are() {
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.subscribes(7, 8 * QUEUE, 1);
+    // Behind the answer, which is being written.
+    scene.published(2, 3 * QUEUE / 2);
+    scene.dealt();
+    scene.passes(4_000);
+    assert!(!scene.ended());
+    assert!(scene.hears().starts_with(r#"{"id":7,"subscribe":{"#));
+    assert!(scene.hears().contains(r#""offset":2"#));
+    for offset in 3..6 {
+        scene.published(offset, 3 * QUEUE);
+        assert!(scene.hears().contains(&format!(r#""offset":{offset}"#)));
+    }
+    assert!(!scene.ended());
+}
+
+#[test]
+fn commands_wait_for_who_does_not_read_what_it_was_answered() {
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.subscribes(7, 8 * QUEUE, 1);
+    scene.tell(ToSession::Ready);
+    let asks = |id: u32| format!(r#"{{"id":{id},"history":{{"channel":"room"}}}}"#);
+    for id in 8..11 {
+        scene.client.write_all(&websocket::from_client(Encoding::Json, asks(id).as_bytes())).expect("sent");
+    }
+    scene.passes(1_000);
+    let before = scene.hub.carried_out.load(Relaxed);
+    scene.passes(1_000);
+    assert_eq!((before, scene.hub.carried_out.load(Relaxed)), (1, 1), "the connect command");
+    scene.hears();
+    for id in 8..11 {
+        while scene.hub.carried_out.load(Relaxed) < id as usize - 6 {
+            std::thread::yield_now();
+        }
+        scene.tell(ToSession::Reply(Box::new(Reply { id, ..Reply::default() })));
+        scene.tell(ToSession::Ready);
+        assert_eq!(scene.hears(), format!(r#"{{"id":{id}}}"#));
+    }
+}
+
+#[test]
+fn who_takes_nothing_for_too_long_is_ended_and_who_takes_something_is_not() {
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.subscribes(7, 8 * QUEUE, 1);
+    let mut taken = vec![0; 2 * QUEUE];
+    for _ in 0..3 {
+        scene.passes(4_000);
+        scene.client.read_exact(&mut taken).expect("something");
+        // Until the worker has written more.
+        scene.passes(250);
+    }
+    assert!(!scene.ended());
+    scene.passes(250);
+    scene.passes(5_000);
+    scene.passes(250);
+    assert!(scene.ended());
+}
+
+#[test]
+fn who_does_not_read_is_told_why_it_was_ended_behind_the_frame_that_was_begun() {
+    let mut scene = Scene::new();
+    scene.connect();
+    scene.subscribes(7, 10, 1);
+    scene.hears();
+    for offset in 2..40 {
+        scene.published(offset, QUEUE / 4);
+    }
+    scene.dealt();
+    assert!(scene.ended(), "about a quarter of this may wait, beside what the kernel has");
+    // Nothing but whole frames, in order, and then the reason.
+    let mut next = 2;
+    scene.client.set_read_timeout(Some(Duration::from_millis(20))).expect("a socket");
+    let mut came = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        match scene.client.read(&mut part) {
+            Ok(0) => break,
+            Ok(len) => came.extend_from_slice(&part[..len]),
+            // What waits for a session that has ended is written with the clock.
+            Err(_) => scene.passes(250),
+        }
+    }
+    let mut rest = &came[..];
+    loop {
+        let len = match rest[1] {
+            127 => {
+                usize::try_from(u64::from_be_bytes(rest[2..10].try_into().expect("a length"))).expect("a length") + 10
+            }
+            len => usize::from(len) + 2,
+        };
+        let (frame, behind) = rest.split_at(len);
+        rest = behind;
+        if frame[0] & 15 == 8 {
+            assert_eq!(&frame[2..4], 3008u16.to_be_bytes());
+            break;
+        }
+        let offset = format!(r#""offset":{next}"#);
+        assert!(frame.windows(offset.len()).any(|part| part == offset.as_bytes()), "{next}");
+        next += 1;
+    }
+    assert!(rest.is_empty() && (3..30).contains(&next), "{next}");
 }

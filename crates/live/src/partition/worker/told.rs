@@ -136,7 +136,7 @@ impl Worker {
                 let Some((head, rest)) = answer.frame(encoding, id, deflate) else {
                     return self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL));
                 };
-                self.send_both(slot, head, rest);
+                self.answer(slot, [(head, Some(rest))]);
                 self.activate(slot, place);
             }
             Told::Reply { id, .. } => {
@@ -145,15 +145,14 @@ impl Worker {
                 self.reply(slot, &Reply { id, error: Some(error.into()), ..Reply::default() });
             }
             Told::Push { push, missed, done } if let_in => {
-                self.reply(slot, &Reply { push: Some(*push), ..Reply::default() });
-                for publication in missed {
-                    let push = Push {
-                        channel: place.channel.as_ref().to_owned(),
-                        publication: Some(publication),
-                        ..Push::default()
-                    };
-                    self.reply(slot, &Reply { push: Some(push), ..Reply::default() });
-                }
+                let missed = missed.into_iter().map(|publication| Push {
+                    channel: place.channel.as_ref().to_owned(),
+                    publication: Some(publication),
+                    ..Push::default()
+                });
+                let reply = |push| Reply { push: Some(push), ..Reply::default() };
+                let replies: Vec<Reply> = std::iter::once(*push).chain(missed).map(reply).collect();
+                self.replies(slot, &replies);
                 self.activate(slot, place);
                 // Who asked may have stopped waiting.
                 let _ = done.send(Ok(()));
