@@ -17,7 +17,7 @@ mod rights;
 mod tokens;
 
 use crate::node::Limits;
-use crate::partition::Transport;
+use crate::partition::{self, Transport};
 use crate::protocol::Encoding;
 use crate::protocol::message::{ConnectRequest, SubscribeRequest};
 
@@ -218,7 +218,7 @@ async fn a_recovery_that_needs_more_bytes_than_an_answer_may_have_is_none() {
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
         let told = events.into_iter().find_map(|event| match event {
-            Event::To(_, ToSession::Subscribed(_, Told::Reply { answer, .. })) => Some(answer),
+            partition::Event::To(_, ToSession::Subscribed(_, partition::Told::Reply { answer, .. })) => Some(answer),
             _ => None,
         });
         let answer = told.expect("answered");

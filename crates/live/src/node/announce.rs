@@ -257,7 +257,7 @@ mod tests {
         let is = |n: u128, comes| node.announce(&channel, Uuid::from_u128(n), push(n, comes));
         (0..2000).for_each(|n| is(n, true));
         let mut present = BTreeSet::new();
-        let mut follow = async |present: &mut BTreeSet<String>| {
+        let follow = async |present: &mut BTreeSet<String>| {
             for message in told(&node, 1).await {
                 assert!(message.len() <= MESSAGE_BYTES.1 / 128, "{}", message.len());
                 for one in message {

@@ -22,6 +22,7 @@ use crate::config::{LiveConfig, LiveConfigError};
 use crate::http_client::{HttpClient, exchange, http_client_over};
 use crate::partition::Who;
 use crate::protocol::codes::{ClientError, Disconnected};
+use crate::seldom::Seldom;
 
 pub(crate) use self::config::Event;
 use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, used};
@@ -97,6 +98,8 @@ pub(crate) struct Proxy {
     env: Env,
     requests: AtomicU64,
     failures: AtomicU64,
+    /// Any client may cause a failure: of many, one line.
+    told: Seldom,
 }
 
 /// The proxies of a server.
@@ -144,6 +147,7 @@ impl Proxies {
                 env: env.clone(),
                 requests: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
+                told: Seldom::default(),
                 config: proxy,
             };
             all.by.entry(event).or_default().insert(name, made);
@@ -221,7 +225,12 @@ impl Proxy {
 
     fn failed(&self, why: &dyn std::fmt::Display) -> Trouble {
         self.failures.fetch_add(1, Relaxed);
-        tracing::warn!(proxy = self.name, event = self.event.name(), endpoint = self.config.endpoint, %why, "a back end failed");
+        let (proxy, event, endpoint) = (&self.name, self.event.name(), &self.config.endpoint);
+        let now_ms = u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX);
+        match self.told.may(now_ms) {
+            Some(left_out) => tracing::warn!(proxy, event, endpoint, %why, left_out, "a back end failed"),
+            None => tracing::debug!(proxy, event, endpoint, %why, "a back end failed"),
+        }
         Trouble::Failed
     }
 

@@ -1,6 +1,7 @@
 //! A proxy against a back end that says what a test wants, byte by byte.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -206,4 +207,43 @@ async fn who_finds_it_full_is_told_at_once_and_a_slow_back_end_fails_in_time() {
     let waited = env.timeout(Duration::from_secs(30), call(&hurried, b"")).await;
     assert_eq!(waited, Some(Err(Trouble::Failed)));
     assert_eq!((hurried.status()[0].failures, hurried.status()[0].in_flight), (1, 0));
+}
+
+/// Counts warnings.
+#[derive(Default)]
+struct Warnings(AtomicUsize);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn of_many_failures_there_is_one_line() {
+    let proxies = proxies("http://127.0.0.1:1/", LONG, 1, 0, &Env::tokio());
+    let proxy = proxies.of(Event::Rpc, "").expect("there");
+    let warnings = Arc::new(Warnings::default());
+    tracing::subscriber::with_default(warnings.clone(), || {
+        for _ in 0..1500 {
+            assert_eq!(proxy.failed(&"it does not answer"), Trouble::Failed);
+        }
+    });
+    assert_eq!((warnings.0.load(Relaxed), proxies.status()[0].failures), (1, 1500));
 }

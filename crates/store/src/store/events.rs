@@ -96,7 +96,7 @@ async fn waiting_in(shard: &Shard, slot: usize, found: &mut Vec<Waiting>) -> Res
     let channel = shard.channel(&keys::outbox(slot))?;
     let mut since = None;
     loop {
-        let page = channel.history(HistoryQuery { since, limit: PAGE, reverse: false }).await?;
+        let page = channel.history(HistoryQuery { since, limit: PAGE, reverse: false }, usize::MAX).await?;
         let Some(last) = page.publications.last() else { return Ok(()) };
         let epoch = page.position.epoch;
         since = Some(Position { epoch, offset: last.offset });
