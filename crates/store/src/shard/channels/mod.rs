@@ -403,7 +403,7 @@ impl ShardChannel {
                 (Some(since), true) => (state.first, since.offset.saturating_sub(1).min(position.offset)),
                 (None, _) => (state.first, position.offset),
             };
-            if let Some(tail) = state.tail_from(from) {
+            if let Some(tail) = state.tail_from(from, now_ms) {
                 let count = (to + 1).saturating_sub(from) as usize;
                 let mut publications: Vec<_> = if query.reverse {
                     tail.take(count).cloned().collect()

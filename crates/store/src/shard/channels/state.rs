@@ -171,21 +171,25 @@ impl State {
         self.next_first = self.next_first.max(self.first);
     }
 
-    /// Moves `first` past what is in memory and over.
+    /// Lets go of what is in memory and over, and moves `first` past it where it is there.
     pub(crate) fn expire(&mut self, now_ms: u64) {
         while let Some(front) = self.tail.front()
             && front.publication.time_ms.saturating_add(front.ttl_ms) <= now_ms
         {
             let offset = front.publication.offset;
             self.pop_tail();
-            self.forget_up_to(offset);
+            // Those before it may last longer.
+            if offset <= self.first {
+                self.forget_up_to(offset);
+            }
         }
     }
 
-    /// Those in memory from `from` on; `None` when there are some before that are not in memory.
-    pub(crate) fn tail_from(&mut self, from: u64) -> Option<impl Iterator<Item = &Arc<Publication>>> {
+    /// Those in memory from `from` on; `None` when there are some before that are not in memory, or some are over.
+    pub(crate) fn tail_from(&mut self, from: u64, now_ms: u64) -> Option<impl Iterator<Item = &Arc<Publication>>> {
         let begins = self.tail.front().map_or(self.top + 1, |front| front.publication.offset);
-        (from >= begins).then(|| {
+        let over = |held: &Held| held.publication.time_ms.saturating_add(held.ttl_ms) <= now_ms;
+        (from >= begins && !self.tail.iter().any(over)).then(|| {
             self.used = true;
             let skip = (from - begins) as usize;
             self.tail.iter().skip(skip).map(|held| &held.publication)

@@ -114,7 +114,10 @@ impl Core {
         if !meta.expired(now_ms) || offset >= state.top && (!state.is_settled() || Arc::strong_count(&channel) > 2) {
             return Ok(());
         }
-        state.forget_up_to(offset);
+        // Where those before it last longer (it had less time, or was published while the clock was wrong), it leaves a hole: they stay.
+        if offset <= state.first || offset >= state.top {
+            state.forget_up_to(offset);
+        }
         self.remove_expired(key, self.progress.borrow().lsn.max(1))?;
         if offset >= state.top {
             // Forgotten as a whole: what comes is the first of a new channel.
@@ -128,7 +131,46 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_disk::{Disk, MemDisk};
+    use steadfast_flow::Env;
+    use steadfast_log::{Durability, FormatOptions, Log, Priority};
+
     use super::*;
+    use crate::{HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
+
+    #[tokio::test]
+    async fn what_is_over_in_the_midst_hides_nothing_before_it() {
+        let env = Env::tokio();
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &env, &format).await.expect("formats");
+        let opened = Store::open(disk, IndexKind::memory(), env, StoreOptions::default()).await;
+        let store = opened.expect("opens").0;
+        let channel = store.channel("c").expect("a channel");
+        let start = channel.position().expect("there");
+        for n in 1..=5 {
+            let new = NewPublication {
+                body: Bytes::from_static(b"x"),
+                history_size: 100,
+                history_ttl_ms: if n == 4 { 0 } else { 3_600_000 },
+                durability: Durability::Sync,
+                priority: Priority::Write,
+            };
+            channel.publish(new).await.expect("published");
+        }
+        for swept in [false, true] {
+            if swept {
+                for (_, shard) in store.topology().open() {
+                    shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+                }
+            }
+            let query = HistoryQuery { since: Some(start), limit: 100, reverse: false };
+            let history = channel.history(query).await.expect("read");
+            let offsets: Vec<u64> = history.publications.iter().map(|p| p.offset).collect();
+            assert_eq!((offsets, history.complete), (vec![1, 2, 3, 5], false), "{swept}");
+        }
+        assert_eq!(store.status().publications_expired, 1);
+    }
 
     #[test]
     fn all_channels_are_looked_at_in_time_however_long_a_pass_takes() {
