@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_flow::Env;
@@ -313,7 +313,10 @@ impl Queue {
             tokio::select! {
                 biased;
                 Some(tell) = purges.recv() => {
-                    // Whoever is posted to this moment may or may not be taken.
+                    while let Some(Some(offset)) = posting.next().now_or_never() {
+                        window.settle(offset);
+                    }
+                    // What is posted at this moment may or may not be taken.
                     posting.clear();
                     self.tried.lock().clear();
                     let answer = self.purged(&mut window).await;
@@ -328,7 +331,8 @@ impl Queue {
 
     async fn purged(&self, window: &mut Window) -> Result<u64, StoreError> {
         let position = self.channel.get()?.position()?;
-        let waited = position.offset.saturating_sub(window.settled);
+        let settled = window.items.iter().filter(|item| item.state == ItemState::Settled).count() as u64;
+        let waited = position.offset.saturating_sub(window.settled + settled);
         self.channel.get()?.trim(position.offset).await?;
         *window =
             Window { read: Some(position), settled: position.offset, removed: position.offset, ..Window::default() };
