@@ -174,7 +174,6 @@ def test_errors_are_in_answers_or_are_grpcs_own_as_it_is_said(make_server, tmp_p
     answer = call.publish("no:such", 1)
     assert (answer.error.code, answer.error.message) == (102, "unknown channel") and not answer.HasField("result")
     for rpc, fields, code in [("Publish", {"channel": "news"}, 107), ("Publish", {"channel": "news", "data": b"1", "version": 2}, 107),
-                              ("Broadcast", {"channels": ["news"], "data": b"1", "version": 2}, 107),
                               ("Disconnect", {"user": "ann", "disconnect": {"code": 70000}}, 107)]:
         assert call(rpc, **fields).error.code == code
     assert call("Presence", "ChannelRequest", channel="short:1").error.code == 108
