@@ -345,6 +345,24 @@ pub fn create_chunk_string_to_sign(
     prev_signature: &str,
     chunk_data: &[impl AsRef<[u8]>],
 ) -> String {
+    if chunk_data.is_empty() {
+        return create_chunk_string_to_sign_of_hash(amz_date, region, service, prev_signature, EMPTY_STRING_SHA256_HASH);
+    }
+    hex_sha256_chunk(chunk_data, |hash| {
+        create_chunk_string_to_sign_of_hash(amz_date, region, service, prev_signature, hash)
+    })
+}
+
+/// create `string_to_sign` of a chunk whose data has this SHA-256, in lowercase hexadecimal
+// steadfast patch 2: a chunk is hashed as it comes.
+#[must_use]
+pub fn create_chunk_string_to_sign_of_hash(
+    amz_date: &AmzDate,
+    region: &str,
+    service: &str,
+    prev_signature: &str,
+    chunk_hash: &str,
+) -> String {
     let mut ans = String::with_capacity(256);
 
     {
@@ -371,11 +389,7 @@ pub fn create_chunk_string_to_sign(
         ans.push('\n');
     }
     {
-        if chunk_data.is_empty() {
-            ans.push_str(EMPTY_STRING_SHA256_HASH);
-        } else {
-            hex_sha256_chunk(chunk_data, |s| ans.push_str(s));
-        }
+        ans.push_str(chunk_hash);
     }
 
     ans

@@ -4,7 +4,7 @@
 //! S3 region handling
 //!
 //! This module provides a strongly-typed [`Region`] type that ensures the
-//! region string conforms to the pattern `[a-z0-9-]+`.
+//! region string conforms to the pattern `[A-Za-z0-9._-]+`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,9 +18,9 @@ pub struct InvalidRegion(Box<str>);
 
 /// A validated S3 region name.
 ///
-/// The inner string is guaranteed to match the pattern `[a-z0-9-]+`:
-/// it is non-empty and contains only lowercase ASCII letters, digits,
-/// and hyphens.
+/// The inner string is guaranteed to match the pattern `[A-Za-z0-9._-]+`:
+/// it is non-empty and contains only ASCII letters, digits, hyphens,
+/// underscores and dots.
 ///
 /// # Examples
 ///
@@ -30,7 +30,7 @@ pub struct InvalidRegion(Box<str>);
 /// let region: Region = "us-east-1".parse().unwrap();
 /// assert_eq!(region.as_str(), "us-east-1");
 ///
-/// let err = "US-EAST-1".parse::<Region>();
+/// let err = "us east 1".parse::<Region>();
 /// assert!(err.is_err());
 ///
 /// let err = "".parse::<Region>();
@@ -42,21 +42,22 @@ pub struct Region(Box<str>);
 impl Region {
     /// Validates a region string.
     ///
-    /// Returns `true` if every byte matches `[a-z0-9-]` and the string
+    /// Returns `true` if every byte matches `[A-Za-z0-9._-]` and the string
     /// is non-empty.
+    // steadfast patch 1: capitals, `_` and `.` are regions to clients (s3cmd signs for `US`).
     fn is_valid(s: &str) -> bool {
-        !s.is_empty() && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
     }
 
     /// Creates a new `Region`, returning an error if the format is invalid.
     ///
     /// A valid region name must be non-empty and contain only characters
-    /// matching `[a-z0-9-]`.
+    /// matching `[A-Za-z0-9._-]`.
     ///
     /// # Errors
     ///
     /// Returns [`InvalidRegion`] if the string is empty or contains
-    /// characters outside `[a-z0-9-]`.
+    /// characters outside `[A-Za-z0-9._-]`.
     pub fn new(s: Box<str>) -> Result<Self, InvalidRegion> {
         if Self::is_valid(&s) {
             Ok(Self(s))

@@ -141,9 +141,18 @@ pub(crate) fn serialize_error(mut e: S3Error, no_decl: bool) -> S3Result<Respons
 /// must not carry a body (RFC 9110 §9.3.2): the body is stripped while the
 /// metadata headers are preserved.
 pub(crate) fn serialize_error_for_method(method: &Method, e: S3Error, no_decl: bool) -> S3Result<Response> {
+    // steadfast patch 5: the answer to HEAD has no body, so clients of MinIO's family look for the error in two headers.
+    let told = (*method == Method::HEAD).then(|| (e.code().as_str().to_owned(), e.message().unwrap_or_default().to_owned()));
     let mut res = serialize_error(e, no_decl)?;
-    if *method == Method::HEAD {
+    if let Some((code, message)) = told {
         http::strip_body(&mut res);
+        for (name, value) in [("x-minio-error-code", code), ("x-minio-error-desc", message)] {
+            if let Ok(value) = hyper::header::HeaderValue::try_from(value)
+                && !value.is_empty()
+            {
+                res.headers.insert(hyper::header::HeaderName::from_static(name), value);
+            }
+        }
     }
     Ok(res)
 }

@@ -5,8 +5,12 @@
 //!
 //! Decodes an `aws-chunked` request body, verifying the per-chunk signature
 //! chain for signed modes and the trailer signature for
-//! `STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER`. The decoded bytes are never
-//! yielded before their signature has been verified.
+//! `STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER`.
+//!
+//! steadfast patch 2: the bytes of a chunk are yielded as they come, and their
+//! signature is verified when the chunk has ended: a chunk that lies, or lacks its end,
+//! makes the stream end with an error. Whoever consumes it must therefore
+//! commit to nothing before the stream has ended without one.
 //!
 //! # Checksum trailers
 //!
@@ -25,6 +29,7 @@ use crate::protocol::TrailingHeaders;
 use crate::stream::{ByteStream, DynByteStream, RemainingLength};
 use crate::utils::SyncBoxFuture;
 use crate::utils::crypto::{Sha256Sum, hex_bytes32};
+use sha2::{Digest, Sha256};
 use s3s_sigv4::AmzDate;
 use s3s_sigv4::create_trailer_string_to_sign;
 
@@ -163,20 +168,33 @@ struct ChunkMeta<'a> {
     signature: Option<&'a [u8]>,
 }
 
+/// A chunk's size: hexadecimal digits and nothing else.
+fn parse_chunk_size(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 16 {
+        return None;
+    }
+    let mut size = 0_u64;
+    for &digit in digits {
+        size = (size << 4) | u64::from(char::from(digit).to_digit(16)?);
+    }
+    usize::try_from(size).ok()
+}
+
 /// nom parser
 fn parse_chunk_meta(mut input: &[u8]) -> nom::IResult<&[u8], ChunkMeta<'_>> {
     use crate::utils::parser::consume;
     use nom::Parser;
     use nom::bytes::complete::{tag, take, take_till1};
-    use nom::combinator::{all_consuming, map_res};
-    use nom::number::complete::hex_u32;
+    use nom::combinator::all_consuming;
     use nom::sequence::delimited;
 
     let s = &mut input;
 
     // read size until ';' or CR
     let size = consume(s, take_till1(|c| c == b';' || c == b'\r'))?;
-    let (_, size) = map_res(hex_u32, TryInto::try_into).parse(size)?;
+    // steadfast patch 3: all of the number, and numbers above 32 bits (one chunk may be a whole object).
+    let size = parse_chunk_size(size)
+        .ok_or_else(|| nom::Err::Error(nom::error::Error::new(*s, nom::error::ErrorKind::HexDigit)))?;
 
     // Either ";chunk-signature=<64>\r\n" or just "\r\n"
     let signature = if let Ok(sig) = consume(s, |i| {
@@ -193,11 +211,14 @@ fn parse_chunk_meta(mut input: &[u8]) -> nom::IResult<&[u8], ChunkMeta<'_>> {
 }
 
 /// check signature
-fn check_signature(ctx: &SignatureCtx, expected_signature: &[u8], chunk_data: &[Bytes]) -> Option<Sha256Sum> {
+fn check_signature(ctx: &SignatureCtx, expected_signature: &[u8], chunk_hash: Sha256) -> Option<Sha256Sum> {
     let expected = Sha256Sum::from_hex(std::str::from_utf8(expected_signature).ok()?)?;
 
-    let string_to_sign = hex_bytes32(ctx.prev_signature.as_bytes(), |prev_signature| {
-        s3s_sigv4::create_chunk_string_to_sign(&ctx.amz_date, &ctx.region, &ctx.service, prev_signature, chunk_data)
+    let chunk_hash: [u8; 32] = chunk_hash.finalize().into();
+    let string_to_sign = hex_bytes32(&chunk_hash, |hash| {
+        hex_bytes32(ctx.prev_signature.as_bytes(), |prev_signature| {
+            s3s_sigv4::create_chunk_string_to_sign_of_hash(&ctx.amz_date, &ctx.region, &ctx.service, prev_signature, hash)
+        })
     });
 
     let signature = Sha256Sum::from_bytes(s3s_sigv4::calculate_signature_with_key(&string_to_sign, &ctx.signing_key));
@@ -272,32 +293,19 @@ impl AwsChunkedStream {
                         return Err(AwsChunkedStreamError::ChunkDataTooLarge(meta.size, max_chunk_size));
                     }
 
-                    let remaining_after_data = if let Some(expected_sig) = meta.signature {
-                        let (data, remaining_bytes): (Vec<Bytes>, Bytes) = {
-                            match Self::read_data(body.as_mut(), prev_bytes, meta.size).await {
-                                None => return Err(AwsChunkedStreamError::Incomplete),
-                                Some(Err(e)) => return Err(e),
-                                Some(Ok((data, remaining_bytes))) => (data, remaining_bytes),
-                            }
-                        };
-
-                        match check_signature(&ctx, expected_sig, &data) {
-                            None => return Err(AwsChunkedStreamError::SignatureMismatch),
-                            Some(signature) => ctx.prev_signature = signature,
-                        }
-
-                        for bytes in data {
-                            y.yield_ok(bytes).await;
-                        }
-
-                        remaining_bytes
-                    } else {
-                        match Self::read_data_streaming(body.as_mut(), &mut y, prev_bytes, meta.size).await {
+                    let mut hash = meta.signature.is_some().then(Sha256::new);
+                    let remaining_after_data =
+                        match Self::read_data_streaming(body.as_mut(), &mut y, prev_bytes, meta.size, hash.as_mut()).await {
                             None => return Err(AwsChunkedStreamError::Incomplete),
                             Some(Err(e)) => return Err(e),
                             Some(Ok(remaining_bytes)) => remaining_bytes,
+                        };
+                    if let (Some(expected_sig), Some(hash)) = (meta.signature, hash) {
+                        match check_signature(&ctx, expected_sig, hash) {
+                            None => return Err(AwsChunkedStreamError::SignatureMismatch),
+                            Some(signature) => ctx.prev_signature = signature,
                         }
-                    };
+                    }
 
                     if meta.size == 0 {
                         // Try to read all remaining bytes (including any immediate remainder) as trailing headers
@@ -552,61 +560,6 @@ impl AwsChunkedStream {
         }
     }
 
-    /// read data and return remaining bytes
-    async fn read_data<S>(
-        mut body: Pin<&mut S>,
-        prev_bytes: Bytes,
-        mut data_size: usize,
-    ) -> Option<Result<(Vec<Bytes>, Bytes), AwsChunkedStreamError>>
-    where
-        S: Stream<Item = Result<Bytes, StdError>> + Send + 'static,
-    {
-        if data_size == 0 {
-            return Some(Ok((Vec::new(), prev_bytes)));
-        }
-
-        let mut bytes_buffer = Vec::new();
-        let mut push_data_bytes = |mut bytes: Bytes| {
-            if data_size == 0 {
-                return Some(bytes);
-            }
-            if data_size <= bytes.len() {
-                let data = bytes.split_to(data_size);
-                bytes_buffer.push(data);
-                data_size = 0;
-                Some(bytes)
-            } else {
-                data_size = data_size.wrapping_sub(bytes.len());
-                bytes_buffer.push(bytes);
-                None
-            }
-        };
-
-        let remaining_bytes = 'outer: {
-            if let Some(remaining_bytes) = push_data_bytes(prev_bytes) {
-                break 'outer remaining_bytes;
-            }
-
-            loop {
-                match body.next().await? {
-                    Err(e) => return Some(Err(AwsChunkedStreamError::Underlying(e))),
-                    Ok(bytes) => {
-                        if let Some(remaining_bytes) = push_data_bytes(bytes) {
-                            break 'outer remaining_bytes;
-                        }
-                    }
-                }
-            }
-        };
-
-        let remaining_bytes = match Self::consume_trailing_crlf(body, remaining_bytes).await? {
-            Err(e) => return Some(Err(e)),
-            Ok(remaining_bytes) => remaining_bytes,
-        };
-
-        Some(Ok((bytes_buffer, remaining_bytes)))
-    }
-
     /// consume the trailing `\r\n` of a chunk and return remaining bytes
     async fn consume_trailing_crlf<S>(
         mut body: Pin<&mut S>,
@@ -646,6 +599,7 @@ impl AwsChunkedStream {
         y: &mut Yielder<Result<Bytes, AwsChunkedStreamError>>,
         prev_bytes: Bytes,
         mut data_size: usize,
+        mut hash: Option<&mut Sha256>,
     ) -> Option<Result<Bytes, AwsChunkedStreamError>>
     where
         S: Stream<Item = Result<Bytes, StdError>> + Send + 'static,
@@ -668,15 +622,16 @@ impl AwsChunkedStream {
                 continue;
             }
 
-            if data_size <= remaining_bytes.len() {
-                let data = remaining_bytes.split_to(data_size);
-                data_size = 0;
-                y.yield_ok(data).await;
+            let data = if data_size <= remaining_bytes.len() {
+                remaining_bytes.split_to(data_size)
             } else {
-                data_size = data_size.wrapping_sub(remaining_bytes.len());
-                let data = std::mem::take(&mut remaining_bytes);
-                y.yield_ok(data).await;
+                std::mem::take(&mut remaining_bytes)
+            };
+            data_size = data_size.wrapping_sub(data.len());
+            if let Some(hash) = &mut hash {
+                hash.update(&data);
             }
+            y.yield_ok(data).await;
         }
 
         Self::consume_trailing_crlf(body, remaining_bytes).await

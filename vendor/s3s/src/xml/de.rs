@@ -498,12 +498,9 @@ fn resolve_char_ref(name: &str) -> Option<String> {
         entity.parse::<u32>().ok()?
     };
 
-    // XML 1.0 valid character ranges:
-    // (#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF])
-    if !matches!(
-        codepoint,
-        0x9 | 0xA | 0xD | 0x20..=0xD7FF | 0xE000..=0xFFFD | 0x0010_0000..=0x0010_FFFF
-    ) {
+    // steadfast patch 4: any character but U+0000, though XML 1.0 has fewer: keys may have others, and this is how
+    // clients name them. (Upstream takes none between U+10000 and U+FFFFF.)
+    if codepoint == 0 {
         return None;
     }
 

@@ -64,7 +64,7 @@ impl crate::ops::Operation for HeadBucket {
         let result = s3.head_bucket(s3_req).await;
         let s3_resp = match result {
             Ok(val) => val,
-            Err(err) => return crate::ops::serialize_error(err, false),
+            Err(err) => return crate::ops::serialize_error_for_method(&hyper::Method::HEAD, err, false),
         };
         let mut resp = Self::serialize_http(s3_resp.output)?;
         resp.headers.extend(s3_resp.headers);
