@@ -5,6 +5,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import boto3
+
 from harness import sign
 from harness.sdk import body, fails
 
@@ -29,6 +31,36 @@ def test_presigned_get_and_put(s3, bucket):
     assert fetch(url)[0] == 200
     status, text = fetch(url.replace("x%2Fy", "x%2Fz"))
     assert status == 403 and b"SignatureDoesNotMatch" in text
+
+
+def test_a_presigned_put_is_no_more_than_that(s3, bucket):
+    """Who may put one object must not get to read others, or to say what the signer did not."""
+    s3.put_object(Bucket=bucket, Key="secret", Body=b"secret")
+    url = s3.generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "mine"}, ExpiresIn=60)
+    for name, value in (("x-amz-copy-source", f"{bucket}/secret"), ("x-amz-tagging", "a=b"), ("x-amz-meta-a", "b"),
+                        ("x-amz-acl", "public-read"), ("x-steadfast-durability", "async")):
+        status, text = fetch(url, "PUT", b"mine", {name: value})
+        assert status == 403 and b"AccessDenied" in text and b"not signed" in text, (name, status, text)
+        with fails("404"):
+            s3.head_object(Bucket=bucket, Key="mine")
+    assert fetch(url, "PUT", b"mine", {"content-type": "text/plain"})[0] == 200
+    got = s3.get_object(Bucket=bucket, Key="mine")
+    assert body(got) == b"mine" and got["Metadata"] == {}
+    # Signed, they do what they say.
+    url = s3.generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "mine", "Metadata": {"a": "b"}})
+    assert fetch(url, "PUT", b"more")[0] == 403
+    assert fetch(url, "PUT", b"more", {"x-amz-meta-a": "b"})[0] == 200
+    assert s3.head_object(Bucket=bucket, Key="mine")["Metadata"] == {"a": "b"}
+
+
+def test_a_url_of_version_2_is_told_what_to_set(shared, bucket):
+    """What boto3 makes when it is not told otherwise."""
+    plain = boto3.client("s3", endpoint_url=shared.endpoint, region_name="us-east-1", verify=False,
+                         aws_access_key_id=sign.ACCESS, aws_secret_access_key=sign.SECRET)
+    url = plain.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"})
+    assert "AWSAccessKeyId" in url
+    status, text = fetch(url)
+    assert status == 400 and b"s3v4" in text, (status, text)
 
 
 def test_presigned_url_expires(s3, bucket):

@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 #[path = "../tests/common/signer.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
 mod signer;
 use signer::{Signer, sha256_hex};
 

@@ -2,13 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::host::{S3Host, VirtualHost};
 use s3s::{S3Result, s3_error};
 
+use steadfast_flow::Budget;
+
 use crate::context::RequestContext;
+use crate::error::slow_down;
+use crate::served::Served;
+use crate::signed;
 
 /// The pairs of keys. `s3s` compares signatures in constant time.
 pub(crate) struct Keys(BTreeMap<String, SecretKey>);
@@ -28,20 +36,65 @@ impl S3Auth for Keys {
     }
 }
 
-/// Refuses what is not signed, and notes the operation's name for the metrics.
-pub(crate) struct SignedOnly;
+/// Refuses what is not signed, as a whole, and what is not served; notes the operation's name for
+/// the metrics. Asked when the signature has been verified, before the body is looked at.
+pub(crate) struct SignedOnly {
+    /// Bounds what XML bodies take of memory, all together.
+    pub(crate) xml: Budget,
+    /// How long a body waits for room.
+    pub(crate) wait: Duration,
+    /// The largest XML body of any operation, in bytes.
+    pub(crate) xml_bytes_max: usize,
+}
+
+/// What the parser makes of an XML body takes up to this many times its bytes.
+const XML_FACTOR: u64 = 8;
+/// XML bodies up to this many bytes are let in without asking: the bound on requests bounds them.
+const XML_FREE_BYTES: u64 = 16 << 10;
 
 #[async_trait::async_trait]
 impl S3Access for SignedOnly {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
         let name = cx.s3_op().name().to_owned();
-        if let Some(context) = cx.extensions_mut().get::<Arc<RequestContext>>() {
+        let context = cx.extensions_mut().get::<Arc<RequestContext>>().cloned();
+        if let Some(context) = &context {
             context.set_operation(&name);
         }
-        match cx.credentials() {
-            Some(_) => Ok(()),
-            None => Err(s3_error!(AccessDenied, "Access Denied")),
+        if cx.credentials().is_none() {
+            return Err(s3_error!(AccessDenied, "Access Denied"));
         }
+        signed::check(cx.uri(), cx.headers())?;
+        let served = Served::find(&name)?;
+        served.check_query(cx.method(), cx.uri().query().unwrap_or_default())?;
+        if let Some(room) = self.xml_room(served, cx.headers())? {
+            let permit = self.xml.acquire(room, self.wait).await.map_err(|_| slow_down("XML in request bodies"))?;
+            if let Some(context) = &context {
+                context.hold_xml(permit);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SignedOnly {
+    /// How much room the XML body of a request needs before it is read, `None` for no room worth
+    /// counting.
+    fn xml_room(&self, served: &Served, headers: &HeaderMap) -> S3Result<Option<u64>> {
+        let max = served.xml_bytes_max.min(self.xml_bytes_max) as u64;
+        if max == 0 {
+            return Ok(None);
+        }
+        // The length of the body itself: `s3s` has put it there for one that came in chunks.
+        let length = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+        if length.is_some_and(|n| n > max) {
+            return Err(s3_error!(
+                MaxMessageLengthExceeded,
+                "Your request was too big: the body of {} may have {max} bytes.",
+                served.name
+            ));
+        }
+        let bytes = length.unwrap_or(max);
+        Ok((bytes > XML_FREE_BYTES).then(|| self.xml.clamp(bytes * XML_FACTOR)))
     }
 }
 

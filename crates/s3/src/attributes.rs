@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use s3s::dto::{Metadata, ServerSideEncryption, StorageClass, Timestamp, TimestampFormat};
+use s3s::dto::{Metadata, ServerSideEncryption, StorageClass};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_store::Attributes;
 
@@ -23,7 +23,7 @@ pub(crate) struct Described<'a> {
     pub(crate) content_encoding: Option<&'a str>,
     pub(crate) content_language: Option<&'a str>,
     pub(crate) content_type: Option<&'a str>,
-    pub(crate) expires: Option<&'a Timestamp>,
+    pub(crate) expires: Option<&'a str>,
     pub(crate) website_redirect_location: Option<&'a str>,
     pub(crate) metadata: Option<&'a Metadata>,
     pub(crate) tagging: Option<&'a str>,
@@ -37,7 +37,7 @@ macro_rules! described {
             content_encoding: $input.content_encoding.as_deref(),
             content_language: $input.content_language.as_deref(),
             content_type: $input.content_type.as_deref(),
-            expires: $input.expires.as_ref(),
+            expires: $input.expires.as_deref(),
             website_redirect_location: $input.website_redirect_location.as_deref(),
             metadata: $input.metadata.as_ref(),
             tagging: $input.tagging.as_deref(),
@@ -61,16 +61,12 @@ macro_rules! set_headers {
                 .cloned()
                 .unwrap_or_else(|| $crate::attributes::DEFAULT_CONTENT_TYPE.to_owned()),
         );
-        $output.expires = attributes.system.get("expires").and_then(|t| $crate::attributes::http_date(t));
+        $output.expires = attributes.system.get("expires").cloned();
         $output.website_redirect_location = attributes.system.get("website-redirect-location").cloned();
         $output.metadata = (!attributes.user.is_empty()).then(|| attributes.user.clone().into_iter().collect());
     }};
 }
 pub(crate) use set_headers;
-
-pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
-    Timestamp::parse(TimestampFormat::HttpDate, text).ok()
-}
 
 impl Described<'_> {
     /// What the store keeps.
@@ -90,12 +86,8 @@ impl Described<'_> {
         system("content-language", self.content_language);
         system("content-type", self.content_type);
         system("website-redirect-location", self.website_redirect_location);
-        if let Some(expires) = self.expires {
-            let mut text = Vec::new();
-            if expires.format(TimestampFormat::HttpDate, &mut text).is_ok() {
-                system("expires", std::str::from_utf8(&text).ok());
-            }
-        }
+        // As it came: it is for caches, and S3 does not ask that it is a date either.
+        system("expires", self.expires);
         if let Some(metadata) = self.metadata {
             attributes.user = metadata.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
         }

@@ -24,13 +24,15 @@ pub(crate) struct RequestBody<B: Body> {
     timer: Option<BoxFuture<'static, ()>>,
     waits: bool,
     line: Arc<Line>,
+    /// Whether the end has come. A body without a length does not say so by itself.
+    ended: bool,
 }
 
 impl<B: Body + Unpin> Unpin for RequestBody<B> {}
 
 impl<B: Body> Drop for RequestBody<B> {
     fn drop(&mut self) {
-        if !self.inner.is_end_stream() {
+        if !self.ended && !self.inner.is_end_stream() {
             self.context.set_unread(self.inner.size_hint().exact().unwrap_or(u64::MAX));
         }
     }
@@ -38,7 +40,7 @@ impl<B: Body> Drop for RequestBody<B> {
 
 impl<B: Body> RequestBody<B> {
     pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, patience: Patience, line: Arc<Line>) -> Self {
-        Self { inner, context, env, patience, timer: None, waits: false, line }
+        Self { inner, context, env, patience, timer: None, waits: false, line, ended: false }
     }
 }
 
@@ -72,7 +74,10 @@ where
                     Some(Err(error.into()))
                 }
                 Some(Ok(frame)) => Some(Ok(frame)),
-                None => None,
+                None => {
+                    self.ended = true;
+                    None
+                }
             });
         }
         loop {

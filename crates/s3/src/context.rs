@@ -4,6 +4,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use steadfast_flow::Permit;
+
+use crate::served::operation_name;
+
 /// A request that has ended: its response has been sent, or given up.
 #[derive(Debug, Clone)]
 pub struct RequestRecord<'a> {
@@ -44,6 +49,8 @@ pub(crate) struct RequestContext {
     pub(crate) bytes_in: AtomicU64,
     fault: AtomicU8,
     unread: AtomicU64,
+    /// What its XML body may take of memory.
+    xml: Mutex<Option<Permit>>,
 }
 
 impl RequestContext {
@@ -54,6 +61,7 @@ impl RequestContext {
             bytes_in: AtomicU64::new(0),
             fault: AtomicU8::new(0),
             unread: AtomicU64::new(0),
+            xml: Mutex::new(None),
         }
     }
 
@@ -63,6 +71,11 @@ impl RequestContext {
 
     pub(crate) fn operation(&self) -> &'static str {
         self.operation.get().copied().unwrap_or("-")
+    }
+
+    /// Keeps what the XML body takes until the request has ended.
+    pub(crate) fn hold_xml(&self, permit: Permit) {
+        *self.xml.lock() = Some(permit);
     }
 
     pub(crate) fn set_fault(&self, fault: BodyFault) {
@@ -86,38 +99,4 @@ impl RequestContext {
             _ => Some(BodyFault::Broken),
         }
     }
-}
-
-/// The operations that are served, by name; one name for the rest, so that clients cannot make up metric labels.
-fn operation_name(name: &str) -> &'static str {
-    const NAMES: &[&str] = &[
-        "PutObject",
-        "GetObject",
-        "HeadObject",
-        "DeleteObject",
-        "ListObjectsV2",
-        "ListObjects",
-        "DeleteObjects",
-        "CopyObject",
-        "GetObjectAttributes",
-        "UploadPart",
-        "UploadPartCopy",
-        "CreateMultipartUpload",
-        "CompleteMultipartUpload",
-        "AbortMultipartUpload",
-        "ListParts",
-        "ListMultipartUploads",
-        "CreateBucket",
-        "HeadBucket",
-        "DeleteBucket",
-        "ListBuckets",
-        "GetBucketLocation",
-        "GetBucketVersioning",
-        "GetBucketAcl",
-        "GetObjectAcl",
-        "GetObjectTagging",
-        "PutObjectTagging",
-        "DeleteObjectTagging",
-    ];
-    NAMES.iter().find(|n| **n == name).copied().unwrap_or("Other")
 }

@@ -11,27 +11,30 @@ use std::time::Duration;
 
 use futures::poll;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
 use steadfast_flow::{
-    Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Refused, Seat, Throttle, group_of,
+    Budget, Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Refused, Seat, Throttle, group_of,
 };
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::about::About;
 use crate::access::{Domains, Keys, SignedOnly};
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::context::{BodyFault, Observer, RequestContext};
 use crate::cors;
-use crate::error::{invalid_request, request_timeout, slow_down};
+use crate::error::{request_timeout, slow_down};
 use crate::handler::Handler;
 use crate::io::{Line, StallIo};
 use crate::md5::Md5Pool;
 use crate::options::{IpNetwork, S3Options};
+use crate::refused::refuse_early;
+use crate::signed;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 /// A client that has more than this of a body left to send when it is answered is told that the connection ends with the answer; less
@@ -70,6 +73,7 @@ struct Shared {
     gate: KeyedGate,
     /// Answers that are being sent, where they do not fit into a piece of memory.
     answers: KeyedGate,
+    xml: Budget,
     env: Env,
     options: S3Options,
     observer: Option<Arc<dyn Observer>>,
@@ -103,7 +107,12 @@ impl S3Door {
         let handler = Handler::new(store, env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
         let mut builder = S3ServiceBuilder::new(handler);
         builder.set_auth(Keys::new(&options.credentials));
-        builder.set_access(SignedOnly);
+        let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
+        builder.set_access(SignedOnly {
+            xml: xml.clone(),
+            wait: options.request_wait,
+            xml_bytes_max: options.xml_bytes_max,
+        });
         if !options.domains.is_empty() {
             builder.set_host(Domains::new(&options.domains));
         }
@@ -112,6 +121,14 @@ impl S3Door {
         config.presigned_url_max_skew_time_secs = u32::try_from(options.clock_skew_max.as_secs()).unwrap_or(u32::MAX);
         // Form uploads are refused before they get there; this is for the case that one does.
         config.post_object_max_file_size = options.xml_bytes_max as u64;
+        // The bodies of objects are bounded where they are received, and pass through here piece by
+        // piece.
+        config.put_object_max_size = None;
+        config.aws_chunked_stream_max_chunk_size = usize::MAX;
+        config.sig_v4_allowed_services = vec!["s3".to_owned()];
+        config.unsigned_amz_header_allowlist = signed::UNSIGNED.iter().map(|name| (*name).to_owned()).collect();
+        // What a request does is told by its method, path and sub-resource alone, as ever.
+        config.operation_id_routing = false;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
         let gate = |name, places| {
             let share = |all: usize| (all * options.address_share_percent.clamp(1, 100)).div_ceil(100);
@@ -128,7 +145,16 @@ impl S3Door {
         };
         let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
         let (places, answers) = (gate("s3_requests", options.requests_max), gate("s3_answers", options.answers_max));
-        Ok(Self(Arc::new(Shared { s3: builder.build(), gate: places, answers, env, options, observer, failures_told })))
+        Ok(Self(Arc::new(Shared {
+            s3: builder.build(),
+            gate: places,
+            answers,
+            xml,
+            env,
+            options,
+            observer,
+            failures_told,
+        })))
     }
 
     /// How many requests are being served and wait.
@@ -139,6 +165,11 @@ impl S3Door {
     /// How many long answers are being sent, and wait to be.
     pub fn answers_status(&self) -> FlowStatus {
         self.0.answers.status()
+    }
+
+    /// What the XML bodies of requests take of memory.
+    pub fn xml_status(&self) -> FlowStatus {
+        self.0.xml.status()
     }
 
     /// Serves one connection, which is ready (accepted, and past its TLS handshake), of a client of whom nothing is known: see
@@ -180,6 +211,7 @@ impl S3Door {
         let context = Arc::new(RequestContext::new(shared.env.random_u64()));
         let started = shared.env.now();
         let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
+        let about = About::of(&request);
         let origin = cors::allowed(&shared.options.allowed_origins, request.headers());
         let (mut response, pass) = if origin.is_some() && cors::is_preflight(&request) {
             (cors::preflight(request.headers()), None)
@@ -190,7 +222,7 @@ impl S3Door {
             // `s3s` may have taken the end of an XML body for something else.
             response = error_response(request_timeout());
         }
-        self.finish(&mut response, &context, unread_max);
+        self.finish(&mut response, &context, &about, unread_max);
         if let Some(origin) = origin {
             cors::admit(response.headers_mut(), origin);
         }
@@ -273,7 +305,7 @@ impl S3Door {
         }
     }
 
-    fn finish(&self, response: &mut Response<Body>, context: &RequestContext, unread_max: u64) {
+    fn finish(&self, response: &mut Response<Body>, context: &RequestContext, about: &About, unread_max: u64) {
         if response.status() == StatusCode::OK && response.headers().contains_key(http::header::CONTENT_RANGE) {
             // `s3s` knows that of GET, not of HEAD.
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -287,6 +319,7 @@ impl S3Door {
             response.headers_mut().remove(CONTENT_TYPE);
             response.headers_mut().remove(CONTENT_LENGTH);
         }
+        about.complete(response, &context.id);
         if context.unread() > unread_max {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -337,23 +370,6 @@ fn check(options: &S3Options) -> Result<(), DoorError> {
         }
     }
     Ok(())
-}
-
-/// Refuses what `s3s` would serve and we do not want: signature version 2 (SHA-1, and not compared in constant time there), and form
-/// uploads (which it gathers in memory).
-fn refuse_early<B>(request: &Request<B>) -> Option<S3Error> {
-    let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
-    let query = request.uri().query().unwrap_or_default();
-    let v2 = header(http::header::AUTHORIZATION).is_some_and(|v| v.starts_with(b"AWS "))
-        || query.split('&').any(|pair| pair.starts_with("Signature="));
-    if v2 {
-        return Some(invalid_request(
-            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
-        ));
-    }
-    let form = request.method() == Method::POST
-        && header(CONTENT_TYPE).is_some_and(|v| v.to_ascii_lowercase().starts_with(b"multipart/form-data"));
-    form.then(|| s3_error!(NotImplemented, "Uploads by form (POST Object) are not offered."))
 }
 
 /// Whom a request comes from that came over a proxy: the last address that the proxies say which is not one of theirs.
@@ -414,17 +430,5 @@ mod tests {
         for wrong in ["10.0.0.0/33", "x", "10.0.0.0/", "::/129"] {
             assert!(wrong.parse::<IpNetwork>().is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn old_signatures_and_forms_are_refused() {
-        let request = |method: &str, uri: &str, header: (&str, &str)| {
-            Request::builder().method(method).uri(uri).header(header.0, header.1).body(()).unwrap()
-        };
-        assert!(refuse_early(&request("GET", "/b/k", ("authorization", "AWS AKID:sig"))).is_some());
-        assert!(refuse_early(&request("GET", "/b/k?AWSAccessKeyId=A&Signature=x&Expires=1", ("a", "b"))).is_some());
-        assert!(refuse_early(&request("POST", "/b", ("content-type", "Multipart/Form-Data; boundary=x"))).is_some());
-        assert!(refuse_early(&request("GET", "/b/k?X-Amz-Signature=x", ("a", "b"))).is_none());
-        assert!(refuse_early(&request("PUT", "/b/k", ("content-type", "multipart/form-data"))).is_none());
     }
 }

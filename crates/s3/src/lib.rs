@@ -14,6 +14,7 @@
 //!
 //! `docs/s3.md` lists the operations, the decisions and the measurements.
 
+mod about;
 mod access;
 mod attributes;
 mod body;
@@ -29,6 +30,9 @@ mod md5;
 mod ops;
 mod options;
 mod receive;
+mod refused;
+mod served;
+mod signed;
 
 pub use context::{Observer, RequestRecord};
 pub use door::{DoorError, S3Door, Visit};

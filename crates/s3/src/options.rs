@@ -76,6 +76,8 @@ pub struct S3Options {
     pub region: String,
     /// Base domains for virtual-host style (`bucket.s3.example.com`), without port. Other host names mean path style.
     pub domains: Vec<String>,
+    /// Whether clients come over TLS: for the addresses that answers have.
+    pub https: bool,
     /// Origins of pages that browsers let read answers; `*` for all. Signatures are asked of them as of everybody.
     pub allowed_origins: Vec<String>,
     /// Who can be told of events; `None`: nobody, so buckets take no notifications.
@@ -107,8 +109,11 @@ pub struct S3Options {
     pub trusted_proxies: Vec<IpNetwork>,
     /// Bodies up to this many bytes are hashed where they arrive; larger ones on the compute threads.
     pub inline_hash_bytes: u64,
-    /// The largest XML body of a request, in bytes.
+    /// The largest XML body of a request, in bytes; most operations take less.
     pub xml_bytes_max: usize,
+    /// What XML bodies of requests may take of memory together, in bytes; each counts for what the
+    /// parser makes of it (8 times its length).
+    pub xml_memory_bytes: u64,
     /// The read buffer of a connection, in bytes.
     pub connection_buffer_bytes: usize,
     /// How far a client's clock may be off.
@@ -123,6 +128,7 @@ impl Default for S3Options {
             credentials: Vec::new(),
             region: "us-east-1".into(),
             domains: Vec::new(),
+            https: false,
             allowed_origins: Vec::new(),
             targets: None,
             etag: EtagKind::default(),
@@ -139,6 +145,7 @@ impl Default for S3Options {
             trusted_proxies: Vec::new(),
             inline_hash_bytes: 64 << 10,
             xml_bytes_max: 4 << 20,
+            xml_memory_bytes: 128 << 20,
             connection_buffer_bytes: 128 << 10,
             clock_skew_max: Duration::from_secs(900),
             put_bytes_max: 5 << 30,

@@ -185,7 +185,8 @@ async fn uploads_in_parts() {
         copied.header("x-amz-copy-source", "/bucket/k").header("x-amz-copy-source-range", "bytes=5242880-5242886");
     let tag = copied.send().await.expect(200).xml("ETag").replace("&quot;", "").replace('"', "");
     let done = c.call("POST", "/bucket/copy").query("uploadId", &id).body(xml(&[part(1, &tag)]));
-    done.send().await.expect(200);
+    let done = done.send().await.expect(200);
+    assert_eq!(done.xml("Location"), format!("http://{}/bucket/copy", common::HOST));
     assert_eq!(c.get("/bucket/copy").await.expect(200).bytes(), second);
 
     let id = c.call("POST", "/bucket/gone?uploads").send().await.expect(200).xml("UploadId").to_owned();

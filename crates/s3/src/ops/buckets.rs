@@ -23,7 +23,7 @@ pub(crate) async fn create(
         .create_bucket(&name, BucketSettings { durability, ..BucketSettings::default() })
         .await
         .map_err(store_error)?;
-    Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{name}")) }))
+    Ok(S3Response::new(CreateBucketOutput { bucket_arn: None, location: Some(format!("/{name}")) }))
 }
 
 pub(crate) async fn head(handler: &Handler, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
@@ -60,6 +60,7 @@ pub(crate) async fn list(
     let buckets = all
         .into_iter()
         .map(|b| Bucket {
+            bucket_arn: None,
             bucket_region: input.bucket_region.as_ref().map(|_| region.clone()),
             creation_date: Some(timestamp(b.created_ms)),
             name: Some(b.name),

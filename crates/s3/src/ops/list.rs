@@ -31,6 +31,22 @@ impl Encoding {
         if self.0 { url_encode(&name) } else { name }
     }
 
+    /// Refuses names that XML cannot carry as they are: no parser would take the answer, and a
+    /// client that did not ask for the encoding does not undo it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn check<'a>(self, names: impl IntoIterator<Item = &'a String>) -> S3Result<()> {
+        let unfit = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
+        match names.into_iter().find(|name| !self.0 && name.contains(unfit)) {
+            None => Ok(()),
+            Some(name) => Err(invalid_argument(format!(
+                "The key {} has characters that XML cannot carry. Ask for the listing with encoding-type=url.",
+                url_encode(name)
+            ))),
+        }
+    }
+
     pub(crate) fn prefixes(self, prefixes: Vec<String>) -> Option<CommonPrefixList> {
         let list: Vec<CommonPrefix> =
             prefixes.into_iter().map(|p| CommonPrefix { prefix: Some(self.name(p)) }).collect();
@@ -55,12 +71,14 @@ fn object(entry: ListEntry, encoding: Encoding, with_owner: bool) -> Object {
 }
 
 /// A page; an empty one, and the end, when nothing is asked for.
-fn page(handler: &Handler, bucket: &str, query: &ListQuery) -> S3Result<ListPage> {
+fn page(handler: &Handler, bucket: &str, query: &ListQuery, encoding: Encoding) -> S3Result<ListPage> {
     if query.limit == 0 {
         handler.store.bucket(bucket).map_err(store_error)?;
         return Ok(ListPage::default());
     }
-    handler.store.list(bucket, query).map_err(store_error)
+    let page = handler.store.list(bucket, query).map_err(store_error)?;
+    encoding.check(page.objects.iter().map(|o| &o.key).chain(&page.prefixes))?;
+    Ok(page)
 }
 
 pub(crate) async fn v1(handler: &Handler, req: S3Request<ListObjectsInput>) -> S3Result<S3Response<ListObjectsOutput>> {
@@ -73,7 +91,7 @@ pub(crate) async fn v1(handler: &Handler, req: S3Request<ListObjectsInput>) -> S
         start_after: input.marker.clone().unwrap_or_default(),
         limit: limit as usize,
     };
-    let page = page(handler, &input.bucket, &query)?;
+    let page = page(handler, &input.bucket, &query, encoding)?;
     Ok(S3Response::new(ListObjectsOutput {
         name: Some(input.bucket),
         prefix: Some(encoding.name(query.prefix)),
@@ -106,7 +124,7 @@ pub(crate) async fn v2(
         start_after,
         limit: limit as usize,
     };
-    let page = page(handler, &input.bucket, &query)?;
+    let page = page(handler, &input.bucket, &query, encoding)?;
     let with_owner = input.fetch_owner.unwrap_or(false);
     let count = page.objects.len() + page.prefixes.len();
     Ok(S3Response::new(ListObjectsV2Output {

@@ -115,11 +115,26 @@ fn whole_checksum(upload: &UploadInfo, parts: &[PartInfo]) -> Option<(Algorithm,
     Some((algorithm, value?))
 }
 
+/// Where the client finds what it asks for now: applications store that. A proxy in front may say how it was asked.
+fn location(https: bool, headers: &http::HeaderMap, uri: &http::Uri) -> String {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let scheme = match text("x-forwarded-proto") {
+        Some(scheme @ ("http" | "https")) => scheme,
+        _ if https => "https",
+        _ => "http",
+    };
+    match text("host") {
+        Some(host) => format!("{scheme}://{host}{}", uri.path()),
+        None => uri.path().to_owned(),
+    }
+}
+
 pub(crate) async fn complete(
     handler: &Handler,
     req: S3Request<CompleteMultipartUploadInput>,
 ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
     let durability = durability(&req.headers)?;
+    let location = location(handler.options.https, &req.headers, &req.uri);
     let input = req.input;
     let condition = write_condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
@@ -163,7 +178,7 @@ pub(crate) async fn complete(
     let mut output = CompleteMultipartUploadOutput {
         bucket: Some(bucket.clone()),
         key: Some(key.clone()),
-        location: Some(format!("/{bucket}/{}", crate::attributes::url_encode(key))),
+        location: Some(location),
         e_tag: Some(etag(&attributes.etag)),
         checksum_type: checksum_type(&attributes),
         ..CompleteMultipartUploadOutput::default()
@@ -262,6 +277,7 @@ pub(crate) async fn list(
         .store
         .uploads(&input.bucket, &prefix, &delimiter, (&key_marker, &upload_marker), limit as usize)
         .map_err(store_error)?;
+    encoding.check(page.uploads.iter().map(|u| &u.key).chain(&page.prefixes))?;
     let (next_key, next_upload) = page.next.map_or((None, None), |(key, id)| (Some(key), Some(id)));
     let uploads: Vec<MultipartUpload> = page
         .uploads

@@ -114,6 +114,8 @@ pub struct Call<'a> {
     headers: BTreeMap<String, String>,
     body: Bytes,
     payload: Option<String>,
+    /// Headers that are added when the rest has been signed.
+    unsigned: Vec<(String, String)>,
 }
 
 impl Client {
@@ -154,6 +156,7 @@ impl Client {
             headers: BTreeMap::from([("host".to_owned(), HOST.to_owned())]),
             body: Bytes::new(),
             payload: None,
+            unsigned: Vec::new(),
         }
     }
 
@@ -173,6 +176,12 @@ impl Client {
 impl Call<'_> {
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// A header that the signature does not cover.
+    pub fn unsigned(mut self, name: &str, value: &str) -> Self {
+        self.unsigned.push((name.into(), value.into()));
         self
     }
 
@@ -217,6 +226,19 @@ impl Call<'_> {
         self.send_unsigned().await
     }
 
+    /// Signs a body whose `chunks` are signed one by one, as SDKs do over plain HTTP.
+    pub async fn send_chunks(mut self, chunks: &[&[u8]], change: impl FnOnce(&mut Vec<u8>)) -> Answer {
+        let decoded: usize = chunks.iter().map(|c| c.len()).sum();
+        let payload = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+        self.headers.insert("content-encoding".into(), "aws-chunked".into());
+        self.headers.insert("x-amz-decoded-content-length".into(), decoded.to_string());
+        let seed = self.client.signer.sign(&self.method, &self.path, &self.query, &mut self.headers, payload);
+        let mut body = self.client.signer.chunked_body(&seed, chunks);
+        change(&mut body);
+        self.body = body.into();
+        self.send_unsigned().await
+    }
+
     pub async fn send_unsigned(self) -> Answer {
         let (near, far) = tokio::io::duplex(64 << 10);
         let serving = tokio::spawn(self.client.door.connection(far));
@@ -227,7 +249,7 @@ impl Call<'_> {
             uri = format!("{uri}?{}", query_string(&self.query));
         }
         let mut request = http::Request::builder().method(self.method.as_str()).uri(uri);
-        for (name, value) in &self.headers {
+        for (name, value) in self.headers.iter().chain(self.unsigned.iter().map(|(n, v)| (n, v))) {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(self.body)).expect("a request");

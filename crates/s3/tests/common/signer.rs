@@ -76,6 +76,25 @@ impl Signer {
         hex::encode(hmac(&self.signing_key(), to_sign.as_bytes()))
     }
 
+    /// A body in chunks, each signed after the one before; `seed` is the signature of the request.
+    pub fn chunked_body(&self, seed: &str, chunks: &[&[u8]]) -> Vec<u8> {
+        let (mut previous, mut body) = (seed.to_owned(), Vec::new());
+        for chunk in chunks.iter().copied().chain([&b""[..]]) {
+            let to_sign = format!(
+                "AWS4-HMAC-SHA256-PAYLOAD\n{}\n{}\n{previous}\n{}\n{}",
+                self.amz_date,
+                self.scope(),
+                sha256_hex(b""),
+                sha256_hex(chunk)
+            );
+            previous = hex::encode(hmac(&self.signing_key(), to_sign.as_bytes()));
+            body.extend_from_slice(format!("{:x};chunk-signature={previous}\r\n", chunk.len()).as_bytes());
+            body.extend_from_slice(chunk);
+            body.extend_from_slice(b"\r\n");
+        }
+        body
+    }
+
     /// Adds `x-amz-date`, `x-amz-content-sha256` and `authorization` to `headers`, which must hold `host`.
     pub fn sign(
         &self,

@@ -248,6 +248,8 @@ sections! {
         requests_waiting: usize = 4096, in 0..=1_000_000;
         /// How long a request waits for its turn before it is told to slow down.
         request_wait: Duration = Duration::from_secs(5), in 0..=600_000_000;
+        /// Memory for the XML in request bodies (DeleteObjects, CompleteMultipartUpload); each counts 8 times its length.
+        xml_memory: Size = Size::mib(128), in 33_554_432..=1_099_511_627_776;
         /// How long a client may take to send a request's header, and how long an idle connection is kept.
         header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
         /// How long a client may send nothing of a body, or take nothing of an answer; and how far it may be behind `client_rate_min` in doing so.

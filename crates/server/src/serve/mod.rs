@@ -356,6 +356,7 @@ fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options
         targets: Some(Arc::new(targets)),
         credentials: vec![(keys.access_key, keys.secret_key)],
         domains: config.s3.domain.iter().cloned().collect(),
+        https: config.tls.certificate.is_some(),
         allowed_origins: config.s3.allowed_origins.0.clone(),
         etag: match config.s3.etag {
             EtagKind::Md5 => S3Etag::Md5,
@@ -364,6 +365,7 @@ fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options
         requests_max: config.limits.requests,
         requests_waiting_max: config.limits.requests_waiting,
         request_wait: config.limits.request_wait,
+        xml_memory_bytes: config.limits.xml_memory.0,
         header_timeout: config.limits.header_timeout,
         body_stall: config.limits.stall_timeout,
         response_stall: config.limits.stall_timeout,

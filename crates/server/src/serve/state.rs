@@ -135,7 +135,8 @@ impl Source for State {
                 status["live"] = json!(live.status());
             }
             status["webhooks"] = json!(serving.webhooks.status());
-            let mut bounds = vec![json!(gate), json!(serving.door.answers_status())];
+            let door = &serving.door;
+            let mut bounds = vec![json!(gate), json!(door.answers_status()), json!(door.xml_status())];
             collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);
             status["bounds"] = Value::Array(bounds);

@@ -1,0 +1,63 @@
+//! What the error of a request says besides its code and message: the request it is about.
+
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
+use s3s::Body;
+
+const END: &[u8] = b"</Error>";
+/// The conditions of requests, as `Condition` of an error names them.
+const CONDITIONS: [(&str, &str); 7] = [
+    ("if-match", "If-Match"),
+    ("if-none-match", "If-None-Match"),
+    ("if-unmodified-since", "If-Unmodified-Since"),
+    ("x-amz-copy-source-if-match", "x-amz-copy-source-If-Match"),
+    ("x-amz-copy-source-if-none-match", "x-amz-copy-source-If-None-Match"),
+    ("x-amz-copy-source-if-modified-since", "x-amz-copy-source-If-Modified-Since"),
+    ("x-amz-copy-source-if-unmodified-since", "x-amz-copy-source-If-Unmodified-Since"),
+];
+
+/// A request as its error tells of it.
+pub(crate) struct About {
+    uri: Uri,
+    condition: Option<&'static str>,
+}
+
+impl About {
+    pub(crate) fn of<B>(request: &Request<B>) -> Self {
+        Self { uri: request.uri().clone(), condition: condition(request.headers()) }
+    }
+
+    /// Gives an error the elements that clients look for: the resource, the request's id, and which
+    /// condition did not hold.
+    pub(crate) fn complete(&self, response: &mut Response<Body>, id: &str) {
+        if response.status().as_u16() < 400 {
+            return;
+        }
+        let bytes = response.body().bytes().unwrap_or_default();
+        let Some(start) = bytes.strip_suffix(END) else { return };
+        let mut xml = Vec::with_capacity(bytes.len() + 128 + self.uri.path().len());
+        xml.extend_from_slice(start);
+        let mut element = |name: &str, text: &str| {
+            xml.extend_from_slice(format!("<{name}>{}</{name}>", escape(text)).as_bytes());
+        };
+        if let (StatusCode::PRECONDITION_FAILED, Some(condition)) = (response.status(), self.condition) {
+            element("Condition", condition);
+        }
+        element("Resource", self.uri.path());
+        element("RequestId", id);
+        xml.extend_from_slice(END);
+        response.headers_mut().remove(CONTENT_LENGTH);
+        *response.body_mut() = Body::from(xml);
+    }
+}
+
+/// The condition of a request, if it has one alone: of several, nobody remembers which it was.
+fn condition(headers: &HeaderMap) -> Option<&'static str> {
+    let mut given = CONDITIONS.iter().filter(|(name, _)| headers.contains_key(*name)).map(|(_, name)| *name);
+    given.next().filter(|_| given.next().is_none())
+}
+
+/// The path of a request is visible ASCII.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

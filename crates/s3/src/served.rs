@@ -1,0 +1,160 @@
+//! The operations that are served: what their query strings may say, and how large an XML body they
+//! take.
+
+use http::Method;
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+
+/// An operation that is served.
+pub(crate) struct Served {
+    pub(crate) name: &'static str,
+    /// The parameters of its query string, but for those of signatures and SDKs.
+    query: &'static [&'static str],
+    /// The largest XML body that it takes, in bytes; 0: it takes none.
+    pub(crate) xml_bytes_max: usize,
+}
+
+const RESPONSE: [&str; 6] = [
+    "response-cache-control",
+    "response-content-disposition",
+    "response-content-encoding",
+    "response-content-language",
+    "response-content-type",
+    "response-expires",
+];
+const READ: &[&str] =
+    &["versionId", "partNumber", RESPONSE[0], RESPONSE[1], RESPONSE[2], RESPONSE[3], RESPONSE[4], RESPONSE[5]];
+const LIST: &[&str] = &[
+    "list-type",
+    "prefix",
+    "delimiter",
+    "marker",
+    "start-after",
+    "continuation-token",
+    "max-keys",
+    "encoding-type",
+    "fetch-owner",
+];
+const PART: &[&str] = &["partNumber", "uploadId"];
+
+/// A few settings: tags, rules, a region.
+const SMALL: usize = 256 << 10;
+/// 1,000 keys of 1,024 bytes, and some room; S3's own limit.
+const KEYS: usize = 2 << 20;
+/// 10,000 parts with their checksums.
+const PARTS: usize = 4 << 20;
+
+const fn served(name: &'static str, query: &'static [&'static str]) -> Served {
+    Served { name, query, xml_bytes_max: 0 }
+}
+
+const fn with_xml(name: &'static str, query: &'static [&'static str], xml_bytes_max: usize) -> Served {
+    Served { name, query, xml_bytes_max }
+}
+
+const SERVED: &[Served] = &[
+    served("PutObject", &[]),
+    served("GetObject", READ),
+    served("HeadObject", READ),
+    served("DeleteObject", &["versionId"]),
+    served("ListObjectsV2", LIST),
+    served("ListObjects", LIST),
+    with_xml("DeleteObjects", &["delete"], KEYS),
+    served("CopyObject", &[]),
+    served("GetObjectAttributes", &["attributes", "versionId"]),
+    served("UploadPart", PART),
+    served("UploadPartCopy", PART),
+    served("CreateMultipartUpload", &["uploads"]),
+    with_xml("CompleteMultipartUpload", &["uploadId"], PARTS),
+    served("AbortMultipartUpload", &["uploadId"]),
+    served("ListParts", &["uploadId", "max-parts", "part-number-marker", "encoding-type"]),
+    served(
+        "ListMultipartUploads",
+        &["uploads", "prefix", "delimiter", "key-marker", "upload-id-marker", "max-uploads", "encoding-type"],
+    ),
+    with_xml("CreateBucket", &[], SMALL),
+    served("HeadBucket", &[]),
+    served("DeleteBucket", &[]),
+    served("ListBuckets", &["max-buckets", "continuation-token", "prefix", "bucket-region"]),
+    served("GetBucketLocation", &["location"]),
+    served("GetBucketVersioning", &["versioning"]),
+    served("GetBucketNotificationConfiguration", &["notification"]),
+    with_xml("PutBucketNotificationConfiguration", &["notification"], SMALL),
+    served("GetBucketAcl", &["acl"]),
+    served("GetObjectAcl", &["acl", "versionId"]),
+    served("GetObjectTagging", &["tagging", "versionId"]),
+    with_xml("PutObjectTagging", &["tagging", "versionId"], SMALL),
+    served("DeleteObjectTagging", &["tagging", "versionId"]),
+];
+
+impl Served {
+    /// # Errors
+    /// `NotImplemented`.
+    pub(crate) fn find(operation: &str) -> S3Result<&'static Self> {
+        SERVED.iter().find(|s| s.name == operation).ok_or_else(|| {
+            s3_error!(
+                NotImplemented,
+                "A header or query you provided implies functionality that is not implemented: {operation}."
+            )
+        })
+    }
+
+    /// Refuses parameters that this operation does not know. A sub-resource that nobody here has
+    /// heard of must not become the plain operation: `PUT /bucket/key?renameObject` would write an
+    /// empty object, `DELETE /bucket/key?acl` delete one. Reads ignore what has a value, as S3
+    /// does.
+    ///
+    /// # Errors
+    /// `NotImplemented`.
+    pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
+        let reads = *method == Method::GET || *method == Method::HEAD;
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            // Signatures, `x-id` and other headers of SDKs that presigned URLs carry in their query
+            // string.
+            let of_sdk = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
+            if of_sdk || self.query.contains(&name.as_ref()) || (reads && !value.is_empty()) {
+                continue;
+            }
+            return Err(S3Error::with_message(
+                S3ErrorCode::NotImplemented,
+                format!(
+                    "A query parameter you provided implies functionality that is not implemented: {} of {}.",
+                    name.chars().take(64).collect::<String>().escape_debug(),
+                    self.name
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The operation's name if it is served; one name for the rest, so that clients cannot make up
+/// metric labels.
+pub(crate) fn operation_name(name: &str) -> &'static str {
+    SERVED.iter().find(|s| s.name == name).map_or("Other", |s| s.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_parameters_are_refused() {
+        let ask = |operation: &str, method: Method, query: &str| {
+            Served::find(operation).unwrap().check_query(&method, query).is_ok()
+        };
+        assert!(ask("PutObject", Method::PUT, "x-id=PutObject&X-Amz-Signature=0&x-amz-acl=private"));
+        for query in
+            ["renameObject", "append&position=0", "encryption", "partNumber=1", "uploadId=x", "a=b", "%61cl", "="]
+        {
+            assert!(!ask("PutObject", Method::PUT, query), "{query}");
+        }
+        assert!(ask("DeleteObject", Method::DELETE, "versionId=null&x-id=DeleteObject"));
+        assert!(!ask("DeleteObject", Method::DELETE, "acl"));
+        assert!(!ask("DeleteBucket", Method::DELETE, "encryption"));
+        assert!(ask("GetObject", Method::GET, "response-content-type=a%2Fb&partNumber=1&versionId="));
+        assert!(ask("GetObject", Method::GET, "v=3"), "a cache's");
+        assert!(!ask("GetObject", Method::GET, "legal-hold"));
+        assert!(ask("ListObjectsV2", Method::GET, "list-type=2&prefix=&delimiter=%2F&fetch-owner=true&metadata=true"));
+        assert!(Served::find("PutBucketPolicy").is_err());
+    }
+}

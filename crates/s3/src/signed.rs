@@ -1,0 +1,119 @@
+//! What of a request its signature must cover.
+//!
+//! A signature covers the headers that the *client* names in `SignedHeaders`, no others. Who was
+//! handed a presigned URL, to put one object, could add `x-amz-copy-source` and have any other
+//! object copied there instead. So every header that can change what a request does must be among
+//! those that were signed, whoever the client says signed it. `s3s` sees to this for `x-amz-*`;
+//! this is a second line, and covers our own headers too.
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Uri};
+use s3s::{S3Result, s3_error};
+
+/// Prefixes of the headers that change what a request does.
+const COVERED: [&str; 2] = ["x-amz-", "x-steadfast-"];
+/// The hash of the body is part of what is signed whether or not its header is.
+const CONTENT_HASH: &str = "x-amz-content-sha256";
+/// Headers that may come unsigned because nothing reads them: a name of the client, and what
+/// proxies of Amazon's add.
+pub(crate) const UNSIGNED: [&str; 3] = ["x-amz-user-agent", "x-amz-cf-id", "x-amz-te"];
+
+/// Refuses a request that has been signed, unless its signature covers all that it must.
+///
+/// # Errors
+/// `AccessDenied`.
+pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
+    let names = names(uri, headers).unwrap_or_default();
+    let signed = |name: &str| names.iter().any(|n| n.eq_ignore_ascii_case(name));
+    if !signed("host") {
+        return Err(s3_error!(AccessDenied, "The header host must be signed."));
+    }
+    for name in headers.keys() {
+        let name = name.as_str();
+        let covered = COVERED.iter().any(|prefix| name.starts_with(prefix));
+        if covered && name != CONTENT_HASH && !UNSIGNED.contains(&name) && !signed(name) {
+            return Err(s3_error!(
+                AccessDenied,
+                "There were headers present in the request which were not signed: {name}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The names that the signature claims to cover; `None` when the request does not say them once and
+/// clearly.
+fn names(uri: &Uri, headers: &HeaderMap) -> Option<Vec<String>> {
+    let query = uri.query().unwrap_or_default().as_bytes();
+    let list = if form_urlencoded::parse(query).any(|(name, _)| name == "X-Amz-Signature") {
+        let values = form_urlencoded::parse(query).filter(|(name, _)| name == "X-Amz-SignedHeaders");
+        only(values)?.1.into_owned()
+    } else {
+        let value = only(headers.get_all(AUTHORIZATION).iter())?.to_str().ok()?;
+        let (_, parameters) = value.split_once(' ')?;
+        let values = parameters.split(',').filter_map(|p| p.trim().strip_prefix("SignedHeaders="));
+        only(values)?.to_owned()
+    };
+    Some(list.split(';').map(str::to_owned).collect())
+}
+
+fn only<T>(mut values: impl Iterator<Item = T>) -> Option<T> {
+    let first = values.next()?;
+    values.next().is_none().then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(uri: &str, headers: &[(&str, &str)]) -> bool {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(http::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+        }
+        check(&uri.parse().unwrap(), &map).is_err()
+    }
+
+    const PRESIGNED: &str = "/b/k?X-Amz-SignedHeaders=host%3Bx-amz-acl&X-Amz-Signature=0";
+    const HEADER: &str =
+        "AWS4-HMAC-SHA256 Credential=a/20260101/r/s3/aws4_request, SignedHeaders=Host;X-Amz-Date, Signature=0";
+
+    #[test]
+    fn what_is_not_signed_is_refused() {
+        assert!(!refused(PRESIGNED, &[("host", "h"), ("x-amz-acl", "private"), ("content-type", "a/b")]));
+        for name in
+            ["x-amz-copy-source", "x-amz-meta-a", "x-amz-date", "x-steadfast-durability", "x-amz-checksum-crc32"]
+        {
+            assert!(refused(PRESIGNED, &[("host", "h"), (name, "1")]), "{name}");
+            assert!(
+                refused("/b/k", &[("host", "h"), ("authorization", HEADER), (name, "1")]) == (name != "x-amz-date")
+            );
+        }
+        assert!(!refused(
+            "/b/k",
+            &[("authorization", HEADER), ("x-amz-content-sha256", "0"), ("x-amz-user-agent", "x")]
+        ));
+        assert!(!refused("/b/k", &[("authorization", &HEADER.replace(", ", ",")), ("x-amz-date", "1")]));
+    }
+
+    #[test]
+    fn the_host_must_be_signed() {
+        assert!(refused("/b/k?X-Amz-SignedHeaders=x-amz-acl&X-Amz-Signature=0", &[("host", "h")]));
+        assert!(refused("/b/k", &[("authorization", &HEADER.replace("Host;", ""))]));
+    }
+
+    #[test]
+    fn the_list_that_counts_is_the_one_that_was_verified() {
+        // By the query string as soon as that holds a signature, whatever the header says, and
+        // however its name is spelled.
+        let other = HEADER.replace("X-Amz-Date", "X-Amz-Tagging");
+        assert!(refused(PRESIGNED, &[("authorization", &other), ("x-amz-tagging", "a=b")]));
+        let spelled = "/b/k?X-Amz-SignedHeaders=host&X%2DAmz-Signatur%65=0";
+        assert!(refused(spelled, &[("authorization", &other), ("x-amz-tagging", "a=b")]));
+        // Two of them are none.
+        assert!(refused(&format!("{PRESIGNED}&X-Amz-SignedHeaders=host"), &[]));
+        assert!(refused("/b/k", &[("authorization", HEADER), ("authorization", HEADER)]));
+        assert!(refused("/b/k", &[("authorization", "AWS4-HMAC-SHA256")]));
+        assert!(refused("/b/k", &[]));
+    }
+}
