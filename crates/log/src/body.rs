@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_disk::{AlignedBuf, BLOCK};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 
-use crate::extents::TakeError;
+use crate::extents::{TakeError, is_no_space};
 use crate::format::{
     ExtentId, ExtentKind, FRAME_HEADER, FooterEntry, FrameHeader, FrameKind, RECORD_HEADER, RecordHeader, Seed,
     check_count, fill_record_front, footer_bytes_max, footer_entry_bytes,
 };
+use crate::io::WriteError;
 use crate::log::Shared;
 use crate::mend::WrittenChunk;
 use crate::placement::Placement;
@@ -30,6 +31,8 @@ pub(crate) fn chunk_head_bytes_max(body_len: usize) -> usize {
 const REST_BYTES_MIN: u64 = 16 << 10;
 /// What a chunk takes beside its body: the block before it, and at most as much for its entry in the footer.
 const FRONT_BYTES: u64 = 2 * BLOCK as u64;
+/// How many places a chunk is tried at that the disk does not take.
+const ELSEWHERE_MAX: u32 = 3;
 /// The fewest extents of a pool in which one is kept open for that.
 const REST_EXTENTS_MIN: u32 = 16;
 
@@ -121,6 +124,17 @@ impl Turn {
     }
 }
 
+/// Why a chunk was not written.
+enum NotWritten {
+    Log(LogError),
+    /// The disk did not take it at this place.
+    Disk {
+        at: u64,
+        data: Bytes,
+        error: std::io::Error,
+    },
+}
+
 /// The open body extents.
 #[derive(Default)]
 struct Lanes {
@@ -197,6 +211,18 @@ impl Bodies {
             }
         }
         drop(all);
+    }
+
+    /// Places nothing more in an extent that a write has failed in; it is sealed when those on their way have come to their end.
+    async fn leave(&self, shared: &Arc<Shared>, open: &Arc<OpenBody>) {
+        let mut lanes = self.lanes.lock().await;
+        lanes.open.retain(|lane| !Arc::ptr_eq(&lane.open, open));
+        if lanes.rest.take_if(|lane| Arc::ptr_eq(&lane.open, open)).is_some() {
+            self.rest_bytes.store(0, SeqCst);
+        }
+        if let Some(seal) = open.finish(true) {
+            spawn_seal(shared, seal);
+        }
     }
 
     /// Gives a chunk its place, in order; opens another extent when those that are open are full, or busy and there may be more.
@@ -365,14 +391,66 @@ pub(crate) async fn write_chunk(
 }
 
 async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held: Held) -> Result<Location, LogError> {
+    let mut chunk = chunk;
+    let mut tries = 0;
+    loop {
+        let (slot, placed) = place(shared, &chunk, head.len(), held.priority()).await?;
+        let open = placed.open.clone();
+        let outcome = write_placed(shared, placed, &head, chunk).await;
+        if let Err(NotWritten::Disk { .. }) = &outcome {
+            shared.bodies.leave(shared, &open).await;
+        }
+        let seal = {
+            open.progress.lock().in_flight -= 1;
+            open.finish(false)
+        };
+        if let Some(seal) = seal {
+            spawn_seal(shared, seal);
+        }
+        let (at, data, error) = match outcome {
+            Ok(location) => return Ok(location),
+            Err(NotWritten::Log(error)) => return Err(error),
+            Err(NotWritten::Disk { at, data, error }) => (at, data, error),
+        };
+        // Nothing refers to the chunk yet, so it can go elsewhere.
+        shared.metrics.writes_elsewhere.fetch_add(1, Relaxed);
+        let len = data.len().next_multiple_of(BLOCK) as u64;
+        shared.extents.suspect(open.id.extent, open.id.epoch, (at, len));
+        tracing::warn!(extent = open.id.extent, at, %error, "a chunk could not be written; it goes elsewhere");
+        if is_no_space(&error) {
+            // As when the device beneath gives out space by need: deletes and reads go on.
+            return Err(LogError::Full);
+        }
+        tries += 1;
+        if tries == ELSEWHERE_MAX {
+            shared.io.give_up(&error);
+            return Err(shared.latch.check().err().unwrap_or(LogError::Closed));
+        }
+        // Let go of first: the pool of buffers is bounded.
+        let body = data[BLOCK..].to_vec();
+        drop((data, slot));
+        let mut buf = shared.disk.buffer(BLOCK + body.len().next_multiple_of(BLOCK)).await;
+        buf.set_len(BLOCK);
+        buf.put(&body);
+        chunk = ChunkBuf { buf, capacity: body.len() };
+    }
+}
+
+/// Finds a place for a chunk, and its turn among those that are written.
+async fn place<'a>(
+    shared: &'a Arc<Shared>,
+    chunk: &ChunkBuf,
+    head_len: usize,
+    priority: Priority,
+) -> Result<(SemaphorePermit<'a>, Placed), LogError> {
     let len = (BLOCK + chunk.len().next_multiple_of(BLOCK)) as u64;
-    let entry_bytes = footer_entry_bytes(head.len()) as u64;
-    let (_slot, placed) = loop {
+    let entry_bytes = footer_entry_bytes(head_len) as u64;
+    loop {
         let freed = std::pin::pin!(shared.extents.freed());
         let Ok(slot) = shared.bodies.writes.acquire().await else { return Err(LogError::Closed) };
-        match shared.bodies.place(shared, len, entry_bytes, held.priority()).await {
-            Ok(placed) => break (slot, placed),
-            Err(LogError::Full) if shared.room.may_free(held.priority()) => {}
+        match shared.bodies.place(shared, len, entry_bytes, priority).await {
+            Ok(placed) => return Ok((slot, placed)),
+            Err(LogError::Full) if shared.room.may_free(priority) => {}
             Err(error) => return Err(error),
         }
         // Compaction may need the slot to free an extent.
@@ -380,26 +458,10 @@ async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held:
         if shared.env.timeout(FREED_WAIT, freed).await.is_none() {
             return Err(LogError::Full);
         }
-    };
-    let open = placed.open.clone();
-    let outcome = write_placed(shared, placed, head, chunk, held).await;
-    let seal = {
-        open.progress.lock().in_flight -= 1;
-        open.finish(false)
-    };
-    if let Some(seal) = seal {
-        spawn_seal(shared, seal);
     }
-    outcome
 }
 
-async fn write_placed(
-    shared: &Shared,
-    placed: Placed,
-    head: Bytes,
-    chunk: ChunkBuf,
-    held: Held,
-) -> Result<Location, LogError> {
+async fn write_placed(shared: &Shared, placed: Placed, head: &Bytes, chunk: ChunkBuf) -> Result<Location, NotWritten> {
     let Placed { open, at, mut turn } = placed;
     let mut buf = chunk.buf;
     let body_len = (buf.len() - BLOCK) as u32;
@@ -411,7 +473,7 @@ async fn write_placed(
         let (front, body) = buf.split_at_mut(BLOCK);
         front[..payload_start].fill(0);
         let header = RecordHeader { lsn: 0, version: 0, moved: false, head_len, body_len };
-        fill_record_front(&mut front[payload_start..], open.seed, offset, &header, &head, body);
+        fill_record_front(&mut front[payload_start..], open.seed, offset, &header, head, body);
         let frame = FrameHeader {
             kind: FrameKind::Chunk,
             copy: false,
@@ -437,11 +499,22 @@ async fn write_placed(
     if let Some(turn) = &mut turn {
         turn.wait().await;
     }
-    let written = shared.io.write(open.start + at, data).await;
-    drop((held, turn));
-    if written.is_err() {
+    let written = match shared.extents.placement().in_order() {
+        // Behind a hole in a zone nothing can be written any more.
+        true => shared.io.write(open.start + at, data.clone()).await.map_err(WriteError::Log),
+        false => shared.io.try_write(open.start + at, data.clone()).await,
+    };
+    drop(turn);
+    match written {
+        Ok(()) => {}
+        Err(WriteError::Disk(error)) => {
+            let body = data.slice(..BLOCK + body_len as usize);
+            return Err(NotWritten::Disk { at, data: body, error });
+        }
         // Nothing refers to the chunk yet: nothing of this request was accepted.
-        return Err(shared.latch.check().err().unwrap_or(LogError::Closed));
+        Err(WriteError::Log(_)) => {
+            return Err(NotWritten::Log(shared.latch.check().err().unwrap_or(LogError::Closed)));
+        }
     }
     shared.chunks_written.fetch_add(1, SeqCst);
     shared.metrics.chunks.fetch_add(1, Relaxed);
@@ -449,7 +522,7 @@ async fn write_placed(
     {
         let mut progress = open.progress.lock();
         progress.data_end = progress.data_end.max(at + len);
-        progress.entries.push(ChunkEntry { offset, body_len, head });
+        progress.entries.push(ChunkEntry { offset, body_len, head: head.clone() });
     }
     shared.extents.wrote(open.id.extent, open.id.epoch, at + len, 0, u64::MAX);
     Ok(Location { extent: open.id.extent, epoch: open.id.epoch, offset, head_len, body_len })

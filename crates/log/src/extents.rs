@@ -150,6 +150,14 @@ impl Extents {
         });
     }
 
+    /// A write has failed at this place (offset and length).
+    pub(crate) fn suspect(&self, extent: u32, epoch: u64, (at, len): (u64, u64)) {
+        self.slot(extent, epoch, |slot| {
+            let (from, to) = slot.suspect.map_or((at, at + len), |(a, l)| (a.min(at), (a + l).max(at + len)));
+            slot.suspect = Some((from, to - from));
+        });
+    }
+
     /// The lowest version that any extent of records but this one may hold.
     pub(crate) fn oldest_but(&self, extent: u32) -> Lsn {
         self.0.table.lock().oldest_but(extent)
@@ -345,7 +353,7 @@ impl Extents {
         if self.0.placement.is_dead(self.start(extent)) {
             return Ok(false);
         }
-        let header = {
+        let (header, suspect) = {
             let mut table = self.0.table.lock();
             let (recycled_lsn, holding) = (table.recycled_lsn, table.holding > 0);
             let Some(slot) = table.get(extent) else { return Ok(false) };
@@ -359,10 +367,23 @@ impl Extents {
                 if slot.kind == ExtentKind::Commit { recycled_lsn.max(slot.last_lsn) } else { recycled_lsn };
             table.recycled_lsn = recycled_lsn;
             let lineage = table.lineage;
-            table.change(extent, |slot| slot.state = ExtentState::Busy);
-            ExtentHeader { id: self.id(extent, epoch), kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }
+            let suspect = table.change(extent, |slot| {
+                slot.state = ExtentState::Busy;
+                slot.suspect
+            });
+            let id = self.id(extent, epoch);
+            (ExtentHeader { id, kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }, suspect.flatten())
         };
         self.mark_free(&header).await?;
+        if let Some((at, len)) = suspect
+            && !self.0.io.proves(self.start(extent) + at, len).await.map_err(TakeError::Disk)?
+        {
+            // It stays as it is: not in use, and not free, until a start looks at it again.
+            tracing::error!(extent, at, len, "a place that a write failed at is still bad: the extent is out of use");
+            let out_of_use = ExtentInfo { epoch, state: ExtentState::Busy, ..ExtentInfo::new(extent) };
+            self.0.table.lock().change(extent, |slot| *slot = out_of_use);
+            return Ok(true);
+        }
         self.0.table.lock().change(extent, |slot| *slot = ExtentInfo { epoch, ..ExtentInfo::new(extent) });
         self.0.freed.notify_waiters();
         Ok(true)

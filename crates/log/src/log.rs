@@ -29,7 +29,7 @@ use crate::recover::RecoveryReport;
 use crate::reserve::{Reservation, Room};
 use crate::scrub::Scrub;
 use crate::scrub_when::ScrubWish;
-use crate::seal::Seal;
+use crate::seal::{NoFooter, Seal};
 use crate::status::{ExtentCounts, LogStatus, Metrics};
 use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
 
@@ -72,7 +72,16 @@ impl Shared {
     /// Seals an extent.
     pub(crate) async fn seal(&self, seal: Seal) -> Result<(), LogError> {
         let id = seal.id;
-        let sealed = seal.write(&self.io, self.extents.placement()).await?;
+        let sealed = match seal.write(&self.io, self.extents.placement()).await? {
+            Ok(sealed) => sealed,
+            Err(NoFooter { without, at, len, error }) => {
+                // It is read frame by frame then, until compaction has emptied it.
+                tracing::warn!(extent = id.extent, at, %error, "the footer of an extent could not be written; it does without");
+                self.metrics.writes_elsewhere.fetch_add(1, Relaxed);
+                self.extents.suspect(id.extent, id.epoch, (at, len));
+                without
+            }
+        };
         self.extents.sealed(id.extent, id.epoch, sealed);
         Ok(())
     }
@@ -341,6 +350,7 @@ impl Log {
             budgets: shared.room.budgets(),
             read_damage: metrics.read_damage.load(Relaxed),
             reads_healed: metrics.reads_healed.load(Relaxed),
+            writes_elsewhere: metrics.writes_elsewhere.load(Relaxed),
             heal: shared.mends.status(shared.healed.status()),
             compaction: shared.compaction.status(metrics.frame_bytes.load(Relaxed) + metrics.chunk_bytes.load(Relaxed)),
             scrub: shared.scrub.status(),

@@ -5,12 +5,14 @@
 //! a frame would overtake zeros that are on their way to the same place.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
 use tokio::sync::Notify;
 
+use crate::io::WriteError;
 use crate::log::Shared;
 
 const STEP: u64 = 1 << 20;
@@ -97,14 +99,19 @@ async fn run(shared: Arc<Shared>, prefill: Arc<Prefill>, start: u64, ahead: u64)
             }
             continue;
         };
-        let result = shared.io.write(start + from, zeros.slice(..(to - from) as usize)).await;
+        // A frame that comes to that place says more.
+        let result = shared.io.try_write(start + from, zeros.slice(..(to - from) as usize)).await;
         {
             let mut state = prefill.state.lock();
             state.busy = None;
             state.cursor = to;
         }
         prefill.changed.notify_waiters();
-        if result.is_err() {
+        if let Err(error) = result {
+            if let WriteError::Disk(error) = error {
+                tracing::warn!(%error, "zeros could not be written ahead");
+                shared.metrics.writes_elsewhere.fetch_add(1, Relaxed);
+            }
             return;
         }
     }

@@ -1,5 +1,7 @@
 //! Sealing: the footer is built in memory while the extent is written, and goes to disk when the extent is full.
 
+use std::io;
+
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -8,7 +10,7 @@ use crate::format::{
     ExtentId, ExtentKind, FOOTER_BLOCK_BYTES, FOOTER_BLOCK_HEADER, FooterEntry, Trailer, footer_bytes_max,
     footer_entry_bytes, seal_footer_block,
 };
-use crate::io::Io;
+use crate::io::{Io, WriteError};
 use crate::placement::Placement;
 use crate::{LogError, Lsn};
 
@@ -73,16 +75,52 @@ pub(crate) struct Seal {
     pub(crate) zone: Option<OwnedSemaphorePermit>,
 }
 
+/// An extent that has no footer, since it could not be written.
+#[derive(Debug)]
+pub(crate) struct NoFooter {
+    /// What there is to be known of it all the same.
+    pub(crate) without: Sealed,
+    /// The place that was not taken, from the start of the extent,
+    pub(crate) at: u64,
+    /// and how long it is.
+    pub(crate) len: u64,
+    pub(crate) error: io::Error,
+}
+
+impl NoFooter {
+    /// For who cannot do without.
+    pub(crate) fn give_up(self, io: &Io) -> LogError {
+        io.give_up(&self.error)
+    }
+}
+
 impl Seal {
     /// Writes footer and trailer. The flush between them makes the trailer a proof: where it is, all before it was durable.
-    /// The trailer itself needs none: without it, the frames are scanned.
-    pub(crate) async fn write(mut self, io: &Io, placement: &Placement) -> Result<Sealed, LogError> {
+    /// The trailer itself needs none: without it, the frames are scanned. So where one of them cannot be written, the extent does without.
+    pub(crate) async fn write(mut self, io: &Io, placement: &Placement) -> Result<Result<Sealed, NoFooter>, LogError> {
         let mut at = self.footer_offset;
         let mut batch: Vec<u8> = Vec::new();
         let mut batch_at = at;
         let (min_version, record_count) = (self.footer.min_version(), self.footer.record_count);
         let (first_lsn, last_lsn) = (self.footer.first_lsn, self.footer.last_lsn);
         let blocks = std::mem::take(&mut self.footer.blocks);
+        let data_end = self.data_end;
+        // A zone is written to its end or not at all.
+        let strict = placement.zones().is_some();
+        let put = async |at: u64, data: Bytes| {
+            let len = data.len() as u64;
+            if strict {
+                return io.write(self.start + at, data).await.map(|()| None);
+            }
+            match io.try_write(self.start + at, data).await {
+                Ok(()) => Ok(None),
+                Err(WriteError::Log(error)) => Err(error),
+                Err(WriteError::Disk(error)) => {
+                    let without = Sealed { min_version, last_lsn, data_end, footer: None };
+                    Ok(Some(NoFooter { without, at, len, error }))
+                }
+            }
+        };
         for (i, (mut block, count)) in blocks.into_iter().enumerate() {
             seal_footer_block(&mut block, &self.id, at as u32, i as u32, count);
             at += block.len() as u64;
@@ -93,12 +131,16 @@ impl Seal {
             }
             if batch.len() >= 1 << 20 {
                 let len = batch.len() as u64;
-                io.write(self.start + batch_at, std::mem::take(&mut batch).into()).await?;
+                if let Some(failed) = put(batch_at, std::mem::take(&mut batch).into()).await? {
+                    return Ok(Err(failed));
+                }
                 batch_at += len;
             }
         }
-        if !batch.is_empty() {
-            io.write(self.start + batch_at, batch.into()).await?;
+        if !batch.is_empty()
+            && let Some(failed) = put(batch_at, batch.into()).await?
+        {
+            return Ok(Err(failed));
         }
         let trailer_at = placement.trailer_after(at);
         self.fill(io, placement, at, trailer_at).await?;
@@ -117,11 +159,13 @@ impl Seal {
             prev_lsn: self.prev_lsn,
         };
         let block = Bytes::copy_from_slice(&trailer.encode());
-        io.write(self.start + trailer_at, block).await?;
+        if let Some(failed) = put(trailer_at, block).await? {
+            return Ok(Err(failed));
+        }
         placement.finish(io, self.start).await?;
         drop(self.zone);
         let footer = Some((trailer.footer_offset, trailer.footer_len));
-        Ok(Sealed { min_version, last_lsn, data_end: self.data_end, footer })
+        Ok(Ok(Sealed { min_version, last_lsn, data_end, footer }))
     }
 
     /// On zones there are no gaps: zeros go between footer and trailer.

@@ -59,6 +59,7 @@ pub(crate) struct Metrics {
     pub(crate) gather_timeouts: AtomicU64,
     pub(crate) read_damage: AtomicU64,
     pub(crate) reads_healed: AtomicU64,
+    pub(crate) writes_elsewhere: AtomicU64,
 }
 
 impl Metrics {
@@ -169,6 +170,8 @@ pub struct LogStatus {
     pub read_damage: u64,
     /// Reads that succeeded on a second try.
     pub reads_healed: u64,
+    /// Writes that failed, of what nobody had been promised, and went elsewhere or were done without.
+    pub writes_elsewhere: u64,
     /// What was healed, from one copy of the disk to another.
     pub heal: HealStatus,
     /// What compaction did.

@@ -43,6 +43,8 @@ pub(crate) struct ExtentInfo {
     pub(crate) prepared: bool,
     /// Compaction has emptied it: it is there only until nobody has it pinned or held.
     pub(crate) emptied: bool,
+    /// A place (offset and length) that a write has failed at: not used again before it has been proved good.
+    pub(crate) suspect: Option<(u64, u64)>,
 }
 
 impl ExtentInfo {
@@ -61,6 +63,7 @@ impl ExtentInfo {
             held: false,
             prepared: false,
             emptied: false,
+            suspect: None,
         }
     }
 

@@ -193,6 +193,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     }
     sum.read_damage += other.read_damage;
     sum.reads_healed += other.reads_healed;
+    sum.writes_elsewhere += other.writes_elsewhere;
     sum.heal.add(&other.heal);
     sum.usage.extend(other.usage);
 

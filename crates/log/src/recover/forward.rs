@@ -67,7 +67,9 @@ impl Recovery<'_> {
                 footer: unsealed.footer,
                 zone: None,
             };
-            let sealed: Sealed = seal.write(&self.io, placement).await.map_err(failed)?;
+            // A cut that is not written down might come undone.
+            let sealed: Sealed =
+                seal.write(&self.io, placement).await.map_err(failed)?.map_err(|e| failed(e.give_up(&self.io)))?;
             self.extents.sealed(extent, slot.epoch, sealed);
             wrote = true;
         }
@@ -162,6 +164,7 @@ impl Recovery<'_> {
                 let full = std::mem::replace(&mut open, next);
                 let id = full.id;
                 let sealed = full.seal().write(&self.io, self.extents.placement()).await.map_err(failed)?;
+                let sealed = sealed.map_err(|e| failed(e.give_up(&self.io)))?;
                 self.extents.sealed(id.extent, id.epoch, sealed);
             }
             let capacity = (header.total_len() as usize).max(self.frame_bytes_max);

@@ -90,7 +90,7 @@ pub(crate) async fn open(
     }
     let placement = Placement::new(disk.clone(), pool, ledger, options.sabotage);
     let latch = Arc::new(Latch::new());
-    let io = Arc::new(Io::new(disk.clone(), latch.clone()));
+    let io = Arc::new(Io::new(disk.clone(), latch.clone(), env.clone()));
     let table = table(&placement, &pool, &found, &*applier, recycled_lsn, &mut report);
     let extents = Extents::new(disk.clone(), io.clone(), (pool, placement.clone()), table, options.reserve_extents);
 

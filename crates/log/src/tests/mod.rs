@@ -4,6 +4,7 @@ mod basics;
 mod compaction;
 mod copies;
 mod crashes;
+mod elsewhere;
 mod failures;
 mod flushes;
 mod harness;

@@ -293,6 +293,12 @@ pub const TABLE: &[Metric] = &[
     metric("/store/log/zones/open_zones_max", "log_zones_open_limit", Gauge, "The device's bound on them; 0 for none"),
     metric("/store/log/read_damage", "log_read_damage", Counter, "Reads that found damage or could not read"),
     metric("/store/log/reads_healed", "log_reads_healed", Counter, "Reads that succeeded on a second try"),
+    metric(
+        "/store/log/writes_elsewhere",
+        "log_writes_elsewhere",
+        Counter,
+        "Writes that failed of what nobody had been promised, and went elsewhere or were done without",
+    ),
     metric("/store/snapshots", "snapshots", Count, "Snapshots"),
     metric("/store/log/extents/held", "snapshot_extents", Gauge, "Extents that snapshots keep"),
     metric("/store/log/extents/held_bytes", "snapshot_kept_bytes", Gauge, "Bytes that only snapshots keep"),
