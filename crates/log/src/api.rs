@@ -131,6 +131,18 @@ pub trait Applier: Send + Sync + 'static {
         true
     }
 
+    /// [`Applier::apply`] by one that may be unable to go on: how many of them it took. The rest are given to it again when it is [`Applier::ready`];
+    /// nobody is answered before. In recovery, opening ends with [`LogError::Open`] when it takes fewer than all.
+    fn apply_some(&self, records: &[Applied]) -> usize {
+        self.apply(records);
+        records.len()
+    }
+
+    /// Resolves when the applier, which took fewer records than it was given, can go on; `false` when it will not any more.
+    fn ready(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { true })
+    }
+
     /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next one; 0 replays all that the log holds.
     fn checkpoint(&self) -> Lsn;
 

@@ -24,7 +24,14 @@ pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>)
         if let Some(last) = frame.applied.last() {
             shared.applying.store(last.lsn, SeqCst);
         }
-        shared.applier.apply(&frame.applied);
+        let mut taken = shared.applier.apply_some(&frame.applied);
+        while taken < frame.applied.len() {
+            if !shared.applier.ready().await {
+                // Whoever waits learns that the outcome is not known.
+                return;
+            }
+            taken += shared.applier.apply_some(&frame.applied[taken..]);
+        }
         if let Some(last) = frame.applied.last() {
             shared.applied.send_replace(last.lsn);
         }

@@ -193,6 +193,11 @@ impl Log {
         HoldPin { extents: self.shared.extents.clone(), id: reader }
     }
 
+    /// The records up to `lsn`, which have been applied, as a recovery that knows of nothing else would find them. `_holding` must last as long.
+    pub fn records_up_to(&self, _holding: &Holding, lsn: Lsn) -> HeldRecords {
+        self.held_records(&Hold { id: [0; 16], lsn, epoch: u64::MAX, except: Vec::new() }, 0)
+    }
+
     /// The records that had been committed up to the hold's LSN, as a recovery that knows of nothing else would find them.
     /// Reads `bytes_s` a second at most; 0 for no bound. The hold must last as long.
     pub fn held_records(&self, hold: &Hold, bytes_s: u64) -> HeldRecords {

@@ -66,6 +66,10 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
             S3ErrorCode::ServiceUnavailable,
             format!("This cannot be served until a disk is back: {why}."),
         ),
+        StoreError::Index(why) => S3Error::with_message(
+            S3ErrorCode::ServiceUnavailable,
+            format!("The index cannot be read now, which heals by itself; nothing is lost ({why})."),
+        ),
         error => S3Error::with_message(S3ErrorCode::InternalError, error.to_string()),
     }
 }

@@ -37,6 +37,14 @@ impl IndexKind {
         }
     }
 
+    /// Where it is rebuilt while this one is still read.
+    pub(crate) fn beside(&self) -> Self {
+        match self {
+            Self::Lsm(dir) => Self::Lsm(crate::index::beside(dir)),
+            Self::Memory(checkpoint) => Self::Memory(checkpoint.clone()),
+        }
+    }
+
     /// That of the only disk that was given, which may be one of a pool of several all the same.
     pub(crate) fn of_only_disk(&self, disk: &[u8; 16]) -> Self {
         let of_disk = match self {

@@ -159,6 +159,11 @@ impl StoreStatus {
         self.index.disk_bytes += other.index.disk_bytes;
         self.index.memtable_bytes += other.index.memtable_bytes;
         self.index.tables += other.index.tables;
+        self.index.verified_bytes += other.index.verified_bytes;
+        self.index.damaged += other.index.damaged;
+        self.index.rebuilt += other.index.rebuilt;
+        self.index.rebuilding += other.index.rebuilding;
+        self.index.unsaved += other.index.unsaved;
         self.cache.hits += other.cache.hits;
         self.cache.misses += other.cache.misses;
         self.cache.bytes += other.cache.bytes;

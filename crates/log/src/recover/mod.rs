@@ -140,6 +140,10 @@ pub(crate) async fn open(
             Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?)
         }
     };
+    if replay.stuck {
+        // Nothing was changed but what any start changes.
+        return Err(LogError::Open("what the log holds could not be taken in".into()));
+    }
     // Before compaction can run.
     extents.keep(applier.holds());
     report.records_replayed = replay.replayed;

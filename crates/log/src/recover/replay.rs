@@ -83,6 +83,8 @@ pub(super) struct Replay<'a> {
     held_witness: Lsn,
     pub(super) unsealed: BTreeMap<u32, Unsealed>,
     pub(super) replayed: u64,
+    /// The applier could not take a record: what follows is of no use to it.
+    pub(super) stuck: bool,
 }
 
 impl<'a> Replay<'a> {
@@ -100,6 +102,7 @@ impl<'a> Replay<'a> {
             held_witness: 0,
             unsealed: BTreeMap::new(),
             replayed: 0,
+            stuck: false,
         }
     }
 
@@ -234,7 +237,10 @@ impl<'a> Replay<'a> {
     pub(super) fn give(&mut self, records: &[Applied]) {
         let known = records.partition_point(|record| record.lsn <= self.checkpoint);
         for batch in records[known..].chunks(BATCH) {
-            self.applier.apply(batch);
+            self.stuck |= self.applier.apply_some(batch) < batch.len();
+            if self.stuck {
+                return;
+            }
             self.replayed += batch.len() as u64;
         }
     }

@@ -144,6 +144,11 @@ impl Engine {
         if let Some(trouble) = self.trouble() {
             return Some(trouble);
         }
+        if !self.is_many()
+            && let Some((_, why)) = self.store.disks_in_trouble().pop()
+        {
+            return Some(why);
+        }
         let hanging = self.hanging();
         let (path, ms) = hanging.first()?;
         // The others go on.

@@ -1,7 +1,7 @@
 //! The index on `lsm-tree`: a log-structured merge tree without a log of its own, as ours is enough.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use lsm_tree::compaction::Leveled;
 use lsm_tree::{AbstractTree, AnyTree, Cache, Config, Guard, SeqNo, SequenceNumberCounter};
 use steadfast_log::Lsn;
 
-use super::{Entry, Index, IndexError, IndexStatus};
+use super::{Check, Entry, Index, IndexError, IndexStatus};
 
 /// Reads see the newest of everything. Also the watermark under which the tree forgets old versions: nobody asks for one, and
 /// an iterator holds the tables that it reads. Half the range: the other half is the tree's own.
@@ -23,12 +23,25 @@ const MARK_TEXT: &[u8] = b"steadfast index 1\n";
 
 impl From<lsm_tree::Error> for IndexError {
     fn from(e: lsm_tree::Error) -> Self {
-        Self(e.to_string())
+        match &e {
+            lsm_tree::Error::Io(io) if !matches!(io.kind(), ErrorKind::UnexpectedEof | ErrorKind::NotFound) => {
+                Self::failed(e.to_string())
+            }
+            _ => Self::damaged(e.to_string()),
+        }
+    }
+}
+
+/// The crate asserts what it believes of its files: a damaged one must not take the caller down.
+fn caught<T>(work: impl FnOnce() -> Result<T, lsm_tree::Error>) -> Result<T, IndexError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(IndexError::damaged("its files do not make sense")),
     }
 }
 
 fn io(path: &Path) -> impl Fn(std::io::Error) -> IndexError + '_ {
-    move |e| IndexError(format!("{}: {e}", path.display()))
+    move |e| IndexError::failed(format!("{}: {e}", path.display()))
 }
 
 /// See the module.
@@ -87,10 +100,28 @@ impl LsmIndex {
             {
                 fs::remove_file(&path).map_err(io(&path))?;
             } else {
-                return Err(IndexError(format!("{} is not a part of an index: not touched", path.display())));
+                return Err(IndexError::failed(format!("{} is not a part of an index: not touched", path.display())));
             }
         }
         Ok(())
+    }
+
+    /// Puts the index that was rebuilt beside `dir` there, when that was condemned; else removes what is beside it. Blocks.
+    pub(crate) fn settle(dir: &Path) -> Result<(), IndexError> {
+        let other = beside(dir);
+        if !other.exists() {
+            return Ok(());
+        }
+        let is_whole = |dir: &Path| fs::read(dir.join(MARK)).is_ok_and(|text| text == MARK_TEXT);
+        let gone = if !is_whole(dir) && is_whole(&other) { dir } else { &*other };
+        if gone.exists() {
+            Self::delete(gone)?;
+            fs::remove_dir(gone).map_err(io(gone))?;
+        }
+        if gone == dir {
+            fs::rename(&other, dir).map_err(io(dir))?;
+        }
+        dir.parent().map_or(Ok(()), |parent| sync_dir(parent).map_err(io(parent)))
     }
 
     /// Whether nothing was ever written to it.
@@ -99,15 +130,66 @@ impl LsmIndex {
     }
 
     fn open_tree(dir: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
+        check_manifest(dir)?;
         let config = Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
             .use_cache(Arc::new(Cache::with_capacity_bytes(cache_bytes)));
         Ok(Self { tree: config.open()?, dir: dir.to_owned(), strategy: Arc::new(Leveled::default()) })
     }
 }
 
+fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    fs::File::open(dir).and_then(|dir| dir.sync_all())
+}
+
+/// Verifies the list of tables, which the tree believes as it is: `current` has its number and its checksum.
+fn check_manifest(dir: &Path) -> Result<(), IndexError> {
+    let current = match fs::read(dir.join("current")) {
+        Ok(current) => current,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(io(dir)(e)),
+    };
+    let damaged = || IndexError::damaged("the list of its tables does not match its checksum");
+    let (Some(number), Some(checksum), Some(0)) = (current.first_chunk(), current.get(8..24), current.get(24)) else {
+        return Err(damaged());
+    };
+    let list = fs::read(dir.join(format!("v{}", u64::from_le_bytes(*number)))).map_err(lsm_tree::Error::from)?;
+    if current.len() != 25 || xxhash_rust::xxh3::xxh3_128(&list).to_le_bytes() != *checksum {
+        return Err(damaged());
+    }
+    Ok(())
+}
+
+/// Where the index in `dir` is rebuilt while the one there is still read.
+pub(crate) fn beside(dir: &Path) -> PathBuf {
+    let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match name.strip_suffix(REBUILT) {
+        Some(name) => dir.with_file_name(name),
+        None => dir.with_file_name(format!("{name}{REBUILT}")),
+    }
+}
+
+/// At the end of the name of a directory in which an index was rebuilt in place.
+const REBUILT: &str = ".new";
+
+/// Pairs of the tree; none after an error.
+struct Pairs<I>(Option<I>);
+
+impl<G: Guard, I: Iterator<Item = G>> Iterator for Pairs<I> {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        let pairs = self.0.as_mut()?;
+        let pair = caught(|| pairs.next().map(Guard::into_inner).transpose()).transpose()?;
+        if pair.is_err() {
+            self.0 = None;
+        }
+        Some(pair.map(|(key, value)| (Bytes::from(key), Bytes::from(value))))
+    }
+}
+
 impl Index for LsmIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, IndexError> {
-        Ok(self.tree.get(key, NEWEST)?.map(Bytes::from))
+        Ok(caught(|| self.tree.get(key, NEWEST))?.map(Bytes::from))
     }
 
     fn insert(&self, key: Bytes, value: Bytes, lsn: Lsn) {
@@ -124,16 +206,13 @@ impl Index for LsmIndex {
             return Box::new(std::iter::empty());
         }
         let pairs = self.tree.range::<&[u8], _>((Included(from), to.map_or(Unbounded, Excluded)), NEWEST, None);
-        Box::new(pairs.map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((Bytes::from(key), Bytes::from(value)))
-        }))
+        Box::new(Pairs(Some(pairs)))
     }
 
     fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Bytes)>, IndexError> {
-        let Some(guard) = self.tree.range::<&[u8], _>(from..to, NEWEST, None).next_back() else { return Ok(None) };
-        let (key, value) = guard.into_inner()?;
-        Ok(Some((Bytes::from(key), Bytes::from(value))))
+        let last =
+            || self.tree.range::<&[u8], _>(from..to, NEWEST, None).next_back().map(Guard::into_inner).transpose();
+        Ok(caught(last)?.map(|(key, value)| (Bytes::from(key), Bytes::from(value))))
     }
 
     fn memtable_bytes(&self) -> u64 {
@@ -146,15 +225,14 @@ impl Index for LsmIndex {
 
     fn persist(&self) -> Result<(), IndexError> {
         let lock = self.tree.get_flush_lock();
-        self.tree.flush(&lock, NEWEST)?;
-        Ok(())
+        caught(|| self.tree.flush(&lock, NEWEST).map(drop))
     }
 
     fn compact(&self) -> Result<(), IndexError> {
         // Each run does what its strategy finds most pressing; a few make up for what one flush added.
         for _ in 0..4 {
             let before = (self.tree.table_count(), self.tree.disk_space(), self.tree.l0_run_count());
-            self.tree.compact(self.strategy.clone(), NEWEST)?;
+            caught(|| self.tree.compact(self.strategy.clone(), NEWEST).map(drop))?;
             if before == (self.tree.table_count(), self.tree.disk_space(), self.tree.l0_run_count()) {
                 break;
             }
@@ -164,11 +242,39 @@ impl Index for LsmIndex {
 
     fn condemn(&self) {
         let mark = self.dir.join(MARK);
-        if let Err(e) = fs::remove_file(&mark)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
+        let removed = match fs::remove_file(&mark) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            // A power cut must not bring it back.
+            _ => sync_dir(&self.dir),
+        };
+        if let Err(e) = removed {
             tracing::error!(error = %e, path = %mark.display(), "cannot mark the index as damaged: delete its directory");
         }
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let version = self.tree.current_version();
+        let tables: Vec<_> = version.iter_tables().cloned().collect();
+        let check = |table: lsm_tree::Table| -> Check {
+            Box::new(move || {
+                let mut file = fs::File::open(&*table.path).map_err(lsm_tree::Error::from)?;
+                let (mut hash, mut bytes) = (xxhash_rust::xxh3::Xxh3::new(), 0);
+                let mut buf = vec![0; 256 << 10];
+                loop {
+                    let n = file.read(&mut buf).map_err(lsm_tree::Error::from)?;
+                    if n == 0 {
+                        break;
+                    }
+                    hash.update(&buf[..n]);
+                    bytes += n as u64;
+                }
+                if hash.digest128() != table.checksum().into_u128() {
+                    return Err(IndexError::damaged(format!("{}: checksum mismatch", table.path.display())));
+                }
+                Ok(bytes)
+            })
+        };
+        tables.into_iter().map(check).collect()
     }
 
     fn status(&self) -> IndexStatus {
@@ -176,6 +282,7 @@ impl Index for LsmIndex {
             disk_bytes: self.tree.disk_space(),
             memtable_bytes: self.tree.active_memtable().size(),
             tables: self.tree.table_count() as u64,
+            ..IndexStatus::default()
         }
     }
 }

@@ -3,24 +3,52 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use steadfast_log::Lsn;
 
-use super::{Entry, Index, IndexError, IndexStatus};
+use super::{Check, Entry, Index, IndexError, IndexStatus};
 
 type Map = BTreeMap<Bytes, Bytes>;
 
 /// What a [`MemIndex`] has persisted: outlives it, as a directory outlives a process.
 #[derive(Debug, Clone, Default)]
-pub struct MemCheckpoint(Arc<Mutex<Map>>, Arc<Mutex<BTreeMap<[u8; 16], MemCheckpoint>>>);
+pub struct MemCheckpoint(Arc<Mutex<Map>>, Arc<Mutex<BTreeMap<[u8; 16], MemCheckpoint>>>, Arc<Faults>);
+
+/// How reads fail.
+#[derive(Debug, Default)]
+struct Faults {
+    damaged: AtomicBool,
+    refused: AtomicU64,
+}
 
 impl MemCheckpoint {
     /// Forgets all, as if the directory had been deleted.
     pub fn clear(&self) {
         self.0.lock().clear();
         self.1.lock().values().for_each(Self::clear);
+    }
+
+    /// From now on reads of the index find damage, until one is opened anew: for tests.
+    pub fn damage(&self) {
+        self.2.damaged.store(true, Ordering::SeqCst);
+    }
+
+    /// The next `count` reads of the index fail: for tests.
+    pub fn refuse_reads(&self, count: u64) {
+        self.2.refused.store(count, Ordering::SeqCst);
+    }
+
+    /// Whether a read succeeds.
+    fn reads(&self) -> Result<(), IndexError> {
+        let refused = self.2.refused.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match refused {
+            Ok(_) => Err(IndexError::failed("a read was refused")),
+            Err(_) if self.2.damaged.load(Ordering::SeqCst) => Err(IndexError::damaged("a read found damage")),
+            Err(_) => Ok(()),
+        }
     }
 
     /// That of one disk of several.
@@ -47,12 +75,14 @@ impl MemIndex {
     /// Starts from what was persisted.
     pub(crate) fn open(checkpoint: MemCheckpoint) -> Self {
         let map = checkpoint.0.lock().clone();
+        checkpoint.2.damaged.store(false, Ordering::SeqCst);
         Self { map: Arc::new(RwLock::new(map)), changed: Mutex::new(0), sealed: Mutex::new(None), checkpoint }
     }
 }
 
 impl Index for MemIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, IndexError> {
+        self.checkpoint.reads()?;
         Ok(self.map.read().get(key).cloned())
     }
 
@@ -67,6 +97,9 @@ impl Index for MemIndex {
     }
 
     fn range(&self, from: &[u8], to: Option<&[u8]>) -> Box<dyn Iterator<Item = Entry> + Send> {
+        if let Err(e) = self.checkpoint.reads() {
+            return Box::new(std::iter::once(Err(e)));
+        }
         Box::new(Range {
             map: self.map.clone(),
             from: Bound::Included(Bytes::copy_from_slice(from)),
@@ -76,6 +109,7 @@ impl Index for MemIndex {
     }
 
     fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Bytes)>, IndexError> {
+        self.checkpoint.reads()?;
         let (from, to) = (Bound::Included(from), Bound::Excluded(to));
         Ok(self.map.read().range::<[u8], _>((from, to)).next_back().map(|(k, v)| (k.clone(), v.clone())))
     }
@@ -102,6 +136,11 @@ impl Index for MemIndex {
 
     fn condemn(&self) {
         self.checkpoint.clear();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let checkpoint = self.checkpoint.clone();
+        vec![Box::new(move || checkpoint.reads().map(|()| 0))]
     }
 
     fn status(&self) -> IndexStatus {

@@ -3,6 +3,7 @@
 //! It is derived from the log and may be deleted at any time. Changes arrive in LSN order from one caller; reads may come
 //! from anywhere.
 
+mod live;
 mod lsm;
 mod mem;
 
@@ -10,7 +11,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use steadfast_log::Lsn;
 
-pub(crate) use lsm::LsmIndex;
+pub(crate) use live::{Ailment, Health, LiveIndex, Range};
+pub(crate) use lsm::{LsmIndex, beside};
 pub use mem::MemCheckpoint;
 pub(crate) use mem::MemIndex;
 
@@ -18,12 +20,28 @@ use crate::StoreError;
 
 /// The index could not be read or written.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct IndexError(pub(crate) String);
+#[error("{what}")]
+pub(crate) struct IndexError {
+    what: String,
+    /// It is not what it was: trying again is of no use.
+    pub(crate) damaged: bool,
+}
+
+impl IndexError {
+    /// What it holds is not what was put into it.
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Self { what: what.into(), damaged: true }
+    }
+
+    /// It could not be read or written now.
+    pub(crate) fn failed(what: impl Into<String>) -> Self {
+        Self { what: what.into(), damaged: false }
+    }
+}
 
 impl From<IndexError> for StoreError {
     fn from(e: IndexError) -> Self {
-        Self::Index(e.0)
+        Self::Index(e.what)
     }
 }
 
@@ -36,10 +54,23 @@ pub struct IndexStatus {
     pub memtable_bytes: u64,
     /// Files.
     pub tables: u64,
+    /// Bytes of its files that were verified since the start, in the background.
+    pub verified_bytes: u64,
+    /// How often it was found damaged since the start,
+    pub damaged: u64,
+    /// and how often it was rebuilt in place.
+    pub rebuilt: u64,
+    /// How many indexes are being rebuilt, or wait to be: keys of their disks are not changed meanwhile.
+    pub rebuilding: u64,
+    /// How many cannot be written now.
+    pub unsaved: u64,
 }
 
 /// A pair of the index.
 pub(crate) type Entry = Result<(Bytes, Bytes), IndexError>;
+
+/// Verifies one file; how many bytes it has.
+pub(crate) type Check = Box<dyn FnOnce() -> Result<u64, IndexError> + Send>;
 
 /// What an index does. See the module.
 pub(crate) trait Index: Send + Sync + 'static {
@@ -72,6 +103,9 @@ pub(crate) trait Index: Send + Sync + 'static {
 
     /// Something in it does not make sense: the next open must rebuild it.
     fn condemn(&self);
+
+    /// Verifications of its files, one each. They block.
+    fn checks(&self) -> Vec<Check>;
 
     /// Gauges.
     fn status(&self) -> IndexStatus;

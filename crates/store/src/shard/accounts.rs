@@ -85,6 +85,18 @@ impl Accounts {
         self.log.as_ref().map_or(0, |log| log.committed_by(lsn))
     }
 
+    /// Has what the others have: the log is told of the difference.
+    pub(crate) fn become_those_of(&mut self, others: &Self) {
+        let (mine, theirs) = (std::mem::replace(&mut self.live, others.live.clone()), &others.live);
+        let Some(log) = &self.log else { return };
+        for (&extent, &(epoch, live)) in &mine {
+            log.retire(extent, epoch, live);
+        }
+        for (&extent, &(epoch, live)) in theirs {
+            log.credit(extent, epoch, live);
+        }
+    }
+
     /// What to save.
     pub(crate) fn usage(&self) -> Vec<ExtentUsage> {
         let used = self.live.iter().filter(|(_, (_, live))| *live > 0);

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::hang::Hang;
 use super::wanted::Wanted;
 use crate::cache::ReadCache;
-use crate::index::Index;
+use crate::index::LiveIndex;
 use crate::layout::Layout;
 use crate::record::keys::{BucketId, Id};
 use crate::record::object::First;
@@ -124,7 +124,11 @@ pub(crate) struct Core {
     /// Whether the disk hangs.
     pub(crate) hang: tokio::sync::watch::Sender<Hang>,
     pub(crate) wanted: Wanted,
-    pub(crate) index: Arc<dyn Index>,
+    pub(crate) index: LiveIndex,
+    /// Held while the index is written to its disk, or replaced.
+    pub(crate) persisting: tokio::sync::Mutex<()>,
+    /// Why the index could not be written the last time that was tried.
+    pub(crate) unsaved: Mutex<Option<String>>,
     pub(crate) registry: RwLock<Registry>,
     /// Of which pool of disks this one is a part; `None` for a pool of one disk that never had another.
     pub(crate) layout: RwLock<Option<Arc<Layout>>>,
@@ -215,7 +219,7 @@ impl Core {
     #[allow(clippy::too_many_arguments, reason = "each is a part of the state")]
     pub(crate) fn new(
         env: Env,
-        index: Arc<dyn Index>,
+        index: LiveIndex,
         pool: [u8; 16],
         checkpoint: Checkpoint,
         registry: Registry,
@@ -262,6 +266,8 @@ impl Core {
             capacity_bytes: 0,
             dirty: Default::default(),
             index,
+            persisting: Default::default(),
+            unsaved: Mutex::new(None),
             options,
             full: AtomicBool::new(false),
             spare: Spare::default(),
@@ -393,7 +399,7 @@ impl Core {
 
     /// Awaits a ticket.
     pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
-        match self.unless_hanging(ticket).await? {
+        match self.unless_hanging(self.unless_ailing(ticket)).await? {
             Ok(committed) => Ok(committed),
             Err(e) => {
                 if matches!(e, LogError::Unknown { .. } | LogError::Failed { .. }) {
@@ -430,6 +436,7 @@ impl Core {
     /// Room in the log's budget.
     pub(crate) async fn reserve(&self, log: &Log, bytes: u64, priority: Priority) -> Result<Reservation, StoreError> {
         self.refuse_hanging()?;
+        self.index.refuse_ailing()?;
         if priority == Priority::Write {
             self.admit()?;
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::index::Entry;
+use crate::index::Range;
 use crate::record::keys::BucketId;
 use crate::record::object::First;
 use crate::record::{Value, keys};
@@ -37,7 +37,7 @@ impl Roll<'_> {
 /// A scan that can jump ahead.
 pub(crate) struct Scan<'a> {
     core: &'a Core,
-    entries: Box<dyn Iterator<Item = Entry> + Send>,
+    entries: Range,
     end: Option<Vec<u8>>,
     /// Only what is at home here.
     owned: Option<Owned>,

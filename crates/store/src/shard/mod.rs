@@ -12,6 +12,7 @@ pub(crate) mod dirty;
 pub(crate) mod events;
 pub(crate) mod follow;
 pub(crate) mod hang;
+mod heal;
 pub(crate) mod list;
 mod objects;
 pub(crate) mod owners;
@@ -34,7 +35,7 @@ use steadfast_flow::Env;
 use steadfast_log::{Durability, LogError, Priority, Record};
 use tokio::sync::{Semaphore, watch};
 
-use crate::index::{Index, IndexError, LsmIndex, MemIndex};
+use crate::index::{Index, IndexError, IndexStatus, LiveIndex, LsmIndex, MemIndex};
 use crate::layout::Layout;
 use crate::record::keys::Id;
 use crate::record::{BucketMeta, Head, Value, keys};
@@ -107,7 +108,30 @@ async fn open_index(
     }
 }
 
+/// Opens an empty index; what is there is deleted.
+async fn open_fresh(kind: &IndexKind, env: &Env, options: &StoreOptions) -> Result<Arc<dyn Index>, StoreError> {
+    match kind {
+        IndexKind::Memory(checkpoint) => {
+            checkpoint.clear();
+            Ok(Arc::new(MemIndex::open(checkpoint.clone())))
+        }
+        IndexKind::Lsm(dir) => {
+            let (dir, cache) = (dir.clone(), options.index_cache_bytes);
+            let opened = env.blocking(move || {
+                if dir.exists() {
+                    LsmIndex::delete(&dir)?;
+                }
+                LsmIndex::open(&dir, cache)
+            });
+            let opened = opened.await.ok_or_else(|| StoreError::Index("opening it failed".into()))?;
+            Ok(Arc::new(opened?))
+        }
+    }
+}
+
 fn open_lsm(dir: PathBuf, cache_bytes: u64, pool: [u8; 16]) -> Result<(Arc<dyn Index>, Checkpoint), IndexError> {
+    LsmIndex::settle(&dir)
+        .unwrap_or_else(|e| tracing::warn!(error = %e, "what was rebuilt beside the index is left alone"));
     let index = LsmIndex::open(&dir, cache_bytes)?;
     match read_checkpoint(&index) {
         Ok(Some(checkpoint)) if checkpoint.pool == pool => return Ok((Arc::new(index), checkpoint)),
@@ -136,7 +160,7 @@ async fn discard_index(kind: &IndexKind, env: &Env) -> Result<(), StoreError> {
 
 fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, IndexError> {
     let Some(value) = index.get(keys::CHECKPOINT)? else { return Ok(None) };
-    Checkpoint::decode(&value).map(Some).map_err(|e| IndexError(e.to_string()))
+    Checkpoint::decode(&value).map(Some).map_err(|e| IndexError::damaged(e.to_string()))
 }
 
 /// How many objects a disk's index knew of when it was last saved; `None` when there is none that can be read. Nothing is changed.
@@ -208,6 +232,7 @@ impl Shard {
         read_ahead: &Arc<Semaphore>,
         unfit: &mut Option<String>,
     ) -> Result<(Self, ShardReport), StoreError> {
+        let kind = index.clone();
         let (index, checkpoint) = open_index(index, env, options, pool).await?;
         let index_rebuilt = checkpoint.lsn == 0;
         let loaded = load_registry(&*index)
@@ -216,7 +241,7 @@ impl Shard {
         let checkpoint_log_bytes = options.checkpoint_log_bytes_in(disk.geometry().capacity_bytes);
         let mut core = Core::new(
             env.clone(),
-            index,
+            LiveIndex::new(index, kind),
             pool,
             checkpoint,
             registry,
@@ -232,8 +257,18 @@ impl Shard {
         let slot = LogSlot::default();
         let applier = Arc::new(StoreApplier { core: core.clone(), log: slot.clone() });
         let opened = Log::open(disk.clone(), env.clone(), options.log.clone(), applier).await;
-        let (log, recovery) = opened.inspect_err(|_| *unfit = core.unfit.lock().take())?;
-        let replayed_records = core.finish_replay()?;
+        let (log, recovery) = opened.inspect_err(|_| {
+            *unfit = core.unfit.lock().take().or_else(|| core.index.ailment().map(|ailment| ailment.why));
+        })?;
+        let replayed_records = match core.finish_replay() {
+            Ok(replayed) => replayed,
+            Err(fault) => {
+                let e = StoreError::from(fault);
+                *unfit = Some(e.to_string());
+                log.close().await.unwrap_or_else(|e| tracing::warn!(error = %e, "the log could not be closed"));
+                return Err(e);
+            }
+        };
         core.opened_lsn.store(core.progress.borrow().lsn, Ordering::Release);
         core.channels.forget();
         core.accounts.lock().attach(log.clone());
@@ -241,6 +276,10 @@ impl Shard {
         let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
         let watch = hang::watch(core.clone(), watched, shared.closing.subscribe());
         env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
+        let heal = heal::watch(core.clone(), log.clone(), shared.closing.subscribe());
+        env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
+        let verify = heal::verify(core.clone(), shared.closing.subscribe());
+        env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
         let maintenance = maintain(core.clone(), log.clone(), shared.closing.subscribe());
         env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
         let sweep = channels::sweep(core.clone(), shared.closing.subscribe());
@@ -275,7 +314,7 @@ impl Shard {
             channel_tails: core.channels.tails.status(),
             publications_expired: core.swept.load(Ordering::Relaxed),
             pending_keys: core.pending.len() as u64,
-            index: core.index.status(),
+            index: IndexStatus { unsaved: u64::from(core.unsaved.lock().is_some()), ..core.index.status() },
             applied_lsn: core.progress.borrow().lsn,
             checkpoint_lsn: core.persisted.lock().lsn,
             cache: core.cache.status(),
@@ -312,6 +351,8 @@ impl Shard {
     /// An index that cannot be persisted is only logged: it is rebuilt.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.shared.closing.send_replace(true);
+        // What an index that ails has not taken in is in the log.
+        self.core.index.close();
         self.log.close().await?;
         // The tasks hold the receivers: nothing of theirs writes to the index once this returns.
         self.shared.closing.closed().await;
@@ -329,23 +370,45 @@ impl Shard {
 
 /// Persists what was sealed; whether that worked. Its records are durable.
 async fn persist(core: &Arc<Core>) -> bool {
-    let index = core.index.clone();
-    match core.env.blocking(move || index.persist()).await {
-        Some(Ok(())) => {}
+    let _one = core.persisting.lock().await;
+    if !core.index.is_well() {
+        return false;
+    }
+    let held = core.index.held();
+    let failed = match core.env.blocking(move || held.index.persist()).await {
+        Some(Ok(())) => None,
         Some(Err(e)) => {
-            tracing::warn!(error = %e, "cannot write the index; trying again");
-            return false;
+            if e.damaged {
+                core.index.fault(&e);
+            }
+            Some(e.to_string())
         }
-        None => {
-            tracing::error!("writing the index panicked");
-            return false;
+        None => Some("writing it panicked".to_owned()),
+    };
+    if let Some(why) = &failed {
+        tracing::warn!(%why, "cannot write the index; trying again");
+    }
+    let saved = failed.is_none();
+    *core.unsaved.lock() = failed;
+    if saved {
+        if let Some(sealed) = core.sealed.lock().take() {
+            *core.persisted.lock() = sealed;
+        }
+        core.sealing.store(false, Ordering::Release);
+    }
+    saved
+}
+
+/// Tidies the index up.
+async fn compact(core: &Arc<Core>) {
+    let _one = core.persisting.lock().await;
+    let held = core.index.held();
+    if let Some(Err(e)) = core.env.blocking(move || held.index.compact()).await {
+        tracing::warn!(error = %e, "cannot compact the index");
+        if e.damaged {
+            core.index.fault(&e);
         }
     }
-    if let Some(sealed) = core.sealed.lock().take() {
-        *core.persisted.lock() = sealed;
-    }
-    core.sealing.store(false, Ordering::Release);
-    true
 }
 
 /// Persists checkpoints as they are sealed, seals one when space waits for it, and tidies up the index.
@@ -384,10 +447,7 @@ async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>)
                 () = core.env.sleep(PERSIST_AGAIN) => {}
             }
         }
-        let index = core.index.clone();
-        if let Some(Err(e)) = core.env.blocking(move || index.compact()).await {
-            tracing::warn!(error = %e, "cannot compact the index");
-        }
+        compact(&core).await;
     }
 }
 

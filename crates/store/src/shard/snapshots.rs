@@ -9,7 +9,7 @@ use steadfast_flow::Env;
 use steadfast_log::{Applier, Hold, HoldPin, Log, Lsn, Priority, Record};
 use tokio::sync::oneshot;
 
-use crate::index::{Index, LsmIndex};
+use crate::index::{Index, LiveIndex, LsmIndex};
 use crate::record::Head;
 use crate::record::keys::{self, Id};
 use crate::record::snapshot::SnapshotMeta;
@@ -85,6 +85,7 @@ impl Shard {
             ..core.options.clone()
         };
         let (opened, index) = oneshot::channel();
+        let kept_in = index_kind.clone();
         let (env, kind, settings) = (core.env.clone(), index_kind, options.clone());
         // To its end, whether or not somebody waits: what it makes on the disk must not come to be after it was removed.
         core.env.spawn("snapshot-index-open", async move {
@@ -101,7 +102,7 @@ impl Shard {
         let (index, scratch) = index.await.map_err(|_| StoreError::Index("the server is stopping".into()))??;
         let frozen = Arc::new(Core::new(
             core.env.clone(),
-            index,
+            LiveIndex::new(index, kept_in),
             core.pool,
             Checkpoint::default(),
             Registry::default(),
@@ -117,8 +118,10 @@ impl Shard {
             let batch = records.next().await?;
             let Some(last) = batch.last().map(|record| record.lsn) else { break };
             let applier = applier.clone();
-            let applied = core.env.blocking(move || applier.apply(&batch)).await;
-            applied.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))?;
+            let applied = core.env.blocking(move || applier.apply_some(&batch) == batch.len()).await;
+            if !applied.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))? {
+                return Err(StoreError::Index("what was made to read a snapshot is damaged".into()));
+            }
             progress(last, hold.lsn);
         }
         let ended = frozen.core.clone();

@@ -19,6 +19,31 @@ const PAGE: usize = 256;
 impl Store {
     /// Puts events into the outbox that were there when the store was opened.
     pub(super) async fn find_events(&self) -> Result<(), StoreError> {
+        let found = loop {
+            let found = self.waiting_events().await;
+            // What an index that ails has not given is looked for again when it is well.
+            if !self.healed().await {
+                break found?;
+            }
+        };
+        let found = by_time(found);
+        if !found.is_empty() {
+            tracing::info!(events = found.len(), "events of objects wait to be forwarded");
+        }
+        self.0.outbox.push(found);
+        Ok(())
+    }
+
+    /// Waits for the indexes that ail; whether there are any.
+    async fn healed(&self) -> bool {
+        let mut any = false;
+        for (_, shard) in self.topology().open() {
+            any |= shard.core.index.healed().await;
+        }
+        any
+    }
+
+    async fn waiting_events(&self) -> Result<Vec<Waiting>, StoreError> {
         let topology = self.topology();
         let mut found = Vec::new();
         for (seat, member) in topology.members().iter().enumerate() {
@@ -39,12 +64,7 @@ impl Store {
                 }
             }
         }
-        let found = by_time(found);
-        if !found.is_empty() {
-            tracing::info!(events = found.len(), "events of objects wait to be forwarded");
-        }
-        self.0.outbox.push(found);
-        Ok(())
+        Ok(found)
     }
 
     /// Waits while as many events wait to be forwarded as may be, if somebody wants to know of the bucket.

@@ -42,17 +42,33 @@ impl Member {
 
     /// Why it takes no writes, if so.
     pub(crate) fn trouble(&self) -> Option<StoreError> {
-        let log = match &self.shard {
-            Ok(shard) => shard.log().watch().borrow().clone(),
+        let (state, trouble) = match &self.shard {
+            Ok(shard) => state_of(shard),
             Err(missing) => return Some(self.unavailable(&missing.why)),
         };
-        let (state, trouble) = disk_state(&log);
         trouble.filter(|_| state == DiskState::ReadOnly).map(|trouble| self.read_only(&trouble))
     }
 
     fn read_only(&self, trouble: &str) -> StoreError {
         StoreError::Unavailable(format!("the disk {} of the pool takes no writes: {trouble}", self.name))
     }
+}
+
+/// Whether a disk does its part, and what is wrong if not: with its log, or with its index.
+fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
+    let (state, trouble) = disk_state(&shard.log().watch().borrow());
+    if trouble.is_some() {
+        return (state, trouble);
+    }
+    if let Some(ailment) = shard.core.index.ailment() {
+        return (DiskState::ReadOnly, Some(ailment.told()));
+    }
+    let unsaved = shard.core.unsaved.lock().clone();
+    (
+        state,
+        unsaved
+            .map(|why| format!("its index cannot be written, a start would take long and space is not freed: {why}")),
+    )
 }
 
 /// The shard that is home to a key. While it lives, the mover does not remove what was at home there when it was looked up.
@@ -244,7 +260,7 @@ impl Topology {
             match &member.shard {
                 Ok(shard) => {
                     let status = shard.status();
-                    (disk.state, disk.trouble) = disk_state(&status.log.log);
+                    (disk.state, disk.trouble) = state_of(shard);
                     disk.full = shard.core.full.load(Ordering::Relaxed);
                     disk.objects = Some(status.objects);
                     disk.object_bytes = Some(status.object_bytes);
@@ -330,7 +346,7 @@ impl Store {
     /// The disks that are missing or take no writes, by name, and why.
     pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
         let trouble = |member: &Member| match &member.shard {
-            Ok(shard) => disk_state(&shard.log().watch().borrow()).1,
+            Ok(shard) => state_of(shard).1,
             Err(missing) => Some(missing.why.clone()),
         };
         let topology = self.topology();
@@ -346,6 +362,8 @@ impl Store {
 
     /// Whether any disk takes writes.
     pub fn takes_writes(&self) -> bool {
-        self.topology().open().any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok)
+        self.topology()
+            .open()
+            .any(|(_, shard)| *shard.log().watch().borrow() == LogState::Ok && shard.core.index.is_well())
     }
 }

@@ -15,6 +15,10 @@ use steadfast_log::Log;
 
 /// See [`steadfast_log::Applier::record_is_live`].
 pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+    if !core.index.is_well() {
+        // What cannot be told is kept.
+        return true;
+    }
     let Ok(head) = Head::decode(head) else {
         // Not understood: not ours to throw away.
         return true;
@@ -111,7 +115,7 @@ pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Locati
         }
         _ => return true,
     };
-    if core.owners.contains(&writer) {
+    if !core.index.is_well() || core.owners.contains(&writer) {
         return true;
     }
     // A completion makes the object before it removes the parts, so one of the two is found at any time.

@@ -18,6 +18,8 @@ use bytes::Bytes;
 use steadfast_flow::BoxFuture;
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn};
 
+use crate::StoreError;
+use crate::index::{Health, IndexError};
 use crate::layout::Layout;
 use crate::record::keys::Id;
 use crate::record::object::Account;
@@ -43,6 +45,41 @@ enum Class {
 /// The log, once it is open.
 pub(crate) type LogSlot = Arc<parking_lot::RwLock<Option<Log>>>;
 
+/// Why a record was not taken in.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// It does not make sense itself.
+    Record(Malformed),
+    /// What the index has in its place could not be read.
+    Index(IndexError),
+}
+
+impl From<Malformed> for Fault {
+    fn from(e: Malformed) -> Self {
+        Self::Record(e)
+    }
+}
+
+impl From<IndexError> for Fault {
+    fn from(e: IndexError) -> Self {
+        Self::Index(e)
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Record(e) => e.into(),
+            Fault::Index(e) => e.into(),
+        }
+    }
+}
+
+/// A value that the index gave.
+fn valued(value: &[u8]) -> Result<Value<'_>, Fault> {
+    Value::decode(value).map_err(|e| Fault::Index(IndexError::damaged(e.to_string())))
+}
+
 /// See the module.
 pub(crate) struct StoreApplier {
     pub(crate) core: Arc<Core>,
@@ -51,24 +88,47 @@ pub(crate) struct StoreApplier {
 
 impl Applier for StoreApplier {
     fn apply(&self, records: &[Applied]) {
+        self.apply_some(records);
+    }
+
+    fn apply_some(&self, records: &[Applied]) -> usize {
         let core = &self.core;
         let _one = core.applying.lock();
-        let mut log_bytes = 0;
-        for record in records {
-            log_bytes += Log::footprint(&record.location);
-            if let Err(e) = self.take(record) {
-                core.distrust(&e);
+        if !core.index.is_well() {
+            return 0;
+        }
+        let (mut log_bytes, mut taken) = (0, records.len());
+        for (n, record) in records.iter().enumerate() {
+            match self.take(record) {
+                Ok(()) => {}
+                Err(Fault::Record(e)) => core.distrust(&e),
+                Err(Fault::Index(e)) => {
+                    // Where what is there cannot be known, nothing is put in its place, and nobody is told that it was.
+                    core.index.fault(&e);
+                    taken = n;
+                    break;
+                }
             }
+            log_bytes += Log::footprint(&record.location);
         }
         if core.replay.lock().is_some() {
             core.channels.bound_replay();
         }
-        let Some(last) = records.last().map(|r| r.lsn) else { return };
+        let Some(last) = records[..taken].last().map(|r| r.lsn) else { return taken };
         core.owners.applied(last);
         core.progress.send_modify(|p| p.lsn = p.lsn.max(last));
         core.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
         core.memtable_bytes.store(core.index.memtable_bytes(), Ordering::Relaxed);
         core.seal_if_due();
+        taken
+    }
+
+    fn ready(&self) -> BoxFuture<'_, bool> {
+        let mut health = self.core.index.health();
+        Box::pin(async move {
+            let ended = health.wait_for(|health| !matches!(health, Health::Ailing(_))).await;
+            ended.is_ok_and(|health| matches!(*health, Health::Well))
+        })
     }
 
     fn goes_on(&self, history: &History) -> bool {
@@ -126,7 +186,7 @@ impl Applier for StoreApplier {
 }
 
 impl StoreApplier {
-    fn take(&self, r: &Applied) -> Result<(), Malformed> {
+    fn take(&self, r: &Applied) -> Result<(), Fault> {
         let core = &self.core;
         if let Some(replay) = core.replay.lock().as_mut() {
             replay.records += 1;
@@ -167,7 +227,7 @@ impl StoreApplier {
                 self.delete(r, &index_key, Class::Upload)?;
                 let prefix = keys::parts(&upload);
                 for pair in core.index.range(&prefix, keys::past(&prefix).as_deref()) {
-                    let Ok((part, _)) = pair else { return Err(Malformed("index: parts cannot be read")) };
+                    let (part, _) = pair?;
                     self.delete(r, &part, Class::Part)?;
                 }
                 core.dirty.note(bucket, key, |key| Thing::Upload { bucket, key, upload });
@@ -179,7 +239,7 @@ impl StoreApplier {
                 let upload_key = keys::upload(bucket, key, &upload);
                 let there = match core.replay.lock().as_ref() {
                     Some(replay) => replay.marks.get(&upload_key).is_none_or(|ended| *ended < r.version),
-                    None => core.index.get(&upload_key).map_err(|_| Malformed("index: unreadable"))?.is_some(),
+                    None => core.index.get(&upload_key)?.is_some(),
                 };
                 if there {
                     self.put(r, keys::part(&upload, number).into(), payload, Class::Part)?;
@@ -220,24 +280,26 @@ impl StoreApplier {
                 self.delete(r, &keys::channel_end(channel).into(), Class::Publication)?;
                 let (from, to) = keys::publications(channel);
                 for pair in core.index.range(&from, Some(&to)) {
-                    let Ok((key, _)) = pair else { return Err(Malformed("index: publications cannot be read")) };
+                    let (key, _) = pair?;
                     core.remove(&key, Class::Publication, Some(r.version), r.lsn)?;
                 }
                 core.channels.let_go(channel);
                 core.dirty.note(keys::CHANNELS, channel, |name| Thing::Channel { name });
             }
-            Head::Chunk { .. } | Head::PartChunk { .. } => return Err(Malformed("record: a chunk was committed")),
+            Head::Chunk { .. } | Head::PartChunk { .. } => {
+                return Err(Malformed("record: a chunk was committed").into());
+            }
         }
         Ok(())
     }
 
     /// Whether the record stands.
-    fn put(&self, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Malformed> {
+    fn put(&self, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Fault> {
         let core = &self.core;
         let new = Account::of(class, payload)?;
-        let old = core.index.get(&key).map_err(|_| Malformed("index: unreadable"))?;
+        let old = core.index.get(&key)?;
         if let Some(old) = &old {
-            let was = Value::decode(old)?;
+            let was = valued(old)?;
             let old = Account::of(class, was.payload)?;
             if r.version < was.version || r.version == was.version && new.revision < old.revision {
                 return Ok(false);
@@ -261,7 +323,7 @@ impl StoreApplier {
     }
 
     /// Whether something was there and is removed.
-    fn delete(&self, r: &Applied, key: &Bytes, class: Class) -> Result<bool, Malformed> {
+    fn delete(&self, r: &Applied, key: &Bytes, class: Class) -> Result<bool, Fault> {
         let core = &self.core;
         if let Some(replay) = core.replay.lock().as_mut()
             && class != Class::Part
@@ -311,9 +373,9 @@ impl Core {
     }
 
     /// Removes `key` unless what is there is newer than `version`.
-    fn remove(&self, key: &Bytes, class: Class, version: Option<Lsn>, lsn: Lsn) -> Result<bool, Malformed> {
-        let Some(old) = self.index.get(key).map_err(|_| Malformed("index: unreadable"))? else { return Ok(false) };
-        let was = Value::decode(&old)?;
+    fn remove(&self, key: &Bytes, class: Class, version: Option<Lsn>, lsn: Lsn) -> Result<bool, Fault> {
+        let Some(old) = self.index.get(key)? else { return Ok(false) };
+        let was = valued(&old)?;
         if version.is_some_and(|version| was.version > version) {
             return Ok(false);
         }
@@ -325,8 +387,13 @@ impl Core {
     }
 
     /// Removes a publication whose time is over. With `applying` held.
-    pub(crate) fn remove_expired(&self, key: &Bytes, lsn: Lsn) -> Result<bool, Malformed> {
+    pub(crate) fn remove_expired(&self, key: &Bytes, lsn: Lsn) -> Result<bool, Fault> {
         self.remove(key, Class::Publication, None, lsn)
+    }
+
+    /// Removes what came before `r`.
+    pub(crate) fn remove_replayed(&self, key: &Bytes, r: &Applied) -> Result<bool, Fault> {
+        self.remove(key, Class::Publication, Some(r.version), r.lsn)
     }
 
     /// Something in the index or in a record does not make sense: go on as well as can be, and rebuild at the next start.
@@ -337,18 +404,18 @@ impl Core {
     }
 
     /// Ends the replay: forgets the marks and removes parts whose upload has ended.
-    pub(crate) fn finish_replay(&self) -> Result<u64, Malformed> {
+    pub(crate) fn finish_replay(&self) -> Result<u64, Fault> {
         let Some(replay) = self.replay.lock().take() else { return Ok(0) };
         let lsn = self.progress.borrow().lsn.max(1);
         let mut uploads = std::collections::BTreeSet::<Id>::new();
         for pair in self.index.range(&[keys::UPLOADS], Some(&[keys::PARTS])) {
-            let (key, _) = pair.map_err(|_| Malformed("index: unreadable"))?;
+            let (key, _) = pair?;
             uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
         }
         self.uploads.store(uploads.len() as u64, Ordering::Relaxed);
         let mut lost = Vec::new();
         for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
-            let (key, _) = pair.map_err(|_| Malformed("index: unreadable"))?;
+            let (key, _) = pair?;
             let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());
             if upload.is_none_or(|id| !uploads.contains(&id)) {
                 lost.push(key);
@@ -385,6 +452,9 @@ impl Core {
 
     /// Sets the state so far apart to be persisted. With `applying` held, or when the applier no longer runs.
     pub(crate) fn seal(&self) -> bool {
+        if !self.index.is_well() {
+            return false;
+        }
         let checkpoint = self.snapshot();
         if checkpoint.lsn == self.persisted.lock().lsn || self.sealing.swap(true, Ordering::AcqRel) {
             return false;

@@ -332,3 +332,45 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
         assert_eq!((state.epoch, state.first, state.top), (5, 2, 3), "{n}");
     }
 }
+
+/// A channel was forgotten and used again; extents of its first life are still there, and compaction has moved some of it.
+#[tokio::test]
+async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
+    let (store, applier, _) = start().await;
+    let core = lead(&store).core.clone();
+    let head = |epoch: u32, offset: u64| -> Bytes {
+        let meta =
+            PublicationMeta { removed: false, is_async: false, epoch, time_ms: 1, ttl_ms: u64::MAX / 2, floor: 1 };
+        Head::Publication { channel: b"c", offset, payload: &meta.encode() }.encode().into()
+    };
+    let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
+    let record = |lsn, version, epoch, offset| Applied {
+        lsn,
+        version,
+        moved: lsn != version,
+        head: head(epoch, offset),
+        location: at,
+    };
+    let first = 1000;
+    for late in [false, true] {
+        core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0 });
+        let (old, new) = if late { (7, 8) } else { (5, 6) };
+        let base = first + if late { 1000 } else { 0 };
+        applier.apply(&[record(base, base, old, 499), record(base + 1, base + 1, old, 500)]);
+        applier.apply(&[record(base + 10, base + 10, new, 1), record(base + 11, base + 11, new, 2)]);
+        applier.apply(&[record(base + 20, base, old, 499), record(base + 21, base + 1, old, 500)]);
+        // An epoch that changes with a restart is no other life.
+        applier.apply(&[record(base + 30, base + 30, new + 10, 3)]);
+        applier.apply(&[record(base + 31, base + 11, new, 2)]);
+        core.finish_replay().expect("readable");
+        for _ in 0..2 {
+            let channel = core.channel("c").expect("readable");
+            let state = channel.state.lock();
+            assert_eq!((state.epoch, state.first, state.top), (new + 10, 1, 3));
+            drop(state);
+            core.channels.forget();
+        }
+        let there = |offset| core.index.get(&keys::publication(b"c", offset)).expect("readable").is_some();
+        assert!(there(1) && there(2) && there(3) && !there(499) && !there(500));
+    }
+}

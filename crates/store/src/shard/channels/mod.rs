@@ -18,10 +18,12 @@ use steadfast_log::{Applied, Durability, LogError, Priority, Record};
 pub(crate) use sweep::sweep;
 
 use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
+use crate::index::IndexError;
 use crate::outbox::Outbox;
 use crate::record::wire::Malformed;
 use crate::record::{Head, Value, keys};
 use crate::shard::Shard;
+use crate::shard::apply::Fault;
 use crate::shard::core::{Core, busy};
 use crate::shard::dirty::Thing;
 use crate::shard::follow::{self, Follow};
@@ -179,12 +181,24 @@ impl Core {
         name: &[u8],
         offset: u64,
         payload: &[u8],
-        put: impl FnOnce(Bytes) -> Result<bool, Malformed>,
-        remove: impl Fn(&Bytes) -> Result<bool, Malformed>,
-    ) -> Result<(), Malformed> {
+        put: impl FnOnce(Bytes) -> Result<bool, Fault>,
+        remove: impl Fn(&Bytes) -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
         let meta = PublicationMeta::decode(payload)?;
         let text = std::str::from_utf8(name).map_err(|_| Malformed("publication: channel"))?;
-        let channel = self.channel(text).map_err(|_| Malformed("index: unreadable"))?;
+        let unread = |e: StoreError| match self.index.ailment() {
+            Some(ailment) => Fault::Index(IndexError::failed(ailment.why)),
+            None => Fault::Index(IndexError::damaged(e.to_string())),
+        };
+        let channel = self.channel(text).map_err(unread)?;
+        let channel = match self.replayed_life(r, name, offset, &meta, &channel)? {
+            Life::Same => channel,
+            Life::Older => return Ok(()),
+            Life::Newer => {
+                self.channels.let_go(name);
+                self.channel(text).map_err(unread)?
+            }
+        };
         if !put(keys::publication(name, offset).into())? {
             return Ok(());
         }
@@ -197,42 +211,100 @@ impl Core {
             self.channels.tails.enqueue(&channel);
         }
         self.channels.tails.evict();
-        // What stands for the removed ones stays.
-        let gone = over.start..over.end.min(offset);
+        let removed = self.remove_over(name, over.start..over.end.min(offset), remove);
+        if !r.moved {
+            self.dirty.note(keys::CHANNELS, name, |name| Thing::Channel { name });
+        }
+        // What could not be removed is below what the channel keeps, and does no harm; that this came is told but once.
+        self.deliver(r, &channel, &meta, held);
+        removed
+    }
+
+    /// In a replay: a channel that was forgotten, which no record says, and used again has records of both lives in the log, and the earlier one may
+    /// have got further. The versions say which is which: within one life they rise with the offsets.
+    fn replayed_life(
+        &self,
+        r: &Applied,
+        name: &[u8],
+        offset: u64,
+        meta: &PublicationMeta,
+        channel: &Channel,
+    ) -> Result<Life, Fault> {
+        if self.replay.lock().is_none() {
+            return Ok(Life::Same);
+        }
+        let (epoch, top) = {
+            let state = channel.state.lock();
+            (state.epoch, state.top)
+        };
+        if top == 0 || epoch == meta.epoch {
+            return Ok(Life::Same);
+        }
+        let Some(newest) = self.index.get(&keys::publication(name, top))? else { return Ok(Life::Same) };
+        let newest = Value::decode(&newest).map_err(|e| IndexError::damaged(e.to_string()))?.version;
+        if offset > top {
+            return Ok(if r.version < newest { Life::Older } else { Life::Same });
+        }
+        if r.version < newest {
+            return Ok(Life::Same);
+        }
+        let (from, to) = (keys::publication(name, offset + 1), keys::publications(name).1);
+        let later: Vec<_> = self.index.range(&from, Some(&to)).collect();
+        for pair in later {
+            self.remove_replayed(&pair?.0, r)?;
+        }
+        Ok(Life::Newer)
+    }
+
+    /// Removes the publications with these offsets from the index: what stands for the removed ones stays.
+    fn remove_over(
+        &self,
+        name: &[u8],
+        gone: std::ops::Range<u64>,
+        remove: impl Fn(&Bytes) -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
         if gone.end.saturating_sub(gone.start) <= FEW {
             for offset in gone {
                 remove(&keys::publication(name, offset).into())?;
             }
-        } else {
-            // Of a channel whose beginning is not on this disk, nearly all of these never were.
-            let (from, to) = (keys::publication(name, gone.start), keys::publication(name, gone.end));
-            for pair in self.index.range(&from, Some(&to)) {
-                remove(&pair.map_err(|_| Malformed("index: unreadable"))?.0)?;
-            }
-        }
-        if !r.moved {
-            self.dirty.note(keys::CHANNELS, name, |name| Thing::Channel { name });
-        }
-        if let Some(slot) = keys::outbox_slot(name) {
-            if let (Some(held), Some(outbox)) = (held, self.channels.outbox()) {
-                outbox.came(slot, meta.epoch, &held.publication);
-            }
             return Ok(());
         }
-        if let Some(held) = held
-            && !r.moved
+        // Of a channel whose beginning is not on this disk, nearly all of these never were.
+        let (from, to) = (keys::publication(name, gone.start), keys::publication(name, gone.end));
+        for pair in self.index.range(&from, Some(&to)) {
+            remove(&pair?.0)?;
+        }
+        Ok(())
+    }
+
+    /// Tells those who want to know of a publication of this process.
+    fn deliver(&self, r: &Applied, channel: &Arc<Channel>, meta: &PublicationMeta, held: Option<Held>) {
+        let Some(held) = held else { return };
+        if let Some(slot) = keys::outbox_slot(channel.name.as_bytes()) {
+            if let Some(outbox) = self.channels.outbox() {
+                outbox.came(slot, meta.epoch, &held.publication);
+            }
+            return;
+        }
+        if !r.moved
             && let Some(sink) = &*self.channels.sink.read()
         {
             if self.options.sabotage == StoreSabotage::FanOutOrder {
                 let (sink, channel, epoch) = (sink.clone(), channel.clone(), meta.epoch);
                 let publication = held.publication;
                 self.env.spawn("deliver", async move { sink.published(&channel.name, epoch, &publication) });
-                return Ok(());
+                return;
             }
             sink.published(&channel.name, meta.epoch, &held.publication);
         }
-        Ok(())
     }
+}
+
+/// Of which life of its channel a record is, beside the newest one that is known.
+enum Life {
+    Same,
+    Older,
+    Newer,
 }
 
 /// A channel of a shard. While somebody holds one, the channel stays in memory.

@@ -69,6 +69,9 @@ impl Tidying {
 impl Core {
     /// Looks at some entries; where to go on, `None` at the end.
     fn sweep_step(&self, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        if !self.index.is_well() {
+            return Ok(None);
+        }
         let now_ms = self.env.wall_ms();
         let mut over: Vec<Bytes> = Vec::new();
         let mut entries = self.index.range(from, Some(&[keys::PUBLICATIONS + 1])).peekable();
@@ -107,6 +110,8 @@ impl Core {
         let name = String::from_utf8(name).map_err(|_| StoreError::Index("a channel's name".into()))?;
         let channel = self.channel(&name)?;
         let _one = self.applying.lock();
+        // Whoever gets the channel does so under this lock: so nobody does between the look at who has it and its going.
+        let mut part = self.channels.part(&name).lock();
         let mut state = channel.state.lock();
         let Some(value) = self.lookup(key)? else { return Ok(()) };
         let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
@@ -122,7 +127,8 @@ impl Core {
         if offset >= state.top {
             // Forgotten as a whole: what comes is the first of a new channel.
             drop(state);
-            self.channels.part(&name).lock().remove(&*name);
+            channel.gone.store(true, Ordering::Release);
+            part.remove(&*name);
         }
         self.swept.fetch_add(1, Ordering::Relaxed);
         Ok(())
