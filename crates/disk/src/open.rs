@@ -67,7 +67,7 @@ fn open_direct(path: &Path, options: &DiskOptions, create: bool) -> io::Result<F
     let exclusive = if device { libc::O_EXCL } else { 0 };
     let mut how = OpenOptions::new();
     how.read(true)
-        .write(true)
+        .write(!options.read_only)
         .create_new(create)
         .mode(0o600)
         .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC | exclusive);

@@ -8,10 +8,11 @@ use steadfast_disk::{BLOCK, Disk};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
+use crate::format::{ExtentHeader, ExtentId, ExtentKind, RosterEntry, Superblock};
 use crate::io::Io;
 use crate::placement::Placement;
 use crate::pool::superblock_places;
+use crate::roster::Roster;
 use crate::status::{ExtentCounts, ZonesStatus};
 pub(crate) use crate::table::{ExtentInfo, ExtentState, Spare, Table};
 use crate::{ExtentUsage, LogError, Lsn, Priority};
@@ -33,6 +34,7 @@ struct Shared {
     io: Arc<Io>,
     pool: Superblock,
     placement: Placement,
+    roster: Roster,
     table: Mutex<Table>,
     /// One extent is taken into use at a time.
     taking: tokio::sync::Mutex<()>,
@@ -57,7 +59,7 @@ impl Extents {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         io: Arc<Io>,
-        (pool, placement): (Superblock, Placement),
+        (pool, placement, roster): (Superblock, Placement, Roster),
         table: Table,
         reserve_extents: u32,
     ) -> Self {
@@ -66,6 +68,7 @@ impl Extents {
             io,
             pool,
             placement,
+            roster,
             table: Mutex::new(table),
             taking: tokio::sync::Mutex::new(()),
             reserve_extents,
@@ -79,6 +82,10 @@ impl Extents {
 
     pub(crate) fn placement(&self) -> &Placement {
         &self.0.placement
+    }
+
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.0.roster
     }
 
     pub(crate) fn id(&self, extent: u32, epoch: u64) -> ExtentId {
@@ -123,7 +130,18 @@ impl Extents {
     }
 
     pub(crate) fn credit(&self, extent: u32, epoch: u64, bytes: i64) {
-        self.slot(extent, epoch, |slot| slot.live_bytes += bytes);
+        let mut table = self.0.table.lock();
+        let is = |s: &&ExtentInfo| s.epoch == epoch && (s.in_use() || s.state == ExtentState::Lost);
+        if table.get(extent).filter(is).is_some() {
+            table.change(extent, |slot| slot.live_bytes += bytes);
+        }
+    }
+
+    /// Whether what was in this extent in this epoch is gone without having been taken out of use.
+    pub(crate) fn is_lost(&self, extent: u32, epoch: u64) -> bool {
+        let table = self.0.table.lock();
+        let slot = table.get(extent);
+        slot.is_some_and(|s| s.state == ExtentState::Lost && (s.epoch == epoch || s.epoch == 0))
     }
 
     pub(crate) fn pin(&self, extent: u32, epoch: u64) -> Option<ExtentPin> {
@@ -324,6 +342,8 @@ impl Extents {
         let start = self.start(header.id.extent);
         self.0.placement.clear(&self.0.io, start).await.map_err(TakeError::Disk)?;
         self.write_header(&header).await?;
+        let entry = RosterEntry { used: kind.into(), epoch: header.id.epoch, base_lsn };
+        self.0.roster.used(&self.0.io, header.id.extent, entry).await.map_err(TakeError::Disk)?;
         self.0.table.lock().change(header.id.extent, |slot| slot.state = ExtentState::Open);
         Ok(header.id)
     }
@@ -375,6 +395,7 @@ impl Extents {
             (ExtentHeader { id, kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }, suspect.flatten())
         };
         self.mark_free(&header).await?;
+        self.0.roster.free(extent);
         if let Some((at, len)) = suspect
             && !self.0.io.proves(self.start(extent) + at, len).await.map_err(TakeError::Disk)?
         {

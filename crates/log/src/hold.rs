@@ -202,6 +202,14 @@ impl Log {
     /// Reads `bytes_s` a second at most; 0 for no bound. The hold must last as long.
     pub fn held_records(&self, hold: &Hold, bytes_s: u64) -> HeldRecords {
         let mut extents: Vec<ExtentInfo> = self.shared.extents.all();
+        let lost = extents.iter().filter(|slot| slot.state == ExtentState::Lost && slot.kind != ExtentKind::Body);
+        let lost = lost.filter(|slot| hold.keeps(slot.extent, slot.epoch));
+        let faults = lost.map(|slot| LogError::Damaged {
+            extent: slot.extent,
+            offset: 0,
+            what: "the extent is lost: records in it are not found".into(),
+        });
+        let faults: Vec<LogError> = faults.collect();
         extents.retain(|slot| {
             let in_use = matches!(slot.state, ExtentState::Open | ExtentState::Sealed);
             in_use && slot.kind == ExtentKind::Commit && hold.keeps(slot.extent, slot.epoch)
@@ -209,7 +217,16 @@ impl Log {
         extents.sort_by_key(|slot| slot.epoch);
         let pace = Pace::new(bytes_s, Duration::from_millis(250), self.shared.env.clone());
         let lsn = hold.lsn;
-        HeldRecords { log: self.clone(), lsn, extents: extents.into(), items: None, last: 0, pace, ended: false }
+        HeldRecords {
+            log: self.clone(),
+            lsn,
+            extents: extents.into(),
+            items: None,
+            last: 0,
+            pace,
+            ended: false,
+            faults,
+        }
     }
 }
 
@@ -225,13 +242,19 @@ pub struct HeldRecords {
     last: Lsn,
     pace: Pace,
     ended: bool,
+    faults: Vec<LogError>,
 }
 
 impl HeldRecords {
-    /// The next records in LSN order; none at the end.
+    /// What could not be read so far: records that were there may be missing.
+    pub fn faults(&self) -> &[LogError] {
+        &self.faults
+    }
+
+    /// The next records in LSN order; none at the end. Where an extent cannot be read whole, the rest of it is left out, and [`Self::faults`] says so.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] and [`LogError::Read`] when an extent cannot be read whole: nothing is left out silently.
+    /// [`LogError::Moved`] when the hold has not lasted.
     pub async fn next(&mut self) -> Result<Vec<Applied>, LogError> {
         let mut records = Vec::new();
         while !self.ended && records.len() < BATCH {
@@ -252,10 +275,18 @@ impl HeldRecords {
                 }
             };
             let extent = info.extent;
-            let item = items.next(info, self.log.shared.pool.pool).await.map_err(|halt| match halt {
-                Halt::Unread { offset, cause } => LogError::Read { extent, offset, cause },
-                halt => LogError::Damaged { extent, offset: 0, what: halt.to_string() },
-            })?;
+            let item = match items.next(info, self.log.shared.pool.pool).await {
+                Ok(item) => item,
+                Err(halt) => {
+                    let fault = match halt {
+                        Halt::Unread { offset, cause } => LogError::Read { extent, offset, cause },
+                        halt => LogError::Damaged { extent, offset: 0, what: halt.to_string() },
+                    };
+                    tracing::error!(error = %fault, "records of a snapshot cannot be read");
+                    self.faults.push(fault);
+                    None
+                }
+            };
             match item {
                 None => self.items = None,
                 // Whatever follows was committed later.

@@ -45,7 +45,7 @@ pub(crate) async fn read(
             range.start, range.end, location.body_len
         )));
     }
-    resolve(shared, &location)?;
+    resolve(shared, &location).inspect_err(|error| report(shared, error))?;
     if range.is_empty() {
         return Ok(Bytes::new());
     }
@@ -93,13 +93,19 @@ fn report(shared: &Shared, error: &LogError) {
 
 /// The whole record at `location`.
 pub(crate) async fn read_record(shared: &Shared, location: Location) -> Result<OwnedRecord, LogError> {
-    resolve(shared, &location)?;
+    resolve(shared, &location).inspect_err(|error| report(shared, error))?;
     let record = with_second_try(shared, &location, |copy| read_whole(shared, &location, copy)).await;
     record.inspect_err(|error| report(shared, error))
 }
 
 fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError> {
-    let info = shared.extents.get(location.extent, location.epoch).ok_or(LogError::Moved)?;
+    let Some(info) = shared.extents.get(location.extent, location.epoch) else {
+        if !shared.extents.is_lost(location.extent, location.epoch) {
+            return Err(LogError::Moved);
+        }
+        let what = "the extent is lost".into();
+        return Err(LogError::Damaged { extent: location.extent, offset: u64::from(location.offset), what });
+    };
     let end = u64::from(location.offset) + record_bytes(location.head_len, location.body_len);
     if u64::from(location.offset) < BLOCK as u64 || end > shared.pool.extent_bytes {
         return Err(LogError::Damaged {

@@ -177,6 +177,7 @@ async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
         .into_iter()
         .filter(|e| matches!(e.state, ExtentState::Sealed | ExtentState::Open))
         .partition(|e| e.state == ExtentState::Open);
+    report_lost(shared);
     let (seen, total) = (shared.scrub.wishes.now(), (sealed.len() + open.len()) as u64);
     let mut progress = Progress { total, done: 0, active: Duration::ZERO };
     {
@@ -230,6 +231,14 @@ async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
         status.last_pass_ms = Some(now);
     } else if !stop.is_set() {
         status.stopped += 1;
+    }
+}
+
+/// Says what is gone: there is nothing to read of it.
+pub(crate) fn report_lost(shared: &Shared) {
+    for info in shared.extents.all().into_iter().filter(|info| info.state == ExtentState::Lost) {
+        let what = "the extent is lost: it was in use, and there is nothing of it".to_owned();
+        shared.scrub.report(Damage { len: shared.pool.extent_bytes, ..Damage::new(info.extent, info.epoch, 0, what) });
     }
 }
 

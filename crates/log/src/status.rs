@@ -117,6 +117,10 @@ pub struct ExtentCounts {
     pub held: u64,
     /// Bytes in them that nothing else needs: what deleting all snapshots would give back.
     pub held_bytes: u64,
+    /// Extents that were in use, and of which nothing is there.
+    pub lost: u64,
+    /// Bytes in them that are still referred to: what reads of them are refused.
+    pub lost_bytes: u64,
 }
 
 /// What the log says about itself; counters since it was opened.

@@ -19,6 +19,8 @@ pub(crate) enum ExtentState {
     Busy,
     Open,
     Sealed,
+    /// It was in use, and nothing of it is there: never taken again.
+    Lost,
 }
 
 /// What is known of an extent.
@@ -131,7 +133,7 @@ fn count(sum: &mut u64, before: u64, after: u64) {
 impl Tally {
     /// A slot that was `before` (`None`: not there) is `after` now.
     fn change(&mut self, before: Option<&ExtentInfo>, after: &ExtentInfo) {
-        use ExtentState::{Free, Open, Sealed};
+        use ExtentState::{Free, Lost, Open, Sealed};
         let number = |is: fn(&ExtentInfo) -> bool| {
             let of = move |slot: &ExtentInfo| is(slot).then_some(slot.extent);
             (before.and_then(of), of(after))
@@ -161,11 +163,13 @@ impl Tally {
         add(&mut counts.sealed_commit, |slot| (slot.state == Sealed && slot.kind == ExtentKind::Commit).into());
         add(&mut counts.sealed_body, |slot| (slot.state == Sealed && slot.kind != ExtentKind::Commit).into());
         add(&mut counts.open_commit, |slot| {
-            (!matches!(slot.state, Free | Sealed) && slot.kind == ExtentKind::Commit).into()
+            (!matches!(slot.state, Free | Sealed | Lost) && slot.kind == ExtentKind::Commit).into()
         });
         add(&mut counts.open_body, |slot| {
-            (!matches!(slot.state, Free | Sealed) && slot.kind == ExtentKind::Body).into()
+            (!matches!(slot.state, Free | Sealed | Lost) && slot.kind == ExtentKind::Body).into()
         });
+        add(&mut counts.lost, |slot| (slot.state == Lost).into());
+        add(&mut counts.lost_bytes, |slot| if slot.state == Lost { slot.live() } else { 0 });
     }
 }
 

@@ -8,8 +8,9 @@ use steadfast_disk::{BLOCK, Disk};
 
 use crate::check::{CheckedRecord, CheckedState, Counts, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
 use crate::format::{
-    ExtentHeader, ExtentKind, FormatError, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock, Trailer,
+    ExtentHeader, ExtentKind, FormatError, FrameHeader, FrameKind, RosterUse, SUPERBLOCK_OFFSETS, Superblock, Trailer,
 };
+use crate::roster::RosterRead;
 use crate::{Location, LogError, Lsn};
 
 /// Findings of one sort that are kept; more are only counted.
@@ -41,6 +42,8 @@ pub struct VerifyReport {
     pub doubtful: Vec<DoubtfulChunk>,
     /// How many doubtful chunks there are.
     pub doubtful_total: u64,
+    /// How many chunks in open extents are named by a record and do not verify: these are damage.
+    pub doubtful_needed: u64,
     /// The whole chunks in open extents, by extent and epoch.
     #[serde(skip)]
     open_chunks: BTreeMap<(u32, u64), BTreeSet<u32>>,
@@ -108,6 +111,40 @@ impl VerifyReport {
             && others().all(|span| reached(span.after))
     }
 
+    /// Adds what was in use and is gone: the disk ends before it, or nothing of that use is there. `bytes` are there from the first extent on.
+    fn judge_lost(&mut self, used: &BTreeMap<u32, (CheckedState, u64)>, roster: &RosterRead, bytes: u64) {
+        let is_used = |state: CheckedState| state != CheckedState::Unused;
+        let used_end = used.iter().rev().find(|(_, (state, _))| is_used(*state)).map_or(0, |(extent, _)| *extent);
+        for extent in 0..used.keys().next_back().map_or(0, |last| last + 1).max(roster.extents()) {
+            let (state, epoch) = used.get(&extent).copied().unwrap_or((CheckedState::Unused, 0));
+            let whole = (u64::from(extent) + 1) * self.extent_bytes <= bytes;
+            let known = roster.get(extent);
+            let lost = match known {
+                Some(entry) if entry.used == RosterUse::Free => false,
+                Some(entry) => !is_used(state) || (epoch > 0 && epoch < entry.epoch),
+                None => !is_used(state) && extent < used_end,
+            };
+            let what = match known.map(|entry| entry.used) {
+                Some(RosterUse::Commit) => "records",
+                Some(RosterUse::Body) => "bodies",
+                _ => "data",
+            };
+            let what = match (lost, whole) {
+                (true, true) => format!("the extent is lost: it was in use for {what}, and there is nothing of it"),
+                (true, false) => {
+                    format!("the extent is lost: it was in use for {what}, and the disk ends before it does")
+                }
+                (false, false) if !matches!(state, CheckedState::Unused | CheckedState::Free) => {
+                    "the disk ends within this extent, which is in use".to_owned()
+                }
+                (false, _) => continue,
+            };
+            self.extents.lost += u32::from(lost);
+            let epoch = known.map_or(epoch, |entry| entry.epoch);
+            self.push_damage(Damage { len: self.extent_bytes, ..Damage::new(extent, epoch, 0, what) });
+        }
+    }
+
     /// Sorts what is damage from the tails.
     fn judge_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
@@ -134,6 +171,8 @@ impl VerifyReport {
 struct Judge<'a, F> {
     report: &'a mut VerifyReport,
     names: F,
+    /// That of the extent which is being read, when its header is whole.
+    epoch: u64,
 }
 
 impl<F: FnMut(&[u8], &[u8]) -> Vec<Location> + Send> Findings for Judge<'_, F> {
@@ -162,6 +201,7 @@ impl<F: FnMut(&[u8], &[u8]) -> Vec<Location> + Send> Findings for Judge<'_, F> {
     }
 
     fn extent(&mut self, header: &ExtentHeader) {
+        self.epoch = header.id.epoch;
         self.report.recycled_lsn = self.report.recycled_lsn.max(header.recycled_lsn);
     }
 
@@ -174,6 +214,7 @@ impl<F: FnMut(&[u8], &[u8]) -> Vec<Location> + Send> Findings for Judge<'_, F> {
         for chunk in (self.names)(record.head, record.body) {
             let whole = self.report.open_chunks.get(&(chunk.extent, chunk.epoch));
             if whole.is_some_and(|whole| !whole.contains(&chunk.offset)) {
+                self.report.doubtful_needed += 1;
                 let what = format!("the record with LSN {} names a chunk here that does not verify", record.lsn);
                 self.report.push_damage(Damage {
                     len: u64::from(chunk.body_len),
@@ -224,11 +265,15 @@ pub async fn verify_named(
         Some(_) => u64::from(superblock.extents_in(total)),
     };
     let check = ExtentCheck::new(disk.clone(), superblock, None);
-    let mut judge = Judge { report: &mut report, names };
+    let roster = crate::roster::read(disk, &superblock).await;
+    let mut used = BTreeMap::new();
+    let mut judge = Judge { report: &mut report, names, epoch: 0 };
     let order = chunks_first(disk, &superblock, u32::try_from(extents).unwrap_or(u32::MAX)).await;
     for (done, extent) in order.into_iter().enumerate() {
         progress(superblock.extent_start(done as u32).min(total), total);
+        judge.epoch = 0;
         let (state, counts) = check.run(extent, &mut judge).await;
+        used.insert(extent, (state, judge.epoch));
         let report = &mut *judge.report;
         report.counts.frames += counts.frames;
         report.counts.records += counts.records;
@@ -243,6 +288,9 @@ pub async fn verify_named(
         } += 1;
     }
     report.judge_tails();
+    if superblock.zones.is_none() {
+        report.judge_lost(&used, &roster, total.saturating_sub(superblock.extent_start(0)));
+    }
     // The superblocks, which have no extent, first.
     report.damage.sort_by_key(|damage| (damage.extent.wrapping_add(1), damage.offset));
     progress(total, total);

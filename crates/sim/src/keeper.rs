@@ -176,6 +176,10 @@ impl Keeper {
             Ok(snapshot) => Arc::new(snapshot),
             Err(error) => return self.shared.read_may_fail(&error).map_err(|what| format!("snapshot {name}: {what}")),
         };
+        if let Some(fault) = snapshot.faults().first() {
+            let error = StoreError::Log(fault.clone());
+            return self.shared.read_may_fail(&error).map_err(|what| format!("snapshot {name}: {what}"));
+        }
         let Some(seen) = self.read_all(&snapshot).await.map_err(|what| format!("snapshot {name}: {what}"))? else {
             return Ok(());
         };

@@ -110,7 +110,7 @@ impl Shared {
         let excused = match error {
             StoreError::Log(LogError::Read { .. }) => counts.read_eio > 0 || counts.damage(),
             StoreError::Log(LogError::Damaged { .. }) => counts.damage() || dropped,
-            StoreError::Log(LogError::Moved) => counts.damage(),
+            StoreError::Log(LogError::Moved) | StoreError::Doubtful(_) => counts.damage(),
             _ => false,
         };
         if excused {
@@ -153,6 +153,7 @@ impl Shared {
             | StoreError::NoSuchBucket
             | StoreError::NoSuchUpload
             | StoreError::InvalidPart(_)
+            | StoreError::Doubtful(_)
                 if faults.damage() =>
             {
                 Ok(true)

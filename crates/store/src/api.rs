@@ -244,6 +244,9 @@ pub enum StoreError {
     /// The disk that this is on does not take part now, or takes no writes; which, and why.
     #[error("{0}")]
     Unavailable(String),
+    /// Damage has taken records that had been acknowledged, and nothing else says what they were: what was asked for may be among them.
+    #[error("damage: records of the pool are missing; {0}")]
+    Doubtful(&'static str),
     /// The index cannot be read or written.
     #[error("index: {0}")]
     Index(String),

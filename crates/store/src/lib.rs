@@ -34,6 +34,6 @@ pub use shard::reader::ObjectReader;
 pub use status::{DiskState, DiskStatus, EventsStatus, StoreStatus};
 pub use store::Store;
 pub use store::channels::ChannelHandle;
-pub use store::moves::{MoveKind, MoveState, MoveStatus, Unmovable};
+pub use store::moves::{Forgotten, MoveKind, MoveState, MoveStatus, Unmovable};
 pub use store::snapshots::{Snapshot, SnapshotInfo, SnapshotObject};
 pub use store::writer::ObjectWriter;

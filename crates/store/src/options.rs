@@ -104,6 +104,8 @@ pub struct StoreOptions {
     pub mirrored: Arc<[Mirrored]>,
     /// Events of objects that may wait to be forwarded; those who would make more wait for as long as [`StoreOptions::write_wait`] says.
     pub events_max: usize,
+    /// Where damage has taken records, and nobody knows which: whether what is left of older ones is served, though it may have been replaced or deleted.
+    pub serve_doubtful: bool,
     /// Broken on purpose, to test the simulator.
     #[doc(hidden)]
     pub sabotage: StoreSabotage,
@@ -155,6 +157,7 @@ impl Default for StoreOptions {
             move_dirty_max: 20_000,
             mirrored: Arc::default(),
             events_max: 10_000,
+            serve_doubtful: false,
             sabotage: StoreSabotage::None,
         }
     }

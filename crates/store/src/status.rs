@@ -247,6 +247,8 @@ fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
     sum.live_body_bytes += other.live_body_bytes;
     sum.held += other.held;
     sum.held_bytes += other.held_bytes;
+    sum.lost += other.lost;
+    sum.lost_bytes += other.lost_bytes;
 }
 
 fn add_histogram(sum: &mut Histogram, other: &Histogram) {

@@ -10,6 +10,7 @@ mod footer;
 mod frame;
 mod lineage;
 mod record;
+mod roster;
 mod superblock;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use record::{
     CHECK_BYTES, HEAD_BYTES_MAX, RECORD_HEADER, RecordHeader, RecordView, check_count, encode_record,
     fill_record_front, record_bytes, verify_body,
 };
+pub use roster::{ROSTER_BLOCKS, ROSTER_ENTRIES, RosterEntry, RosterUse, decode_roster, encode_roster, roster_begin};
 pub use superblock::{Ledger, SUPERBLOCK_OFFSETS, Superblock, TRAILER_PLACES, Zoning};
 
 use crc_fast::{CrcAlgorithm, Digest};

@@ -1,6 +1,6 @@
 //! Making a pool ready for writing once all is known: what may not be durable is copied forward, what ends is sealed.
 
-use steadfast_disk::BufPool;
+use steadfast_disk::{BLOCK, BufPool};
 
 use super::Recovery;
 use super::replay::Replay;
@@ -28,6 +28,9 @@ impl Recovery<'_> {
     ) -> Result<OpenCommit, LogError> {
         // Extents that hold nothing first: in a full pool, the new one may need their place.
         for extent in replay.empty_extents() {
+            if replay.unsealed.get(&extent).is_some_and(|unsealed| unsealed.broken_off) {
+                continue;
+            }
             replay.unsealed.remove(&extent);
             let epoch = self.extents.with(|t| t.get(extent).map_or(0, |slot| slot.epoch));
             self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
@@ -42,6 +45,12 @@ impl Recovery<'_> {
                 continue;
             }
             let id = self.extents.id(extent, slot.epoch);
+            if unsealed.broken_off {
+                // Whoever reads its frames comes upon the hole.
+                let data_end = self.pool.extent_bytes - BLOCK as u64;
+                self.extents.sealed(extent, slot.epoch, Sealed { data_end, ..unsealed.without_footer() });
+                continue;
+            }
             if unsealed.footer.record_count == 0 {
                 let last_lsn = unsealed.footer.last_lsn;
                 self.extents.with(|t| t.change(extent, |slot| slot.last_lsn = last_lsn));

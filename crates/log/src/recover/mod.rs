@@ -5,6 +5,7 @@
 //! in between leaves both copies, and the next recovery takes the first one again.
 
 mod forward;
+mod lost;
 mod replay;
 mod report;
 mod survey;
@@ -18,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use forward::failed;
 use replay::{Accepted, Replay, records_of};
-pub use report::{Cut, DamageFound, HEALED_MAX, RecoveryReport};
+pub use report::{Cut, DamageFound, Doubt, HEALED_MAX, LostExtent, RecoveryReport};
 use survey::Found;
 
 use crate::apply;
@@ -29,7 +30,9 @@ use crate::committer::Committer;
 use crate::compact::Compaction;
 use crate::copies::{Copies, FrameAt, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
-use crate::format::{ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, SUPERBLOCK_OFFSETS, Superblock};
+use crate::format::{
+    ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, RosterUse, SUPERBLOCK_OFFSETS, Superblock,
+};
 use crate::frame::OpenCommit;
 use crate::guard::{Ended, Guard, Refused};
 use crate::history::{History, Told};
@@ -41,6 +44,7 @@ use crate::options::LogOptions;
 use crate::placement::Placement;
 use crate::pool::Head;
 use crate::reserve::Room;
+use crate::roster::Roster;
 use crate::scan::{Reader, read_footer};
 use crate::scrub::Scrub;
 use crate::status::Metrics;
@@ -79,7 +83,11 @@ pub(crate) async fn open(
     }
     let healed = Arc::new(Healed::default());
     let copies = Copies::new(disk.clone(), healed.clone());
-    let found = survey::survey(&copies, &pool).await;
+    let mut found = survey::survey(&copies, &pool).await;
+    let roster_read = crate::roster::read(&disk, &pool).await;
+    if pool.zones.is_none() {
+        lost::mark(&mut found, &roster_read, &applier.usage());
+    }
     report.extents = found.len() as u64;
     let checkpoint = applier.checkpoint();
     report.checkpoint = checkpoint;
@@ -91,8 +99,11 @@ pub(crate) async fn open(
     let placement = Placement::new(disk.clone(), pool, ledger, options.sabotage);
     let latch = Arc::new(Latch::new());
     let io = Arc::new(Io::new(disk.clone(), latch.clone(), env.clone()));
-    let table = table(&placement, &pool, &found, &*applier, recycled_lsn, &mut report);
-    let extents = Extents::new(disk.clone(), io.clone(), (pool, placement.clone()), table, options.reserve_extents);
+    let mut table = table(&placement, &pool, &found, &*applier, recycled_lsn, &mut report);
+    table.next_epoch = table.next_epoch.max(roster_read.epoch_bound());
+    let roster = Roster::new(&pool, lost::roster(&found, table.slots()));
+    let extents =
+        Extents::new(disk.clone(), io.clone(), (pool, placement.clone(), roster), table, options.reserve_extents);
 
     let frame_bytes_max =
         (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
@@ -119,7 +130,14 @@ pub(crate) async fn open(
             replay.last
         );
         report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });
+        report.doubt(Doubt { below: 0 });
         read_only = Some(why);
+    }
+    let lost = lost::judge(&found, &extents.all(), seen, &mut report);
+    read_only = read_only.or(lost);
+    if pool.zones.is_none() {
+        let broken_off = lost::broken_off(&found, &mut replay, &mut report);
+        read_only = read_only.or(broken_off);
     }
     if healed.total() > 0 {
         // What was taken from another copy is on the first one, durably, before anything depends on it.
@@ -137,6 +155,7 @@ pub(crate) async fn open(
         None => {
             let lineage = history.begin([env.random_u64(), env.random_u64()], replay.last.max(recycled_lsn));
             extents.with(|table| table.lineage = lineage);
+            extents.roster().sync(&io, &roster_read).await.map_err(failed)?;
             Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?)
         }
     };
@@ -200,6 +219,7 @@ pub(crate) async fn open(
 
 fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Option<String>) {
     let shared = &log.shared;
+    crate::scrub::report_lost(shared);
     let scrubbed = shared.clone();
     shared.background.spawn(&shared.env, "log-scrub", |stop| crate::scrub::run(scrubbed, stop));
     if shared.copies.count() > 1 {
@@ -260,7 +280,16 @@ fn table(
         }
         let mut slot = ExtentInfo { epoch: f.epoch, kind: f.kind, ..ExtentInfo::new(f.extent) };
         let empty = f.trailer.is_some_and(|t| t.record_count == 0);
-        if f.kind == ExtentKind::Free || empty {
+        if let Some(lost) = f.lost {
+            // Never taken: a header in it would hide that something is gone.
+            slot.state = ExtentState::Lost;
+            slot.epoch = lost.epoch;
+            slot.kind = match lost.used {
+                RosterUse::Commit => ExtentKind::Commit,
+                RosterUse::Body => ExtentKind::Body,
+                RosterUse::Unknown | RosterUse::Free => ExtentKind::Free,
+            };
+        } else if f.kind == ExtentKind::Free || empty {
             slot.kind = ExtentKind::Free;
             if placement.is_dead(pool.extent_start(f.extent)) {
                 // Never taken.
@@ -282,11 +311,18 @@ fn table(
     }
     for usage in applier.usage() {
         let slot = slots.get_mut(usage.extent as usize);
-        match slot.filter(|s| s.epoch == usage.epoch && s.state == ExtentState::Sealed) {
-            Some(slot) => slot.live_bytes = usage.live_bytes as i64,
+        let is = |s: &&mut ExtentInfo| match s.state {
+            ExtentState::Lost => s.epoch == usage.epoch || s.epoch == 0,
+            state => s.epoch == usage.epoch && state == ExtentState::Sealed,
+        };
+        match slot.filter(is) {
+            Some(slot) => {
+                slot.live_bytes = usage.live_bytes as i64;
+                slot.epoch = usage.epoch;
+            }
             None if usage.live_bytes > 0 => {
-                // Recycled since that checkpoint, or lost.
-                tracing::info!(
+                // Recycled since that checkpoint.
+                tracing::debug!(
                     extent = usage.extent,
                     epoch = usage.epoch,
                     "an extent of the checkpoint is not there any more"

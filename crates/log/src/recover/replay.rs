@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use steadfast_disk::BLOCK;
 
-use super::report::{Cut, RecoveryReport};
+use super::report::{Cut, Doubt, RecoveryReport};
 use crate::extents::Sealed;
 use crate::format::{FooterEntry, FrameHeader};
 use crate::seal::FooterBuilder;
@@ -30,6 +30,8 @@ pub(super) struct Unsealed {
     pub(super) scan_end: u64,
     pub(super) last_checksum: u32,
     pub(super) prev_lsn: Option<Lsn>,
+    /// Frames behind its last one are gone: it stays as it is, so that each start says so.
+    pub(super) broken_off: bool,
 }
 
 impl Unsealed {
@@ -81,6 +83,8 @@ pub(super) struct Replay<'a> {
     hole: Option<Hole>,
     held: Vec<Held>,
     held_witness: Lsn,
+    /// The first LSN behind the last gap in what was held back.
+    gap_end: Lsn,
     pub(super) unsealed: BTreeMap<u32, Unsealed>,
     pub(super) replayed: u64,
     /// The applier could not take a record: what follows is of no use to it.
@@ -100,6 +104,7 @@ impl<'a> Replay<'a> {
             hole: None,
             held: Vec::new(),
             held_witness: 0,
+            gap_end: 0,
             unsealed: BTreeMap::new(),
             replayed: 0,
             stuck: false,
@@ -123,6 +128,13 @@ impl<'a> Replay<'a> {
         let waits = |extent: u32| self.waiting.iter().any(|frame| frame.extent == extent);
         let unsealed = self.unsealed.iter().filter(|(_, u)| u.footer.record_count == 0);
         unsealed.map(|(extent, _)| *extent).filter(|extent| !waits(*extent)).collect()
+    }
+
+    /// The last LSN of an extent that was not sealed, in what is kept of it or waits to be copied.
+    pub(super) fn last_of(&self, extent: u32) -> Lsn {
+        let kept = self.unsealed.get(&extent).map_or(0, |unsealed| unsealed.footer.last_lsn);
+        let waits = self.waiting.iter().filter(|frame| frame.extent == extent).map(|frame| frame.header.last_lsn);
+        waits.fold(kept, Lsn::max)
     }
 
     /// A sealed extent's records, all at once. A trailer shows that all before it was durable.
@@ -258,7 +270,11 @@ impl<'a> Replay<'a> {
             hole.extent, hole.offset, hole.what, hole.after
         );
         report.damage(hole.extent, hole.offset, why.clone());
+        let durable = self.held_witness;
         self.give_the_rest();
+        // What is missing lies before the last gap, or at the end.
+        let below = if self.last < durable { durable + 1 } else { self.gap_end };
+        report.doubt(Doubt { below });
         Some(why)
     }
 
@@ -273,6 +289,9 @@ impl<'a> Replay<'a> {
                 Held::Records(records) => records,
             };
             let known = records.partition_point(|record| record.lsn <= self.last);
+            if let Some(next) = records.get(known).filter(|next| next.lsn > self.last + 1) {
+                self.gap_end = next.lsn;
+            }
             self.give(&records[known..]);
             self.last = records.last().map_or(self.last, |record| self.last.max(record.lsn));
         }

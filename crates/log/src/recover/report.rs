@@ -26,6 +26,24 @@ pub struct DamageFound {
     pub what: String,
 }
 
+/// An extent that was in use, and of which nothing is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LostExtent {
+    /// Its number.
+    pub extent: u32,
+    /// Its epoch; 0 when that is not known.
+    pub epoch: u64,
+    /// Bytes in it that the checkpoint refers to.
+    pub live_bytes: u64,
+}
+
+/// Records that had been acknowledged are gone, and nothing says which: what is not found may have been there, and what is found may have been replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Doubt {
+    /// The missing ones have LSNs below this: what has a version of at least this is certain. 0 when only what is not found is in doubt.
+    pub below: Lsn,
+}
+
 /// Healed places kept in a report; more are only counted.
 pub const HEALED_MAX: usize = 1_000;
 
@@ -58,6 +76,10 @@ pub struct RecoveryReport {
     pub healed: Vec<DamageFound>,
     /// How many such places there were.
     pub healed_total: u64,
+    /// Extents that are gone.
+    pub lost: Vec<LostExtent>,
+    /// What cannot be known because of damage.
+    pub doubt: Option<Doubt>,
     /// Whether the pool is read-only because of it.
     pub read_only: bool,
     /// How long it took, in milliseconds.
@@ -80,6 +102,8 @@ impl RecoveryReport {
             damage: Vec::new(),
             healed: Vec::new(),
             healed_total: 0,
+            lost: Vec::new(),
+            doubt: None,
             read_only: false,
             took_ms: 0,
         }
@@ -90,6 +114,11 @@ impl RecoveryReport {
         if self.healed.len() < HEALED_MAX {
             self.healed.push(DamageFound { extent: Some(extent), offset, what });
         }
+    }
+
+    pub(super) fn doubt(&mut self, doubt: Doubt) {
+        let below = self.doubt.map_or(0, |known| known.below).max(doubt.below);
+        self.doubt = Some(Doubt { below });
     }
 
     pub(super) fn damage(&mut self, extent: u32, offset: u64, what: String) {

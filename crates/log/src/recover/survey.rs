@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use steadfast_disk::{BLOCK, Disk};
 
+use super::lost::Lost;
 use crate::Lsn;
 use crate::copies::{Copies, HeaderOf, TrailerOf};
 use crate::format::{
@@ -23,6 +24,10 @@ pub(super) struct Found {
     pub(super) recycled_lsn: Lsn,
     /// As in its header; empty when that is not known.
     pub(super) lineage: Lineage,
+    /// As in its header; 0 when that is not known.
+    pub(super) base_lsn: Lsn,
+    /// It was in use, and nothing of that use is there.
+    pub(super) lost: Option<Lost>,
     /// What is wrong with it.
     pub(super) damage: Option<String>,
     /// What was taken from another copy of the disk, and where it belongs.
@@ -63,17 +68,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
     let epoch = header.as_ref().ok().map(|header| header.id.epoch);
     let last = if sb.zones.is_some() { crate::trailer::find(disk, &sb, extent, epoch).await } else { last };
     let trailer = last.map(|(_, trailer)| trailer);
-    let mut found = Found {
-        extent,
-        epoch: 0,
-        kind: ExtentKind::Free,
-        trailer: None,
-        recycled_lsn: 0,
-        lineage: Lineage::default(),
-        damage: None,
-        healed: Vec::new(),
-        epoch_max: trailer.map_or(0, |t| t.id.epoch),
-    };
+    let mut found = Found { epoch_max: trailer.map_or(0, |t| t.id.epoch), ..Found::nothing(extent) };
     match header {
         Ok(header) => found.is(&header),
         Err(what) => {
@@ -121,10 +116,38 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
 }
 
 impl Found {
+    /// An extent of which nothing is there.
+    pub(super) fn nothing(extent: u32) -> Self {
+        Self {
+            extent,
+            epoch: 0,
+            kind: ExtentKind::Free,
+            trailer: None,
+            recycled_lsn: 0,
+            lineage: Lineage::default(),
+            base_lsn: 0,
+            lost: None,
+            damage: None,
+            healed: Vec::new(),
+            epoch_max: 0,
+        }
+    }
+
+    /// What is there instead, if anything, is of an earlier use and means nothing.
+    pub(super) fn is_lost(&mut self, lost: Lost) {
+        *self = Self {
+            lost: Some(lost),
+            recycled_lsn: self.recycled_lsn,
+            epoch_max: self.epoch_max.max(lost.epoch),
+            ..Self::nothing(self.extent)
+        };
+    }
+
     fn is(&mut self, header: &ExtentHeader) {
         self.epoch = header.id.epoch;
         self.kind = header.kind;
         self.recycled_lsn = header.recycled_lsn;
         self.lineage = header.lineage;
+        self.base_lsn = header.base_lsn;
     }
 }

@@ -30,6 +30,9 @@ async fn read(log: &Log, hold: &Hold) -> Result<Content, String> {
     let mut records = log.held_records(hold, 0);
     loop {
         let batch = records.next().await.map_err(|e| e.to_string())?;
+        if let Some(fault) = records.faults().first() {
+            return Err(fault.to_string());
+        }
         if batch.is_empty() {
             break;
         }

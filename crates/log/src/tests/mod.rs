@@ -9,6 +9,7 @@ mod failures;
 mod flushes;
 mod harness;
 mod holds;
+mod lost;
 mod model;
 mod panics;
 mod random;

@@ -64,7 +64,10 @@ impl Shard {
         let registry = self.core.registry.read();
         match registry.doubtful.get(name) {
             Some(why) => Err(StoreError::Unavailable(why.clone())),
-            None => registry.by_name.get(name).cloned().ok_or(StoreError::NoSuchBucket),
+            None => match registry.by_name.get(name) {
+                Some(bucket) => Ok(bucket.clone()),
+                None => self.core.not_in_doubt(None).and(Err(StoreError::NoSuchBucket)),
+            },
         }
     }
 

@@ -1,13 +1,13 @@
 //! What a shard and its applier share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use steadfast_flow::Env;
-use steadfast_log::{Batch, Committed, Durability, ExtentUsage, LogError, Lsn, Priority};
+use steadfast_log::{Batch, Committed, Doubt, Durability, ExtentUsage, LogError, Lsn, Priority};
 use tokio::sync::{Notify, watch};
 
 use super::hang::Hang;
@@ -184,6 +184,8 @@ pub(crate) struct Core {
     pub(crate) capacity_bytes: u64,
     /// What has changed of slots that are being moved away.
     pub(crate) dirty: crate::shard::dirty::Dirty,
+    /// Set when records that had been acknowledged are gone from the log, and the index does not have them.
+    pub(crate) doubt: OnceLock<Doubt>,
 }
 
 /// What must hold of a key for a record to be submitted.
@@ -265,6 +267,7 @@ impl Core {
             bucket_lsn: AtomicU64::new(0),
             capacity_bytes: 0,
             dirty: Default::default(),
+            doubt: OnceLock::new(),
             index,
             persisting: Default::default(),
             unsaved: Mutex::new(None),
@@ -276,9 +279,27 @@ impl Core {
         }
     }
 
-    /// What the index holds.
+    /// What the index holds. Where records are gone, what may have been among them is neither found nor said not to be there.
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.index.get(key)?)
+        let value = self.index.get(key)?;
+        if self.doubt.get().is_some() {
+            let version = value.as_ref().map(|value| Value::decode(value).map(|value| value.version)).transpose()?;
+            self.not_in_doubt(version)?;
+        }
+        Ok(value)
+    }
+
+    /// Refuses what was not found, or what was found and may have been replaced, where nobody can know: records are gone.
+    pub(crate) fn not_in_doubt(&self, found: Option<Lsn>) -> Result<(), StoreError> {
+        let Some(doubt) = self.doubt.get() else { return Ok(()) };
+        let what = match found {
+            Some(version) if version >= doubt.below || self.options.serve_doubtful => return Ok(()),
+            Some(_) => {
+                "what is known of it may have been replaced or deleted since (data.serve_doubtful gives it all the same)"
+            }
+            None => "whether it was there cannot be known",
+        };
+        Err(StoreError::Doubtful(what))
     }
 
     fn holds(&self, bin: &Bin, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {

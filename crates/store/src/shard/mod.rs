@@ -175,6 +175,49 @@ pub(crate) async fn saved_objects(kind: &IndexKind, env: &Env, disk: Id) -> Opti
     checkpoint.filter(|checkpoint| checkpoint.pool == disk).map(|checkpoint| checkpoint.objects)
 }
 
+/// The pool of disks that a disk is one of, as its index says; `None` when there is none that can be read. Nothing is changed.
+pub(crate) async fn saved_family(kind: &IndexKind, env: &Env, disk: Id) -> Option<Id> {
+    let of = move |index: &dyn Index| {
+        read_checkpoint(index).ok()?.filter(|checkpoint| checkpoint.pool == disk)?;
+        Some(load_layout(index).ok()??.family)
+    };
+    match kind {
+        IndexKind::Memory(checkpoint) => of(&MemIndex::open(checkpoint.clone())),
+        IndexKind::Lsm(dir) => {
+            let dir = dir.clone();
+            env.blocking(move || of(&LsmIndex::open_existing(&dir)?)).await?
+        }
+    }
+}
+
+/// What a disk's log says of it, without anything being changed there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Peeked {
+    /// The pool of disks that it is or was one of.
+    pub(crate) family: Option<Id>,
+    /// Something was committed on it,
+    pub(crate) any: bool,
+    /// and not only buckets.
+    pub(crate) content: bool,
+}
+
+/// Reads a disk's log until it is known whose it is. With `stop_at_content`, the first record of content ends the search, too.
+pub(crate) async fn peek(disk: &Arc<dyn Disk>, stop_at_content: bool) -> Result<Peeked, LogError> {
+    let mut peeked = Peeked::default();
+    peeked.any = steadfast_log::peek(disk, |head| {
+        match Head::decode(head) {
+            Ok(Head::PoolLayout { payload }) => {
+                peeked.family = Layout::decode(payload).ok().map(|layout| layout.family)
+            }
+            Ok(Head::BucketPut { .. } | Head::BucketDelete { .. }) => {}
+            _ => peeked.content = true,
+        }
+        peeked.family.is_none() && !(stop_at_content && peeked.content)
+    })
+    .await?;
+    Ok(peeked)
+}
+
 fn load_layout(index: &dyn Index) -> Result<Option<Arc<Layout>>, StoreError> {
     let Some(value) = index.get(keys::LAYOUT)? else { return Ok(None) };
     Ok(Some(Arc::new(Layout::decode(Value::decode(&value)?.payload)?)))
@@ -269,6 +312,9 @@ impl Shard {
                 return Err(e);
             }
         };
+        if let Some(doubt) = recovery.doubt {
+            let _ = core.doubt.set(doubt);
+        }
         core.opened_lsn.store(core.progress.borrow().lsn, Ordering::Release);
         core.channels.forget();
         core.accounts.lock().attach(log.clone());

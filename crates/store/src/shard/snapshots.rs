@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use steadfast_flow::Env;
-use steadfast_log::{Applier, Hold, HoldPin, Log, Lsn, Priority, Record};
+use steadfast_log::{Applier, Hold, HoldPin, Log, LogError, Lsn, Priority, Record};
 use tokio::sync::oneshot;
 
 use crate::index::{Index, LiveIndex, LsmIndex};
-use crate::record::Head;
 use crate::record::keys::{self, Id};
 use crate::record::snapshot::SnapshotMeta;
+use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::{LogSlot, StoreApplier};
 use crate::shard::checkpoint::Checkpoint;
@@ -111,7 +112,9 @@ impl Shard {
             core.checkpoint_log_bytes,
             options,
         ));
-        let frozen = Frozen { core: frozen, log: self.log().clone(), _scratch: scratch, _pin: pin };
+        let (log, lsn) = (self.log().clone(), hold.lsn);
+        let mut frozen =
+            Frozen { core: frozen, live: core.clone(), lsn, faults: Vec::new(), log, _scratch: scratch, _pin: pin };
         let applier = Arc::new(StoreApplier { core: frozen.core.clone(), log: LogSlot::default() });
         let mut records = self.log().held_records(&hold, bytes_s);
         loop {
@@ -124,6 +127,7 @@ impl Shard {
             }
             progress(last, hold.lsn);
         }
+        frozen.faults = records.faults().to_vec();
         let ended = frozen.core.clone();
         let finished = core.env.blocking(move || ended.finish_replay()).await;
         finished.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))??;
@@ -137,10 +141,52 @@ impl Shard {
 /// What was on a disk at one moment, to be read.
 pub(crate) struct Frozen {
     pub(crate) core: Arc<Core>,
+    /// What is there now.
+    live: Arc<Core>,
+    /// The last record that is in it.
+    lsn: Lsn,
+    /// What could not be read of the log: records may be missing.
+    pub(crate) faults: Vec<LogError>,
     pub(crate) log: Log,
     _scratch: Option<Scratch>,
     _pin: HoldPin,
 }
+
+impl Frozen {
+    /// Keys of the index, from `from` to `end`, under which something is now that was there when the snapshot was made, and of which the snapshot has
+    /// nothing or something older: damage has taken its record. At most `most`, and where to go on.
+    pub(crate) fn missing(&self, from: &[u8], end: Option<&[u8]>, most: usize) -> Result<Missing, StoreError> {
+        let mut missing = Vec::new();
+        for (seen, pair) in self.live.index.range(from, end).enumerate() {
+            let (key, value) = pair?;
+            if seen == most {
+                return Ok((missing, Some(key)));
+            }
+            let version = Value::decode(&value)?.version;
+            if version > self.lsn {
+                continue;
+            }
+            let kept = self.core.index.get(&key)?;
+            let kept = kept.map(|value| Value::decode(&value).map(|value| value.version)).transpose()?;
+            if kept.is_none_or(|kept| kept < version) {
+                missing.push(key);
+            }
+        }
+        Ok((missing, None))
+    }
+
+    /// The names of buckets that are there now, were made before `before_ms`, and are not in the snapshot.
+    pub(crate) fn missing_buckets(&self, before_ms: u64) -> Vec<String> {
+        let kept = self.core.registry.read();
+        let live = self.live.registry.read();
+        let missing =
+            live.by_id.iter().filter(|(id, bucket)| bucket.created_ms < before_ms && !kept.by_id.contains_key(id));
+        missing.map(|(_, bucket)| bucket.name.clone()).collect()
+    }
+}
+
+/// Keys, and where to go on.
+type Missing = (Vec<Bytes>, Option<Bytes>);
 
 /// The directory of an index that was made only to be read. Removed when this has been dropped, and the index is no longer in use.
 struct Scratch {

@@ -46,9 +46,10 @@ impl Store {
     /// All buckets, by name.
     ///
     /// # Errors
-    /// None today.
+    /// [`StoreError::Doubtful`] where damage has taken records: a list that lacks some would be taken for the whole.
     pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
         let lead = self.lead()?;
+        lead.core.not_in_doubt(None)?;
         let registry = lead.core.registry.read();
         Ok(registry.by_name.values().map(|b| b.info()).collect())
     }

@@ -37,6 +37,11 @@ impl Store {
         Ok(page)
     }
 
+    /// How many uploads in parts are going on, on the disks that are there.
+    pub fn uploads_open(&self) -> u64 {
+        self.topology().open().map(|(_, shard)| shard.core.uploads.load(std::sync::atomic::Ordering::Relaxed)).sum()
+    }
+
     /// A page of the uploads that are going on, by key and then by identity. `after`: only those after this key and, when it is
     /// not empty, this upload of that key.
     ///

@@ -16,7 +16,7 @@ use super::{Pool, Store};
 use crate::layout::{DISKS_MAX, Layout, Seat};
 use crate::outbox::Outbox;
 use crate::record::keys::Id;
-use crate::shard::{Shard, ShardReport, pool_of, saved_objects};
+use crate::shard::{Peeked, Shard, ShardReport, peek, pool_of, saved_family, saved_objects};
 use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions};
 
 /// What the names of disks may take in the layout's record.
@@ -74,7 +74,7 @@ impl Store {
         }
         let permits = usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28);
         let read_ahead = Arc::new(Semaphore::new(permits));
-        let given = open_all(disks, &index, &env, &options, &read_ahead).await?;
+        let (given, strangers) = open_all(disks, &index, &env, &options, &read_ahead).await?;
         let members = match seat(&given, &index, &env).await {
             Ok(members) => members,
             Err(e) => {
@@ -82,7 +82,8 @@ impl Store {
                 return Err(e);
             }
         };
-        let Seated { members, layout, left_out } = members;
+        let Seated { members, layout, mut left_out } = members;
+        left_out.extend(strangers);
         let missing: Vec<(String, String)> = members
             .iter()
             .filter_map(|member| Some((member.name.clone(), member.shard.as_ref().err()?.why.clone())))
@@ -135,7 +136,7 @@ async fn open_all(
     env: &Env,
     options: &StoreOptions,
     read_ahead: &Arc<Semaphore>,
-) -> Result<Vec<Given>, StoreError> {
+) -> Result<(Vec<Given>, Vec<(String, String)>), StoreError> {
     let count = disks.len();
     let mut ids = Vec::with_capacity(count);
     for disk in &disks {
@@ -153,10 +154,13 @@ async fn open_all(
         }
     }
     let options = options.of_one_disk(count);
+    let mut strangers = Vec::new();
     if count > 1 {
         adopt_index(index, env, &ids).await;
+        strangers = refuse_strangers(&disks, &ids, index, env).await?;
     }
-    let given = join_all(disks.into_iter().zip(ids).map(|(PoolDisk { name, disk, hint }, id)| {
+    let disks = disks.into_iter().zip(ids).enumerate().filter(|(i, _)| !strangers.iter().any(|(at, _)| at == i));
+    let given = join_all(disks.map(|(_, (PoolDisk { name, disk, hint }, id))| {
         let (env, options, read_ahead) = (env.clone(), options.clone(), read_ahead.clone());
         let index = if count == 1 { index.of_only_disk(&id) } else { index.of_disk(&id) };
         async move {
@@ -171,13 +175,65 @@ async fn open_all(
         }
     }))
     .await;
+    let left_out = strangers.into_iter().map(|(_, said)| said).collect();
     match <[Given; 1]>::try_from(given) {
         Ok([only]) => match only.shard {
-            Ok(_) => Ok(vec![only]),
+            Ok(_) => Ok((vec![only], left_out)),
             Err(e) => Err(e),
         },
-        Err(given) => Ok(given),
+        Err(given) => Ok((given, left_out)),
     }
+}
+
+/// Finds disks of somebody else before any disk is opened, which would write to it. Those that are only remembered are left out: their places, with names
+/// and why.
+///
+/// # Errors
+/// When one was given that is not a disk of this pool.
+async fn refuse_strangers(
+    disks: &[PoolDisk],
+    ids: &[Id],
+    index: &IndexKind,
+    env: &Env,
+) -> Result<Vec<(usize, (String, String))>, StoreError> {
+    let look = |(disk, id): (&PoolDisk, &Id)| {
+        let (disk, id, index) = (disk.disk.as_ref().ok().cloned(), *id, index.of_disk(id));
+        async move {
+            let disk = disk.filter(|_| id != Id::default())?;
+            if let Some(family) = saved_family(&index, env, id).await {
+                return Some(Peeked { family: Some(family), any: true, content: true });
+            }
+            // One that cannot be looked at says why when it is opened.
+            peek(&disk, false).await.ok()
+        }
+    };
+    let seen: Vec<Option<Peeked>> = join_all(disks.iter().zip(ids).map(look)).await;
+    let known = seen.iter().enumerate().find_map(|(i, peeked)| Some((i, peeked.as_ref()?.family?)));
+    let mut left_out = Vec::new();
+    for (i, peeked) in seen.iter().enumerate() {
+        let (name, Some(peeked)) = (&disks[i].name, peeked) else { continue };
+        let why = match (known, peeked.family) {
+            (Some((other, family)), Some(theirs)) if theirs != family => {
+                if !disks[i].hint {
+                    return Err(refuse(format!("{} and {name} are disks of different pools", disks[other].name)));
+                }
+                "is a disk of another pool"
+            }
+            (Some(_), None) if peeked.content => "holds a pool of its own, and is not a disk of this one",
+            (None, _) if peeked.content => {
+                return Err(refuse(format!(
+                    "{name} holds a pool of its own; a pool of several disks is made of disks that are all new"
+                )));
+            }
+            _ => continue,
+        };
+        if !disks[i].hint {
+            return Err(refuse(format!("{name} {why}")));
+        }
+        tracing::warn!(disk = %name, "a disk that was given {why}; it is left out");
+        left_out.push((i, (name.clone(), why.to_owned())));
+    }
+    Ok(left_out)
 }
 
 /// Finds out how the disks belong together.
@@ -206,6 +262,15 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
     };
     let any = open().any(|(g, _)| layout.seat_of(&g.id).is_some());
     let mut left_out = Vec::new();
+    for g in given {
+        let of_pool = layout.seats.iter().any(|seat| seat.disk == g.id || seat.name == g.name);
+        if let (Err(e), false) = (&g.shard, of_pool || g.hint) {
+            let why = format!(
+                "is not a disk of the pool, and cannot be opened: {e} (`steadfast disk add` takes one into the pool)"
+            );
+            left_out.push((g.name.clone(), why));
+        }
+    }
     for (g, shard) in open() {
         if layout.seat_of(&g.id).is_some() {
             continue;
@@ -283,7 +348,10 @@ fn is_blank(g: &Given) -> bool {
 fn found(given: &[Given], env: &Env) -> Result<Arc<Layout>, StoreError> {
     for g in given {
         if let Err(e) = &g.shard {
-            return Err(refuse(format!("{}: {e}; a new pool is made only with all of its disks", g.name)));
+            return Err(refuse(format!(
+                "{}: {e}; a new pool is made only with all of its disks: `steadfast format` makes those that are not there",
+                g.name
+            )));
         }
         if !is_blank(g) {
             return Err(refuse(format!(

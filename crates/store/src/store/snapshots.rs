@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use serde::{Deserialize, Serialize};
-use steadfast_log::Log;
+use steadfast_log::{Log, LogError};
 use tokio::sync::oneshot;
 
 use super::Store;
@@ -32,6 +32,9 @@ use crate::{BucketInfo, IndexKind, ObjectInfo, ObjectReader, StoreError};
 
 /// How long making a snapshot may take: a disk that hangs must not keep anything from being recycled for ever.
 const MAKE_WAIT: Duration = Duration::from_secs(30);
+
+/// Keys that are compared at a time.
+const MISSING_STEP: usize = 1024;
 
 /// Bytes of a snapshot's name.
 const NAME_BYTES_MAX: usize = 128;
@@ -419,6 +422,50 @@ impl Snapshot {
         let (snapshot, bucket) = (self.clone(), bucket.to_owned());
         let page = self.env.blocking(move || snapshot.page(&bucket, after.as_deref(), limit)).await;
         page.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))?
+    }
+
+    /// What could not be read of the logs: objects may be missing, or be older than they were.
+    pub fn faults(&self) -> Vec<LogError> {
+        self.shards.iter().flat_map(|shard| shard.faults.iter().cloned()).collect()
+    }
+
+    /// Buckets that are there now, were made before the snapshot was, and are not in it. Only where there are [`Snapshot::faults`].
+    pub fn missing_buckets(&self) -> Vec<String> {
+        let first = &self.shards[0];
+        if first.faults.is_empty() { Vec::new() } else { first.missing_buckets(self.info.created_ms) }
+    }
+
+    /// Keys of a bucket under which the snapshot must have an object, as that is there now and was there then, and has none, or an older one: damage has
+    /// taken its record. `each` gets them a few at a time, in no order.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Index`].
+    pub async fn missing(
+        self: &std::sync::Arc<Self>,
+        bucket: &str,
+        mut each: impl FnMut(Vec<String>) + Send,
+    ) -> Result<(), StoreError> {
+        let id = self.bucket(bucket)?;
+        let first = bytes::Bytes::from(keys::object(id, b""));
+        let end = keys::past(&first);
+        for disk in 0..self.shards.len() {
+            let mut from = Some(first.clone());
+            while let Some(next) = from.take() {
+                let (snapshot, end) = (self.clone(), end.clone());
+                let found =
+                    self.env.blocking(move || snapshot.shards[disk].missing(&next, end.as_deref(), MISSING_STEP));
+                let (keys, next) =
+                    found.await.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))??;
+                let keys = keys.iter().filter_map(|key| key.get(keys::OBJECT_KEY_AT..));
+                let keys = keys.filter(|key| self.is_home(disk, id, key));
+                let keys: Vec<String> = keys.map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+                if !keys.is_empty() {
+                    each(keys);
+                }
+                from = next;
+            }
+        }
+        Ok(())
     }
 
     /// Begins to read an object.

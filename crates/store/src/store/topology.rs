@@ -131,8 +131,8 @@ impl EnteredMany<'_> {
 /// Which keys of a shard are at home there, where it may hold others too.
 #[derive(Clone)]
 pub(crate) struct Owned {
-    layout: Arc<Layout>,
-    seat: usize,
+    pub(super) layout: Arc<Layout>,
+    pub(super) seat: usize,
 }
 
 impl Owned {
@@ -197,13 +197,19 @@ impl Topology {
     /// Every shard that is home to something, and which of its keys are: `None` where all are.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when one is missing.
+    /// [`StoreError::Unavailable`] when one is missing; [`StoreError::Doubtful`] when damage has taken records of one.
     pub(crate) fn homes(&self) -> Result<Vec<(&Shard, Option<Owned>)>, StoreError> {
         let homes = self.members.iter().enumerate().filter(|(seat, _)| match &self.layout {
             Some(layout) => layout.slots_of(*seat) > 0,
             None => true,
         });
-        homes.map(|(seat, member)| Ok((member.open()?, self.owned(seat)))).collect()
+        homes
+            .map(|(seat, member)| {
+                let shard = member.open()?;
+                shard.core.not_in_doubt(None)?;
+                Ok((shard, self.owned(seat)))
+            })
+            .collect()
     }
 
     /// Which keys of a disk are at home there; `None` where all are.

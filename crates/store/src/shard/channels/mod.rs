@@ -147,10 +147,12 @@ impl Core {
     fn load_channel(&self, name: &str) -> Result<Loaded, StoreError> {
         let (from, to) = keys::publications(name.as_bytes());
         let Some((key, value)) = self.index.last(&from, &to)? else {
+            self.not_in_doubt(None)?;
             return Ok(Loaded { epoch: self.fresh_epoch(name), first: 1, top: 0 });
         };
         let top = keys::offset_of(&key).ok_or(Malformed("index: a publication's key"))?;
         let value = Value::decode(&value)?;
+        self.not_in_doubt(Some(value.version))?;
         let meta = PublicationMeta::decode(value.payload)?;
         let lowest = match self.index.range(&keys::publication(name.as_bytes(), meta.floor), Some(&to)).next() {
             Some(pair) => keys::offset_of(&pair?.0).ok_or(Malformed("index: a publication's key"))?,

@@ -8,7 +8,7 @@ use super::commit::{Next, all_well};
 use super::{MoveKind, MoveState, MoveStatus, Turn};
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
-use crate::shard::{Shard, pool_of};
+use crate::shard::{Shard, peek, pool_of};
 use crate::store::open::{new_seat, refuse};
 use crate::store::topology::{Member, Topology};
 use crate::store::{Store, buckets};
@@ -48,10 +48,10 @@ impl Store {
         if let Some(layout) = topology.layout()
             && layout.has_work()
         {
-            if !layout.seats[seat].leaving {
-                return Err(unfinished());
-            }
             self.all_agree(&topology).map_err(not_now)?;
+            if !layout.seats[seat].leaving {
+                self.take_back(&topology, layout, seat).await?;
+            }
             self.start(turn, MoveKind::Drain, name);
             return Ok(());
         }
@@ -70,6 +70,23 @@ impl Store {
         self.commit_layout(Next { layout: next, members, first: shards[0], last: None }, || ()).await?;
         self.start(turn, MoveKind::Drain, name);
         Ok(())
+    }
+
+    /// A disk is to leave before all keys are where they were to go, as when it came and could not get all of its share: what was not moved yet stays, and
+    /// what is on it goes to the others.
+    async fn take_back(&self, topology: &Arc<Topology>, layout: &Layout, seat: usize) -> Result<(), StoreError> {
+        let shards = topology.all()?;
+        if layout.seats.iter().any(|seat| seat.leaving) {
+            return Err(unfinished());
+        }
+        has_room(&shards, seat, &topology.members()[seat].name)?;
+        let _none = self.0.snapshot_ops.lock().await;
+        self.no_snapshots()?;
+        let mut next = layout.next();
+        next.goals.clone_from(&next.homes);
+        next.plan_leave(seat, None, &capacities(&shards));
+        let members = topology.members().to_vec();
+        self.commit_layout(Next { layout: next, members, first: shards[0], last: None }, || ()).await
     }
 
     /// Goes on with what was being moved when the store was last open, or failed since; whether there is anything to go on with. Returns at once.
@@ -153,10 +170,19 @@ impl Store {
         if let Some(member) = topology.members().iter().find(|member| member.id == id) {
             return Err(refuse(format!("{name} is a disk of the pool already ({}), or a copy of one", member.name)));
         }
+        let family = topology.layout().map(|layout| layout.family);
+        let refused = |what: &str| refuse(format!("{name} {what}: wipe it first if nothing on it is needed"));
+        // Opening it would write to it, and make an index of it here.
+        let peeked = peek(&disk, true).await?;
+        match peeked.family {
+            Some(theirs) if Some(theirs) == family => return Err(refused("was taken out of this pool")),
+            Some(_) => return Err(refused("is a disk of another pool")),
+            None if peeked.content => return Err(refused("holds a pool of its own")),
+            None => {}
+        }
         let options = self.0.options.of_one_disk(topology.members().len() + 1);
         let index = self.0.index.of_disk(&id);
         let (shard, report) = Shard::open(disk, index, self.0.env.clone(), options, self.0.read_ahead.clone()).await?;
-        let family = topology.layout().map(|layout| layout.family);
         let known =
             |bucket: &BucketId| topology.lead().is_ok_and(|lead| lead.core.registry.read().by_id.contains_key(bucket));
         let status = shard.status();
@@ -172,7 +198,7 @@ impl Store {
             None => Ok(shard),
             Some(what) => {
                 shard.close().await?;
-                Err(refuse(format!("{name} {what}: wipe it first if nothing on it is needed")))
+                Err(refused(what))
             }
         }
     }
@@ -277,7 +303,7 @@ fn plan_join(mut layout: Layout, new: usize, old: Option<usize>, capacities: &[u
     layout
 }
 
-fn find(topology: &Topology, disk: &str) -> Result<usize, StoreError> {
+pub(super) fn find(topology: &Topology, disk: &str) -> Result<usize, StoreError> {
     let is = |member: &Arc<Member>| member.name == disk || uuid::Uuid::from_bytes(member.id).to_string() == disk;
     topology.members().iter().position(is).ok_or_else(|| {
         let names: Vec<&str> = topology.members().iter().map(|member| member.name.as_str()).collect();
@@ -285,7 +311,7 @@ fn find(topology: &Topology, disk: &str) -> Result<usize, StoreError> {
     })
 }
 
-fn moving_already() -> StoreError {
+pub(super) fn moving_already() -> StoreError {
     refuse("keys are being moved between disks already: wait until that is done".to_owned())
 }
 

@@ -41,8 +41,11 @@ mod admin;
 mod channel;
 mod commit;
 mod copy;
+mod forget;
 mod run;
 mod sweep;
+
+pub use forget::Forgotten;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

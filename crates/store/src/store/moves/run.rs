@@ -326,7 +326,7 @@ impl Store {
         if !blocked.is_empty() {
             let total = self.0.moves.status().map_or(0, |status| status.unmovable_total);
             return Err(Stop::Failed(format!(
-                "{total} objects or channels cannot be read and keep {} slots from moving: restore, overwrite or delete them \
+                "{total} objects or channels cannot be read and keep {} slots from moving: restore, overwrite or delete them, abort such uploads, \
                  (history_remove for a channel), then resume",
                 blocked.len()
             )));

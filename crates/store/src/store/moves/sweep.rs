@@ -4,6 +4,7 @@ use steadfast_log::{Durability, Priority, Record};
 
 use super::Stop;
 use crate::record::keys::BucketId;
+use crate::record::object::id_to_text;
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::core::{Expect, Refusal, Touch};
@@ -139,7 +140,9 @@ pub(super) fn name_of(shard: &Shard, thing: &Thing) -> String {
     match thing {
         Thing::Object { bucket, key } => format!("object {}", path(*bucket, key)),
         Thing::Upload { bucket, key, .. } => format!("upload of {}", path(*bucket, key)),
-        Thing::Part { bucket, key, number, .. } => format!("part {number} of an upload of {}", path(*bucket, key)),
+        Thing::Part { bucket, key, number, upload } => {
+            format!("part {number} of the upload {} of {}", id_to_text(upload), path(*bucket, key))
+        }
         Thing::Channel { name } => format!("channel {}", String::from_utf8_lossy(name).escape_debug()),
     }
 }

@@ -1,0 +1,199 @@
+//! Giving up a disk that is lost for good: what it was home to is empty from then on, on the disks that are there.
+//!
+//! What the others still have of its slots (beginnings of moves, leftovers) goes first, or something old would be found where nothing is. Then the layout
+//! without it is written to all disks that are there; a crash in between is ended by the next start, which believes the highest generation and writes that
+//! to all. The disk itself may know of one generation that nobody else does, so this one is far beyond that: whenever it comes back, it has been taken out.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use steadfast_flow::ring::take_share;
+
+use super::Stop;
+use super::admin::{find, moving_already};
+use crate::StoreError;
+use crate::layout::{Layout, SLOTS};
+use crate::shard::Shard;
+use crate::store::Store;
+use crate::store::open::refuse;
+use crate::store::topology::{Owned, Topology};
+
+/// How much higher the generation is than that of the disks that are there.
+const GENERATIONS_AHEAD: u64 = 1 << 20;
+
+/// What was given up with a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Forgotten {
+    /// What it was called.
+    pub name: String,
+    /// Its identity, as a UUID.
+    pub disk: String,
+    /// Slots that it was home to, of [`Forgotten::slots_total`].
+    pub slots: u64,
+    /// All that there are.
+    pub slots_total: u64,
+    /// Objects that its index knew of when it was last saved; `None` when that is gone too.
+    pub objects: Option<u64>,
+    /// Snapshots that had a part on it: they can only be deleted.
+    pub snapshots: Vec<String>,
+}
+
+impl Store {
+    /// Gives up disks of the pool that are missing, and will not come back. `disks` are their names or identities; all other disks must be there.
+    ///
+    /// # Errors
+    /// [`LogError::Open`](steadfast_log::LogError::Open) with what is wrong: a disk is there, or is none of the pool, or another one is missing or
+    /// takes no writes. Those of the log.
+    pub async fn forget_disks(&self, disks: &[String]) -> Result<Vec<Forgotten>, StoreError> {
+        let _turn = self.0.moves.begin().ok_or_else(moving_already)?;
+        let topology = self.topology();
+        let layout = topology.layout().cloned().ok_or_else(|| refuse("the pool has one disk only".to_owned()))?;
+        let members = topology.members();
+        let mut gone = Vec::new();
+        for disk in disks {
+            let seat = find(&topology, disk)?;
+            if members[seat].shard.is_ok() {
+                return Err(refuse(format!(
+                    "{} is there: `steadfast disk drain` moves what it has to the others and takes it out",
+                    members[seat].name
+                )));
+            }
+            if !gone.contains(&seat) {
+                gone.push(seat);
+            }
+        }
+        let stay: Vec<usize> = (0..members.len()).filter(|seat| !gone.contains(seat)).collect();
+        if stay.is_empty() || gone.is_empty() {
+            return Err(refuse("no disk would be left, or none was named".to_owned()));
+        }
+        for &seat in &stay {
+            if let Some(trouble) = members[seat].trouble() {
+                return Err(refuse(format!(
+                    "a disk is given up only while all others are there and take writes: {trouble}; if that one is lost too, name both"
+                )));
+            }
+        }
+        let shards: Vec<&Shard> = stay.iter().filter_map(|&seat| members[seat].shard.as_ref().ok()).collect();
+        let buckets = self.0.bucket_ops.lock().await;
+        let snapshots = self.0.snapshot_ops.lock().await;
+        let forgotten = gone.iter().map(|&seat| self.forgotten(&topology, &layout, seat)).collect();
+        // Nobody is home to these slots that is there: whatever is found of them is a leftover.
+        for (&seat, shard) in stay.iter().zip(&shards).filter(|(seat, _)| layout.seats[**seat].unclean) {
+            let owned = Owned { layout: layout.clone(), seat };
+            self.sweep(shard, owned).await.map_err(|stop| match stop {
+                Stop::Stopping => refuse("the server stops".to_owned()),
+                Stop::Failed(why) => refuse(why),
+            })?;
+        }
+        let capacities: Vec<u64> = shards.iter().map(|shard| shard.core.capacity_bytes).collect();
+        let next = Arc::new(without(&layout, &gone, &capacities));
+        for shard in &shards {
+            shard.put_layout(&next).await?;
+        }
+        let members = stay.iter().map(|&seat| members[seat].clone()).collect();
+        self.0.topology.store(Arc::new(Topology::new(members, Some(next))));
+        for shard in &shards {
+            shard.core.registry.write().doubtful.clear();
+        }
+        drop((buckets, snapshots));
+        self.repair_buckets().await;
+        self.repair_snapshots().await;
+        for one in &forgotten {
+            let one: &Forgotten = one;
+            tracing::warn!(
+                disk = one.name, slots = one.slots, objects = ?one.objects, snapshots = ?one.snapshots,
+                "a lost disk was given up: what it was home to is empty now"
+            );
+        }
+        Ok(forgotten)
+    }
+
+    fn forgotten(&self, topology: &Topology, layout: &Layout, seat: usize) -> Forgotten {
+        let member = &topology.members()[seat];
+        // Whole ones may have been made while it was missing, without it.
+        let snapshots = self.snapshots().into_iter().filter(|snapshot| !snapshot.whole).map(|snapshot| snapshot.name);
+        Forgotten {
+            name: member.name.clone(),
+            disk: uuid::Uuid::from_bytes(member.id).to_string(),
+            slots: layout.slots_of(seat) as u64,
+            slots_total: SLOTS as u64,
+            objects: member.shard.as_ref().err().and_then(|missing| missing.objects),
+            snapshots: snapshots.collect(),
+        }
+    }
+}
+
+/// The layout without disks that are lost. A slot of theirs goes where it was to go, or where there is room; one that was to go to them stays.
+fn without(layout: &Layout, gone: &[usize], capacities: &[u64]) -> Layout {
+    let mut next = layout.clone();
+    next.generation += GENERATIONS_AHEAD;
+    let is_gone = |seat: u16| gone.contains(&usize::from(seat));
+    for slot in 0..SLOTS {
+        match (is_gone(next.homes[slot]), is_gone(next.goals[slot])) {
+            (true, false) => next.homes[slot] = next.goals[slot],
+            (false, true) => next.goals[slot] = next.homes[slot],
+            _ => {}
+        }
+    }
+    // By the capacities of those that are there.
+    let stay: Vec<usize> = (0..next.seats.len()).filter(|seat| !gone.contains(seat)).collect();
+    let mut all = vec![0; next.seats.len()];
+    stay.iter().zip(capacities).for_each(|(seat, capacity)| all[*seat] = *capacity);
+    for &seat in gone {
+        let before = next.goals.clone();
+        let leaving: Vec<bool> = next.seats.iter().map(|seat| seat.leaving).collect();
+        let any = stay.iter().any(|seat| !leaving[*seat]);
+        take_share(&mut next.goals, seat, next.seats.len(), &all, |to| !(gone.contains(&to) || any && leaving[to]));
+        for slot in (0..SLOTS).filter(|slot| usize::from(before[*slot]) == seat) {
+            next.homes[slot] = next.goals[slot];
+        }
+    }
+    let number = |seat: u16| stay.iter().position(|at| *at == usize::from(seat)).unwrap_or_default() as u16;
+    for table in [&mut next.homes, &mut next.goals] {
+        table.iter_mut().for_each(|seat| *seat = number(*seat));
+    }
+    next.seats = stay.iter().map(|seat| next.seats[*seat].clone()).collect();
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::layout::tests::founded;
+
+    proptest! {
+        #[test]
+        fn only_slots_of_lost_disks_get_another_home(
+            capacities in proptest::collection::vec(1u64..1 << 50, 2..12),
+            lost: u16,
+            goals in proptest::collection::vec(any::<u16>(), SLOTS),
+            moving: bool,
+        ) {
+            let mut layout = founded(&capacities);
+            let seats = capacities.len();
+            if moving {
+                layout.goals = goals.iter().map(|goal| goal % seats as u16).collect();
+            }
+            let mut gone: Vec<usize> = (0..seats).filter(|seat| lost >> seat & 1 == 1).collect();
+            gone.truncate(seats - 1);
+            prop_assume!(!gone.is_empty());
+            let stay: Vec<usize> = (0..seats).filter(|seat| !gone.contains(seat)).collect();
+            let kept: Vec<u64> = stay.iter().map(|seat| capacities[*seat]).collect();
+            let next = without(&layout, &gone, &kept);
+            prop_assert_eq!(next.seats.len(), stay.len());
+            prop_assert!(next.generation > layout.generation + 1);
+            for slot in 0..SLOTS {
+                let (home, goal) = (usize::from(next.homes[slot]), usize::from(next.goals[slot]));
+                prop_assert!(home < stay.len() && goal < stay.len());
+                let before = usize::from(layout.homes[slot]);
+                if !gone.contains(&before) {
+                    prop_assert_eq!(stay[home], before);
+                } else {
+                    prop_assert_eq!(home, goal);
+                }
+            }
+        }
+    }
+}
