@@ -32,8 +32,15 @@ impl Handler {
 }
 
 impl Handler {
-    /// A full pool may be full of what only snapshots keep: who is told that it is full is told that too.
+    /// A full pool may be full of what only snapshots keep, or of parts: who is told that it is full is told that too.
     fn advised(&self, mut error: S3Error) -> S3Error {
+        let uploads = self.store.uploads_open();
+        if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE) && uploads > 0 {
+            let message = error.message().unwrap_or_default();
+            error.set_message(format!(
+                "{message} {uploads} uploads in parts have neither been completed nor aborted, and keep what they have stored: abort those that nobody                  goes on with (store.upload_expiry does that by itself)."
+            ));
+        }
         if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE)
             && let Some((bytes, oldest)) = self.store.snapshots_keep()
             && bytes > 0

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl DataDir {
@@ -40,6 +40,35 @@ impl DataDir {
         }
     }
 
+    /// Takes a directory that is only read, as on a read-only mount. Where no lock can be made there, and none is there, it is done without: then
+    /// nobody can be writing to it from this machine by that way.
+    ///
+    /// # Errors
+    /// As of [`DataDir::open`].
+    pub fn open_to_read(path: &Path) -> Result<Self, String> {
+        let error = match Self::open(path) {
+            Ok(ours) => return Ok(ours),
+            Err(error) => error,
+        };
+        let lock_path = path.join("lock");
+        let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+        let refused =
+            |e: &io::Error| matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied);
+        if !path.is_dir() || !made.is_err_and(|e| refused(&e)) {
+            return Err(error);
+        }
+        let lock = match File::open(&lock_path) {
+            Ok(lock) => lock,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self { path: path.to_owned(), _lock: None }),
+            Err(_) => return Err(error),
+        };
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(in_use(path)),
+            Err(TryLockError::Error(_)) => Ok(Self { path: path.to_owned(), _lock: None }),
+        }
+    }
+
     fn take(path: &Path) -> Result<Self, String> {
         let lock_path = path.join("lock");
         let lock = OpenOptions::new()
@@ -50,11 +79,8 @@ impl DataDir {
             .open(&lock_path)
             .map_err(|e| format!("{}: cannot be opened: {e}", lock_path.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(format!(
-                "{}: another process uses this directory (a server, or a command on it): stop it first",
-                path.display()
-            )),
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(in_use(path)),
             Err(TryLockError::Error(e)) => Err(format!("{}: cannot be locked: {e}", lock_path.display())),
         }
     }
@@ -81,6 +107,10 @@ impl DataDir {
     pub fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
+}
+
+fn in_use(path: &Path) -> String {
+    format!("{}: another process uses this directory (a server, or a command on it): stop it first", path.display())
 }
 
 #[cfg(test)]

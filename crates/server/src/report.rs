@@ -191,6 +191,9 @@ pub fn table(status: &Value) -> String {
             .collect();
         line("extents", counts.join(", "));
     }
+    if let Some(uploads) = number("/store/uploads").filter(|uploads| *uploads > 0) {
+        line("uploads", format!("{uploads} in parts, neither completed nor aborted: they keep what they have stored"));
+    }
     if let Some(snapshots) =
         status.pointer("/store/snapshots").and_then(Value::as_array).filter(|list| !list.is_empty())
     {

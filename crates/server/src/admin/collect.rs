@@ -310,6 +310,13 @@ pub const TABLE: &[Metric] = &[
         "Writes that failed of what nobody had been promised, and went elsewhere or were done without",
     ),
     metric("/store/snapshots", "snapshots", Count, "Snapshots"),
+    metric(
+        "/store/log/extents/lost",
+        "log_lost_extents",
+        Gauge,
+        "Extents that were in use, and of which nothing is there",
+    ),
+    metric("/store/log/extents/lost_bytes", "log_lost_bytes", Gauge, "Bytes in them that are still referred to"),
     metric("/store/log/extents/held", "snapshot_extents", Gauge, "Extents that snapshots keep"),
     metric("/store/log/extents/held_bytes", "snapshot_kept_bytes", Gauge, "Bytes that only snapshots keep"),
     metric("/store/log/compaction/recycled", "compaction_recycled_extents", Counter, "Extents won back"),

@@ -10,6 +10,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use steadfast_flow::{BoxFuture, Env, Pace};
+use steadfast_log::LogError;
 use steadfast_store::{ObjectReader, Snapshot, SnapshotObject, Store, StoreError, StoredObject};
 
 use super::manifest::{End, Header, Line, Lines, ObjectLine, Piece, Reader, VERSION, hex};
@@ -96,6 +97,8 @@ enum Body {
     Known(Box<ObjectLine>),
     Small(Vec<u8>, Box<StoredObject>),
     Large(Box<ObjectReader>),
+    /// Why there is nothing.
+    Unreadable(String),
 }
 
 /// An older export, gone through beside the snapshot: both are in the order of buckets and keys.
@@ -151,8 +154,12 @@ async fn hashed(env: &Env, mut hash: Sha256, bytes: &Bytes) -> Result<Sha256> {
     done.await.ok_or_else(|| "hashing failed".to_owned())
 }
 
-fn unreadable(bucket: &str, key: &str) -> impl Fn(StoreError) -> String {
-    move |e| format!("object {bucket}/{}: {e}; nothing was exported", key.escape_debug())
+/// What is the matter with one object, which is left out, unless nothing can be read any more.
+fn unreadable(e: StoreError) -> Result<Body> {
+    match e {
+        StoreError::Log(LogError::Closed) => Err("the server is stopping; nothing was exported".to_owned()),
+        e => Ok(Body::Unreadable(e.to_string())),
+    }
 }
 
 async fn body_of(
@@ -165,12 +172,14 @@ async fn body_of(
     if let Some(line) = known {
         return Ok(Body::Known(line));
     }
-    let fail = unreadable(bucket, &object.info.key);
     let small = object.info.size <= SMALL;
     if small {
         pace.spend(object.info.size + 4096).await;
     }
-    let reader = snapshot.reader(bucket, object).await.map_err(&fail)?;
+    let reader = match snapshot.reader(bucket, object).await {
+        Ok(reader) => reader,
+        Err(e) => return unreadable(e),
+    };
     if !small {
         return Ok(Body::Large(Box::new(reader)));
     }
@@ -178,7 +187,10 @@ async fn body_of(
     let mut bytes = Vec::with_capacity(object.info.size as usize);
     let mut pieces = std::pin::pin!(reader.stream(0..u64::MAX));
     while let Some(piece) = pieces.next().await {
-        bytes.extend_from_slice(&piece.map_err(&fail)?);
+        match piece {
+            Ok(piece) => bytes.extend_from_slice(&piece),
+            Err(e) => return unreadable(e),
+        }
     }
     Ok(Body::Small(bytes, Box::new(stored)))
 }
@@ -238,16 +250,28 @@ pub async fn run(
     };
     manifest.write(&lines.encode(&Line::Export(header))?).await?;
     let mut end = End::default();
+    let faults = snapshot.faults().iter().map(ToString::to_string).collect();
+    let mut missing = Missing { faults, ..Missing::default() };
+    snapshot
+        .missing_buckets()
+        .iter()
+        .for_each(|bucket| missing.put(bucket, "", "the whole bucket: damage has taken its record"));
     let mut known_objects = 0u64;
     for bucket in snapshot.buckets() {
         let of = bucket.name.clone();
         manifest.write(&lines.encode(&Line::Bucket(bucket))?).await?;
         end.buckets += 1;
+        let mut gone = BTreeSet::new();
+        let compared = snapshot.missing(&of, |keys| gone.extend(keys)).await;
+        compared.map_err(|e| format!("bucket {of}: {e}"))?;
+        gone.iter().for_each(|key| missing.put(&of, key, "damage has taken its record"));
         let mut after = None;
         loop {
             let page = snapshot.next_page(&of, after.take(), PAGE).await.map_err(|e| format!("bucket {of}: {e}"))?;
             let Some(last) = page.last() else { break };
             after = Some(last.info.key.clone());
+            // What the snapshot has of these is older than what was there.
+            let page: Vec<SnapshotObject> = page.into_iter().filter(|o| !gone.contains(&o.info.key)).collect();
             let mut known = Vec::with_capacity(page.len());
             for object in &page {
                 known.push(match &mut older {
@@ -261,7 +285,12 @@ pub async fn run(
             }
             let mut reads = futures::stream::iter(reads).buffered(READS).zip(futures::stream::iter(&page));
             while let Some((body, object)) = reads.next().await {
+                let key = &object.info.key;
                 let line = match body? {
+                    Body::Unreadable(why) => {
+                        missing.put(&of, key, &why);
+                        continue;
+                    }
                     Body::Known(line) => {
                         known_objects += 1;
                         end.needs.extend(line.body.iter().filter_map(|piece| piece.export.clone()));
@@ -278,11 +307,23 @@ pub async fn run(
                         let stored = reader.stored();
                         let (mut hash, mut pieces) = (Sha256::new(), Vec::new());
                         let mut read = std::pin::pin!(reader.stream(0..u64::MAX));
+                        let mut bad = None;
                         while let Some(bytes) = read.next().await {
-                            let bytes = bytes.map_err(unreadable(&of, &object.info.key))?;
+                            let bytes = match bytes {
+                                Ok(bytes) => bytes,
+                                Err(e) => {
+                                    bad = Some(unreadable(e)?);
+                                    break;
+                                }
+                            };
                             pace.spend(bytes.len() as u64).await;
                             hash = hashed(env, hash, &bytes).await?;
                             bodies.write(&bytes, &mut pieces).await?;
+                        }
+                        // What was written of it stays in its file, and nothing refers to it.
+                        if let Some(Body::Unreadable(why)) = bad {
+                            missing.put(&of, key, &why);
+                            continue;
                         }
                         line_of(&of, object, hash, pieces, stored)
                     }
@@ -306,7 +347,9 @@ pub async fn run(
         stale += 1;
     }
     let needs: BTreeSet<String> = end.needs.clone();
+    end.missing = missing.total;
     let said = json!({
+        "missing": missing.list, "missing_total": missing.total, "faults": missing.faults,
         "name": name, "to": place.shown(), "buckets": end.buckets, "objects": end.objects, "bytes": end.bytes,
         "written_bytes": end.own_bytes, "files": end.files, "known_objects": known_objects, "needs": needs,
     });
@@ -316,6 +359,29 @@ pub async fn run(
     let mut said = said;
     said["took_ms"] = json!(u64::try_from(env.now().saturating_sub(begun).as_millis()).unwrap_or(u64::MAX));
     Ok(said)
+}
+
+/// Objects that are named in the answer; more are only counted.
+pub const MISSING_MAX: usize = 1000;
+
+/// What could not be had.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    /// The first of them.
+    pub(super) list: Vec<Value>,
+    pub(super) total: u64,
+    /// What could not be read of the log.
+    pub(super) faults: Vec<String>,
+}
+
+impl Missing {
+    pub(super) fn put(&mut self, bucket: &str, key: &str, why: &str) {
+        tracing::error!(bucket, key, why, "an object is missing in a backup");
+        self.total += 1;
+        if self.list.len() < MISSING_MAX {
+            self.list.push(json!({"bucket": bucket, "key": key, "why": why}));
+        }
+    }
 }
 
 fn line_of(bucket: &str, object: &SnapshotObject, hash: Sha256, body: Vec<Piece>, stored: StoredObject) -> ObjectLine {

@@ -95,8 +95,16 @@ pub struct End {
     pub files: u64,
     /// The exports beside this one whose files it refers to.
     pub needs: BTreeSet<String>,
+    /// Objects that were in the snapshot and could not be read: the export lacks them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missing: u64,
     /// SHA-256 of all lines before this one, hexadecimal.
     pub sha256: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Makes the lines of a manifest, and their hash.

@@ -12,6 +12,7 @@ use steadfast_flow::{BoxFuture, Env};
 use steadfast_store::{BucketInfo, Condition, ListQuery, Store, StoreError};
 use tokio::sync::OnceCell;
 
+use super::export::Missing;
 use super::manifest::{End, Line, ObjectLine, Reader, hex};
 use super::place::Place;
 use super::{Result, check_name, data_file};
@@ -120,6 +121,14 @@ impl Blocks {
     }
 }
 
+/// Why an object was not restored.
+enum NotRestored {
+    /// Its bytes are not there as they were: the others may be.
+    Bad { bucket: String, key: String, why: String },
+    /// The pool does not take it, nor what comes after it.
+    Ended(String),
+}
+
 async fn restore_object(
     store: &Store,
     env: &Env,
@@ -127,16 +136,18 @@ async fn restore_object(
     name: &str,
     line: ObjectLine,
     overwrite: bool,
-) -> Result<u64> {
+) -> std::result::Result<u64, NotRestored> {
     let shown = format!("object {}/{}", line.bucket, line.key.escape_debug());
-    let fail = |e: StoreError| format!("{shown}: {e}");
+    let fail = |e: StoreError| NotRestored::Ended(format!("{shown}: {e}"));
+    let (bucket, key) = (line.bucket.clone(), line.key.clone());
+    let bad = |why: String| NotRestored::Bad { bucket: bucket.clone(), key: key.clone(), why };
     let mut writer = store.writer(&line.bucket, &line.key, Some(line.size)).await.map_err(fail)?;
     let mut hash = Sha256::new();
     for piece in &line.body {
         let file = (piece.export.clone().unwrap_or_else(|| name.to_owned()), piece.file);
         let (mut at, end) = (piece.offset, piece.offset + piece.length);
         while at < end {
-            let bytes = blocks.read(&file, at, (end - at).min(1 << 20)).await?;
+            let bytes = blocks.read(&file, at, (end - at).min(1 << 20)).await.map_err(bad)?;
             at += bytes.len() as u64;
             let hashed = bytes.clone();
             hash = if bytes.len() <= 64 << 10 {
@@ -147,23 +158,23 @@ async fn restore_object(
                     hash.update(&hashed);
                     hash
                 };
-                env.blocking(work).await.ok_or_else(|| format!("{shown}: hashing failed"))?
+                env.blocking(work).await.ok_or_else(|| NotRestored::Ended(format!("{shown}: hashing failed")))?
             };
             writer.write(bytes).await.map_err(fail)?;
         }
     }
     let found = hex(&hash.finalize());
     if found != line.sha256 {
-        return Err(format!(
-            "{shown}: its bytes in {} are not those that were exported (SHA-256 {found}, not {}); the object was not restored",
+        return Err(bad(format!(
+            "its bytes in {} are not those that were exported (SHA-256 {found}, not {})",
             blocks.place.shown(),
             line.sha256
-        ));
+        )));
     }
     let condition = if overwrite { Condition::None } else { Condition::Absent };
     match writer.commit_stored(line.stored, condition, None).await {
         Ok(_) => Ok(line.size),
-        Err(StoreError::ConditionFailed) => Err(format!("{shown}: it is there already; --overwrite replaces it")),
+        Err(StoreError::ConditionFailed) => Err(bad("it is there already; --overwrite replaces it".to_owned())),
         Err(e) => Err(fail(e)),
     }
 }
@@ -219,14 +230,26 @@ pub async fn run(
         Ok::<_, String>(reader.next_object().await?.map(|line| (line, reader)))
     });
     let (mut objects, mut bytes) = (0u64, 0u64);
+    let mut missing = Missing::default();
     let blocks = &blocks;
-    let work = lines.map(|line| -> BoxFuture<'_, Result<u64>> {
-        Box::pin(async move { restore_object(store, env, blocks, name, *line?, overwrite).await })
+    let work = lines.map(|line| -> BoxFuture<'_, std::result::Result<u64, NotRestored>> {
+        Box::pin(async move {
+            let line = line.map_err(NotRestored::Ended)?;
+            restore_object(store, env, blocks, name, *line, overwrite).await
+        })
     });
     let mut work = std::pin::pin!(work.buffer_unordered(OBJECTS));
     while let Some(restored) = work.next().await {
-        let done = |e: String| format!("{e} ({objects} of {} objects are restored)", plan.end.objects);
-        bytes += restored.map_err(done)?;
+        bytes += match restored {
+            Ok(bytes) => bytes,
+            Err(NotRestored::Bad { bucket, key, why }) => {
+                missing.put(&bucket, &key, &why);
+                continue;
+            }
+            Err(NotRestored::Ended(e)) => {
+                return Err(format!("{e} ({objects} of {} objects are restored)", plan.end.objects));
+            }
+        };
         objects += 1;
         if objects.is_multiple_of(64) || objects == plan.end.objects {
             let part = (bytes + 4096 * objects) as f64 / (plan.end.bytes + 4096 * plan.end.objects).max(1) as f64;
@@ -235,6 +258,7 @@ pub async fn run(
     }
     let needs: &BTreeSet<String> = &plan.end.needs;
     Ok(json!({
+        "missing": missing.list, "missing_total": missing.total, "missing_in_export": plan.end.missing,
         "name": name, "from": place.shown(), "buckets": plan.end.buckets, "objects": objects, "bytes": bytes, "needs": needs,
         "took_ms": u64::try_from(env.now().saturating_sub(begun).as_millis()).unwrap_or(u64::MAX),
     }))

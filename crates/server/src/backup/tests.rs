@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use steadfast_disk::{Disk, MemDisk};
+use steadfast_disk::{BLOCK, Disk, MemDisk};
 use steadfast_flow::Env;
-use steadfast_log::{Durability, FormatOptions, Log};
+use steadfast_log::{Durability, FormatOptions, Log, LogError};
 use steadfast_store::{
-    Attributes, BucketSettings, Condition, IndexKind, ListQuery, PartChoice, Store, StoreOptions, StoredObject,
+    Attributes, BucketSettings, Condition, IndexKind, ListQuery, PartChoice, Store, StoreError, StoreOptions,
+    StoredObject,
 };
 
 use super::export::{self, Export};
@@ -17,7 +18,11 @@ use super::place::{Place, PlaceSpec};
 use super::{data_file, restore};
 
 async fn store() -> Store {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(256 << 20));
+    store_on(&MemDisk::growable(256 << 20)).await
+}
+
+async fn store_on(disk: &MemDisk) -> Store {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("formats");
     let options = StoreOptions { inline_max_bytes: 4000, chunk_bytes: 60_000, part_min_bytes: 1, ..Default::default() };
@@ -233,11 +238,15 @@ async fn damage_is_found_before_it_is_restored() {
     std::fs::write(&manifest, &whole[..len / 2]).expect("written");
     assert!(backup.restore(&self::store().await, "one", false).await.is_err());
     std::fs::write(&manifest, &whole).expect("written");
-    // A body: its object is named and not there.
+    // A body: its object is named and not there; all others are.
     let heal = spoil(backup.path("one/data/00000003"), 1000);
     let fresh = self::store().await;
-    let why = backup.restore(&fresh, "one", false).await.expect_err("a bad body");
-    assert!(why.contains("SHA-256") && why.contains("object "), "{why}");
+    let said = backup.restore(&fresh, "one", false).await.expect("the others are restored");
+    assert_eq!((said["missing_total"].as_u64(), said["objects"].as_u64()), (Some(1), Some(41)), "{said}");
+    let missing = &said["missing"][0];
+    assert!(missing["why"].as_str().is_some_and(|why| why.contains("SHA-256")), "{said}");
+    let (bucket, key) = (missing["bucket"].as_str().expect("named"), missing["key"].as_str().expect("named"));
+    assert!(matches!(fresh.reader(bucket, key).await.map(drop), Err(StoreError::NoSuchKey)), "{said}");
     heal();
     // A file that is missing, or too short, is found before anything is restored.
     let file = backup.path("one/data/00000002");
@@ -250,4 +259,80 @@ async fn damage_is_found_before_it_is_restored() {
     assert!(fresh.buckets().expect("buckets").is_empty());
     std::fs::write(&file, &whole).expect("written");
     backup.restore(&fresh, "one", false).await.expect("restored");
+}
+
+/// Where a body begins that is written at a block of its own.
+async fn place_of(disk: &MemDisk, data: &[u8]) -> u64 {
+    for at in (0..disk.len()).step_by(BLOCK) {
+        if disk.read(at, BLOCK).await.expect("reads")[..] == data[..BLOCK] {
+            return at;
+        }
+    }
+    panic!("it is nowhere");
+}
+
+#[tokio::test]
+async fn damaged_bodies_are_named_and_the_others_are_exported() {
+    let (disk, backup) = (MemDisk::growable(256 << 20), Backup::new());
+    let store = store_on(&disk).await;
+    fill(&store).await;
+    put(&store, "a", "large", 12_345, 300_000).await;
+    store.create_snapshot("one").await.expect("made");
+    let seeds = [(20, 160_000), (34, 462_400), (12_345, 300_000)];
+    for (seed, len) in seeds {
+        let at = place_of(&disk, &body(seed, len)).await;
+        disk.flip(at + 100, 1);
+    }
+    let said = backup.export(&store, "one", None).await.expect("the others are exported");
+    assert_eq!((said["missing_total"].as_u64(), said["objects"].as_u64()), (Some(3), Some(40)), "{said}");
+    let named: Vec<&str> =
+        said["missing"].as_array().expect("a list").iter().filter_map(|one| one["key"].as_str()).collect();
+    assert_eq!(named, ["dir/20", "dir/34", "large"]);
+    let fresh = self::store().await;
+    let said = backup.restore(&fresh, "one", false).await.expect("restored");
+    assert_eq!((said["objects"].as_u64(), said["missing_in_export"].as_u64()), (Some(40), Some(3)), "{said}");
+}
+
+/// Objects whose records are gone from what the snapshot keeps, and which the index knows.
+#[tokio::test]
+async fn what_the_snapshot_has_lost_is_named_by_the_index() {
+    let disk = MemDisk::growable(256 << 20);
+    let any: Arc<dyn Disk> = Arc::new(disk.clone());
+    let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
+    Log::format(&any, &Env::tokio(), &format).await.expect("formats");
+    let (index, backup) = (IndexKind::memory(), Backup::new());
+    let open = || Store::open(any.clone(), index.clone(), Env::tokio(), StoreOptions::default());
+    let (store, _) = open().await.expect("opens");
+    store.create_bucket("a", BucketSettings::default()).await.expect("made");
+    for n in 0..60u64 {
+        put(&store, "a", &format!("k{n:02}"), n, 60_000).await;
+    }
+    store.create_snapshot("one").await.expect("made");
+    store.close().await.expect("closes");
+    drop(store);
+    // An extent of records in the middle.
+    disk.write(3 << 20, vec![0; 1 << 20].into()).await.expect("writes");
+    let (store, report) = open().await.expect("opens");
+    assert_eq!(report.recovery.lost.len(), 1, "{:?}", report.recovery);
+    let mut unreadable = Vec::new();
+    for n in 0..60u64 {
+        let key = format!("k{n:02}");
+        let read = async {
+            let reader = store.reader("a", &key).await?;
+            let pieces: Vec<Result<Bytes, StoreError>> = reader.stream(0..u64::MAX).collect().await;
+            pieces.into_iter().collect::<Result<Vec<_>, _>>()
+        };
+        match read.await {
+            Ok(_) => {}
+            Err(StoreError::Log(LogError::Damaged { .. })) => unreadable.push(key),
+            Err(e) => panic!("{key}: {e}"),
+        }
+    }
+    assert!(unreadable.len() > 5);
+    let said = backup.export(&store, "one", None).await.expect("the others are exported");
+    let named: Vec<&str> =
+        said["missing"].as_array().expect("a list").iter().filter_map(|one| one["key"].as_str()).collect();
+    assert_eq!(named, unreadable, "{said}");
+    assert_eq!(said["objects"].as_u64(), Some(60 - unreadable.len() as u64), "{said}");
+    assert!(said["faults"].as_array().is_some_and(|faults| !faults.is_empty()), "{said}");
 }

@@ -39,6 +39,8 @@ enum DiskCommand {
     Replace(ReplaceArgs),
     /// Go on with moving objects where that has failed.
     Resume(ResumeArgs),
+    /// Give up disks that are lost for good: what was on them is lost, and the pool goes on without them.
+    Forget(ForgetArgs),
 }
 
 const WHILE: &str = "A running server does it, while it goes on serving: reads and writes see nothing of it. Ctrl-C ends the watching, not the work; a restart of the \
@@ -95,6 +97,31 @@ struct ReplaceArgs {
     wait: WaitArgs,
 }
 
+/// Arguments of `disk forget`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A running server does it, while all other disks of the pool are there. What is lost is named: how many objects, as far as their index \
+knows, and snapshots, which can only be deleted then. The keys that were on the disks are empty from then on, and can be written again; listings, buckets, \
+snapshots and moves work again. A disk that comes back later is left out; it can be wiped and added as a new one.\n\n\
+Example:\n  steadfast disk forget /dev/sdb --yes-lose-its-data --data /var/lib/steadfast"
+)]
+struct ForgetArgs {
+    /// The missing disks, as `steadfast status` names them, or their UUIDs
+    #[arg(required = true)]
+    disks: Vec<String>,
+
+    /// Say that what is on them may be lost for good
+    #[arg(long)]
+    yes_lose_its_data: bool,
+
+    #[command(flatten)]
+    data: DataArgs,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Arguments of `disk resume`.
 #[derive(Args, Debug)]
 #[command(after_help = format!("{WHILE}Example:\n  steadfast disk resume --data /var/lib/steadfast"))]
@@ -106,7 +133,7 @@ struct ResumeArgs {
 /// Arguments of `disk list`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A running server is asked, at --admin or where its configuration says; without one the disks themselves are looked \
+    after_help = "A running server is asked, over the socket in its data directory or at --admin; without one the disks themselves are looked \
 at. Nothing is changed. Exit code 3 when a disk is not as it should be.\n\n\
 Examples:\n  steadfast disk list --admin http://127.0.0.1:9001\n  steadfast disk list --config steadfast.toml --json"
 )]
@@ -132,12 +159,13 @@ pub fn run(args: DiskArgs) -> Result<(), Failure> {
             change(&args.wait, &Command::DiskAdd { path: absolute(&args.path)?, wait })
         }
         DiskCommand::Drain(args) => {
-            change(&args.wait, &Command::DiskDrain { disk: args.disk, wait: !args.wait.no_wait })
+            change(&args.wait, &Command::DiskDrain { disk: named(&args.disk)?, wait: !args.wait.no_wait })
         }
         DiskCommand::Replace(args) => {
             let wait = !args.wait.no_wait;
-            change(&args.wait, &Command::DiskReplace { old: args.old, new: absolute(&args.new)?, wait })
+            change(&args.wait, &Command::DiskReplace { old: named(&args.old)?, new: absolute(&args.new)?, wait })
         }
+        DiskCommand::Forget(args) => forget(&args),
         DiskCommand::Resume(args) => change(&args.wait, &Command::DiskResume { wait: !args.wait.no_wait }),
     }
 }
@@ -181,15 +209,61 @@ fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
+fn forget(args: &ForgetArgs) -> Result<(), Failure> {
+    let config = args.data.load(&[])?;
+    if !args.yes_lose_its_data {
+        let what = "what is on it is lost for good, also when it comes back: say --yes-lose-its-data if that is meant";
+        return Err(format!("{}: {what}", args.disks.join(", ")).into());
+    }
+    let disks = args.disks.iter().map(|disk| named(disk)).collect::<Result<_, String>>()?;
+    let done = client::ask(&config.data.dir, &Command::DiskForget { disks }, |_| {})?;
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&done)?);
+        return Ok(());
+    }
+    for one in done["forgotten"].as_array().into_iter().flatten() {
+        let objects = one["objects"].as_u64().map_or_else(|| "an unknown number of".to_owned(), |n| n.to_string());
+        say!(
+            "{} is given up: {} of {} slots, {objects} objects are lost",
+            one["name"].as_str().unwrap_or("?"),
+            one["slots"],
+            one["slots_total"]
+        );
+    }
+    let first = &done["forgotten"][0]["snapshots"];
+    let snapshots: Vec<&str> = first.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !snapshots.is_empty() {
+        say!("Snapshots that had a part there can only be deleted: {}", snapshots.join(", "));
+    }
+    if let Some(line) = done["configure"].as_str() {
+        say!("Put this into [data] of the configuration, in place of what it says of disks:\n  {line}");
+    }
+    Ok(())
+}
+
+/// A disk as it was named: a path that is there is what it is wherever the server runs.
+fn named(disk: &str) -> Result<String, String> {
+    if Path::new(disk).exists() { Ok(absolute(Path::new(disk))?.display().to_string()) } else { Ok(disk.to_owned()) }
+}
+
 fn list(args: &ListArgs) -> Result<(), Failure> {
     let listed = match &args.admin {
         Some(url) => running(url)?,
         None => {
             let config = args.data.load(&[])?;
+            let dir = &config.data.dir;
+            if !dir.is_dir() {
+                return Err(format!(
+                    "{}: there is no such directory; give the one of a server with --data",
+                    dir.display()
+                )
+                .into());
+            }
             // Whoever has the directory knows more than its disks tell.
-            let server = config.data.dir.is_dir() && DataDir::open(&config.data.dir).is_err();
-            let asked = server.then(|| running(&format!("http://{}", config.admin.listen)));
-            match asked {
+            let server = DataDir::open_to_read(dir).is_err();
+            let by_socket = || client::ask(dir, &Command::Status {}, |_| {}).map(|status| of_status(&status));
+            let by_port = || running(&format!("http://{}", config.admin.listen));
+            match server.then(|| by_socket().or_else(|_| by_port())) {
                 Some(Ok(listed)) => listed,
                 Some(Err(why)) => {
                     eprintln!("steadfast: {why}; the disks themselves are looked at (--admin names the right port)");
@@ -211,8 +285,11 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 
 /// What a server says.
 fn running(url: &str) -> Result<Value, String> {
-    let status = ask(url)?;
-    Ok(json!({"running": true, "disks": status["disks"], "superdisks": status["superdisks"]}))
+    Ok(of_status(&ask(url)?))
+}
+
+fn of_status(status: &Value) -> Value {
+    json!({"running": true, "disks": status["disks"], "superdisks": status["superdisks"]})
 }
 
 /// What the disks themselves say.

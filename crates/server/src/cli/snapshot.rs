@@ -198,7 +198,42 @@ fn table(listed: &Value) -> String {
     } else {
         out.push_str(&format!("They keep {} that nothing else needs.\n", size(kept)));
     }
+    out.extend(working(listed));
     out
+}
+
+/// How far an export or a restore is that is going on.
+fn working(listed: &Value) -> Option<String> {
+    let what = listed["working"]["what"].as_str()?;
+    let part = listed["working"]["progress"]["part"].as_f64().unwrap_or_default();
+    Some(format!("Going on: {what}, {:.0} %.\n", part * 100.0))
+}
+
+/// What a backup lacks, a line each.
+fn missing(done: &Value) -> String {
+    let mut out = String::new();
+    let listed = done["missing"].as_array().map_or(&[][..], Vec::as_slice);
+    for one in listed {
+        let text = |key: &str| one[key].as_str().unwrap_or("?").escape_debug().to_string();
+        out.push_str(&format!("MISSING {}/{}: {}\n", text("bucket"), text("key"), text("why")));
+    }
+    let more = number(done, "missing_total").saturating_sub(listed.len() as u64);
+    if more > 0 {
+        out.push_str(&format!("MISSING ... and {more} more: the server's log names them\n"));
+    }
+    for fault in done["faults"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        out.push_str(&format!("DAMAGE in what the snapshot keeps: {fault}\n"));
+    }
+    let before = number(done, "missing_in_export");
+    if before > 0 {
+        out.push_str(&format!("The export itself lacks {before} objects, which could not be read when it was made.\n"));
+    }
+    out
+}
+
+/// Whether something that should be there is not.
+fn is_short(done: &Value) -> bool {
+    number(done, "missing_total") > 0 || done["faults"].as_array().is_some_and(|faults| !faults.is_empty())
 }
 
 /// Runs it.
@@ -241,12 +276,13 @@ pub fn run(args: SnapshotArgs) -> Result<(), Failure> {
             (args.server, done, text)
         }
     };
+    let text = format!("{}{text}", missing(&done));
     if server.json {
         say!("{}", serde_json::to_string_pretty(&done)?);
     } else {
         put!("{text}");
     }
-    Ok(())
+    if is_short(&done) { Err(Failure::Found) } else { Ok(()) }
 }
 
 #[cfg(test)]

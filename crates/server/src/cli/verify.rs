@@ -21,7 +21,7 @@ use crate::report::size;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Reads the whole pool and compares everything with its checksums. The server must not run. Nothing is \
-changed. Exit code 3 when something is damaged. Of a super-disk the durable leg alone is checked, for it is the pool; with --fast, the fast leg is compared \
+changed, so a read-only mount or image will do. Exit code 3 when something is damaged. Of a super-disk the durable leg alone is checked, for it is the pool; with --fast, the fast leg is compared \
 with it: all that its map calls valid must be the same after a clean stop (after a crash, what was written last may differ, and is repaired when it is \
 read).\n\n\
 Example:\n  steadfast verify --data /var/lib/steadfast"
@@ -45,7 +45,7 @@ const SHOWN_MAX: usize = 50;
 /// Runs it.
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
-    let data = DataDir::open(&config.data.dir)?;
+    let data = DataDir::open_to_read(&config.data.dir)?;
     let sets = config.disk_sets();
     if args.fast && sets.iter().all(|set| set.fast.is_empty()) {
         return Err("--fast: the configuration names no fast disk".into());
@@ -186,7 +186,12 @@ fn subjects(damage: &steadfast_log::check::Damage, names: &Names) -> BTreeSet<St
 fn print(name: &str, report: &steadfast_log::VerifyReport, names: &Names) {
     for damage in report.damage.iter().take(SHOWN_MAX) {
         let lsns = damage.lsns.map(|(first, last)| format!(", LSN {first} to {last}")).unwrap_or_default();
-        say!("damage: extent {} at {}, {}{lsns}: {}", damage.extent, damage.offset, size(damage.len), damage.what);
+        let place = match damage.extent {
+            // The superblocks are before all extents.
+            u32::MAX => "superblock".to_owned(),
+            extent => format!("extent {extent}"),
+        };
+        say!("damage: {place} at {}, {}{lsns}: {}", damage.offset, size(damage.len), damage.what);
         for subject in subjects(damage, names) {
             say!("  concerns {subject}");
         }
@@ -203,11 +208,10 @@ fn print(name: &str, report: &steadfast_log::VerifyReport, names: &Names) {
         size(report.counts.read_bytes),
         report.last_lsn
     );
-    if report.doubtful_total > 0 {
+    if report.doubtful_total > report.doubtful_needed {
         say!(
-            "{} pieces of large bodies at the ends of open extents do not verify: what uploads leave behind that were cut off. Those that \
-             an object needs are counted as damage above",
-            report.doubtful_total
+            "{} unfinished pieces of uploads that were cut off, as a crash leaves them: no object needs them, and their room is used again",
+            report.doubtful_total - report.doubtful_needed.min(report.doubtful_total)
         );
     }
 }

@@ -54,6 +54,9 @@ sections! {
         write_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
         /// Memory for data that is read from the disk.
         read_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
+        /// Where damage has taken records and the index is gone too, nobody knows what they said. What is not found is then refused, and so is
+        /// what they may have replaced or deleted. "true" gives the latter all the same, to save what there is.
+        serve_doubtful: bool = false;
     }
 
     /// A super-disk: fast local disks beside a pool on a slow or distant one. Writes are answered when the pool has them, reads come from the

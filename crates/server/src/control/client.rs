@@ -15,9 +15,7 @@ use super::{Command, LINE_BYTES_MAX, Said};
 /// When no server runs there, or it could not be done; for people.
 pub fn ask(dir: &Path, command: &Command, mut progress: impl FnMut(&Value)) -> Result<Value, String> {
     let shown = dir.display();
-    let lost = |e: io::Error| {
-        format!("{shown}: the server went away ({e}); what it had begun it goes on with when it runs again")
-    };
+    let lost = |e: io::Error| format!("{shown}: the server went away ({e}); {}", command.cut_off());
     let (path, _open) =
         address(dir).map_err(|e| format!("{shown}: {e}; give the directory of a server with --data"))?;
     let mut socket = UnixStream::connect(path).map_err(|e| match e.kind() {

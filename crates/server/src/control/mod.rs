@@ -9,7 +9,7 @@
 //! server   {"done":{...}}          or {"error":"why, and what to do"}
 //! ```
 //!
-//! A client that goes away ends the watching, not the work: what lasts is a task of the store, which its command starts or finds under
+//! A client that goes away ends the watching, not the work: what lasts is a task of its own, which its command starts or finds under
 //! way and then follows.
 
 pub mod client;
@@ -56,7 +56,7 @@ pub enum Command {
         /// Its name.
         name: String,
     },
-    /// Export a snapshot. Ends when the client goes away.
+    /// Export a snapshot.
     SnapshotExport {
         /// Its name.
         name: String,
@@ -67,7 +67,7 @@ pub enum Command {
         /// Bytes read a second at most, instead of what is configured.
         bytes_s: Option<u64>,
     },
-    /// Restore an export. Ends when the client goes away.
+    /// Restore an export.
     SnapshotRestore {
         /// Its name.
         name: String,
@@ -123,11 +123,44 @@ pub enum Command {
         /// Its name.
         name: String,
     },
+    /// Give up disks that are lost for good.
+    DiskForget {
+        /// Their paths or identities.
+        disks: Vec<String>,
+    },
     /// Go on with moving keys where that has failed.
     DiskResume {
         /// As above.
         wait: bool,
     },
+}
+
+impl Command {
+    /// What becomes of the command when the server goes away while it works on it, for people.
+    pub fn cut_off(&self) -> &'static str {
+        match self {
+            Self::SnapshotExport { .. } => {
+                "nothing of the export counts: the same command begins anew when the server runs again"
+            }
+            Self::SnapshotRestore { .. } => {
+                "what had been restored stays: when the server runs again, the same command with --overwrite restores the rest"
+            }
+            Self::DiskAdd { .. } | Self::DiskDrain { .. } | Self::DiskReplace { .. } | Self::DiskResume { .. } => {
+                "what it had begun it goes on with when it runs again"
+            }
+            Self::Status {}
+            | Self::Scrub { .. }
+            | Self::SnapshotCreate { .. }
+            | Self::SnapshotList {}
+            | Self::SnapshotDelete { .. }
+            | Self::DiskForget { .. }
+            | Self::WebhookList {}
+            | Self::WebhookDead { .. }
+            | Self::WebhookSkip { .. }
+            | Self::WebhookPurge { .. }
+            | Self::WebhookRetry { .. } => "ask again when it runs",
+        }
+    }
 }
 
 /// What is to be done about the scrub.
@@ -159,6 +192,11 @@ pub enum Said {
 pub struct Tell(watch::Sender<Value>);
 
 impl Tell {
+    /// One that this hears.
+    pub fn new(heard: watch::Sender<Value>) -> Self {
+        Self(heard)
+    }
+
     /// Says it.
     pub fn progress(&self, value: Value) {
         self.0.send_replace(value);
@@ -167,7 +205,7 @@ impl Tell {
 
 /// What carries out commands.
 pub trait Commands: Send + Sync + 'static {
-    /// Carries out one and gives its result. Dropped when the client goes away.
+    /// Carries out one and gives its result. Dropped when the client goes away: what lasts is a task of its own.
     ///
     /// # Errors
     /// Why it could not be done and what to do, for people.

@@ -301,7 +301,9 @@ async fn look_at(path: &Path, env: &Env) -> Found {
 pub async fn open_durable(config: &Config, set: &DiskSet, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let mut disks = Vec::new();
     for path in &set.durable {
-        disks.push(open_file(path, config, env, config.data.pool_size.map(|size| size.0), false).await?);
+        let options =
+            DiskOptions { read_only: true, ..options(config, config.data.pool_size.map(|size| size.0), false) };
+        disks.push(open_with(path, options, env).await?);
     }
     stripe(disks).await
 }

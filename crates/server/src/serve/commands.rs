@@ -63,6 +63,7 @@ impl Commands for ServerCommands {
                 Command::WebhookSkip { name } => self.state.webhooks()?.skip(&name),
                 Command::WebhookPurge { name, dead } => self.state.webhooks()?.purge(&name, dead).await,
                 Command::WebhookRetry { name } => self.state.webhooks()?.retry(&name).await,
+                Command::DiskForget { disks } => self.membership.forget(disks).await,
                 Command::DiskResume { wait } => {
                     self.membership.resume()?;
                     self.waited(wait, &tell).await

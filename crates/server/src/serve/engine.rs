@@ -315,6 +315,7 @@ fn store_options(config: &Config) -> Result<StoreOptions, String> {
         upload_expiry: config.store.upload_expiry,
         snapshots_max: config.snapshots.max,
         move_bytes_s: config.store.move_rate.0,
+        serve_doubtful: config.data.serve_doubtful,
         ..StoreOptions::default()
     })
 }

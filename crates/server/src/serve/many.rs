@@ -1,5 +1,6 @@
 //! A pool of several disks, each with a log of its own: opening, making, describing.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use futures::future::join_all;
@@ -165,6 +166,7 @@ pub async fn open(
     options: StoreOptions,
 ) -> Result<(Disks, Store, OpenReport), String> {
     let paths: Vec<PathBuf> = config.disk_sets().into_iter().flat_map(|set| set.durable).collect();
+    refuse_twice(&paths)?;
     let begun = making::begun(config)?;
     let new = paths.iter().all(|path| !path.exists() && !path.starts_with("/dev"));
     match begun {
@@ -207,6 +209,21 @@ pub async fn open(
     let names: Vec<String> = store.status().disks.into_iter().map(|disk| disk.name).collect();
     join_all(disks.retain(|name| names.iter().any(|there| there == name)).iter().map(open::Disks::close)).await;
     Ok((disks, store, report))
+}
+
+/// Refuses two names of one file or device, such as hard links.
+fn refuse_twice(paths: &[PathBuf]) -> Result<(), String> {
+    let mut seen: Vec<(&PathBuf, (u64, u64, u64))> = Vec::new();
+    for path in paths {
+        let Ok(meta) = std::fs::metadata(path) else { continue };
+        // A device is what it is by its number, whichever its node.
+        let is = if meta.rdev() > 0 { (0, 0, meta.rdev()) } else { (meta.dev(), meta.ino(), 0) };
+        if let Some((first, _)) = seen.iter().find(|(_, other)| *other == is) {
+            return Err(format!("{} and {} are the same disk: give one of them", first.display(), path.display()));
+        }
+        seen.push((path, is));
+    }
+    Ok(())
 }
 
 /// Formats the disks that are not: all, or those that an interrupted making has left.

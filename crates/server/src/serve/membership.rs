@@ -72,6 +72,25 @@ impl Membership {
         .await
     }
 
+    /// Gives up disks that are lost for good.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub async fn forget(&self, disks: Vec<String>) -> Result<Value, String> {
+        let this = self.clone();
+        let forgotten = self.to_end(async move {
+            let disks: Vec<String> = disks.iter().map(|disk| this.named(disk)).collect();
+            let forgotten = this.engine.store().forget_disks(&disks).await.map_err(|e| e.to_string())?;
+            this.engine.forget_gone();
+            this.forget_hints();
+            Ok(json!(forgotten))
+        });
+        let forgotten = forgotten.await?;
+        let mut done = self.result(None);
+        done["forgotten"] = forgotten;
+        Ok(done)
+    }
+
     /// Goes on with what was begun.
     ///
     /// # Errors
@@ -84,7 +103,10 @@ impl Membership {
         }
     }
 
-    async fn to_end(&self, work: impl Future<Output = Result<(), String>> + Send + 'static) -> Result<(), String> {
+    async fn to_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
         let (tell, told) = tokio::sync::oneshot::channel();
         let turn = self.turn.clone();
         self.env.spawn("disks change", async move {
@@ -94,17 +116,24 @@ impl Membership {
         told.await.unwrap_or_else(|_| Err("the server stops".to_owned()))
     }
 
-    /// The name that a disk has in the pool: a path in the configuration may be relative to the data directory.
+    /// The name that a disk has in the pool: a path in the configuration may be relative to the data directory, and a path may be written in several ways.
     fn named(&self, disk: &str) -> String {
         let within = self.config.data.dir.join(disk).display().to_string();
-        let is = |name: &str| self.engine.store().status().disks.iter().any(|disk| disk.name == name);
+        let names: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
+        let is = |name: &str| names.iter().any(|other| other == name);
+        if !is(disk) && !is(&within) {
+            let same = |name: &&String| [disk, &within].iter().any(|asked| same_path(name, asked));
+            if let Some(name) = names.iter().find(same) {
+                return name.clone();
+            }
+        }
         if !is(disk) && is(&within) { within } else { disk.to_owned() }
     }
 
     async fn add_now(&self, path: &Path, replaces: Option<String>) -> Result<(), String> {
         let path = self.config.data.dir.join(path);
         let name = path.display().to_string();
-        if self.engine.store().status().disks.iter().any(|disk| disk.name == name) {
+        if self.engine.store().status().disks.iter().any(|disk| disk.name == name || same_path(&disk.name, &name)) {
             return Err(format!("{name} is a disk of the pool already"));
         }
         let owned = path.clone();
@@ -237,6 +266,12 @@ impl Membership {
             tracing::warn!("{why}");
         }
     }
+}
+
+/// Whether two paths lead to the same file, or would, if it were there.
+fn same_path(a: &str, b: &str) -> bool {
+    let real = |path: &str| std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
+    real(a).is_some_and(|a| Some(a) == real(b))
 }
 
 /// The name of a disk as the configuration would have it. Names are as the server was started, from its working directory; relative paths

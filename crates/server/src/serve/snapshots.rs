@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use steadfast_flow::Env;
 use steadfast_store::{Store, StoreError};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::backup::export::{self, Export, FILE_BYTES_MAX};
 use crate::backup::place::{Place, PlaceSpec};
@@ -23,6 +24,14 @@ pub struct Snapshots {
     export_bytes_s: u64,
     /// One export or restore at a time: each reads and writes as much as it may.
     one: Arc<Semaphore>,
+    /// What it is, and how far, while there is one.
+    working: Arc<Mutex<Option<Working>>>,
+}
+
+/// An export or a restore that is going on.
+struct Working {
+    what: String,
+    at: watch::Receiver<Value>,
 }
 
 /// A directory that is removed when it is empty; else whoever empties it does that.
@@ -44,7 +53,7 @@ impl Snapshots {
             }
             _ => {}
         }
-        Self { env: env.clone(), scratch, export_bytes_s, one: Arc::new(Semaphore::new(1)) }
+        Self { env: env.clone(), scratch, export_bytes_s, one: Arc::new(Semaphore::new(1)), working: Arc::default() }
     }
 
     /// Makes one.
@@ -65,7 +74,10 @@ impl Snapshots {
 
     /// Those that there are.
     pub fn list(&self, store: &Store) -> Value {
-        json!({"snapshots": store.snapshots(), "kept_bytes": store.snapshots_keep().map_or(0, |(bytes, _)| bytes)})
+        let working = self.working.lock();
+        let working = working.as_ref().map(|working| json!({"what": working.what, "progress": *working.at.borrow()}));
+        let kept = store.snapshots_keep().map_or(0, |(bytes, _)| bytes);
+        json!({"snapshots": store.snapshots(), "kept_bytes": kept, "working": working})
     }
 
     /// Deletes one.
@@ -81,9 +93,43 @@ impl Snapshots {
         Ok(json!({"name": name, "deleted": true}))
     }
 
-    fn only(&self) -> Result<tokio::sync::OwnedSemaphorePermit, String> {
-        let one = self.one.clone().try_acquire_owned();
-        one.map_err(|_| "another export or restore is going on: wait until it has ended".to_owned())
+    /// Does `work` in a task of its own: who asked may go away, and it comes to its end all the same.
+    async fn to_its_end<F>(&self, what: String, tell: &Tell, work: impl FnOnce(Tell) -> F) -> Result<Value, String>
+    where
+        F: Future<Output = Result<Value, String>> + Send + 'static,
+    {
+        let Ok(one) = self.one.clone().try_acquire_owned() else {
+            let working = self.working.lock();
+            let what = working.as_ref().map_or("another export or restore", |working| &working.what);
+            return Err(format!(
+                "{what} is going on: wait until it has ended; `steadfast snapshot list` says how far it is"
+            ));
+        };
+        let (heard, mut at) = watch::channel(Value::Null);
+        *self.working.lock() = Some(Working { what: what.clone(), at: at.clone() });
+        let (working, work) = (self.working.clone(), work(Tell::new(heard)));
+        let (answer, mut answered) = oneshot::channel();
+        self.env.spawn("backup", async move {
+            let done = work.await;
+            match &done {
+                Ok(done) if done["missing_total"].as_u64().unwrap_or_default() > 0 => {
+                    tracing::error!(what, %done, "it has ended, and objects are missing");
+                }
+                Ok(done) => tracing::info!(what, %done, "it has ended"),
+                Err(why) => tracing::error!(what, why, "it has failed"),
+            }
+            *working.lock() = None;
+            drop(one);
+            // Whoever waited may have gone away.
+            let _ = answer.send(done);
+        });
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut answered => return done.unwrap_or_else(|_| Err("the server is stopping".to_owned())),
+                Ok(()) = at.changed() => tell.progress(at.borrow_and_update().clone()),
+            }
+        }
     }
 
     /// Exports one.
@@ -98,18 +144,19 @@ impl Snapshots {
         bytes_s: Option<u64>,
         tell: &Tell,
     ) -> Result<Value, String> {
-        let _one = self.only()?;
         let place = Place::new(to, &self.env)?;
+        let what = format!("the export of the snapshot {name:?} to {}", place.shown());
         let scratch = self.scratch.join(format!("{:016x}", self.env.random_u64()));
         std::fs::create_dir_all(&scratch).map_err(|e| format!("{}: {e}", scratch.display()))?;
-        let _removed = Scratch(scratch.clone());
+        let removed = Scratch(scratch.clone());
         let bytes_s = bytes_s.unwrap_or(self.export_bytes_s);
         let export = Export { name, since, scratch, bytes_s, file_bytes_max: FILE_BYTES_MAX };
-        let done = export::run(store, &self.env, &place, &export, |value| tell.progress(value)).await;
-        if let Ok(done) = &done {
-            tracing::info!(%done, "a snapshot was exported");
-        }
-        done
+        let (store, env) = (store.clone(), self.env.clone());
+        let work = |tell: Tell| async move {
+            let _removed = removed;
+            export::run(&store, &env, &place, &export, |value| tell.progress(value)).await
+        };
+        self.to_its_end(what, tell, work).await
     }
 
     /// Restores an export.
@@ -124,12 +171,12 @@ impl Snapshots {
         overwrite: bool,
         tell: &Tell,
     ) -> Result<Value, String> {
-        let _one = self.only()?;
         let place = Place::new(from, &self.env)?;
-        let done = restore::run(store, &self.env, &place, name, overwrite, |value| tell.progress(value)).await;
-        if let Ok(done) = &done {
-            tracing::info!(%done, "an export was restored");
-        }
-        done
+        let what = format!("the restore of {name:?} from {}", place.shown());
+        let (store, env, name) = (store.clone(), self.env.clone(), name.to_owned());
+        let work = |tell: Tell| async move {
+            restore::run(&store, &env, &place, &name, overwrite, |value| tell.progress(value)).await
+        };
+        self.to_its_end(what, tell, work).await
     }
 }
