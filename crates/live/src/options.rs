@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::config::NamespaceOptions;
+use crate::outgoing::is_json;
 use crate::protocol::codes::ClientError;
 use crate::protocol::message::StreamPosition;
 
@@ -66,7 +66,7 @@ pub(crate) fn bytes_of(name: &str, json: Option<&RawValue>, base64: &str) -> Res
 /// What others are told of a session or a subscription. It goes into presence and pushes of others, who may speak JSON.
 pub(crate) fn info_of(json: Option<&RawValue>, base64: &str) -> Result<Vec<u8>, ClientError> {
     let info = bytes_of("info", json, base64)?;
-    if !info.is_empty() && serde_json::from_slice::<IgnoredAny>(&info).is_err() {
+    if !is_json(&info) {
         return Err(ClientError::bad_request("b64info: information that is not JSON is not supported"));
     }
     Ok(info)

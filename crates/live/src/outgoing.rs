@@ -32,7 +32,9 @@ pub fn from_stored(stored: &Stored) -> Result<Publication, Malformed> {
 
 /// Whether data can be said in JSON; nothing can.
 pub fn is_json(data: &[u8]) -> bool {
-    data.is_empty() || serde_json::from_slice::<IgnoredAny>(data).is_ok()
+    // What is skipped by the library is not looked at as a text, so that is done first.
+    let is_value = |text| serde_json::from_str::<IgnoredAny>(text).is_ok();
+    data.is_empty() || std::str::from_utf8(data).is_ok_and(is_value)
 }
 
 /// Takes out what cannot be said to a session that speaks so. It may be another's, who speaks Protobuf: to end the session for it would end
@@ -123,8 +125,12 @@ pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: 
     }
     let mut publication = publication.clone();
     if let Some(base) = base {
-        publication.data = fossil::create(base, &publication.data);
-        publication.delta = true;
+        let delta = fossil::create(base, &publication.data);
+        // One that is cut within a character is no text, which it is to be in JSON: then the whole goes.
+        if encoding != Encoding::Json || std::str::from_utf8(&delta).is_ok() {
+            publication.data = delta;
+            publication.delta = true;
+        }
     }
     if form != Form::Plain && encoding == Encoding::Json {
         let text = std::str::from_utf8(&publication.data).ok()?;
@@ -215,6 +221,33 @@ mod tests {
         assert!(
             second.frame(Encoding::Protobuf, Form::Whole, None) == second.frame(Encoding::Protobuf, Form::Plain, None)
         );
+    }
+
+    #[test]
+    fn a_difference_that_is_no_text_goes_whole() {
+        let first = outgoing("{\"t\":\"0123456789abcdef д\"}".as_bytes(), None);
+        let second = outgoing("{\"t\":\"0123456789abcdef м\"}".as_bytes(), Some(first.clone()));
+        let delta = fossil::create(&first.publication.data, &second.publication.data);
+        assert!(std::str::from_utf8(&delta).is_err(), "the characters share a byte");
+        let said = text(second.frame(Encoding::Json, Form::Delta, None));
+        assert!(said.contains('м') && !said.contains("delta"), "{said}");
+        let compact = second.frame(Encoding::Protobuf, Form::Delta, None).expect("encoded");
+        assert!(compact.len() < said.len(), "bytes are no matter there");
+    }
+
+    #[test]
+    fn what_is_no_text_is_not_json() {
+        for (data, is) in [
+            (&b"{\"a\":[1,null]}"[..], true),
+            (b"", true),
+            (b"\"\xc3\xbc\"", true),
+            (b"\"\xff\"", false),
+            (b"{\"a\":\"\xff\"}", false),
+            (b"{\"\xff\":1}", false),
+            (b"{", false),
+        ] {
+            assert_eq!(is_json(data), is, "{data:?}");
+        }
     }
 
     #[test]

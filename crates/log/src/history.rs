@@ -23,16 +23,18 @@ pub struct History {
     /// Newest first.
     known: Vec<Opening>,
     recycled_lsn: Lsn,
+    /// No extent says anything: no build has opened the pool yet that knows of histories.
+    silent: bool,
 }
 
 impl History {
     pub(crate) fn new(told: &[Told], recycled_lsn: Lsn) -> Self {
-        let unknown = Self { known: Vec::new(), recycled_lsn };
         let tell = || told.iter().filter(|t| t.lineage.0[0].id != 0);
+        let unknown = Self { known: Vec::new(), recycled_lsn, silent: tell().next().is_none() };
         let Some(newest) = tell().max_by_key(|t| (t.lineage.0[0].after, t.epoch)) else { return unknown };
         let last_epoch = tell().map(|t| t.epoch).max().unwrap_or(0);
         if told.iter().any(|t| t.in_use && t.epoch > last_epoch) {
-            // Written to by a build that says nothing of it, or the header that says so is damaged.
+            // Written to by a build that says nothing of it.
             return unknown;
         }
         let mut before: HashMap<u64, Opening> = HashMap::new();
@@ -46,7 +48,7 @@ impl History {
         {
             known.push(*next);
         }
-        Self { known, recycled_lsn }
+        Self { known, recycled_lsn, silent: false }
     }
 
     /// Whether what was derived from all records up to `lsn`, which the opening `of` has committed, can go on from there.
@@ -56,6 +58,11 @@ impl History {
     pub fn goes_on(&self, lsn: Lsn, of: u64) -> Result<(), &'static str> {
         if lsn < self.recycled_lsn {
             return Err("it is older than what the pool still knows the changes of");
+        }
+        if of == 0 && self.silent {
+            // Both are from before histories were told apart. What the index knows is the witness of what the log has lost, so it is
+            // not given up for that; this opening tells its history from now on.
+            return Ok(());
         }
         let Some(at) = self.known.iter().position(|opening| of != 0 && opening.id == of) else {
             return Err("it is not known to be of this history of the pool");
@@ -134,12 +141,14 @@ mod tests {
     #[test]
     fn what_older_builds_wrote_has_no_history_but_gets_one() {
         let old = History::new(&[told(3, &[])], 0);
-        assert!(old.goes_on(10, 0).is_err());
+        assert_eq!(old.goes_on(10, 0), Ok(()), "as it was before");
+        assert!(old.goes_on(10, 7).is_err(), "the pool was put back to a time before histories");
         let lineage = old.begin([4, 6], 10);
         assert_eq!(lineage.openings().map(|o| (o.id, o.after)).collect::<Vec<_>>(), [(5, 10), (7, 0)]);
         assert_eq!(committed_by(&lineage, 10), 7);
         // One that was written to by such a build in between is not believed.
         let between = History::new(&[told(3, &[(5, 10), (7, 0)]), told(4, &[])], 0);
         assert!(between.goes_on(10, 7).is_err());
+        assert!(between.goes_on(10, 0).is_err(), "an index of such a build, beside a pool that has a history");
     }
 }

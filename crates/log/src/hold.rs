@@ -61,8 +61,11 @@ impl Table {
     /// Says anew of all that `hold` keeps whether it is held.
     fn mark(&mut self, hold: &Hold, held: impl Fn(&ExtentInfo) -> bool) {
         for extent in 0..self.len() as u32 {
-            if self.get(extent).is_some_and(|slot| hold.keeps(extent, slot.epoch)) {
-                self.change(extent, |slot| slot.held = held(slot));
+            let Some(slot) = self.get(extent).filter(|slot| hold.keeps(extent, slot.epoch)) else { continue };
+            let now = held(slot);
+            // A change takes the extent out of all sums and puts it back, with the table locked: only where there is one.
+            if slot.held != now {
+                self.change(extent, |slot| slot.held = now);
             }
         }
     }

@@ -257,7 +257,9 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
 
 /// What the headers tell of the log's history.
 fn history(found: &[Found], recycled_lsn: Lsn) -> History {
-    let told = |f: &Found| Told { epoch: f.epoch, in_use: f.kind != ExtentKind::Free, lineage: f.lineage };
+    // A header that is damaged says nothing: not that a build that knows of no histories was here either.
+    let in_use = |f: &Found| f.kind != ExtentKind::Free && f.damage.is_none();
+    let told = |f: &Found| Told { epoch: f.epoch, in_use: in_use(f), lineage: f.lineage };
     History::new(&found.iter().map(told).collect::<Vec<_>>(), recycled_lsn)
 }
 

@@ -120,7 +120,9 @@ impl Core {
             return Ok(());
         }
         // Where those before it last longer (it had less time, or was published while the clock was wrong), it leaves a hole: they stay.
-        if offset <= state.first || offset >= state.top {
+        // Where nothing of them is left, the channel begins behind it: else it would begin at the first such hole for ever.
+        let before = keys::publication(name.as_bytes(), state.first);
+        if offset <= state.first || offset >= state.top || self.index.range(&before, Some(key)).next().is_none() {
             state.forget_up_to(offset);
         }
         self.remove_expired(key, self.progress.borrow().lsn.max(1))?;
@@ -176,6 +178,36 @@ mod tests {
             assert_eq!((offsets, history.complete), (vec![1, 2, 3, 5], false), "{swept}");
         }
         assert_eq!(store.status().publications_expired, 1);
+    }
+
+    #[tokio::test]
+    async fn a_channel_begins_behind_its_holes_when_what_was_before_them_is_over() {
+        let env = Env::tokio();
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &env, &format).await.expect("formats");
+        let store =
+            Store::open(disk, IndexKind::memory(), env.clone(), StoreOptions::default()).await.expect("opens").0;
+        let channel = store.channel("c").expect("a channel");
+        for n in 1..=9 {
+            let new = NewPublication {
+                body: Bytes::from_static(b"x"),
+                history_size: 100,
+                // The fourth leaves a hole; all but the last are over soon.
+                history_ttl_ms: [3_600_000, 300, 0][usize::from(n < 9) + usize::from(n == 4)],
+                durability: Durability::Sync,
+                priority: Priority::Write,
+            };
+            channel.publish(new).await.expect("published");
+        }
+        let shard = store.topology().open().next().expect("a disk").1.clone();
+        let sweep = || shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+        sweep();
+        while store.status().publications_expired < 8 {
+            env.sleep(Duration::from_millis(20)).await;
+            sweep();
+        }
+        assert_eq!(shard.core.channel("c").expect("there").state.lock().first, 9);
     }
 
     #[test]
