@@ -125,7 +125,9 @@ fn serves_tells_how_it_is_and_stops() {
     let (status, body) = server.get(&server.admin, "/metrics");
     assert_eq!(status, 200);
     for metric in always() {
-        assert!(body.contains(&format!("# TYPE steadfast_{} ", metric.name)), "{} is missing", metric.name);
+        // In the text format a counter's type is told under the name of its samples.
+        let told = ["", "_total"].map(|end| body.contains(&format!("# TYPE steadfast_{}{end} ", metric.name)));
+        assert!(told.contains(&true), "{} is missing", metric.name);
     }
     let refused = "steadfast_s3_request_seconds_count{operation=\"ListBuckets\",status=\"403\"} 1";
     assert!(body.contains(refused), "{body}");

@@ -147,10 +147,18 @@ pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
         };
         all.insert(format!("bucket {bucket}"), format!("{info:?}"));
         let query = ListQuery { limit: 100_000, ..ListQuery::default() };
-        let page = store.list(bucket, &query).map_err(|error| format!("listing {bucket}: {error:?}"))?;
+        let page = match store.list(bucket, &query) {
+            Ok(page) => page,
+            // Damage has taken what may belong into it.
+            Err(StoreError::Doubtful(_)) if shared.damage() => continue,
+            Err(error) => return Err(format!("listing {bucket}: {error:?}")),
+        };
         for entry in page.objects {
-            let info =
-                store.object(bucket, &entry.key).map_err(|error| format!("{bucket}/{}: {error:?}", entry.key))?;
+            let info = match store.object(bucket, &entry.key) {
+                Ok(info) => info,
+                Err(StoreError::Doubtful(_)) if shared.damage() => continue,
+                Err(error) => return Err(format!("{bucket}/{}: {error:?}", entry.key)),
+            };
             all.insert(format!("object {bucket}/{}", entry.key), format!("{entry:?} {info:?}"));
         }
     }
