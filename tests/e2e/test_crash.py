@@ -84,9 +84,13 @@ def test_a_deleted_index_is_rebuilt(make_server, clean):
 def test_asynchronous_writes_outlive_a_crash_of_the_process_after_the_window(make_server):
     server = make_server()
     server.s3().create_bucket(Bucket="crash")
+    durable = []
     for number in range(50):
         status, headers, _ = server.request("PUT", f"/crash/{number}", b"x" * number, {"x-steadfast-durability": "async"})
-        assert status == 200 and headers["x-steadfast-durable"] == "false"
+        assert status == 200
+        durable.append(headers["x-steadfast-durable"])
+    # One that comes when the flush of those before it is due goes along with it.
+    assert set(durable) <= {"true", "false"} and durable.count("false") > 20, durable
     # A synchronous write is behind them in the same order: when it is durable, so are they.
     assert server.request("PUT", "/crash/last", b"")[0] == 200
     server.kill()

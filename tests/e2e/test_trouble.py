@@ -260,6 +260,10 @@ def test_a_fast_disk_in_trouble_costs_nothing_but_speed(trouble, fault, ops):
         wait.until(lambda: "the fast leg does not work" in server.log() and "What to do" in server.log(), 30, "what to do, in the log")
         assert "DEGRADED" in it.shown()
     it.heal()
-    wait.until(lambda: server.status()["superdisks"][0]["fast"]["state"] == "clean", 60, "a fast leg that is clean again")
+    clean = lambda: server.status()["superdisks"][0]["fast"]["state"] == "clean"
+    # A file that has failed a flush takes no other one before it is opened again, and a leg whose map cannot be saved gets nothing new.
+    if fault != "erofs":
+        wait.until(clean, 60, "a fast leg that is clean again")
     it.check(it.on_it)
     it.restart_and_check()
+    wait.until(clean, 60, "a fast leg that is clean after a start")
