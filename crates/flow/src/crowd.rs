@@ -6,17 +6,24 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
+use futures::poll;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::Env;
+use crate::{Env, KeyedGate, Pass, Refused};
 
 /// Who has kept the server waiting for less is let be: a pause between two requests, or between two packets.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// From one look at who may make room for a request that waits to the next: over all that wait for
+/// the common bound, and over those of one group that wait for their own.
+const RELIEF_EVERY: Duration = Duration::from_millis(100);
 
 /// The group that an address belongs to: itself; of IPv6 the network of 64 bits, which is what one host is given.
 pub fn group_of(address: IpAddr) -> String {
@@ -87,9 +94,18 @@ struct Member {
 }
 
 #[derive(Default)]
+struct Group {
+    members: BTreeMap<u64, Arc<Member>>,
+    /// Before this time, in milliseconds, nobody is looked for in it.
+    next_look: u64,
+}
+
+#[derive(Default)]
 struct Members {
     next: u64,
-    groups: BTreeMap<Arc<str>, BTreeMap<u64, Arc<Member>>>,
+    groups: BTreeMap<Arc<str>, Group>,
+    /// The same of all groups, for requests that wait.
+    next_look: u64,
 }
 
 struct Shared {
@@ -120,7 +136,7 @@ impl Crowd {
         let mut members = self.0.members.lock();
         let number = members.next;
         members.next += 1;
-        members.groups.entry(group.clone()).or_default().insert(number, member.clone());
+        members.groups.entry(group.clone()).or_default().members.insert(number, member.clone());
         drop(members);
         let seat = Seat { crowd: self.clone(), address, group, number, member };
         seat.idle();
@@ -131,12 +147,58 @@ impl Crowd {
     /// With `asking` only those count who have a request that is being served. One goes at a time: while one has not left yet, nobody else is
     /// told. Whether there was one.
     pub fn relieve(&self, asking: bool) -> bool {
+        self.relieve_among(self.0.members.lock().groups.values(), asking)
+    }
+
+    /// Enters a gate, whose keys are groups. While there is no place, one who keeps us waiting with a request makes room: anybody, where
+    /// all places are taken; where this group has taken its share, one of itself, for nobody else's place is of any use to it.
+    ///
+    /// # Errors
+    /// As [`KeyedGate::enter`].
+    pub async fn enter(&self, gate: &KeyedGate, group: &str, wait: Duration) -> Result<Pass, Refused> {
+        let all_full = AtomicBool::new(false);
+        let mut entering = pin!(gate.enter_noting(group, wait, &all_full));
+        if let Poll::Ready(entered) = poll!(entering.as_mut()) {
+            return entered;
+        }
+        loop {
+            self.relieve_for(group, all_full.load(Relaxed));
+            tokio::select! {
+                biased;
+                entered = entering.as_mut() => return entered,
+                () = self.0.env.sleep(RELIEF_EVERY) => {}
+            }
+        }
+    }
+
+    /// Has one make room for a request of this group that waits, unless that was looked at just now. There may be many that wait.
+    fn relieve_for(&self, group: &str, all_full: bool) -> bool {
+        let now = self.now_ms();
+        let mut members = self.0.members.lock();
+        let next_look = match all_full {
+            true => &mut members.next_look,
+            false => match members.groups.get_mut(group) {
+                Some(group) => &mut group.next_look,
+                None => return false,
+            },
+        };
+        if now < *next_look {
+            return false;
+        }
+        *next_look = now + RELIEF_EVERY.as_millis() as u64;
+        match all_full {
+            true => self.relieve_among(members.groups.values(), true),
+            false => self.relieve_among(members.groups.get(group), true),
+        }
+    }
+
+    fn relieve_among<'a>(&self, groups: impl IntoIterator<Item = &'a Group>, asking: bool) -> bool {
         let now = self.now_ms();
         let pause = PAUSE_MAX.as_millis() as u64;
-        let members = self.0.members.lock();
         let mut best: Option<(usize, u64, &Arc<Member>)> = None;
-        for group in members.groups.values() {
-            for member in group.values() {
+        for group in groups {
+            let size = group.members.len();
+            for member in group.members.values() {
                 let since = member.waits_since.load(Relaxed);
                 let waited = now.saturating_sub(since);
                 if member.goes.load(Relaxed) {
@@ -146,8 +208,8 @@ impl Crowd {
                 if !may_go || (asking && !member.asks.load(Relaxed)) {
                     continue;
                 }
-                if best.is_none_or(|(size, longest, _)| (group.len(), waited) > (size, longest)) {
-                    best = Some((group.len(), waited, member));
+                if best.is_none_or(|(largest, longest, _)| (size, waited) > (largest, longest)) {
+                    best = Some((size, waited, member));
                 }
             }
         }
@@ -253,8 +315,8 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut members = self.crowd.0.members.lock();
         if let Some(group) = members.groups.get_mut(&self.group) {
-            group.remove(&self.number);
-            if group.is_empty() {
+            group.members.remove(&self.number);
+            if group.members.is_empty() {
                 members.groups.remove(&self.group);
             }
         }
@@ -264,6 +326,7 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::KeyedGateOptions;
     use crate::testing::{Clock, Held};
 
     fn seconds(n: u64) -> Duration {
@@ -319,6 +382,84 @@ mod tests {
         assert!(!crowd.relieve(false), "each is told once");
         drop(lonely);
         assert_eq!(format!("{crowd:?}"), "Crowd(0 groups)");
+    }
+
+    /// A gate with two places, of which one key has one at most, and someone slow in each of two groups.
+    struct Slow {
+        clock: Clock,
+        crowd: Crowd,
+        gate: KeyedGate,
+        own: Seat,
+        other: Seat,
+    }
+
+    impl Slow {
+        fn new(key_limit: usize) -> Self {
+            let clock = Clock::default();
+            let crowd = Crowd::new(clock.env());
+            let options = KeyedGateOptions { limit: 2, waiting_max: 9, key_limit, key_waiting_max: 9 };
+            let gate = KeyedGate::new("test", options, clock.env());
+            let slow = |address: &str| {
+                let seat = crowd.join(address.parse().expect("an address"));
+                seat.asks();
+                seat.waits(Duration::ZERO);
+                seat
+            };
+            let (own, other) = (slow("10.0.0.1"), slow("10.0.0.2"));
+            clock.advance(seconds(9));
+            Self { clock, crowd, gate, own, other }
+        }
+
+        fn enter(&self, group: &'static str) -> Held<Result<Pass, Refused>> {
+            let (crowd, gate) = (self.crowd.clone(), self.gate.clone());
+            Held::new(async move { crowd.enter(&gate, group, seconds(60)).await })
+        }
+    }
+
+    #[test]
+    fn who_waits_for_its_own_share_has_nobody_else_closed() {
+        let slow = Slow::new(1);
+        let _inside = slow.gate.try_enter("10.0.0.1").expect("room");
+        let mut waiters = [slow.enter("10.0.0.1"), slow.enter("10.0.0.1")];
+        let own = Held::new(slow.own.leaving().told()).poll();
+        assert!(own.is_none(), "nobody waits yet");
+        assert!(waiters.iter_mut().all(|one| one.poll().is_none()));
+        assert_eq!(slow.crowd.relieved(), 1);
+        assert!(Held::new(slow.own.leaving().told()).poll().is_some(), "one of its own goes");
+        drop(slow.own);
+        for _ in 0..20 {
+            slow.clock.advance(RELIEF_EVERY);
+            assert!(waiters.iter_mut().all(|one| one.poll().is_none()));
+        }
+        assert!(Held::new(slow.other.leaving().told()).poll().is_none(), "there is a place left for others");
+        assert_eq!(slow.crowd.relieved(), 1);
+    }
+
+    #[test]
+    fn who_waits_for_any_place_has_the_slowest_closed() {
+        let slow = Slow::new(2);
+        let inside = [slow.gate.try_enter("10.0.0.2"), slow.gate.try_enter("10.0.0.2")];
+        let mut waiter = slow.enter("10.0.0.9");
+        assert!(waiter.poll().is_none());
+        assert_eq!(slow.crowd.relieved(), 1);
+        drop((slow.own, inside));
+        assert!(waiter.poll().expect("served").is_ok());
+    }
+
+    #[test]
+    fn those_who_wait_look_once_in_a_while_all_together() {
+        let slow = Slow::new(2);
+        let _inside = [slow.gate.try_enter("10.0.0.2"), slow.gate.try_enter("10.0.0.2")];
+        let mut waiters = [slow.enter("10.0.0.8"), slow.enter("10.0.0.9")];
+        assert!(waiters[0].poll().is_none());
+        let told = Held::new(slow.own.leaving().told()).poll().or(Held::new(slow.other.leaving().told()).poll());
+        assert!(told.is_some());
+        drop(slow.own);
+        assert!(waiters[1].poll().is_none());
+        assert_eq!(slow.crowd.relieved(), 1, "it has been looked at just now");
+        slow.clock.advance(RELIEF_EVERY);
+        assert!(waiters.iter_mut().all(|one| one.poll().is_none()));
+        assert_eq!(slow.crowd.relieved(), 2);
     }
 
     #[test]

@@ -3,13 +3,11 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 use std::time::Duration;
 
-use futures::poll;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -18,7 +16,7 @@ use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
 use steadfast_flow::{
-    Budget, Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Refused, Seat, Throttle, group_of,
+    Budget, Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, Throttle, group_of,
 };
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -41,8 +39,6 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 /// is mostly there already, and is passed over. One that waits for `100 Continue` sends nothing, so that is never there.
 const UNREAD_BYTES_MAX: u64 = 64 << 10;
 
-/// How often a request that waits for a place has another one make room.
-const RELIEF_EVERY: Duration = Duration::from_millis(100);
 /// Failures of requests that are told of at most once in this time.
 const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(5);
 
@@ -254,7 +250,9 @@ impl S3Door {
             let patience = Patience::new(options.body_stall, options.client_bytes_s_min);
             RequestBody::new(body, context.clone(), shared.env.clone(), patience, line.clone())
         });
-        let Ok(pass) = self.enter(&shared.gate, &client, line).await else {
+        // While there is no place, those who keep the server waiting make room.
+        let crowd = line.seat.crowd();
+        let Ok(pass) = crowd.enter(&shared.gate, &client, options.request_wait).await else {
             return (error_response(slow_down("requests served at a time")), None);
         };
         if let Some(error) = refuse_early(&request) {
@@ -282,26 +280,9 @@ impl S3Door {
         }
         // The work is done but for reading: what is to come depends on the client, who may take his time without keeping others from theirs.
         drop(pass);
-        match self.enter(&shared.answers, &client, line).await {
+        match crowd.enter(&shared.answers, &client, options.request_wait).await {
             Ok(place) => (response, Some(place)),
             Err(_) => (error_response(slow_down("answers sent at a time")), None),
-        }
-    }
-
-    /// Takes a place at a gate. While there is none, those who keep the server waiting make room.
-    async fn enter(&self, gate: &KeyedGate, client: &str, line: &Line) -> Result<Pass, Refused> {
-        let shared = &self.0;
-        let mut entering = pin!(gate.enter(client, shared.options.request_wait));
-        if let Poll::Ready(entered) = poll!(entering.as_mut()) {
-            return entered;
-        }
-        loop {
-            line.seat.crowd().relieve(true);
-            tokio::select! {
-                biased;
-                entered = entering.as_mut() => return entered,
-                () = shared.env.sleep(RELIEF_EVERY) => {}
-            }
         }
     }
 
