@@ -297,8 +297,23 @@ def test_poison_events_stop_nobody_and_become_dead_letters_that_can_be_posted_ag
         what="an empty queue")
 
 
+def test_as_many_events_that_fail_as_there_are_requests_at_a_time_hold_up_no_other(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_parallel": 2})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    hook.answer = lambda body: 500 if told(body)[1].startswith("bad") else 200
+    for number in range(4):
+        s3.put_object(Bucket="photos", Key=f"bad{number}", Body=b"")
+    wait.until(lambda: webhook(server, "list")[0]["retrying"] >= 2, what="events that fail")
+    for number in range(9):
+        s3.put_object(Bucket="photos", Key=f"good{number}", Body=b"")
+    wait.until(lambda: len(hook.bodies) == 9, what="good events, whatever is bad")
+    wait.until(lambda: webhook(server, "list")[0]["retrying"] == 4, what="those that fail")
+
+
 def test_what_waits_for_a_webhook_is_skipped_and_purged_also_when_it_is_not_configured_any_more(make_server, hook):
-    settings = {"events.webhooks": f"app={hook.url},other={hook.url}"}
+    settings = {"events.webhooks": f"app={hook.url},other={hook.url}", "events.webhook_parallel": 2}
     server = make_server(settings=settings)
     s3 = server.s3()
     s3.create_bucket(Bucket="photos")
@@ -311,12 +326,12 @@ def test_what_waits_for_a_webhook_is_skipped_and_purged_also_when_it_is_not_conf
     def listed(name="app"):
         return {queue["name"]: queue for queue in webhook(server, "list")}[name]
 
-    wait.until(lambda: listed()["retrying"] == 8, what="as many to be tried as may be at a time")
+    wait.until(lambda: listed()["retrying"] == 16, what="as many to be tried as may be begun")
     assert listed()["stuck"]["key"] == "photos/k0" and listed()["waiting"] == 20 and listed()["failing"]
-    assert webhook(server, "skip", "app") == {"skipped": 8}
-    wait.until(lambda: listed()["dead_letters"] == 8, what="dead letters")
-    assert webhook(server, "purge", "app") == {"purged": 12}
-    wait.until(lambda: (listed()["waiting"], listed()["dead_letters"]) == (0, 8), what="an empty queue")
+    assert webhook(server, "skip", "app") == {"skipped": 16}
+    wait.until(lambda: listed()["dead_letters"] == 16, what="dead letters")
+    assert webhook(server, "purge", "app") == {"purged": 4}
+    wait.until(lambda: (listed()["waiting"], listed()["dead_letters"]) == (0, 16), what="an empty queue")
     # It goes on with what comes.
     hook.answer = lambda body: 200
     s3.put_object(Bucket="photos", Key="new", Body=b"")
@@ -328,13 +343,13 @@ def test_what_waits_for_a_webhook_is_skipped_and_purged_also_when_it_is_not_conf
     server.settings["events.webhooks"] = f"other={hook.url}"
     server.start()
     found = listed()
-    assert (found["configured"], found["waiting"], found["dead_letters"]) == (False, 1, 8)
+    assert (found["configured"], found["waiting"], found["dead_letters"]) == (False, 1, 16)
     done = server.command("webhook", "retry", "app", "--data", str(server.data))
     assert done.returncode == 1 and "there is no webhook" in done.stderr
     done = server.command("webhook", "purge", "nobody", "--data", str(server.data))
     assert done.returncode == 1 and "webhook list" in done.stderr
     assert webhook(server, "purge", "app") == {"purged": 1}
-    assert webhook(server, "purge", "app", "--dead") == {"purged": 8}
+    assert webhook(server, "purge", "app", "--dead") == {"purged": 16}
     assert [queue["name"] for queue in webhook(server, "list")] == ["other"]
 
 

@@ -167,7 +167,7 @@ sections! {
         webhook_queue: usize = 100_000, in 1..=100_000_000;
         /// How long a webhook may take to answer. One that fails is asked again.
         webhook_timeout: Duration = Duration::from_secs(10), in 1_000..=600_000_000;
-        /// Events that are posted to a webhook at a time; those of one object are always one after another. 1: all in order.
+        /// Requests to a webhook at a time; those of one object are always one after another. 1: all in order.
         webhook_parallel: usize = 8, in 1..=256;
         /// An event that a webhook failed to take so often, while it took others (if it is given any), is put among its dead letters; 0: never.
         webhook_tries: usize = 20, in 0..=1_000_000;

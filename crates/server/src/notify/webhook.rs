@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use steadfast_flow::Env;
 use steadfast_live::from_stored;
 use steadfast_store::{ChannelHandle, HistoryQuery, Position, Store, StoreError};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
 use super::letters::{self, Letter};
 use super::message::Id;
@@ -31,6 +31,10 @@ const WINDOW: usize = 512;
 
 /// After a failure, until the next attempt: at first, and at most. By chance up to half of it less, so that not all come back at once.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// So many times as many events as there may be requests are begun and not settled: those that wait
+/// to be posted again leave their turns to others.
+const BEGUN_FACTOR: usize = 8;
 
 /// So many answers that say that an event is at fault, and it is not posted any more.
 const REFUSALS_MAX: u32 = 3;
@@ -85,6 +89,8 @@ pub(super) struct Queue {
     pub(super) arrived: Arc<Notify>,
     poster: Poster,
     parallel: usize,
+    /// Turns to post: `parallel`.
+    turns: Semaphore,
     patience: Patience,
     env: Env,
     counts: Counts,
@@ -242,6 +248,7 @@ impl Queue {
             arrived: Arc::default(),
             poster: Poster::new(hook, events.webhook_parallel, events.webhook_timeout, env)?,
             parallel: events.webhook_parallel,
+            turns: Semaphore::new(events.webhook_parallel),
             patience: Patience {
                 tries: u32::try_from(events.webhook_tries).unwrap_or(u32::MAX),
                 age: events.webhook_give_up,
@@ -404,8 +411,10 @@ impl Queue {
     /// Begins to post what may be posted now.
     fn begin<'a>(&'a self, window: &mut Window, posting: &mut Posting<'a>) {
         let mut before: HashSet<Arc<str>> = HashSet::new();
+        // With a single turn all come in order: also behind one that fails.
+        let begun_max = if self.parallel == 1 { 1 } else { self.parallel * BEGUN_FACTOR };
         for item in &mut window.items {
-            if posting.len() >= self.parallel {
+            if posting.len() >= begun_max {
                 return;
             }
             if item.state != ItemState::Waits {
@@ -431,18 +440,22 @@ impl Queue {
         let (mut pause, mut refusals, mut tries, mut delivered) = (AGAIN.0, 0, 0, self.counts.delivered.load(Relaxed));
         let mut tried: Option<Arc<Tried>> = None;
         let why = loop {
-            self.until_not_held().await;
             let skipped = async {
                 match &tried {
                     Some(tried) => tried.skip.notified().await,
                     None => std::future::pending().await,
                 }
             };
-            let data: Bytes = letter.publication.data.clone().into();
+            let posted = async {
+                // Nobody closes it.
+                let _turn = self.turns.acquire().await;
+                self.until_not_held().await;
+                self.poster.post(&letter.id, letter.publication.data.clone().into()).await
+            };
             let outcome = tokio::select! {
                 biased;
                 () = skipped => break Some("skipped by the operator".to_owned()),
-                outcome = self.poster.post(&letter.id, data) => outcome,
+                outcome = posted => outcome,
             };
             let (why, after) = match outcome {
                 Outcome::Taken => break None,
