@@ -72,8 +72,8 @@ pub(super) struct Session {
     pub(super) commands: VecDeque<Asked>,
     /// Commands are being carried out.
     pub(super) busy: bool,
-    /// A ping was sent and no sign of life came since.
-    pub(super) pinged: bool,
+    /// A ping was sent and no sign of life came since: when one must have come, monotonic milliseconds.
+    pong_due_ms: Option<u64>,
     /// When it ends, milliseconds since the Unix epoch.
     pub(super) expires_ms: Option<u64>,
     /// The back end is asked whether it goes on.
@@ -128,7 +128,7 @@ impl Session {
             subscriptions: Vec::new(),
             commands: VecDeque::new(),
             busy: false,
-            pinged: false,
+            pong_due_ms: None,
             expires_ms: None,
             refreshing: false,
             due: None,
@@ -239,6 +239,28 @@ impl Session {
         }
         self.published.1 = self.published.1.saturating_add(1);
         self.published.1 <= rate
+    }
+
+    /// It is pinged. When to look whether it answered, where nobody will for an earlier ping: of those
+    /// that are not answered it has one place in the list.
+    pub(super) fn pinged(&mut self, due_ms: u64) -> Option<u64> {
+        match self.pong_due_ms {
+            Some(_) => None,
+            None => {
+                self.pong_due_ms = Some(due_ms);
+                Some(due_ms)
+            }
+        }
+    }
+
+    /// It has given a sign of life.
+    pub(super) fn lives(&mut self) {
+        self.pong_due_ms = None;
+    }
+
+    /// Whether the answer is missing that was due then.
+    pub(super) fn owes_pong(&self, due_ms: u64) -> bool {
+        self.pong_due_ms == Some(due_ms)
     }
 
     /// Whether something waits for the socket.
@@ -408,6 +430,18 @@ mod tests {
         let line = |id: &u32| format!("{{\"id\":{id},\"ping\":{{}}}}\n{{}}\n");
         let message = |ids: &[u32]| ids.iter().map(line).collect::<String>();
         ids.chunks(in_each).flat_map(|ids| websocket::from_client(Encoding::Json, message(ids).as_bytes())).collect()
+    }
+
+    #[test]
+    fn pings_without_an_answer_are_looked_after_once() {
+        let mut session = session(true);
+        assert_eq!(session.pinged(10), Some(10));
+        assert_eq!((session.pinged(20), session.pinged(30)), (None, None), "somebody looks already");
+        assert!(session.owes_pong(10) && !session.owes_pong(20));
+        session.lives();
+        assert!(!session.owes_pong(10));
+        assert_eq!(session.pinged(40), Some(40));
+        assert!(session.owes_pong(40) && !session.owes_pong(10), "an earlier look ends nobody");
     }
 
     #[test]

@@ -16,12 +16,15 @@ impl Worker {
         let queued = if self.inbox.counters.has_queues() { self.queues(now) } else { 0 };
         self.inbox.counters.set_queued(queued);
         // Before the next pings: an answer to the last one is no answer to these.
-        while let Some(&(_, mark)) = self.pongs.front().filter(|(due, _)| *due <= now) {
+        let pong_ms = self.bounds.pong_ms;
+        while let Some(&(due, mark)) = self.pongs.front().filter(|(due, _)| *due <= now) {
             self.pongs.pop_front();
-            let Some(session) = self.marked(mark).filter(|session| session.pinged) else { continue };
+            let Some(session) = self.marked(mark).filter(|session| session.owes_pong(due)) else { continue };
             if session.is_waiting() {
                 // The ping is behind what it is reading: whether it reads is looked at elsewhere.
-                self.pongs.push_back((now + self.bounds.pong_ms, mark));
+                session.lives();
+                let due = session.pinged(now + pong_ms);
+                self.pongs.extend(due.map(|due| (due, mark)));
             } else {
                 self.end(mark.0, Some(codes::NO_PONG));
             }
@@ -131,10 +134,11 @@ impl Worker {
     /// Whether the session is still there.
     fn ping(&mut self, mark: Mark, now: u64) -> bool {
         let slot = mark.0;
+        let pong_ms = self.bounds.pong_ms;
         let Some(session) = self.marked(mark) else { return false };
-        session.pinged = true;
+        let due = session.pinged(now + pong_ms);
         let frame = websocket::message(session.encoding, ping(session.encoding));
-        self.pongs.push_back((now + self.bounds.pong_ms, mark));
+        self.pongs.extend(due.map(|due| (due, mark)));
         self.send(slot, &frame);
         true
     }

@@ -45,7 +45,7 @@ impl Worker {
 
     pub(super) fn read(&mut self, slot: u32, bytes: &mut [u8]) {
         let Some(session) = self.session(slot) else { return };
-        session.pinged = false;
+        session.lives();
         if self.take_in(slot, bytes) {
             self.next_commands(slot);
         }
