@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use serde_json::{Value, json};
-use steadfast_flow::{Crowd, Pass, Seat, Throttle};
+use steadfast_flow::{Crowd, Pass, Patience, Seat, Throttle};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -60,8 +60,10 @@ pub struct DoorOptions {
     pub tls: Option<TlsAcceptor>,
     /// How long a client may take for a TLS handshake, a request's header, or its body.
     pub header_timeout: Duration,
-    /// How long a client may take nothing of an answer.
+    /// How long a client may be behind `client_bytes_s_min` with taking an answer.
     pub stall_timeout: Duration,
+    /// Bytes a second that a client must take; 0: something in each `stall_timeout`.
+    pub client_bytes_s_min: u64,
 }
 
 /// An answer, whole or one that goes on.
@@ -107,7 +109,8 @@ impl LiveDoor {
         let mut threads = Vec::with_capacity(node.inboxes.len());
         for (number, inbox) in (0u16..).zip(&node.inboxes) {
             let hub = Arc::new(NodeHub(node.clone()));
-            threads.push(partition::start(number, inbox.clone(), hub, node.bounds(options.stall_timeout), &node.env)?);
+            let bounds = node.bounds(options.stall_timeout, options.client_bytes_s_min);
+            threads.push(partition::start(number, inbox.clone(), hub, bounds, &node.env)?);
         }
         let emulation = Arc::new(Emulation::new(node.env.clone()));
         let arriving = Crowd::new(node.env.clone());
@@ -180,11 +183,12 @@ impl LiveDoor {
 
     async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass) {
         let (env, options) = (self.node.env.clone(), self.options.clone());
-        let (limit, stall) = (options.header_timeout, options.stall_timeout);
+        let limit = options.header_timeout;
+        let patience = Patience::new(options.stall_timeout, options.client_bytes_s_min);
         let max = self.node.config.websocket.message_size_limit;
         let seat = Arc::new(self.arriving.join(peer.ip()));
         let Some(tls) = options.tls else {
-            let client = Stalling::new(socket, env, stall);
+            let client = Stalling::new(socket, env, patience);
             let Some((client, leftover, upgraded)) = self.http(client, peer, seat).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
                 return self.unidirectional(client, leftover, max, upgraded, place).await;
@@ -201,7 +205,7 @@ impl LiveDoor {
             () = seat.leaving().told() => return,
         };
         let client = match shaken {
-            Some(Ok(client)) => Stalling::new(client, env, stall),
+            Some(Ok(client)) => Stalling::new(client, env, patience),
             Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             None => return tracing::debug!(%peer, "TLS handshake took too long"),
         };

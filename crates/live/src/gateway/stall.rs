@@ -3,41 +3,55 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Env, Patience};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Fails a write that makes no progress for too long: else a client that stops reading would hold its connection, and the task that writes to
-/// it, for as long as it likes.
+/// Fails a write that makes too little progress for too long: else a client that stops reading would hold its connection, and the task that
+/// writes to it, for as long as it likes. One that takes all that there is without a wait has all patience again.
 pub(crate) struct Stalling<T> {
     inner: T,
     env: Env,
-    limit: Duration,
-    stalled: Option<BoxFuture<'static, ()>>,
+    patience: Patience,
+    timer: Option<BoxFuture<'static, ()>>,
+    /// There was a wait since all was taken.
+    waited: bool,
 }
 
 impl<T> Stalling<T> {
-    pub(crate) fn new(inner: T, env: Env, limit: Duration) -> Self {
-        Self { inner, env, limit, stalled: None }
+    pub(crate) fn new(inner: T, env: Env, patience: Patience) -> Self {
+        Self { inner, env, patience, timer: None, waited: false }
     }
 
     pub(crate) fn into_inner(self) -> T {
         self.inner
     }
 
-    fn written<R>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if poll.is_ready() {
-            self.stalled = None;
-            return poll;
+    /// Looks at what came of writing; `moved` is how many bytes that were.
+    fn written<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<R>>,
+        moved: impl Fn(&R) -> usize,
+    ) -> Poll<io::Result<R>> {
+        if let Poll::Ready(done) = poll {
+            if self.waited {
+                let bytes = done.as_ref().map_or(0, moved) as u64;
+                self.patience.moved(self.env.now(), bytes);
+            }
+            return Poll::Ready(done);
         }
-        let (env, limit) = (&self.env, self.limit);
-        let stalled = self.stalled.get_or_insert_with(|| {
-            let env = env.clone();
-            Box::pin(async move { env.sleep(limit).await })
-        });
-        ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        self.waited = true;
+        loop {
+            let left = self.patience.waits(self.env.now());
+            if left.is_zero() {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
+            }
+            // It may be of an earlier wait: then it only wakes us to look again.
+            let timer = self.timer.get_or_insert_with(|| self.env.sleep(left));
+            ready!(timer.as_mut().poll(cx));
+            self.timer = None;
+        }
     }
 }
 
@@ -50,7 +64,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stalling<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.written(cx, poll)
+        self.written(cx, poll, |count| *count)
     }
 
     fn poll_write_vectored(
@@ -59,7 +73,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
-        self.written(cx, poll)
+        self.written(cx, poll, |count| *count)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -68,31 +82,55 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.inner).poll_flush(cx);
-        self.written(cx, poll)
+        let poll = self.written(cx, poll, |()| 0);
+        if poll.is_ready() && !std::mem::take(&mut self.waited) {
+            self.patience.renew();
+        }
+        poll
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.written(cx, poll)
+        self.written(cx, poll, |()| 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
     #[tokio::test]
+    async fn a_client_that_takes_a_byte_now_and_then_is_given_up() {
+        let (mut client, server) = tokio::io::duplex(16);
+        let mut server = Stalling::new(server, Env::tokio(), Patience::new(Duration::from_millis(300), 1 << 20));
+        let trickle = async {
+            loop {
+                let _ = client.read_u8().await;
+                Env::tokio().sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            written = server.write_all(&[0; 100_000]) => {
+                assert_eq!(written.expect_err("too slow").kind(), io::ErrorKind::TimedOut);
+            }
+            () = trickle => unreachable!("it goes on for ever"),
+        }
+    }
+
+    #[tokio::test]
     async fn a_client_that_does_not_read_is_given_up_and_one_that_reads_is_not() {
         let (client, server) = tokio::io::duplex(16);
-        let mut server = Stalling::new(server, Env::tokio(), Duration::from_millis(50));
+        let mut server = Stalling::new(server, Env::tokio(), Patience::new(Duration::from_millis(50), 0));
         let error = server.write_all(&[0; 17]).await.expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(client);
 
         let (mut client, server) = tokio::io::duplex(16);
-        let mut server = Stalling::new(server, Env::tokio(), Duration::from_secs(60));
+        let mut server = Stalling::new(server, Env::tokio(), Patience::new(Duration::from_secs(60), 1 << 10));
         let mut got = Vec::new();
         let (written, read) = tokio::join!(
             async {

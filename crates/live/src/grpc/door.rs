@@ -16,7 +16,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prost::Message;
-use steadfast_flow::{BoxFuture, Env};
+use steadfast_flow::{BoxFuture, Env, Patience};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
@@ -110,6 +110,7 @@ impl GrpcDoor {
             let (door, known) = (door.clone(), knows.clone());
             async move { Ok::<_, Infallible>(door.answer(request, &known).await) }
         });
+        let patience = Patience::new(self.options.stall_timeout, self.options.client_bytes_s_min);
         let connection = http2::Builder::new(Tasks(env.clone()))
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
@@ -117,7 +118,7 @@ impl GrpcDoor {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(TokioIo::new(Stalling::new(io, env.clone(), self.options.stall_timeout)), service);
+            .serve_connection(TokioIo::new(Stalling::new(io, env.clone(), patience)), service);
         let mut connection = pin!(connection);
         let mut stop = pin!(stop);
         // A connection is kept for who has made a call that was let in: else anybody could hold all there may be.

@@ -214,13 +214,14 @@ impl Node {
         &self.config
     }
 
-    /// What workers keep to, with how long a session may take nothing of what waits for it.
-    pub fn bounds(&self, stall: Duration) -> Bounds {
+    /// What workers keep to, with how long a session may be how far behind with taking what waits for it.
+    pub fn bounds(&self, stall: Duration, client_bytes_s_min: u64) -> Bounds {
         let (client, ms) = (&self.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
         Bounds {
             message_bytes_max: self.config.websocket.message_size_limit,
             queue_bytes_max: client.queue_max_size,
             stall_ms: stall.as_millis() as u64,
+            client_bytes_s_min,
             ping_ms: ms(client.ping_interval),
             pong_ms: ms(client.pong_timeout),
             stale_ms: ms(client.stale_close_delay),

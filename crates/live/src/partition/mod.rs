@@ -422,14 +422,16 @@ pub struct Asked {
 }
 
 /// The bounds that workers keep.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Bounds {
     /// Bytes of a message from a client.
     pub message_bytes_max: usize,
     /// Bytes that wait for a session that does not read, beside the message that is being written, the newest one, and what it asked for.
     pub queue_bytes_max: usize,
-    /// How long a session may take nothing of what waits for it, milliseconds.
+    /// How long a session may be behind `client_bytes_s_min` with taking what waits for it, milliseconds.
     pub stall_ms: u64,
+    /// Bytes a second that a session must take of what waits for it; 0: something in each `stall_ms`.
+    pub client_bytes_s_min: u64,
     /// From ping to ping, milliseconds.
     pub ping_ms: u64,
     /// How long a pong may take, milliseconds.

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
+use steadfast_flow::Patience;
 
 use super::subscriptions::Subscription;
 use super::{Asked, Bounds, Opened, Transport, Who};
@@ -61,10 +63,10 @@ pub(super) struct Session {
     answer_bytes: usize,
     /// Of the first piece a part has been written.
     cut: bool,
-    /// See [`Session::take_moved`].
-    moved: bool,
-    /// When it was last seen to take something, or to have nothing to take; monotonic milliseconds.
-    pub(super) moved_ms: u64,
+    /// Bytes of what waited that the socket has taken since the last look.
+    taken: u64,
+    /// How long it may go on taking too little; while something waits, from the first look at it.
+    patience: Option<Box<Patience>>,
     /// What the socket is watched for beyond reading.
     pub(super) watched: Watched,
     pub(super) subscriptions: Vec<Subscription>,
@@ -122,8 +124,8 @@ impl Session {
             live_bytes: 0,
             answer_bytes: 0,
             cut: false,
-            moved: true,
-            moved_ms: 0,
+            taken: 0,
+            patience: None,
             watched: Watched { readable: true, writable: false },
             subscriptions: Vec::new(),
             commands: VecDeque::new(),
@@ -278,9 +280,17 @@ impl Session {
         self.answer_bytes > max / 2
     }
 
-    /// Whether the socket has taken something since this was asked last, or nothing waited.
-    pub(super) fn take_moved(&mut self) -> bool {
-        std::mem::replace(&mut self.moved, self.out.is_empty())
+    /// Whether the socket has taken too little of what waits for too long. Asked now and then, while something does.
+    pub(super) fn is_stalled(&mut self, now_ms: u64, bounds: &Bounds) -> bool {
+        let now = Duration::from_millis(now_ms);
+        let patience = self.patience.get_or_insert_with(|| {
+            Box::new(Patience::new(Duration::from_millis(bounds.stall_ms), bounds.client_bytes_s_min))
+        });
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            patience.moved(now, taken);
+        }
+        patience.waits(now).is_zero()
     }
 
     /// Writes a frame, or what the socket does not take now is kept. It goes to many: one that does not read is [`Broken::Slow`].
@@ -336,10 +346,6 @@ impl Session {
         if bytes.is_empty() {
             return;
         }
-        if self.out.is_empty() {
-            // It has just begun to wait.
-            self.moved = true;
-        }
         *(if live { &mut self.live_bytes } else { &mut self.answer_bytes }) += bytes.len();
         self.out.push_back(Piece { bytes, live, begins });
     }
@@ -359,7 +365,7 @@ impl Session {
                 Err(e) if would_block(&e) => return Ok(()),
                 Err(_) => return Err(Broken::Socket),
             };
-            self.moved = true;
+            self.taken += written as u64;
             while let Some(front) = self.out.front_mut() {
                 let taken = written.min(front.bytes.len());
                 *(if front.live { &mut self.live_bytes } else { &mut self.answer_bytes }) -= taken;
@@ -375,6 +381,7 @@ impl Session {
         }
         // An idle session owns no buffer.
         self.out = VecDeque::new();
+        (self.taken, self.patience) = (0, None);
         Ok(())
     }
 
@@ -430,6 +437,27 @@ mod tests {
         let line = |id: &u32| format!("{{\"id\":{id},\"ping\":{{}}}}\n{{}}\n");
         let message = |ids: &[u32]| ids.iter().map(line).collect::<String>();
         ids.chunks(in_each).flat_map(|ids| websocket::from_client(Encoding::Json, message(ids).as_bytes())).collect()
+    }
+
+    #[test]
+    fn who_takes_a_byte_now_and_then_is_as_slow_as_who_takes_nothing() {
+        let mut session = session(true);
+        let bounds = |client_bytes_s_min| Bounds { stall_ms: 30_000, client_bytes_s_min, ..Bounds::default() };
+        session.keep(Bytes::from_static(&[0; 1 << 10]), 1 << 20).expect("room");
+        assert!(!session.is_stalled(0, &bounds(1000)));
+        session.taken = 1;
+        assert!(!session.is_stalled(20_000, &bounds(1000)));
+        session.taken = 15_000;
+        assert!(!session.is_stalled(40_000, &bounds(1000)), "what it takes earns it time");
+        session.taken = 1;
+        assert!(session.is_stalled(50_000, &bounds(1000)));
+        session.patience = None;
+        for now_ms in [60_000, 80_000, 100_000] {
+            session.taken = 1;
+            assert!(!session.is_stalled(now_ms, &bounds(0)), "without a rate any byte will do");
+        }
+        session.flush().expect("taken");
+        assert!(session.patience.is_none(), "who has taken all begins anew");
     }
 
     #[test]

@@ -257,7 +257,7 @@ sections! {
         header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
         /// How long a client may send nothing of a body, or take nothing of an answer; and how far it may be behind `client_rate_min` in doing so.
         stall_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
-        /// Bytes a second that a client of the S3 port must send of a body, and take of an answer; "0 B": something in each `stall_timeout` will do.
+        /// Bytes a second that a client must send of a body (S3), and take of an answer or of what waits for it (S3 and live); "0 B": something in each `stall_timeout` will do.
         client_rate_min: Size = Size::kib(4), in 0..=1_073_741_824;
         /// Answers of more than 256 KiB that are being sent at a time; they count no longer as requests that are served.
         answers: usize = 2048, in 1..=1_000_000;

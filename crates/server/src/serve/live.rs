@@ -181,6 +181,7 @@ impl LivePort {
             tls: self.tls.map(|tls| tls.acceptor),
             header_timeout: config.limits.header_timeout,
             stall_timeout: config.limits.stall_timeout,
+            client_bytes_s_min: config.limits.client_rate_min.0,
         };
         let node = Node::new(options, &limits, store.clone(), env.clone(), partitions).map_err(|e| e.to_string())?;
         let (door, workers) =

@@ -54,14 +54,12 @@ impl Worker {
         });
     }
 
-    /// Looks at the sessions for which something waits: bytes of that. One that has taken nothing for too long is ended.
+    /// Looks at the sessions for which something waits: bytes of that. One that has taken too little for too long is ended.
     fn queues(&mut self, now: u64) -> u64 {
         let (mut queued, mut stalled) = (0, Vec::new());
         for (slot, session) in (0u32..).zip(&mut self.sessions) {
             let Some(session) = session.as_deref_mut().filter(|session| session.is_waiting()) else { continue };
-            if session.take_moved() {
-                session.moved_ms = now;
-            } else if now.saturating_sub(session.moved_ms) >= self.bounds.stall_ms {
+            if session.is_stalled(now, &self.bounds) {
                 stalled.push(slot);
             }
             queued += session.waiting_bytes() as u64;

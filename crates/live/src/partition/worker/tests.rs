@@ -117,6 +117,7 @@ impl Scene {
             message_bytes_max: 1 << 16,
             queue_bytes_max: QUEUE,
             stall_ms: 5_000,
+            client_bytes_s_min: 0,
             ping_ms: 60_000,
             pong_ms: 60_000,
             stale_ms: 60_000,
