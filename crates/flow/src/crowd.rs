@@ -3,6 +3,9 @@
 //! A bound that clients fill by being slow is no bound on work but a way to keep others out. So those who are present are known: by group (an
 //! address), and by how long each has kept the server waiting. Where somebody else would have to wait, the one in the largest group that
 //! has kept it waiting the longest goes. Nobody goes while there is room.
+//!
+//! A pause of a moment keeps nobody out, and is let be; but less so in a group that has as many places
+//! as that of who comes: else one client could hold all of them by being busy now and then.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,6 +23,13 @@ use crate::{Env, KeyedGate, Pass, Refused};
 
 /// Who has kept the server waiting for less is let be: a pause between two requests, or between two packets.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The same in a group that is as large as that of who comes, or larger.
+const PAUSE_OF_MANY: Duration = Duration::from_millis(100);
+
+/// Groups whose sizes differ by less than this factor, about, are as large as each other: who has kept the
+/// server waiting the longest in all of them goes.
+const ALIKE: usize = 8;
 
 /// From one look at who may make room for a request that waits to the next: over all that wait for
 /// the common bound, and over those of one group that wait for their own.
@@ -83,6 +93,9 @@ impl Patience {
     }
 }
 
+/// What is done when a member is told to go, where nobody waits for it.
+type Tell = Box<dyn FnOnce() + Send>;
+
 struct Member {
     /// When it began to keep us waiting, in milliseconds of [`Env::now`], plus one; 0: it does not.
     waits_since: AtomicU64,
@@ -91,6 +104,26 @@ struct Member {
     /// It has been told to go.
     goes: AtomicBool,
     told: Notify,
+    tell: Mutex<Option<Tell>>,
+}
+
+impl Member {
+    fn go(&self) {
+        self.goes.store(true, Relaxed);
+        self.told.notify_one();
+        if let Some(tell) = self.tell.lock().take() {
+            tell();
+        }
+    }
+}
+
+/// Whose turn it is to make room.
+#[derive(Clone, Copy)]
+enum Who {
+    /// Those who have a request that is being served.
+    Asking,
+    /// Everybody, for somebody who comes, in whose group there are so many already.
+    Present(usize),
 }
 
 #[derive(Default)]
@@ -131,6 +164,7 @@ impl Crowd {
             asks: AtomicBool::new(false),
             goes: AtomicBool::new(false),
             told: Notify::new(),
+            tell: Mutex::default(),
         });
         let group: Arc<str> = group_of(address).into();
         let mut members = self.0.members.lock();
@@ -138,16 +172,19 @@ impl Crowd {
         members.next += 1;
         members.groups.entry(group.clone()).or_default().members.insert(number, member.clone());
         drop(members);
-        let seat = Seat { crowd: self.clone(), address, group, number, member };
+        let now_in = Mutex::new(group.clone());
+        let seat = Seat { crowd: self.clone(), address, group, now_in, number, member };
         seat.idle();
         seat
     }
 
-    /// Tells one to go: of the largest group in which anybody has kept us waiting for more than a moment, the one who has done so the longest.
-    /// With `asking` only those count who have a request that is being served. One goes at a time: while one has not left yet, nobody else is
-    /// told. Whether there was one.
-    pub fn relieve(&self, asking: bool) -> bool {
-        self.relieve_among(self.0.members.lock().groups.values(), asking)
+    /// Has one go for somebody of this address who comes: of the largest groups, the one who has kept
+    /// us waiting the longest, and for more than a moment. One goes at a time: while one has not left yet, nobody else is told. Whether there was
+    /// one.
+    pub fn relieve(&self, address: IpAddr) -> bool {
+        let members = self.0.members.lock();
+        let present = members.size(&group_of(address));
+        self.relieve_among(members.groups.values(), Who::Present(present))
     }
 
     /// Enters a gate, whose keys are groups. While there is no place, one who keeps us waiting with a request makes room: anybody, where
@@ -156,13 +193,25 @@ impl Crowd {
     /// # Errors
     /// As [`KeyedGate::enter`].
     pub async fn enter(&self, gate: &KeyedGate, group: &str, wait: Duration) -> Result<Pass, Refused> {
+        self.enter_as(gate, group, wait, true).await
+    }
+
+    /// The same of somebody who comes and is not of the crowd yet: anybody makes room who is.
+    ///
+    /// # Errors
+    /// As [`KeyedGate::enter`].
+    pub async fn arrive(&self, gate: &KeyedGate, group: &str, wait: Duration) -> Result<Pass, Refused> {
+        self.enter_as(gate, group, wait, false).await
+    }
+
+    async fn enter_as(&self, gate: &KeyedGate, group: &str, wait: Duration, asking: bool) -> Result<Pass, Refused> {
         let all_full = AtomicBool::new(false);
         let mut entering = pin!(gate.enter_noting(group, wait, &all_full));
         if let Poll::Ready(entered) = poll!(entering.as_mut()) {
             return entered;
         }
         loop {
-            self.relieve_for(group, all_full.load(Relaxed));
+            self.relieve_for(group, all_full.load(Relaxed), asking);
             tokio::select! {
                 biased;
                 entered = entering.as_mut() => return entered,
@@ -172,9 +221,13 @@ impl Crowd {
     }
 
     /// Has one make room for a request of this group that waits, unless that was looked at just now. There may be many that wait.
-    fn relieve_for(&self, group: &str, all_full: bool) -> bool {
+    fn relieve_for(&self, group: &str, all_full: bool, asking: bool) -> bool {
         let now = self.now_ms();
         let mut members = self.0.members.lock();
+        let who = match asking {
+            true => Who::Asking,
+            false => Who::Present(members.size(group)),
+        };
         let next_look = match all_full {
             true => &mut members.next_look,
             false => match members.groups.get_mut(group) {
@@ -187,35 +240,41 @@ impl Crowd {
         }
         *next_look = now + RELIEF_EVERY.as_millis() as u64;
         match all_full {
-            true => self.relieve_among(members.groups.values(), true),
-            false => self.relieve_among(members.groups.get(group), true),
+            true => self.relieve_among(members.groups.values(), who),
+            false => self.relieve_among(members.groups.get(group), who),
         }
     }
 
-    fn relieve_among<'a>(&self, groups: impl IntoIterator<Item = &'a Group>, asking: bool) -> bool {
+    fn relieve_among<'a>(&self, groups: impl IntoIterator<Item = &'a Group>, who: Who) -> bool {
         let now = self.now_ms();
-        let pause = PAUSE_MAX.as_millis() as u64;
-        let mut best: Option<(usize, u64, &Arc<Member>)> = None;
+        let [pause, short] = [PAUSE_MAX, PAUSE_OF_MANY].map(|pause| pause.as_millis() as u64);
+        // How large its group is, about; whether it has kept us waiting for more than a moment, or
+        // has no request at least; and for how long.
+        let mut best: Option<((u32, u8, u64), &Arc<Member>)> = None;
         for group in groups {
             let size = group.members.len();
+            let of_many = size > 1 && matches!(who, Who::Present(present) if size >= present);
             for member in group.members.values() {
                 let since = member.waits_since.load(Relaxed);
                 let waited = now.saturating_sub(since);
                 if member.goes.load(Relaxed) {
                     return false;
                 }
-                let may_go = since > 0 && waited > pause;
-                if !may_go || (asking && !member.asks.load(Relaxed)) {
-                    continue;
-                }
-                if best.is_none_or(|(largest, longest, _)| (size, waited) > (largest, longest)) {
-                    best = Some((size, waited, member));
+                let asks = member.asks.load(Relaxed);
+                let rank = match () {
+                    () if since == 0 || matches!(who, Who::Asking) && !asks => continue,
+                    () if waited > pause => 2,
+                    () if of_many && waited > short => u8::from(!asks),
+                    () => continue,
+                };
+                let rank = (size.ilog(ALIKE), rank, waited);
+                if best.is_none_or(|(first, _)| rank > first) {
+                    best = Some((rank, member));
                 }
             }
         }
-        let Some((_, _, member)) = best else { return false };
-        member.goes.store(true, Relaxed);
-        member.told.notify_one();
+        let Some((_, member)) = best else { return false };
+        member.go();
         self.0.relieved.fetch_add(1, Relaxed);
         true
     }
@@ -227,6 +286,21 @@ impl Crowd {
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.0.env.now().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}
+
+impl Members {
+    fn size(&self, group: &str) -> usize {
+        self.groups.get(group).map_or(0, |group| group.members.len())
+    }
+
+    fn take(&mut self, group: &str, number: u64) -> Option<Arc<Member>> {
+        let found = self.groups.get_mut(group)?;
+        let member = found.members.remove(&number);
+        if found.members.is_empty() {
+            self.groups.remove(group);
+        }
+        member
     }
 }
 
@@ -242,6 +316,8 @@ pub struct Seat {
     crowd: Crowd,
     address: IpAddr,
     group: Arc<str>,
+    /// Where it counts.
+    now_in: Mutex<Arc<str>>,
     number: u64,
     member: Arc<Member>,
 }
@@ -266,6 +342,20 @@ impl Seat {
     /// The group of that.
     pub fn group(&self) -> &Arc<str> {
         &self.group
+    }
+
+    /// It counts with this group from now on: who is behind the address is known now, as that of a
+    /// proxy tells nothing.
+    pub fn regroup(&self, group: &Arc<str>) {
+        let mut now_in = self.now_in.lock();
+        if *now_in == *group {
+            return;
+        }
+        let mut members = self.crowd.0.members.lock();
+        if let Some(member) = members.take(&now_in, self.number) {
+            members.groups.entry(group.clone()).or_default().members.insert(self.number, member);
+        }
+        *now_in = group.clone();
     }
 
     /// It has a request, which is being worked on.
@@ -298,6 +388,18 @@ impl Seat {
     pub fn leaving(&self) -> Leaving {
         Leaving(self.member.clone())
     }
+
+    /// The same for who does not wait: `tell` is called then, and must not block or use the crowd.
+    pub fn on_leaving(&self, tell: impl FnOnce() + Send + 'static) {
+        let mut told = self.member.tell.lock();
+        match self.member.goes.load(Relaxed) {
+            true => {
+                drop(told);
+                tell();
+            }
+            false => *told = Some(Box::new(tell)),
+        }
+    }
 }
 
 /// See [`Seat::leaving`].
@@ -313,13 +415,8 @@ impl Leaving {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut members = self.crowd.0.members.lock();
-        if let Some(group) = members.groups.get_mut(&self.group) {
-            group.members.remove(&self.number);
-            if group.members.is_empty() {
-                members.groups.remove(&self.group);
-            }
-        }
+        let now_in = self.now_in.lock();
+        drop(self.crowd.0.members.lock().take(&now_in, self.number));
     }
 }
 
@@ -362,7 +459,9 @@ mod tests {
         let lonely = join("10.0.0.1");
         clock.advance(seconds(5));
         let many: Vec<Seat> = (0..3).map(|_| join("10.0.0.2")).collect();
-        assert!(crowd.relieve(false), "there is one who is idle");
+        let relieve = || crowd.relieve([10, 0, 0, 3].into());
+        let relieve_asking = || crowd.relieve_among(crowd.0.members.lock().groups.values(), Who::Asking);
+        assert!(relieve(), "there is one who is idle");
         assert!(Held::new(lonely.leaving().told()).poll().is_some());
         drop(lonely);
         clock.advance(seconds(3));
@@ -372,16 +471,97 @@ mod tests {
         many[2].waits(seconds(9));
         let lonely = join("10.0.0.1");
         lonely.waits(seconds(60));
-        assert!(crowd.relieve(true));
+        assert!(relieve_asking());
         assert!(Held::new(many[2].leaving().told()).poll().is_some());
         assert_eq!(crowd.relieved(), 2);
-        assert!(!crowd.relieve(false), "one at a time");
+        assert!(!relieve(), "one at a time");
         drop(many);
-        assert!(!crowd.relieve(true), "the lonely one has no request");
-        assert!(crowd.relieve(false));
-        assert!(!crowd.relieve(false), "each is told once");
+        assert!(!relieve_asking(), "the lonely one has no request");
+        assert!(relieve());
+        assert!(!relieve(), "each is told once");
         drop(lonely);
         assert_eq!(format!("{crowd:?}"), "Crowd(0 groups)");
+    }
+
+    #[test]
+    fn who_holds_most_places_makes_room_though_it_pauses_for_a_moment_only() {
+        let clock = Clock::default();
+        let crowd = Crowd::new(clock.env());
+        let join = |last: u8| crowd.join([10, 0, 0, last].into());
+        let lonely = join(1);
+        clock.advance(seconds(5));
+        let mut many: Vec<Seat> = (0..20).map(|_| join(2)).collect();
+        many[0].asks();
+        clock.advance(seconds(1));
+        for (coming, who) in [(3, "another"), (2, "one of theirs")] {
+            assert!(crowd.relieve([10, 0, 0, coming].into()), "{who} comes");
+            assert!(Held::new(lonely.leaving().told()).poll().is_none());
+            let gone = many.iter().position(|seat| Held::new(seat.leaving().told()).poll().is_some());
+            assert_ne!(gone.expect("one of the many"), 0, "not the one with a request");
+            drop(many.remove(gone.expect("one of the many")));
+        }
+        // Where nobody has many, a pause of a moment is let be.
+        drop(many.split_off(1));
+        clock.advance(seconds(9));
+        assert!(crowd.relieve([10, 0, 0, 3].into()));
+        assert!(Held::new(lonely.leaving().told()).poll().is_some());
+    }
+
+    #[test]
+    fn who_comes_over_a_proxy_counts_as_who_it_is() {
+        let clock = Clock::default();
+        let crowd = Crowd::new(clock.env());
+        let over_proxy: Vec<Seat> = (0..40).map(|_| crowd.join([10, 0, 0, 1].into())).collect();
+        let (greedy, modest): (Arc<str>, Arc<str>) = ("1.1.1.1".into(), "2.2.2.2".into());
+        over_proxy[0].regroup(&modest);
+        over_proxy[1..].iter().for_each(|seat| seat.regroup(&greedy));
+        clock.advance(seconds(9));
+        over_proxy[1..].iter().for_each(Seat::idle);
+        clock.advance(seconds(3));
+        assert!(crowd.relieve([10, 0, 0, 1].into()));
+        assert!(Held::new(over_proxy[0].leaving().told()).poll().is_none(), "though it is idle for longer");
+        assert_eq!(format!("{crowd:?}"), "Crowd(2 groups)");
+        over_proxy.iter().for_each(|seat| seat.regroup(seat.group()));
+        assert_eq!(format!("{crowd:?}"), "Crowd(1 groups)");
+        drop(over_proxy);
+        assert_eq!(format!("{crowd:?}"), "Crowd(0 groups)");
+    }
+
+    #[test]
+    fn who_does_not_wait_is_called() {
+        let clock = Clock::default();
+        let crowd = Crowd::new(clock.env());
+        let seat = crowd.join([10, 0, 0, 1].into());
+        let called = Arc::new(AtomicU64::new(0));
+        let call = || {
+            let called = called.clone();
+            move || {
+                called.fetch_add(1, Relaxed);
+            }
+        };
+        seat.on_leaving(call());
+        assert_eq!(called.load(Relaxed), 0);
+        clock.advance(seconds(3));
+        assert!(crowd.relieve([10, 0, 0, 2].into()));
+        assert_eq!(called.load(Relaxed), 1);
+        seat.on_leaving(call());
+        assert_eq!(called.load(Relaxed), 2, "told before it said how");
+    }
+
+    #[test]
+    fn who_comes_gets_the_place_that_is_made() {
+        let slow = Slow::new(2);
+        let (first, _second) = (slow.gate.try_enter("10.0.0.2"), slow.gate.try_enter("10.0.0.2"));
+        slow.own.idle();
+        slow.other.idle();
+        slow.clock.advance(seconds(3));
+        let (crowd, gate) = (slow.crowd.clone(), slow.gate.clone());
+        let mut comes = Held::new(async move { crowd.arrive(&gate, "10.0.0.9", seconds(60)).await });
+        assert!(comes.poll().is_none());
+        assert_eq!(slow.crowd.relieved(), 1, "one who has no request");
+        drop((slow.own, first));
+        assert!(slow.gate.try_enter("10.0.0.8").is_err(), "it is not for who came later");
+        assert!(comes.poll().expect("its turn").is_ok());
     }
 
     /// A gate with two places, of which one key has one at most, and someone slow in each of two groups.

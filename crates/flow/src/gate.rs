@@ -180,6 +180,17 @@ impl KeyedGate {
         }
     }
 
+    /// Enters if there is room; where there is none that is no refusal yet, for the caller goes on to
+    /// wait for it.
+    pub fn enter_at_once(&self, key: &str) -> Option<Pass> {
+        let gate = &self.0.gate;
+        let room = gate.0.room.clone().try_acquire_owned().ok()?;
+        let present = gate.present().ok()?;
+        let lease = self.lease(key).ok()?;
+        let turn = lease.room.clone().try_acquire_owned().ok()?;
+        Some(gate.pass(present, room, Some((turn, lease))))
+    }
+
     /// Enters, waiting for at most `wait`. Dropping the future gives up the place in the queue and leaks nothing.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use serde_json::{Value, json};
-use steadfast_flow::{Crowd, Pass, Patience, Seat, Throttle};
+use steadfast_flow::{Crowd, Pass, Patience, Seat, Throttle, group_of};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -45,6 +45,9 @@ const ACCEPTS: usize = 64;
 
 /// Bytes of an API request.
 const API_BYTES_MAX: usize = 10 << 20;
+
+/// How long a connection waits for room.
+const ARRIVE_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a request to the API waits for its turn.
 const API_WAIT: Duration = Duration::from_secs(5);
@@ -76,7 +79,7 @@ pub struct LiveDoor {
     api: Arc<Api>,
     emulation: Arc<Emulation>,
     options: DoorOptions,
-    /// Connections that have no session yet.
+    /// Connections that have no session yet, or one that has not connected.
     arriving: Crowd,
 }
 
@@ -164,38 +167,50 @@ impl LiveDoor {
     }
 
     fn arrive(&self, socket: std::net::TcpStream, peer: SocketAddr) {
-        let Ok(place) = self.node.connections.try_enter(&peer.ip().to_canonical().to_string()) else {
-            // Who has only connected makes room for the next who comes.
-            self.arriving.relieve(false);
-            return tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
-        };
+        let group = group_of(peer.ip());
+        if let Some(place) = self.node.connections.enter_at_once(&group) {
+            return self.admit(socket, peer, place);
+        }
+        // Who has no session makes room for it, and it gets the place. How many wait is bounded by the gate.
+        let door = self.clone();
+        self.node.env.spawn("live arrival", async move {
+            match door.arriving.arrive(&door.node.connections, &group, ARRIVE_WAIT).await {
+                Ok(place) => door.admit(socket, peer, place),
+                Err(_) => {
+                    tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
+                }
+            }
+        });
+    }
+
+    fn admit(&self, socket: std::net::TcpStream, peer: SocketAddr, place: Pass) {
+        let seat = Arc::new(self.arriving.join(peer.ip()));
         let short = if self.options.tls.is_none() { handshake::short(&self.node, &socket) } else { Ok(None) };
         let long = match short {
-            Ok(Some(arrived)) => return self.open(socket, Vec::new(), arrived, Some(place)),
+            Ok(Some(arrived)) => return self.open(socket, Vec::new(), arrived, Some(place), Some(seat)),
             Ok(None) => TcpStream::from_std(socket),
             Err(error) => Err(error),
         };
         match long {
-            Ok(socket) => self.node.env.spawn("live connection", self.clone().connection(socket, peer, place)),
+            Ok(socket) => self.node.env.spawn("live connection", self.clone().connection(socket, peer, place, seat)),
             Err(error) => tracing::debug!(%peer, %error, "connection ended"),
         }
     }
 
-    async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass) {
+    async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass, seat: Arc<Seat>) {
         let (env, options) = (self.node.env.clone(), self.options.clone());
         let limit = options.header_timeout;
         let patience = Patience::new(options.stall_timeout, options.client_bytes_s_min);
         let max = self.node.config.websocket.message_size_limit;
-        let seat = Arc::new(self.arriving.join(peer.ip()));
         let Some(tls) = options.tls else {
             let client = Stalling::new(socket, env, patience);
-            let Some((client, leftover, upgraded)) = self.http(client, peer, seat).await else { return };
+            let Some((client, leftover, upgraded)) = self.http(client, peer, &seat).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
-                return self.unidirectional(client, leftover, max, upgraded, place).await;
+                return self.unidirectional(client, leftover, max, upgraded, (place, seat)).await;
             }
             // The worker gets the socket itself.
             return match client.into_inner().into_std() {
-                Ok(socket) => self.open(socket, leftover, upgraded, Some(place)),
+                Ok(socket) => self.open(socket, leftover, upgraded, Some(place), Some(seat)),
                 Err(error) => tracing::warn!(%peer, %error, "a connection cannot be handed over"),
             };
         };
@@ -209,13 +224,13 @@ impl LiveDoor {
             Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             None => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
-        let Some((client, leftover, upgraded)) = self.http(client, peer, seat).await else { return };
+        let Some((client, leftover, upgraded)) = self.http(client, peer, &seat).await else { return };
         if upgraded.transport == Transport::UniWebSocket {
-            return self.unidirectional(client, leftover, max, upgraded, place).await;
+            return self.unidirectional(client, leftover, max, upgraded, (place, seat)).await;
         }
         match gateway::pair() {
             Ok((worker, gateway)) => {
-                self.open(worker, leftover, upgraded, None);
+                self.open(worker, leftover, upgraded, None, Some(seat));
                 gateway::bridge(client, gateway, &self.node.env).await;
                 drop(place);
             }
@@ -225,17 +240,17 @@ impl LiveDoor {
 
     /// Serves requests on a connection. If it has become a WebSocket: it, and what the client sent behind its handshake.
     /// One that is between requests makes room for others where there is none.
-    async fn http<T>(&self, client: T, peer: SocketAddr, seat: Arc<Seat>) -> Option<(T, Vec<u8>, Arrived)>
+    async fn http<T>(&self, client: T, peer: SocketAddr, seat: &Arc<Seat>) -> Option<(T, Vec<u8>, Arrived)>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let upgraded = Arc::new(Mutex::new(None));
-        let (door, decided, leave) = (self.clone(), upgraded.clone(), seat.leaving());
+        let (door, decided, leave, seat) = (self.clone(), upgraded.clone(), seat.leaving(), seat.clone());
         let service = service_fn(move |request| {
             let (door, decided, seat) = (door.clone(), decided.clone(), seat.clone());
             async move {
                 seat.asks();
-                let answer = door.answer(request, &decided).await;
+                let answer = door.answer(request, &decided, &seat).await;
                 if answer.body().size_hint().exact().is_some() {
                     seat.idle();
                 }
@@ -267,23 +282,37 @@ impl LiveDoor {
     }
 
     /// Gives a session to the worker that has fewest.
-    fn open(&self, socket: std::net::TcpStream, leftover: Vec<u8>, arrived: Arrived, place: Option<Pass>) {
+    fn open(
+        &self,
+        socket: std::net::TcpStream,
+        leftover: Vec<u8>,
+        arrived: Arrived,
+        place: Option<Pass>,
+        seat: Option<Arc<Seat>>,
+    ) {
         let place = place.map(|place| Box::new(place) as Box<dyn Send>);
-        let opened = Opened { socket, leftover, arrived, place };
+        let opened = Opened { socket, leftover, arrived, place, seat };
         let least = self.node.inboxes.iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
         if let Some(inbox) = least {
             inbox.send(Event::Open(Box::new(opened)));
         }
     }
 
-    async fn unidirectional<T>(&self, client: T, leftover: Vec<u8>, message_max: usize, arrived: Arrived, place: Pass)
-    where
+    /// `place` is its place, and its seat in the crowd; a unidirectional one connects with its first message.
+    async fn unidirectional<T>(
+        &self,
+        client: T,
+        leftover: Vec<u8>,
+        message_max: usize,
+        arrived: Arrived,
+        (place, seat): (Pass, Arc<Seat>),
+    ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         match gateway::pair() {
             Ok((worker, gateway)) => {
                 let name = self.emulation.name();
-                self.open(worker, Vec::new(), Arrived { session: Some(name.clone()), ..arrived }, None);
+                self.open(worker, Vec::new(), Arrived { session: Some(name.clone()), ..arrived }, None, Some(seat));
                 let served =
                     gateway::unidirectional(client, leftover, message_max, gateway, name, &self.emulation).await;
                 if let Err(error) = served {
@@ -295,7 +324,7 @@ impl LiveDoor {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, upgraded: &Mutex<Option<Arrived>>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, upgraded: &Mutex<Option<Arrived>>, seat: &Seat) -> Answer {
         let path = request.uri().path();
         let config = &self.node.config;
         let transport = match path {
@@ -317,8 +346,8 @@ impl LiveDoor {
             }
             let mut response = match transport {
                 _ if *request.method() == Method::OPTIONS => preflight(request.headers()),
-                Some(transport) => self.stream(request, transport).await,
-                None => self.emulate(request).await,
+                Some(transport) => self.stream(request, transport, seat).await,
+                None => self.emulate(request, seat).await,
             };
             if let Some(origin) = origin {
                 // The page of another origin may read the answer: its origin was looked at above.
@@ -335,7 +364,7 @@ impl LiveDoor {
         match path.strip_prefix("/api/") {
             Some(method) => {
                 let method = method.to_owned();
-                self.api(&method, request).await
+                self.api(&method, request, seat).await
             }
             None if path.starts_with("/connection/") || path == "/emulation" => text(
                 StatusCode::NOT_FOUND,
@@ -346,9 +375,13 @@ impl LiveDoor {
     }
 
     /// A body, of a bounded size and in a bounded time.
-    async fn body(&self, body: Incoming, max: usize) -> Result<Bytes, Answer> {
+    /// While it comes, its client keeps the server waiting.
+    async fn body(&self, body: Incoming, max: usize, seat: &Seat) -> Result<Bytes, Answer> {
+        seat.waits(Duration::ZERO);
         let collected = Limited::new(body, max).collect();
-        match self.node.env.timeout(self.options.header_timeout, collected).await {
+        let collected = self.node.env.timeout(self.options.header_timeout, collected).await;
+        seat.goes_on();
+        match collected {
             Some(Ok(body)) => Ok(body.to_bytes()),
             Some(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large, or was cut short\n")),
             None => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time\n")),
@@ -356,7 +389,7 @@ impl LiveDoor {
     }
 
     /// A session whose answer goes on.
-    async fn stream(&self, request: Request<Incoming>, transport: Transport) -> Answer {
+    async fn stream(&self, request: Request<Incoming>, transport: Transport, seat: &Seat) -> Answer {
         let events = matches!(transport, Transport::Sse | Transport::UniSse);
         let protobuf = transport == Transport::HttpStream
             && request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/octet-stream");
@@ -367,7 +400,7 @@ impl LiveDoor {
                 Some(connect) => connect,
                 None => return text(StatusCode::BAD_REQUEST, "cf_connect is not text in percent encoding\n"),
             },
-            Method::POST => match self.body(request.into_body(), max).await {
+            Method::POST => match self.body(request.into_body(), max, seat).await {
                 Ok(body) => body.to_vec(),
                 Err(refused) => return refused,
             },
@@ -395,7 +428,7 @@ impl LiveDoor {
         let leftover = websocket::from_client(encoding, &first);
         let name = self.emulation.name();
         let arrived = Arrived { encoding, transport, deflate: None, headers, session: Some(name.clone()) };
-        self.open(worker, leftover, arrived, None);
+        self.open(worker, leftover, arrived, None, None);
         let streaming = Streaming::new(gateway, transport, encoding, name, &self.emulation);
         let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
         let kind = match (events, protobuf) {
@@ -412,7 +445,7 @@ impl LiveDoor {
     }
 
     /// Commands of a session that has such an answer.
-    async fn emulate(&self, request: Request<Incoming>) -> Answer {
+    async fn emulate(&self, request: Request<Incoming>, seat: &Seat) -> Answer {
         if *request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
         }
@@ -420,7 +453,7 @@ impl LiveDoor {
         let protobuf = kind.is_some_and(|kind| kind == "application/octet-stream");
         // Commands as a JSON text, in which each quote is two bytes, and its cover.
         let max = 2 * self.node.config.websocket.message_size_limit + 1024;
-        match self.body(request.into_body(), max).await {
+        match self.body(request.into_body(), max, seat).await {
             Ok(body) => text(self.emulation.answer(protobuf, &body).await, ""),
             Err(refused) => refused,
         }
@@ -457,6 +490,7 @@ impl LiveDoor {
         method: &str,
         headers: &HeaderMap,
         body: Incoming,
+        seat: &Seat,
     ) -> Result<Result<Value, ClientError>, Answer> {
         let node = &self.node;
         // One that does not say how long it is may be as long as any.
@@ -465,12 +499,12 @@ impl LiveDoor {
         let Ok(mut room) = node.api_bytes.acquire(declared as u64, API_WAIT).await else {
             return Ok(Err(codes::TOO_MANY_REQUESTS));
         };
-        let body = self.body(body, API_BYTES_MAX).await?;
+        let body = self.body(body, API_BYTES_MAX, seat).await?;
         room.shrink_to(body.len() as u64);
         Ok(self.api.call(method, headers, &body).await)
     }
 
-    async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {
+    async fn api(&self, method: &str, request: Request<Incoming>, seat: &Seat) -> Answer {
         let config = &self.node.config.http_api;
         let headers = request.headers();
         let given = headers.get("x-api-key").and_then(|key| key.to_str().ok());
@@ -486,7 +520,7 @@ impl LiveDoor {
         let (head, body) = request.into_parts();
         let transport =
             config.error_mode == "transport" || head.headers.get(ERROR_MODE).is_some_and(|mode| mode == "transport");
-        let answer = match self.carry_out(method, &head.headers, body).await {
+        let answer = match self.carry_out(method, &head.headers, body, seat).await {
             Ok(answer) => answer,
             Err(refused) => return refused,
         };

@@ -40,6 +40,9 @@ const PARTS: usize = 64;
 /// Connections, where the configuration does not say.
 pub const CONNECTIONS: usize = 1 << 20;
 
+/// Connections that wait for one that has no session to make room for them; others are closed at once.
+const ARRIVING_MAX: usize = 64;
+
 /// What the door keeps to beyond Centrifugo's options. Who comes above a bound on how many wait is told at once to come again.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -165,9 +168,9 @@ impl Node {
         };
         let connections = KeyedGateOptions {
             limit: connections,
-            waiting_max: 0,
+            waiting_max: ARRIVING_MAX,
             key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
-            key_waiting_max: 0,
+            key_waiting_max: ARRIVING_MAX / 4,
         };
         let channel_regexes = config.channel_regexes()?;
         let node = Arc::new_cyclic(|me| Self {

@@ -17,6 +17,7 @@ use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::value::RawValue;
+use steadfast_flow::Seat;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -176,6 +177,8 @@ pub struct Opened {
     pub arrived: Arrived,
     /// Given back when the connection ends.
     pub place: Option<Box<dyn Send>>,
+    /// Its presence among those that have not connected yet, who make room for others.
+    pub seat: Option<Arc<Seat>>,
 }
 
 /// How a subscription behaves.
@@ -257,6 +260,8 @@ pub enum ToSession {
     },
     /// Its commands have been carried out: the next ones may come.
     Ready,
+    /// It ends, unless it is connected by now.
+    MakeRoom,
     /// It ends.
     Disconnect(Disconnected),
 }

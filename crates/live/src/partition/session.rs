@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
-use steadfast_flow::Patience;
+use steadfast_flow::{Patience, Seat};
 
 use super::subscriptions::Subscription;
 use super::{Asked, Bounds, Opened, Transport, Who};
@@ -50,6 +50,8 @@ pub(super) struct Session {
     /// Its name, where it has one; until it is connected.
     pub(super) name: Option<Arc<str>>,
     pub(super) who: Option<Arc<Who>>,
+    /// Until it is connected, it makes room for others.
+    pub(super) seat: Option<Arc<Seat>>,
     reader: Reader,
     /// The rest of a message for whose commands there is no room yet.
     rest: Vec<u8>,
@@ -117,6 +119,7 @@ impl Session {
             headers: opened.arrived.headers,
             name: opened.arrived.session,
             who: None,
+            seat: opened.seat,
             reader: Reader::new(opened.arrived.deflate.is_some()),
             rest: Vec::new(),
             held: false,
@@ -394,7 +397,8 @@ impl Session {
         self.commands = VecDeque::new();
         self.reader = Reader::new(false);
         self.rest = Vec::new();
-        (self.who, self.headers, self.name, self._place) = (None, None, None, None);
+        (self.who, self.headers, self.name) = (None, None, None);
+        (self.seat, self._place) = (None, None);
     }
 
     /// The last frame. What waits goes before it: all of it, or where that is too much, only the rest of the frame that is being written.
@@ -425,7 +429,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (encoding, transport) = (Encoding::Json, Transport::WebSocket);
         let arrived = Arrived { encoding, transport, deflate: None, headers: None, session: None };
-        let opened = Opened { socket, leftover: Vec::new(), arrived: arrived.clone(), place: None };
+        let opened = Opened { socket, leftover: Vec::new(), arrived: arrived.clone(), place: None, seat: None };
         let mut session = Session::new(opened, 0);
         session.who = connected.then(|| Arc::new(Who::ann(arrived)));
         session
@@ -456,6 +460,8 @@ mod tests {
             session.taken = 1;
             assert!(!session.is_stalled(now_ms, &bounds(0)), "without a rate any byte will do");
         }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        session.socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         session.flush().expect("taken");
         assert!(session.patience.is_none(), "who has taken all begins anew");
     }

@@ -49,7 +49,7 @@ pub struct PortStats {
     pub limit: AtomicU64,
     /// Times that accepting waited for a connection to end.
     pub at_bound: AtomicU64,
-    /// TLS handshakes that failed.
+    /// TLS handshakes that failed: also those that were none, and those that took too long.
     pub tls_failed: AtomicU64,
     /// Connections that were closed to make room: idle ones, and ones whose clients kept the server waiting.
     pub relieved: AtomicU64,
@@ -141,7 +141,7 @@ impl Port {
                     Ok(slot) => Some(slot),
                     Err(_) => {
                         self.stats.at_bound.fetch_add(1, Relaxed);
-                        self.slot(&slots, &crowd, &env).await
+                        self.slot(&slots, &crowd, &env, peer).await
                     }
                 };
                 self.stats.accepted.fetch_add(1, Relaxed);
@@ -149,7 +149,8 @@ impl Port {
                 let open = Open(self.stats.clone());
                 let seat = crowd.join(peer.ip());
                 let (leave, stats) = (seat.leaving(), self.stats.clone());
-                let served = serve(socket, seat, peer, door.clone(), self.tls.clone(), env.clone(), stopping.clone());
+                let handshake = Handshake { tls: self.tls.clone(), stats: self.stats.clone() };
+                let served = serve(socket, seat, peer, door.clone(), handshake, env.clone(), stopping.clone());
                 let cut = set(cut_watch.clone());
                 env.spawn("connection", async move {
                     tokio::select! {
@@ -183,10 +184,16 @@ impl Port {
 
 impl Port {
     /// A slot, when one connection has ended; where none does, one of those that only keep the port waiting is closed.
-    async fn slot(&self, slots: &Arc<Semaphore>, crowd: &Crowd, env: &Env) -> Option<OwnedSemaphorePermit> {
+    async fn slot(
+        &self,
+        slots: &Arc<Semaphore>,
+        crowd: &Crowd,
+        env: &Env,
+        peer: SocketAddr,
+    ) -> Option<OwnedSemaphorePermit> {
         let mut waiting = std::pin::pin!(slots.clone().acquire_owned());
         loop {
-            crowd.relieve(false);
+            crowd.relieve(peer.ip());
             tokio::select! {
                 biased;
                 // Nobody closes the semaphore.
@@ -202,12 +209,18 @@ async fn set(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|set| *set).await;
 }
 
+/// What becomes of a connection before it is given to its door.
+struct Handshake {
+    tls: Option<Tls>,
+    stats: Arc<PortStats>,
+}
+
 async fn serve(
     socket: TcpStream,
     seat: Seat,
     peer: SocketAddr,
     door: impl Door,
-    tls: Option<Tls>,
+    handshake: Handshake,
     env: Env,
     stop: watch::Receiver<bool>,
 ) {
@@ -218,6 +231,7 @@ async fn serve(
     if let Err(e) = keep_unsent(&socket, UNSENT_BYTES_MAX) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NOTSENT_LOWAT");
     }
+    let Handshake { tls, stats } = handshake;
     let Some(tls) = tls else { return door.serve(socket, seat, peer, set(stop)).await };
     let handshake = async {
         let mut first = [0];
@@ -226,7 +240,11 @@ async fn serve(
         }
         tls.acceptor.accept(socket).await.map(Ok)
     };
-    match env.timeout(tls.timeout, handshake).await {
+    let shaken = env.timeout(tls.timeout, handshake).await;
+    if !matches!(shaken, Some(Ok(Ok(_)))) {
+        stats.tls_failed.fetch_add(1, Relaxed);
+    }
+    match shaken {
         Some(Ok(Ok(io))) => door.serve(io, seat, peer, set(stop)).await,
         Some(Ok(Err(plain))) => {
             tracing::debug!(%peer, "HTTP without TLS");
@@ -350,6 +368,27 @@ mod tests {
             gone += usize::from(matches!(ended, Some(Err(_))));
         }
         assert_eq!(gone, 1);
+    }
+
+    #[tokio::test]
+    async fn handshakes_that_fail_are_counted() {
+        let config = tokio_rustls::rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(tokio_rustls::rustls::server::ResolvesServerCertUsingSni::new()));
+        let tls = Tls { acceptor: TlsAcceptor::from(Arc::new(config)), timeout: Duration::from_millis(200) };
+        let address = "127.0.0.1:0".parse().expect("valid");
+        let port = Port::bind(address, 4, Some(tls), "test").await.expect("bound");
+        let (address, stats) = (port.address().expect("bound"), port.stats());
+        let (_stop, stopped) = watch::channel(false);
+        Env::tokio().spawn("port", async move {
+            port.run(Env::tokio(), Echo::default(), stopped, Duration::ZERO).await;
+        });
+        for (said, failed) in [(&b"\x16nonsense"[..], 1), (b"GET / HTTP/1.1\r\n\r\n", 2), (b"", 3)] {
+            let mut socket = TcpStream::connect(address).await.expect("connected");
+            socket.write_all(said).await.expect("sent");
+            let _ = socket.read_to_end(&mut Vec::new()).await;
+            assert_eq!(stats.tls_failed.load(Relaxed), failed);
+        }
     }
 
     #[tokio::test]
