@@ -9,6 +9,7 @@ pub mod gate;
 mod gauge;
 pub mod pace;
 pub mod ring;
+pub mod shares;
 #[cfg(test)]
 mod testing;
 pub mod throttle;
@@ -20,4 +21,5 @@ pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
 pub use pace::Pace;
 pub use ring::Ring;
+pub use shares::{KeyedBudget, KeyedPermit};
 pub use throttle::Throttle;

@@ -82,7 +82,10 @@ where
         }
         loop {
             let now = self.env.now();
-            let left = self.patience.waits(now);
+            let mut left = self.patience.waits(now);
+            if let Some(due) = self.context.body_due() {
+                left = left.min(due.saturating_sub(now));
+            }
             if !std::mem::replace(&mut self.waits, true) {
                 self.line.seat.waits(self.patience.spent(now));
             }

@@ -1,11 +1,11 @@
 //! What is known of a request while it is served, and who is told when it ends.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::Permit;
+use steadfast_flow::KeyedPermit;
 
 use crate::served::operation_name;
 
@@ -50,7 +50,11 @@ pub(crate) struct RequestContext {
     fault: AtomicU8,
     unread: AtomicU64,
     /// What its XML body may take of memory.
-    xml: Mutex<Option<Permit>>,
+    xml: Mutex<Option<KeyedPermit>>,
+    /// When an XML body must have come whole, in microseconds of `Env::now`; 0: never.
+    body_due: AtomicU64,
+    /// Whose it is: the group of the client's address.
+    client: OnceLock<Arc<str>>,
 }
 
 impl RequestContext {
@@ -62,6 +66,8 @@ impl RequestContext {
             fault: AtomicU8::new(0),
             unread: AtomicU64::new(0),
             xml: Mutex::new(None),
+            body_due: AtomicU64::new(0),
+            client: OnceLock::new(),
         }
     }
 
@@ -73,9 +79,30 @@ impl RequestContext {
         self.operation.get().copied().unwrap_or("-")
     }
 
-    /// Keeps what the XML body takes until the request has ended.
-    pub(crate) fn hold_xml(&self, permit: Permit) {
+    pub(crate) fn set_client(&self, client: Arc<str>) {
+        let _ = self.client.set(client);
+    }
+
+    pub(crate) fn client(&self) -> &str {
+        self.client.get().map_or("", |client| client)
+    }
+
+    /// Keeps what the XML body takes, until the operation is done with it.
+    pub(crate) fn hold_xml(&self, permit: KeyedPermit) {
         *self.xml.lock() = Some(permit);
+    }
+
+    pub(crate) fn release_xml(&self) {
+        *self.xml.lock() = None;
+    }
+
+    /// The body is to have come whole by then.
+    pub(crate) fn set_body_due(&self, due: Duration) {
+        self.body_due.store(u64::try_from(due.as_micros()).unwrap_or(u64::MAX).max(1), Relaxed);
+    }
+
+    pub(crate) fn body_due(&self) -> Option<Duration> {
+        Some(self.body_due.load(Relaxed)).filter(|due| *due > 0).map(Duration::from_micros)
     }
 
     pub(crate) fn set_fault(&self, fault: BodyFault) {

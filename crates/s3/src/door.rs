@@ -16,13 +16,13 @@ use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
 use steadfast_flow::{
-    Budget, Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, Throttle, group_of,
+    Crowd, Env, FlowStatus, KeyedBudget, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, Throttle, group_of,
 };
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::about::About;
-use crate::access::{Domains, Keys, SignedOnly};
+use crate::access::{Domains, Keys, SignedOnly, XML_FACTOR};
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::context::{BodyFault, Observer, RequestContext};
 use crate::cors;
@@ -69,7 +69,7 @@ struct Shared {
     gate: KeyedGate,
     /// Answers that are being sent, where they do not fit into a piece of memory.
     answers: KeyedGate,
-    xml: Budget,
+    xml: KeyedBudget,
     env: Env,
     options: S3Options,
     observer: Option<Arc<dyn Observer>>,
@@ -103,10 +103,12 @@ impl S3Door {
         let handler = Handler::new(store, env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
         let mut builder = S3ServiceBuilder::new(handler);
         builder.set_auth(Keys::new(&options.credentials));
-        let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
+        let xml = KeyedBudget::new("s3_xml", options.xml_memory_bytes, xml_share(&options), env.clone());
         builder.set_access(SignedOnly {
             xml: xml.clone(),
             wait: options.request_wait,
+            body_time: options.body_stall,
+            env: env.clone(),
             xml_bytes_max: options.xml_bytes_max,
         });
         if !options.domains.is_empty() {
@@ -250,6 +252,9 @@ impl S3Door {
             let patience = Patience::new(options.body_stall, options.client_bytes_s_min);
             RequestBody::new(body, context.clone(), shared.env.clone(), patience, line.clone())
         });
+        // It makes room for others as what it is, not as the proxy that it comes over.
+        line.seat.regroup(&client);
+        context.set_client(client.clone());
         // While there is no place, those who keep the server waiting make room.
         let crowd = line.seat.crowd();
         let Ok(pass) = crowd.enter(&shared.gate, &client, options.request_wait).await else {
@@ -269,6 +274,8 @@ impl S3Door {
                 error_response(s3_error!(InternalError, "We encountered an internal error. Please try again."))
             }
         };
+        // What it was is known now; how long its client takes for the answer must not keep others out.
+        context.release_xml();
         let length =
             response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         let body = response.body();
@@ -331,6 +338,15 @@ impl hyper::service::Service<Request<Incoming>> for Visit {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (door, line) = (self.door.clone(), self.line.clone());
         Box::pin(async move { Ok(door.handle(request, line).await) })
+    }
+}
+
+/// What the XML bodies of one client may take of memory, in bytes: a quarter, but room for the
+/// largest one. All, where clients have no shares.
+fn xml_share(options: &S3Options) -> u64 {
+    match options.address_share_percent {
+        100.. => options.xml_memory_bytes,
+        _ => (options.xml_memory_bytes / 4).max(options.xml_bytes_max as u64 * XML_FACTOR),
     }
 }
 

@@ -327,6 +327,98 @@ async fn xml_has_bounds() {
     c.call("POST", "/bucket?delete").body(keys(1000, 1024)).send().await.expect(200);
 }
 
+/// Keys to be deleted, about a kilobyte each, and the head of a request that announces them.
+fn many_keys(c: &Client, count: usize) -> (String, String) {
+    let object = format!("<Object><Key>{}</Key></Object>", "k".repeat(1024));
+    let body = format!("<Delete>{}</Delete>", object.repeat(count));
+    let mut headers = std::collections::BTreeMap::from([("host".to_owned(), common::HOST.to_owned())]);
+    let query = [("delete".to_owned(), String::new())];
+    c.signer.sign("POST", "/bucket", &query, &mut headers, "UNSIGNED-PAYLOAD");
+    let mut head = format!("POST /bucket?delete HTTP/1.1\r\ncontent-length: {}\r\n", body.len());
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    (format!("{head}\r\n"), body)
+}
+
+#[tokio::test]
+async fn one_client_does_not_take_all_the_room_for_xml() {
+    let c = Client::with(steadfast_s3::S3Options {
+        xml_memory_bytes: 64 << 20,
+        request_wait: std::time::Duration::ZERO,
+        ..options()
+    })
+    .await;
+    c.bucket("bucket").await;
+    let crowd = steadfast_flow::Crowd::new(steadfast_flow::Env::tokio());
+    let (head, _) = many_keys(&c, 1000);
+    let mut slow = Vec::new();
+    let mut refused = 0;
+    for _ in 0..8 {
+        let (mut near, far) = tokio::io::duplex(64 << 10);
+        let connection = tokio::spawn(c.door.connection_of(far, crowd.join([10, 0, 0, 1].into())));
+        let before = c.door.xml_status();
+        near.write_all(head.as_bytes()).await.unwrap();
+        let after = loop {
+            let now = c.door.xml_status();
+            if (now.used, now.refused) != (before.used, before.refused) {
+                break now;
+            }
+            tokio::task::yield_now().await;
+        };
+        refused += after.refused - before.refused;
+        slow.push((near, connection));
+    }
+    assert!(refused > 0, "8 times 8 MiB is more than one has");
+    assert!(c.door.xml_status().used <= 32 << 20, "{:?}", c.door.xml_status());
+    let keys = many_keys(&c, 1000).1;
+    c.call("POST", "/bucket?delete").body(keys.clone()).send().await.expect(200);
+    drop(slow);
+    while c.door.xml_status().used > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn xml_that_trickles_is_given_up() {
+    use std::time::Duration;
+    let c = Client::with(steadfast_s3::S3Options {
+        body_stall: Duration::from_millis(300),
+        client_bytes_s_min: 0,
+        ..options()
+    })
+    .await;
+    c.bucket("bucket").await;
+    let (head, body) = many_keys(&c, 1000);
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let connection = tokio::spawn(c.door.connection(far));
+    let (mut reader, mut writer) = tokio::io::split(near);
+    let trickle = async {
+        writer.write_all(head.as_bytes()).await.unwrap();
+        for byte in body.as_bytes().chunks(1) {
+            if writer.write_all(byte).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let answered = async {
+        let (mut answer, mut some) = (String::new(), [0; 1024]);
+        while !answer.contains("</Error>") {
+            let count = reader.read(&mut some).await.unwrap();
+            assert!(count > 0, "closed without an answer: {answer}");
+            answer.push_str(&String::from_utf8_lossy(&some[..count]));
+        }
+        answer
+    };
+    let answer = tokio::select! {
+        answer = answered => answer,
+        () = trickle => unreachable!("it goes on"),
+    };
+    assert!(answer.contains("<Code>RequestTimeout</Code>"), "{answer}");
+    assert_eq!(c.door.xml_status().used, 0);
+    connection.abort();
+}
+
 #[tokio::test]
 async fn keys_that_xml_cannot_carry() {
     let c = Client::new().await;
