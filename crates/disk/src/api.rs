@@ -168,7 +168,7 @@ pub trait Disk: Send + Sync + 'static {
     ///
     /// # Errors
     /// What the device says. After an error nothing may be assumed of any write since the last success, and a disk
-    /// on a real device refuses all later flushes with the same error until it is opened again.
+    /// on a real device refuses all later flushes with the same error until it is opened again ([`Disk::reopen`]).
     fn flush(&self) -> IoFuture<()>;
 
     /// [`Disk::write`] and then [`Disk::flush`], in one trip to the driver where that is possible.
@@ -188,6 +188,18 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// `StorageFull` when there is no room; the disk is as before then.
     fn reserve(&self, end: u64) -> IoFuture<()>;
+
+    /// Closes the disk, when everything in flight has returned, and opens it again, as a restart would: what a failed flush has latched
+    /// is over then, and a device that was away may answer. Nothing may be assumed of what was written since the last flush that
+    /// succeeded. Until it has succeeded the disk refuses everything; it may be tried again. Goes on when the caller goes away.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidData` when it is another disk now; `Unsupported` where a disk cannot do it.
+    fn reopen(&self) -> IoFuture<()> {
+        Box::pin(async {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "this disk is opened again by a restart only"))
+        })
+    }
 
     /// An empty aligned buffer that can hold `capacity` bytes, from the disk's bounded pool; waits for room in it.
     /// What [`Disk::read`] gives comes from a pool of its own, so that slow readers never starve writers.

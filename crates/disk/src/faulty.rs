@@ -25,6 +25,8 @@ pub enum OpKind {
     Reserve,
     /// [`Disk::discard`].
     Discard,
+    /// [`Disk::reopen`].
+    Reopen,
 }
 
 /// What happens instead.
@@ -62,7 +64,7 @@ pub enum Effect {
 pub struct Fault {
     /// Which operations.
     pub kind: OpKind,
-    /// Only those that touch this range of the disk, in bytes (not for flush and reserve); `None` for all.
+    /// Only those that touch this range of the disk, in bytes (not for flush, reserve and reopen); `None` for all.
     pub range: Option<Range<u64>>,
     /// So many matching operations pass unharmed first.
     pub after: u64,
@@ -119,6 +121,9 @@ struct Rule {
 struct State {
     rules: BTreeMap<u64, Rule>,
     next: u64,
+    /// Whether a flush that fails is the last one until the disk is opened again, and with which error one has.
+    latches: bool,
+    latched: Option<i32>,
 }
 
 /// The handle with which a test commands a [`Faulty`]. Cloning shares it.
@@ -143,6 +148,11 @@ impl Faults {
         id
     }
 
+    /// From now on the disk refuses all flushes after one that failed until it is opened again, as one on a real device does.
+    pub fn latch_flushes(&self) {
+        self.state.lock().latches = true;
+    }
+
     /// Ends a fault. Unknown numbers are ignored.
     pub fn remove(&self, id: u64) {
         self.state.lock().rules.remove(&id);
@@ -164,7 +174,7 @@ impl Faults {
     fn strike(&self, kind: OpKind, offset: u64, len: u64) -> Option<(u64, Effect)> {
         let mut state = self.state.lock();
         for (id, rule) in &mut state.rules {
-            let ranged = !matches!(kind, OpKind::Flush | OpKind::Reserve);
+            let ranged = !matches!(kind, OpKind::Flush | OpKind::Reserve | OpKind::Reopen);
             let within = |range: &Range<u64>| offset < range.end && range.start < offset.saturating_add(len);
             if rule.fault.kind != kind || ranged && !rule.fault.range.as_ref().is_none_or(within) {
                 continue;
@@ -176,6 +186,20 @@ impl Faults {
             }
         }
         None
+    }
+
+    /// What becomes of a flush.
+    async fn meet_flush(&self) -> Option<io::Result<()>> {
+        let latched = self.state.lock().latched;
+        let result = match latched {
+            Some(errno) => Some(Err(io::Error::from_raw_os_error(errno))),
+            None => instead(self.meet(OpKind::Flush, 0, 0).await),
+        };
+        if let Some(Err(error)) = &result {
+            let mut state = self.state.lock();
+            state.latched = error.raw_os_error().filter(|_| state.latches);
+        }
+        result
     }
 
     /// Ends the faults that last until their range is written.
@@ -303,7 +327,7 @@ impl Disk for Faulty {
     fn flush(&self) -> IoFuture<()> {
         let (disk, faults) = (self.disk.clone(), self.faults.clone());
         Box::pin(async move {
-            match instead(faults.meet(OpKind::Flush, 0, 0).await) {
+            match faults.meet_flush().await {
                 Some(result) => result,
                 None => disk.flush().await,
             }
@@ -335,6 +359,18 @@ impl Disk for Faulty {
                 Some(result) => result,
                 None => disk.reserve(end).await,
             }
+        })
+    }
+
+    fn reopen(&self) -> IoFuture<()> {
+        let (disk, faults) = (self.disk.clone(), self.faults.clone());
+        Box::pin(async move {
+            match instead(faults.meet(OpKind::Reopen, 0, 0).await) {
+                Some(result) => result?,
+                None => disk.reopen().await?,
+            }
+            faults.state.lock().latched = None;
+            Ok(())
         })
     }
 

@@ -5,16 +5,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use parking_lot::RwLock;
 use steadfast_flow::BoxFuture;
 use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use crate::request::{Counters, Driver, Op, ReadTarget, Request};
 use crate::threads::Threads;
 use crate::uring::Uring;
-use crate::zones::ZonedDevice;
+use crate::zones::{ZonedDevice, Zones};
 use crate::{AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, IoMode, grow, open};
 
 /// Memory for copies of unaligned data, in pieces of `max_io_bytes`.
@@ -23,24 +25,29 @@ const COPY_PIECES: usize = 8;
 /// A regular file or a block device, driven with direct I/O. Dropping it waits for the requests in flight.
 pub struct FileDisk(Arc<Inner>);
 
-struct Inner {
+/// What a request runs in. Dropping it waits for the requests in flight.
+struct Running {
     /// Dropped first: it ends the threads, and with them the last users of the file.
     driver: Box<dyn Driver>,
     file: Arc<File>,
-    path: PathBuf,
-    device: bool,
-    punch_holes: bool,
-    read_only: bool,
-    geometry: Geometry,
-    len: AtomicU64,
     bulk: Arc<Semaphore>,
     commit: Arc<Semaphore>,
+}
+
+struct Inner {
+    /// `None` while it is being opened again, and after that has failed.
+    running: RwLock<Option<Running>>,
+    path: PathBuf,
+    options: DiskOptions,
+    device: bool,
+    geometry: Geometry,
+    len: AtomicU64,
     depth: usize,
     pool: BufPool,
     read_pool: BufPool,
     copy_pool: BufPool,
     counters: Arc<Counters>,
-    /// Held while the file grows or a range is discarded.
+    /// Held while the file grows, a range is discarded, or it is opened again.
     reshape: Arc<Mutex<()>>,
 }
 
@@ -51,43 +58,67 @@ impl FileDisk {
     /// `NotFound` when it is not there and must not be created; `ResourceBusy` when another process has it;
     /// `Unsupported` when direct I/O is refused (or io_uring, where it was asked for by name); else what the system says.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> io::Result<Arc<dyn Disk>> {
-        let opened = open::open(path.as_ref(), options)?;
-        let file = Arc::new(opened.file);
-        if !opened.device
-            && !options.read_only
-            && opened.len > 0
-            && let Err(error) = grow::fill_holes(&file, opened.len)
-        {
-            // Reads must go on, and whoever writes will be told.
-            tracing::warn!(path = %opened.path.display(), %error, "the file has holes that the file system has no room for");
-        }
-        let (queue_depth, commit_depth) = (options.queue_depth.max(1), options.commit_depth.max(1));
-        let driver = start(&file, options.io, queue_depth, commit_depth)?;
+        let (inner, zones) = Self::open_inner(path.as_ref(), options)?;
+        let zones = zones.map(|zones| Ok::<_, io::Error>((inner.file()?, zones))).transpose()?;
+        let (cache, disk) = (inner.geometry.cache, Self(Arc::new(inner)));
+        tracing::info!(disk = disk.describe(), bytes = disk.len(), ?cache, "disk open");
+        Ok(match zones {
+            Some((file, zones)) => Arc::new(ZonedDevice::new(Arc::new(disk), file, zones)),
+            None => Arc::new(disk),
+        })
+    }
+
+    fn open_inner(path: &Path, options: &DiskOptions) -> io::Result<(Inner, Option<Zones>)> {
+        let (running, opened) = Running::start(path, options)?;
         let inner = Inner {
-            driver,
-            file,
+            running: RwLock::new(Some(running)),
             path: opened.path,
+            options: options.clone(),
             device: opened.device,
-            punch_holes: options.punch_holes,
-            read_only: options.read_only,
             geometry: opened.geometry,
             len: AtomicU64::new(opened.len),
-            bulk: Arc::new(Semaphore::new(queue_depth)),
-            commit: Arc::new(Semaphore::new(commit_depth)),
-            depth: queue_depth + commit_depth,
+            depth: options.queue_depth.max(1) + options.commit_depth.max(1),
             pool: BufPool::new(options.pool_bytes),
             read_pool: BufPool::new(options.read_pool_bytes),
             copy_pool: BufPool::new(opened.geometry.max_io_bytes * COPY_PIECES),
             counters: Arc::default(),
             reshape: Arc::default(),
         };
-        let file = inner.file.clone();
-        let disk = Self(Arc::new(inner));
-        tracing::info!(disk = disk.describe(), bytes = disk.len(), cache = ?opened.geometry.cache, "disk open");
-        Ok(match opened.zones {
-            Some(zones) => Arc::new(ZonedDevice::new(Arc::new(disk), file, zones)),
-            None => Arc::new(disk),
-        })
+        Ok((inner, opened.zones))
+    }
+}
+
+/// What opening found, apart from the file.
+struct Found {
+    path: PathBuf,
+    device: bool,
+    len: u64,
+    geometry: Geometry,
+    zones: Option<Zones>,
+}
+
+impl Running {
+    /// Opens the file and starts what drives it.
+    fn start(path: &Path, options: &DiskOptions) -> io::Result<(Self, Found)> {
+        let open::Opened { file, path, device, len, geometry, zones } = open::open(path, options)?;
+        let file = Arc::new(file);
+        if !device
+            && !options.read_only
+            && len > 0
+            && let Err(error) = grow::fill_holes(&file, len)
+        {
+            // Reads must go on, and whoever writes will be told.
+            tracing::warn!(path = %path.display(), %error, "the file has holes that the file system has no room for");
+        }
+        let (queue_depth, commit_depth) = (options.queue_depth.max(1), options.commit_depth.max(1));
+        let driver = start(&file, options.io, queue_depth, commit_depth)?;
+        let (bulk, commit) = (Arc::new(Semaphore::new(queue_depth)), Arc::new(Semaphore::new(commit_depth)));
+        Ok((Self { driver, file, bulk, commit }, Found { path, device, len, geometry, zones }))
+    }
+
+    /// How many more requests could be in flight.
+    fn free(&self) -> usize {
+        self.bulk.available_permits() + self.commit.available_permits()
     }
 }
 
@@ -117,10 +148,18 @@ enum Access {
 impl Inner {
     /// Waits for a slot, gives the request to the driver and waits for the answer.
     async fn run(&self, offset: u64, op: Op) -> io::Result<()> {
-        let slots = if op.commits() { &self.commit } else { &self.bulk };
-        let slot = slots.clone().acquire_owned().await.map_err(|_| ended())?;
+        let commits = op.commits();
+        let slots = match &*self.running.read() {
+            Some(running) => if commits { &running.commit } else { &running.bulk }.clone(),
+            None => return Err(closed()),
+        };
+        let slot = slots.acquire_owned().await.map_err(|_| ended())?;
         let (done, answer) = oneshot::channel();
-        self.driver.submit(Request::new(op, offset, done, slot, self.counters.clone()));
+        match &*self.running.read() {
+            // Still the one whose slot it is: nobody closes it before it has all slots back.
+            Some(running) => running.driver.submit(Request::new(op, offset, done, slot, self.counters.clone())),
+            None => return Err(closed()),
+        }
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
@@ -135,7 +174,7 @@ impl Inner {
             let text = format!("{len} bytes at offset {offset}: not multiples of {BLOCK}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        if access == Access::Change && self.read_only {
+        if access == Access::Change && self.options.read_only {
             return Err(read_only());
         }
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
@@ -195,7 +234,7 @@ impl Inner {
     }
 
     fn reserve(&self, end: u64) -> io::Result<()> {
-        if self.read_only {
+        if self.options.read_only {
             return Err(read_only());
         }
         let from = self.len();
@@ -204,7 +243,7 @@ impl Inner {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         };
         if end > from {
-            grow::grow(&self.file, from, end).inspect_err(|error| {
+            grow::grow(&*self.file()?, from, end).inspect_err(|error| {
                 // It may have been the sync that failed, and that is a flush of this file like any other.
                 if error.kind() != io::ErrorKind::StorageFull {
                     self.counters.latch(error);
@@ -212,6 +251,43 @@ impl Inner {
             })?;
             self.len.store(end, Ordering::Release);
         }
+        Ok(())
+    }
+
+    /// The file, for what holds [`Inner::reshape`].
+    fn file(&self) -> io::Result<Arc<File>> {
+        self.running.read().as_ref().map(|running| running.file.clone()).ok_or_else(closed)
+    }
+
+    /// Closes the file when nothing is in flight any more, and opens it again. Blocks; the caller holds [`Inner::reshape`].
+    fn reopen(&self) -> io::Result<()> {
+        let running = self.running.write().take();
+        if let Some(running) = running {
+            // A request holds its slot until the kernel has let go of it, also when nobody waits for it any more.
+            while running.free() < self.depth {
+                #[allow(clippy::disallowed_methods, reason = "this thread has nothing else to do")]
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            running.bulk.close();
+            running.commit.close();
+        }
+        let options = DiskOptions { create: false, ..self.options.clone() };
+        let (running, found) = Running::start(&self.path, &options)?;
+        let changed =
+            |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", self.path.display())));
+        if found.len < self.len() {
+            return changed("it is shorter than it was");
+        }
+        if found.geometry.align_bytes > self.geometry.align_bytes
+            || found.device != self.device
+            || found.zones.is_some()
+        {
+            return changed("it is not the kind of disk that it was");
+        }
+        self.len.store(found.len, Ordering::Release);
+        self.counters.unlatch();
+        *self.running.write() = Some(running);
+        tracing::info!(disk = %self.path.display(), "the disk has been closed and opened again");
         Ok(())
     }
 
@@ -233,6 +309,10 @@ impl Inner {
 
 fn ended() -> io::Error {
     io::Error::other("the disk's driver has ended")
+}
+
+fn closed() -> io::Error {
+    io::Error::other("the disk is closed: it is being opened again, or cannot be")
 }
 
 fn read_only() -> io::Error {
@@ -272,10 +352,10 @@ impl Disk for FileDisk {
         let inner = self.0.clone();
         Box::pin(async move {
             inner.check(Access::Change, offset, len)?;
-            match (inner.device, inner.punch_holes) {
+            match (inner.device, inner.options.punch_holes) {
                 _ if len == 0 => Ok(()),
-                (true, _) => inner.reshape(move |disk| grow::discard(&disk.file, offset, len)).await,
-                (false, true) => inner.reshape(move |disk| grow::punch(&disk.file, offset, len)).await,
+                (true, _) => inner.reshape(move |disk| grow::discard(&*disk.file()?, offset, len)).await,
+                (false, true) => inner.reshape(move |disk| grow::punch(&*disk.file()?, offset, len)).await,
                 (false, false) => Ok(()),
             }
         })
@@ -291,13 +371,19 @@ impl Disk for FileDisk {
         })
     }
 
+    fn reopen(&self) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.reshape(Inner::reopen).await })
+    }
+
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
         let pool = self.0.pool.clone();
         Box::pin(async move { pool.get(capacity).await })
     }
 
     fn stats(&self) -> DiskStats {
-        let Inner { counters, bulk, commit, depth, pool, read_pool, copy_pool, .. } = &*self.0;
+        let Inner { counters, depth, pool, read_pool, copy_pool, .. } = &*self.0;
+        let free = self.0.running.read().as_ref().map_or(*depth, Running::free);
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let pools = [pool, read_pool, copy_pool];
         DiskStats {
@@ -308,7 +394,7 @@ impl Disk for FileDisk {
             flushes: get(&counters.flushes),
             flush_us: get(&counters.flush_us),
             errors: get(&counters.errors),
-            in_flight: (depth - bulk.available_permits() - commit.available_permits()) as u64,
+            in_flight: (depth - free) as u64,
             queue_depth: *depth as u64,
             pool_used_bytes: pools.iter().map(|pool| pool.used_bytes() as u64).sum(),
             pool_limit_bytes: pools.iter().map(|pool| pool.limit_bytes() as u64).sum(),
@@ -320,7 +406,9 @@ impl Disk for FileDisk {
 
     fn describe(&self) -> String {
         let kind = if self.0.device { "block device" } else { "file" };
-        format!("{} ({kind}, direct I/O by {})", self.0.path.display(), self.0.driver.describe())
+        let driver =
+            self.0.running.read().as_ref().map_or_else(|| "nothing".to_owned(), |running| running.driver.describe());
+        format!("{} ({kind}, direct I/O by {driver})", self.0.path.display())
     }
 }
 
@@ -329,4 +417,66 @@ impl Disk for FileDisk {
 pub fn outlive_file_size_limit() {
     // SAFETY: no handler is installed, the signal is only ignored; nobody else in the process uses it.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(byte: u8) -> Bytes {
+        Bytes::from(vec![byte; BLOCK])
+    }
+
+    #[tokio::test]
+    async fn a_disk_whose_flush_failed_is_flushed_again_once_it_has_been_opened_again() {
+        let folder = tempfile::tempdir_in(".").expect("a folder");
+        let path = folder.path().join("disk");
+        for io in [IoMode::Auto, IoMode::Threads] {
+            let options = DiskOptions { create: true, io, ..DiskOptions::default() };
+            let inner = Arc::new(FileDisk::open_inner(&path, &options).expect("opens").0);
+            let disk: Arc<dyn Disk> = Arc::new(FileDisk(inner.clone()));
+            disk.reserve(1 << 20).await.expect("room");
+            disk.write_flush(0, block(1)).await.expect("written");
+            inner.counters.latch(&io::Error::from_raw_os_error(libc::EIO));
+            assert_eq!(disk.flush().await.expect_err("latched").raw_os_error(), Some(libc::EIO));
+            disk.write(0, block(2)).await.expect("it may be written");
+            // Away for a while: refused, and nothing is made in its place.
+            std::fs::rename(&path, folder.path().join("away")).expect("renamed");
+            assert_eq!(disk.reopen().await.expect_err("gone").kind(), io::ErrorKind::NotFound);
+            assert!(disk.read(0, BLOCK).await.is_err() && disk.reserve(2 << 20).await.is_err() && !path.exists());
+            assert_eq!((disk.len(), disk.stats().in_flight), (1 << 20, 0));
+            // Another one.
+            std::fs::write(&path, [0; BLOCK]).expect("made");
+            assert_eq!(disk.reopen().await.expect_err("shorter").kind(), io::ErrorKind::InvalidData);
+            std::fs::rename(folder.path().join("away"), &path).expect("renamed");
+            let (reads, again) = (disk.read(0, BLOCK), [disk.reopen(), disk.reopen()]);
+            for again in join_all(again).await {
+                again.expect("opened again");
+            }
+            assert_eq!(reads.await.expect("read"), block(2));
+            disk.write_flush(BLOCK as u64, block(3)).await.expect("flushed");
+            disk.reserve(2 << 20).await.expect("room");
+            assert!(FileDisk::open(&path, &DiskOptions { lock_wait: Duration::ZERO, ..options }).is_err(), "locked");
+            drop((disk, inner));
+            std::fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[tokio::test]
+    async fn opening_again_waits_for_what_is_in_flight() {
+        let folder = tempfile::tempdir_in(".").expect("a folder");
+        let path = folder.path().join("disk");
+        let disk = FileDisk::open(&path, &DiskOptions { create: true, ..DiskOptions::default() }).expect("opens");
+        disk.reserve(4 << 20).await.expect("room");
+        let writes = (0..200).map(|i| disk.write(i * BLOCK as u64, block(i as u8)));
+        let (written, again) = futures::join!(join_all(writes), disk.reopen());
+        again.expect("opened again");
+        disk.flush().await.expect("flushed");
+        // Written, or refused and not there: never neither.
+        for (i, written) in written.iter().enumerate() {
+            let there = disk.read((i * BLOCK) as u64, BLOCK).await.expect("read") == block(i as u8);
+            assert!(i == 0 || there == written.is_ok(), "{i}: {written:?}");
+        }
+        assert!(written.iter().any(Result::is_ok));
+    }
 }

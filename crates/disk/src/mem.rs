@@ -169,6 +169,10 @@ impl Disk for MemDisk {
         })
     }
 
+    fn reopen(&self) -> IoFuture<()> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
         let pool = self.pool.clone();
         Box::pin(async move { pool.get(capacity).await })

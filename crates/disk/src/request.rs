@@ -95,6 +95,11 @@ impl Counters {
         }
     }
 
+    /// The disk has been opened again: nothing of what was in flight before is any more.
+    pub(crate) fn unlatch(&self) {
+        self.flush_failed.store(0, Relaxed);
+    }
+
     /// Refuses a flush after one that failed.
     pub(crate) fn may_flush(&self) -> io::Result<()> {
         match self.flush_failed.load(Relaxed) {

@@ -198,6 +198,10 @@ impl Disk for Slow {
         })
     }
 
+    fn reopen(&self) -> IoFuture<()> {
+        self.disk.reopen()
+    }
+
     fn zone(&self, offset: u64) -> Option<crate::Zone> {
         self.disk.zone(offset)
     }

@@ -472,6 +472,19 @@ impl Disk for Stripe {
         Box::pin(async move { if end <= inner.len() { Ok(()) } else { inner.reserve(end).await } })
     }
 
+    fn reopen(&self) -> IoFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let all = inner.members.iter().map(|part| async move {
+                part.disk.reopen().await.map_err(|e| member_error(&part.disk, &e))?;
+                // As at the first opening.
+                part.written.fetch_add(1, Ordering::AcqRel);
+                Ok(())
+            });
+            join_all(all).await.into_iter().collect()
+        })
+    }
+
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
         self.0.members[0].disk.buffer(capacity)
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -56,6 +57,8 @@ struct Inner {
     pool: BufPool,
     life: u64,
     stats: Mutex<DiskStats>,
+    /// A flush has failed: there is none any more before it is opened again.
+    latched: AtomicBool,
 }
 
 /// A simulated disk, for one life of the machine.
@@ -69,7 +72,15 @@ impl SimDisk {
         let pool = BufPool::new(profile.pool_bytes);
         let stats =
             DiskStats { pool_limit_bytes: profile.pool_bytes as u64, queue_depth: 1 << 20, ..DiskStats::default() };
-        Self(Arc::new(Inner { device, executor, profile, pool, life, stats: Mutex::new(stats) }))
+        Self(Arc::new(Inner {
+            device,
+            executor,
+            profile,
+            pool,
+            life,
+            stats: Mutex::new(stats),
+            latched: AtomicBool::new(false),
+        }))
     }
 
     /// A request: `start` when it sets out, then `finish` when it arrives and answers. `None` from `finish` answers later by itself.
@@ -143,7 +154,8 @@ impl SimDisk {
                 platter.finish_flush(mark, fate);
                 disk.0.stats.lock().flushes += 1;
                 disk.note("flush", mark, 0, fate as u64);
-                if fate == Fate::Eio { Err(io::Error::from_raw_os_error(EIO)) } else { Ok(()) }
+                let failed = disk.0.latched.fetch_or(fate == Fate::Eio, SeqCst) || fate == Fate::Eio;
+                if failed { Err(io::Error::from_raw_os_error(EIO)) } else { Ok(()) }
             },
         );
         if early {
@@ -269,6 +281,14 @@ impl Disk for SimDisk {
             let _ = tx.send(both.await);
         });
         Box::pin(answer(rx))
+    }
+
+    fn reopen(&self) -> IoFuture<()> {
+        let disk = self.clone();
+        Box::pin(async move {
+            disk.0.latched.store(false, SeqCst);
+            Ok(())
+        })
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {

@@ -5,7 +5,8 @@
 //! the map has it, and the fast leg gets nothing new where its map calls anything valid. So a durable leg that was put back to an earlier
 //! time does not know the event of a map made since; and an older image of the fast leg has an event that was left behind.
 //! The durable leg's label names no fast leg while there is none, and while it has failed: so whatever was written without it, what comes back is stale.
-//! A fast leg that is not believed gets a new name, so that no image of it ever counts again.
+//! A fast leg that is not believed gets a new name, so that no image of it ever counts again. So does one of which a flush has failed, when it has
+//! been opened again.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use steadfast_flow::Env;
 
-use super::core::{Leg, Shared};
+use super::core::{Leg, Shared, tick};
 use super::map::{RegionMap, Saving, region_bytes};
 use super::options::{SuperdiskOptions, SuperdiskSabotage};
 use super::pair::{DURABLE_RESERVED, FAST_START, Identity, NO_LEG, find_durable, find_fast};
@@ -24,6 +25,8 @@ use crate::{BLOCK, Disk};
 
 /// How much of the end of a disk must be blank for it to be taken.
 const TAIL: u64 = 1 << 20;
+/// A fast leg whose flushes fail again and again is looked at again at least after so many times the usual interval.
+const RETRY_FACTOR_MAX: u32 = 6;
 
 /// What the fast leg turned out to be.
 enum Probe {
@@ -180,6 +183,7 @@ pub(super) async fn open(
     let settle_ms = u64::try_from(options.rebuild_settle.as_millis()).unwrap_or(u64::MAX);
     let mut map = RegionMap::new(region, settle_ms, wanted);
     let (mut leg, mut number, mut saved_number) = (Leg::Up, 0, None);
+    let answered = probed.is_ok();
     match (probed, &fast) {
         (Ok(_), Some(fast)) => {
             number = saved.as_ref().map_or(0, |map| map.number) + 1;
@@ -217,11 +221,13 @@ pub(super) async fn open(
     map.new_is_blank();
     tell(&leg, fast.as_ref(), stale);
     let attached = (leg == Leg::Up).then_some(Identity { cleared_at: 0, ..identity });
+    let failed = matches!(leg, Leg::Failed(_));
     let shared = Shared::new(env, options, durable, fast, map, leg, identity);
     {
         let mut state = shared.state.lock();
         (state.attached, state.stale, state.map_number) = (attached, stale, number);
         state.saved_number = saved_number;
+        (state.spoiled, state.silent) = (failed && answered, failed && !answered);
     }
     Ok(shared)
 }
@@ -262,7 +268,9 @@ impl Shared {
                 self.copier_wake.notified().await;
             }
         };
-        if self.env.timeout(self.options.fast_retry_interval, closing).await.is_none()
+        let relapses = self.state.lock().relapses;
+        let wait = self.options.fast_retry_interval * (1 << relapses.min(8)).min(RETRY_FACTOR_MAX);
+        if self.env.timeout(wait, closing).await.is_none()
             // What is still on its way there says that it hangs.
             && self.pending.load(SeqCst) == 0
             && self.overdue.load(SeqCst) == 0
@@ -297,16 +305,53 @@ impl Shared {
         }
     }
 
+    /// Closes the fast leg and opens it again, where it needs that. Whether it may be looked at.
+    async fn reopen(&self, fast: &Arc<dyn Disk>) -> bool {
+        let (spoiled, silent) = {
+            let state = self.state.lock();
+            (state.spoiled, state.silent)
+        };
+        if !spoiled && !silent {
+            return true;
+        }
+        // It goes on when the limit ends the wait.
+        match self.env.timeout(self.options.fast_write_limit, fast.reopen()).await {
+            Some(Ok(())) => {
+                tick(&self.counters.fast_reopened);
+                let mut state = self.state.lock();
+                (state.silent, state.fast_full) = (false, false);
+                true
+            }
+            // It may answer again by itself.
+            Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported && !spoiled => true,
+            Some(Err(error)) => {
+                let mut state = self.state.lock();
+                if matches!(state.leg, Leg::Failed(_)) {
+                    state.leg = Leg::Failed(format!("it cannot be opened again: {error}"));
+                }
+                false
+            }
+            None => false,
+        }
+    }
+
     async fn revive(self: &Arc<Self>) {
         let Some(fast) = self.fast.clone() else { return };
-        let (identity, attached) = {
+        if !self.reopen(&fast).await {
+            return;
+        }
+        let (identity, attached, spoiled) = {
             let state = self.state.lock();
-            (state.identity, state.attached)
+            (state.identity, state.attached, state.spoiled)
         };
         let limit = self.options.fast_open_limit;
         let before = attached.unwrap_or(identity);
         let probed = self.env.timeout(limit, probe(&fast, Some(&before), self.options.take_foreign_fast)).await;
+        let silent = matches!(probed, Some(Err(_)) | None);
+        self.state.lock().silent = silent;
         let (legs, stale) = match probed {
+            // What was written since the last flush that succeeded may or may not be there, for good or for now.
+            Some(Ok(Probe::Ours { .. })) if spoiled => (Identity { fast: new_uuid(&self.env), ..identity }, false),
             Some(Ok(Probe::Ours { label, .. })) if attached == Some(label) => {
                 // Nothing is taken from memory but what the leg's own map confirms: it may be an older image of itself.
                 let Some(map) = self.env.timeout(limit, SavedMap::find(&fast, &label)).await else { return };
@@ -339,11 +384,13 @@ impl Shared {
             false => matches!(self.env.timeout(limit, attach(&fast, &legs, None)).await, Some(Ok(()))),
             true => matches!(self.env.timeout(limit, legs.is_kept(&fast)).await, Some(Ok(true))),
         };
-        if !works {
-            return;
-        }
         {
             let mut state = self.state.lock();
+            if !works {
+                // What failed may have been the flush of its new label.
+                (state.spoiled, state.silent) = (spoiled || !known, known);
+                return;
+            }
             if !known {
                 // Maps of the name that it had do not count any more.
                 state.map.forget_all();
@@ -351,10 +398,16 @@ impl Shared {
             }
             (state.attached, state.leg) = (Some(legs), Leg::Up);
             state.stale |= stale;
+            state.spoiled = false;
+            state.relapses += u32::from(spoiled);
         }
         self.fast_works();
         self.resize();
-        tell(&Leg::Up, Some(&fast), stale);
+        if spoiled {
+            tracing::warn!(disk = fast.describe(), "the fast leg is in use again, and filled anew");
+        } else {
+            tell(&Leg::Up, Some(&fast), stale);
+        }
         // The durable leg names it again once its map is saved.
         self.save_map(Saving::All).await;
     }

@@ -41,6 +41,12 @@ pub(crate) struct State {
     pub(crate) attached: Option<Identity>,
     /// Whether it was found to be of an earlier time, and is not yet rebuilt.
     pub(crate) stale: bool,
+    /// A flush of the fast leg has failed, or its first label: it is opened again, and nothing that it holds counts.
+    pub(crate) spoiled: bool,
+    /// The fast leg did not answer: it is opened again.
+    pub(crate) silent: bool,
+    /// How often it has been filled anew after a failed flush, without ever having held everything since.
+    pub(crate) relapses: u32,
     /// Repairs that wait.
     pub(crate) heals: std::collections::VecDeque<Heal>,
     /// Whether the task that copies waits for work, and the one that saves for changes.
@@ -70,6 +76,7 @@ pub(crate) struct Counters {
     pub(crate) heal_failures: AtomicU64,
     pub(crate) fast_writes: AtomicU64,
     pub(crate) skipped_fast_writes: AtomicU64,
+    pub(crate) fast_reopened: AtomicU64,
     pub(crate) rebuilt_bytes: AtomicU64,
     /// Bytes a second, lately.
     pub(crate) rebuild_bytes_s: AtomicU64,
@@ -188,6 +195,9 @@ impl Shared {
             identity,
             attached: None,
             stale: false,
+            spoiled: false,
+            silent: false,
+            relapses: 0,
             heals: std::collections::VecDeque::new(),
             copier_idle: false,
             saver_idle: false,
@@ -285,6 +295,17 @@ impl Shared {
         drop(dropped);
         self.copier_wake.notify_one();
         self.saver_wake.notify_one();
+    }
+
+    /// Flushes the fast leg. After a flush that failed no later one says anything about what was written before, and the disk refuses
+    /// them until it is opened again. So it is, and filled anew: nothing on it is worth more than that.
+    pub(crate) async fn flush_fast(&self, fast: &Arc<dyn Disk>) -> io::Result<()> {
+        let flushed = fast.flush().await;
+        if let Err(error) = &flushed {
+            self.state.lock().spoiled = true;
+            self.fail_fast(format!("a flush failed: {error}"));
+        }
+        flushed
     }
 
     /// Counts an error of the fast leg that says more than that a sector is bad. Reads that fail have their range repaired, and it is the

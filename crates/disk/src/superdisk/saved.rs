@@ -176,9 +176,9 @@ impl Shared {
         }
         let (number, event) = (map.number, map.event);
         let work = async {
-            fast.flush().await?;
+            self.flush_fast(&fast).await?;
             self.write_map(&fast, map, identity).await?;
-            fast.flush().await
+            self.flush_fast(&fast).await
         };
         let saved = self.within_limit("saving its map", work).await.is_ok();
         {
@@ -190,6 +190,9 @@ impl Shared {
             // After a failure it is tried again; what was only taken back is saved as a whole later.
             if saved && what == Saving::All {
                 state.saved_changes = changes;
+                if state.map.counts().to_rebuild == 0 {
+                    state.relapses = 0;
+                }
             }
             // Some copying may have waited for it.
             self.wake(&mut state);

@@ -24,7 +24,7 @@ pub enum FastState {
         /// What it holds.
         what: String,
     },
-    /// It does not work. It is looked at again from time to time.
+    /// It does not work. It is looked at again from time to time, and opened again where that may help.
     Failed {
         /// What happened.
         why: String,
@@ -86,6 +86,8 @@ pub struct SuperdiskStatus {
     pub fast_writes: u64,
     /// Writes that could not go to the fast leg too.
     pub skipped_fast_writes: u64,
+    /// How often the fast leg was closed and opened again, after a flush of it failed or it did not answer.
+    pub fast_reopened: u64,
     /// Bytes on their way to the fast leg.
     pub pending_bytes: u64,
     /// The bound on it.
@@ -136,6 +138,7 @@ impl Shared {
             heal_failures: get(&counters.heal_failures),
             fast_writes: get(&counters.fast_writes),
             skipped_fast_writes: get(&counters.skipped_fast_writes),
+            fast_reopened: get(&counters.fast_reopened),
             pending_bytes: get(&self.pending),
             pending_bytes_max: self.options.fast_pending_bytes_max,
         }

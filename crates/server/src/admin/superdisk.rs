@@ -12,7 +12,7 @@ use serde_json::Value;
 type Number = (&'static str, &'static str, bool, f64, &'static str);
 
 /// Those without a label.
-pub const NUMBERS: [Number; 19] = [
+pub const NUMBERS: [Number; 20] = [
     ("degraded", "superdisk_degraded", false, 1.0, "1 when there should be a fast leg and it is not in use"),
     ("generation", "superdisk_generation", false, 1.0, "How often the pair has been opened"),
     ("region_bytes", "superdisk_region_bytes", false, 1.0, "Bytes in a region, the unit of what follows"),
@@ -36,6 +36,13 @@ pub const NUMBERS: [Number; 19] = [
     ("heal_failures", "superdisk_heal_failures", true, 1.0, "Repairs that did not succeed, of either leg"),
     ("fast_writes", "superdisk_fast_writes", true, 1.0, "Writes that went to both legs"),
     ("skipped_fast_writes", "superdisk_skipped_fast_writes", true, 1.0, "Writes that the fast leg did not get"),
+    (
+        "fast_reopened",
+        "superdisk_fast_reopened",
+        true,
+        1.0,
+        "How often the fast leg was closed and opened again, after a failed flush or silence",
+    ),
     ("pending_bytes", "superdisk_pending_bytes", false, 1.0, "Bytes on their way to the fast leg"),
     ("pending_bytes_max", "superdisk_pending_limit_bytes", false, 1.0, "The bound on them"),
 ];

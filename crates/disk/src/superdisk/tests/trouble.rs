@@ -205,6 +205,89 @@ async fn a_stripe_of_which_a_disk_vanishes_is_declared_failed_wherever_its_label
     assert_eq!(disk.status().fast, FastState::Clean);
 }
 
+/// As a real disk: it refuses every flush after one that failed.
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_whose_flush_failed_is_opened_again_and_filled_anew() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.until_clean(&disk).await;
+    disk.flush().await.expect("flush");
+    legs.env.sleep(Duration::from_secs(3)).await;
+    let name = legs.fast.read(pair::FAST_LABELS[0], BLOCK).await.expect("read");
+    let before = disk.status();
+    legs.fast_faults.latch_flushes();
+    legs.fast_faults.add(Fault::new(OpKind::Flush, EIO).times(1));
+    // The last write may or may not be there; and what was there before may be gone with it.
+    disk.write_flush(DATA, pattern(DATA, 16, 2)).await.expect("the durable leg has it");
+    legs.until(&disk, "failed", |status| matches!(status.fast, FastState::Failed { .. })).await;
+    legs.fast.flip(pair::FAST_START + DATA + MIB, 0xff);
+    // Opening it again fails at first.
+    let gone = legs.fast_faults.add(Fault::new(OpKind::Reopen, Effect::Error(libc::ENODEV)));
+    legs.env.sleep(Duration::from_secs(30)).await;
+    assert!(legs.fast_faults.harmed(gone) >= 4, "tried again and again");
+    assert!(matches!(disk.status().fast, FastState::Failed { .. }));
+    assert_is(&disk.read(DATA + MIB, BLOCK).await.expect("read"), DATA + MIB, 1);
+    legs.fast_faults.clear();
+    legs.until_clean(&disk).await;
+    let status = disk.status();
+    assert_eq!(status.fast_reopened, 1);
+    assert_eq!(status.rebuilt_bytes - before.rebuilt_bytes, 2 * MIB, "all of it anew");
+    assert_ne!(legs.fast.read(pair::FAST_LABELS[0], BLOCK).await.expect("read"), name, "another fast leg to all maps");
+    legs.assert_legs_agree(&disk).await;
+    // Its map is saved again, and counts at the next opening.
+    disk.flush().await.expect("flush");
+    disk.close().await;
+    let disk = legs.open().await;
+    assert_eq!(disk.status().fast, FastState::Clean);
+    assert_is(&disk.read(DATA, 16 * BLOCK).await.expect("read"), DATA, 2);
+    assert_eq!(disk.status().reads_durable, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_whose_flushes_fail_again_and_again_is_filled_ever_more_rarely() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.fast_faults.latch_flushes();
+    // Each time its two labels are flushed, and the first map is not.
+    for time in 0..5 {
+        legs.fast_faults.add(Fault::new(OpKind::Flush, EIO).after(2 * time).times(1));
+    }
+    disk.write_flush(DATA, pattern(DATA, 16, 2)).await.expect("the durable leg has it");
+    legs.until(&disk, "failed", |status| matches!(status.fast, FastState::Failed { .. })).await;
+    let mut waits = Vec::new();
+    for time in 1..=5 {
+        let since = legs.env.now();
+        legs.until(&disk, "opened again", |status| status.fast_reopened == time).await;
+        waits.push((legs.env.now() - since).as_secs());
+    }
+    assert_eq!(waits, [5, 10, 20, 30, 30]);
+    legs.until_clean(&disk).await;
+    legs.env.sleep(Duration::from_secs(3)).await;
+    legs.assert_legs_agree(&disk).await;
+    // It has held everything since.
+    legs.fast_faults.add(Fault::new(OpKind::Flush, EIO).times(1));
+    disk.write_flush(DATA, pattern(DATA, 16, 3)).await.expect("the durable leg has it");
+    legs.until(&disk, "failed", |status| matches!(status.fast, FastState::Failed { .. })).await;
+    let since = legs.env.now();
+    legs.until(&disk, "opened again", |status| status.fast_reopened == 6).await;
+    assert_eq!((legs.env.now() - since).as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_that_could_not_be_named_at_the_start_is_opened_again() {
+    let legs = Legs::new();
+    legs.fast_faults.latch_flushes();
+    legs.fast_faults.add(Fault::new(OpKind::Flush, EIO).times(1));
+    let disk = legs.open().await;
+    assert!(matches!(disk.status().fast, FastState::Failed { .. }));
+    fill(&disk, 1).await;
+    legs.until_clean(&disk).await;
+    assert_eq!(disk.status().fast_reopened, 1);
+    legs.assert_legs_agree(&disk).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn closing_waits_for_a_hung_fast_leg_only_for_a_while() {
     let legs = Legs::new();
