@@ -56,7 +56,7 @@ impl KeyedBudget {
             }
         };
         let all = self.0.budget.acquire(bytes, wait).await?;
-        Ok(KeyedPermit { _all: all, _own: own, _lease: lease })
+        Ok(KeyedPermit { all, own, _lease: lease })
     }
 
     /// The part of `bytes` that can be asked for in one request.
@@ -103,14 +103,22 @@ impl std::fmt::Debug for KeyedBudget {
 #[must_use = "dropping it gives the bytes back"]
 pub struct KeyedPermit {
     // In this order: what waits for its key's turn finds room in the whole.
-    _all: Permit,
-    _own: Permit,
+    all: Permit,
+    own: Permit,
     _lease: Lease,
+}
+
+impl KeyedPermit {
+    /// Gives back what it holds above `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        self.all.shrink_to(bytes);
+        self.own.shrink_to(bytes);
+    }
 }
 
 impl std::fmt::Debug for KeyedPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KeyedPermit({} bytes)", self._all.bytes())
+        write!(f, "KeyedPermit({} bytes)", self.all.bytes())
     }
 }
 
@@ -156,13 +164,15 @@ mod tests {
         let other = ask("b", 40).poll().expect("at once").expect("the rest is for others");
         assert_eq!((budget.status().used, budget.status().waiting, budget.keys()), (70, 1, 2));
         drop(first);
-        let second = second.poll().expect("its turn").expect("room");
+        let mut second = second.poll().expect("its turn").expect("room");
+        second.shrink_to(20);
+        let third = ask("a", 20).poll().expect("at once").expect("it gave back some");
         let mut late = ask("a", 30);
         assert!(late.poll().is_none());
         clock.advance(WAIT);
         assert!(matches!(late.poll(), Some(Err(Refused::Busy { .. }))));
         assert_eq!(budget.status().refused, 1);
-        drop((second, other));
+        drop((second, third, other));
         assert_eq!((budget.status().used, budget.keys()), (0, 0), "idle keys vanish");
     }
 

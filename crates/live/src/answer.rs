@@ -9,6 +9,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use steadfast_store::Position;
 
 use crate::deflate::{Deflate, stored};
+use crate::node::{Room, held};
 use crate::protocol::Encoding;
 use crate::protocol::message::SubscribeResult;
 use crate::websocket;
@@ -37,17 +38,23 @@ pub(crate) struct SubscribeAnswer {
     encoded: [OnceLock<Option<Bytes>>; 2],
     /// The same, compressed; `None` when it is better sent as it is.
     compressed: [OnceLock<Option<Bytes>>; 2],
+    /// What it takes, for as long as anybody has a part of it.
+    pub(crate) room: Room,
 }
 
 impl SubscribeAnswer {
     pub(crate) fn new(result: SubscribeResult) -> Self {
-        Self { result, encoded: Default::default(), compressed: Default::default() }
+        Self::holding(result, None)
+    }
+
+    pub(crate) fn holding(result: SubscribeResult, room: Room) -> Self {
+        Self { result, encoded: Default::default(), compressed: Default::default(), room }
     }
 
     /// The two parts of the frame that answers a command: the session's own, and that of all. `None` when it cannot be said in JSON. For
     /// a session that takes messages compressed, only what is of all is.
     pub(crate) fn frame(&self, encoding: Encoding, id: u32, deflate: Option<Deflate>) -> Option<(Bytes, Bytes)> {
-        let rest = self.encoded[encoding as usize].get_or_init(|| self.encode(encoding)).clone()?;
+        let rest = self.encoded[encoding as usize].get_or_init(|| Some(self.held(self.encode(encoding)?))).clone()?;
         let mut own = BytesMut::with_capacity(40);
         match encoding {
             Encoding::Json => own.extend_from_slice(format!("{{\"id\":{id}").as_bytes()),
@@ -72,8 +79,12 @@ impl SubscribeAnswer {
 
     fn compressed(&self, encoding: Encoding, deflate: Deflate, rest: &[u8]) -> Option<Bytes> {
         // It is kept for a while: without the room that compressing took.
-        let compressed = || deflate.message(rest).map(|out| Bytes::from(out.into_boxed_slice()));
+        let compressed = || deflate.message(rest).map(|out| self.held(Bytes::from(out.into_boxed_slice())));
         self.compressed[encoding as usize].get_or_init(compressed).clone()
+    }
+
+    fn held(&self, bytes: Bytes) -> Bytes {
+        held(bytes, self.room.as_slice())
     }
 
     fn encode(&self, encoding: Encoding) -> Option<Bytes> {

@@ -27,8 +27,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::api::Api;
 use crate::api::json::error_json;
+use crate::api::{Api, Terms, durability};
 use crate::commands::NodeHub;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
 use crate::grpc::{ERROR_MODE, GrpcDoor};
@@ -488,7 +488,7 @@ impl LiveDoor {
     async fn carry_out(
         &self,
         method: &str,
-        headers: &HeaderMap,
+        terms: &Terms,
         body: Incoming,
         seat: &Seat,
     ) -> Result<Result<Value, ClientError>, Answer> {
@@ -501,7 +501,7 @@ impl LiveDoor {
         };
         let body = self.body(body, API_BYTES_MAX, seat).await?;
         room.shrink_to(body.len() as u64);
-        Ok(self.api.call(method, headers, &body).await)
+        Ok(self.api.call(method, terms, &body).await)
     }
 
     async fn api(&self, method: &str, request: Request<Incoming>, seat: &Seat) -> Answer {
@@ -520,16 +520,23 @@ impl LiveDoor {
         let (head, body) = request.into_parts();
         let transport =
             config.error_mode == "transport" || head.headers.get(ERROR_MODE).is_some_and(|mode| mode == "transport");
-        let answer = match self.carry_out(method, &head.headers, body, seat).await {
-            Ok(answer) => answer,
-            Err(refused) => return refused,
+        let (terms, refused) = match durability(&head.headers) {
+            Ok(durability) => (Terms::new(durability), None),
+            Err(error) => (Terms::default(), Some(error)),
+        };
+        let answer = match refused {
+            Some(error) => Err(error),
+            None => match self.carry_out(method, &terms, body, seat).await {
+                Ok(answer) => answer,
+                Err(refused) => return refused,
+            },
         };
         let (status, answer) = match answer {
             Ok(result) => (StatusCode::OK, json!({"result": result})),
             Err(error) if transport => (status_of(&error), error_json(&error)),
             Err(error) => (StatusCode::OK, json!({"error": error_json(&error)})),
         };
-        let mut response = Response::new(whole(Bytes::from(answer.to_string())));
+        let mut response = Response::new(whole(terms.held(Bytes::from(answer.to_string()))));
         *response.status_mut() = status;
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response

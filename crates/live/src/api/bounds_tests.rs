@@ -23,7 +23,7 @@ async fn a_broadcast_answers_in_the_order_of_its_channels() {
     let api = Api::new(node_with(CONFIG).await);
     let mut channels: Vec<String> = (0..3000).map(|i| format!("c{}", i % 1500)).collect();
     channels[7].clear();
-    let done = api.carry_out(Command::Broadcast(channels, publish(b"1".to_vec())), None).await;
+    let done = api.carry_out(Command::Broadcast(channels, publish(b"1".to_vec())), &Terms::default()).await;
     let Ok(Done::Broadcast(positions)) = done else { panic!("{done:?}") };
     for (i, position) in positions.into_iter().enumerate() {
         // The first one of the seventh was none.
@@ -36,22 +36,24 @@ async fn a_broadcast_answers_in_the_order_of_its_channels() {
 #[tokio::test]
 async fn what_is_too_large_is_called_so() {
     let api = Api::new(node_with(CONFIG).await);
-    let published = api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 5 << 20])), None).await;
+    let published = api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 5 << 20])), &Terms::default()).await;
     assert_eq!(published.expect_err("too large"), codes::TOO_LARGE);
-    assert!(api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 900_000])), None).await.is_ok());
+    assert!(api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 900_000])), &Terms::default()).await.is_ok());
 }
 
 #[tokio::test]
 async fn a_history_ends_at_its_bound_in_bytes_and_goes_on_from_there() {
     let api = Api::new(node_with(CONFIG).await);
     for _ in 0..20 {
-        let published = api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 3000])), None).await;
+        let published = api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 3000])), &Terms::default()).await;
         published.expect("published");
     }
     let (mut since, mut found) = (None, Vec::new());
     while found.len() < 20 {
         let request = HistoryRequest { channel: "c".into(), limit: i32::MAX, since, reverse: false };
-        let Ok(Done::History(page)) = api.carry_out(Command::History(request), None).await else { panic!("a history") };
+        let Ok(Done::History(page)) = api.carry_out(Command::History(request), &Terms::default()).await else {
+            panic!("a history")
+        };
         let offsets: Vec<u64> = page.publications.iter().map(|p| p.offset).collect();
         assert!((1..=4).contains(&offsets.len()), "10,000 bytes: {offsets:?}");
         let offset = offsets.last().copied().unwrap_or_default();

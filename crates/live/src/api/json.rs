@@ -6,15 +6,13 @@ use std::marker::PhantomData;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use steadfast_store::Position;
 
-use super::{Answer, Api, BATCH_MAX, Command, Done, Ending, Publish, Renewal, Sessions, durability, refuse};
-use crate::config::ChannelDurability;
+use super::{Answer, Api, BATCH_MAX, Command, Done, Ending, Publish, Renewal, Sessions, Terms, refuse};
 use crate::node::epoch_text;
 use crate::options::{Overrides, SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
@@ -211,15 +209,14 @@ impl Api {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn call(&self, method: &str, headers: &HeaderMap, body: &[u8]) -> Result<Value, ClientError> {
-        let wish = durability(headers)?;
+    pub(crate) async fn call(&self, method: &str, terms: &Terms, body: &[u8]) -> Result<Value, ClientError> {
         if method == "batch" {
-            return self.json_batch(body, wish).await;
+            return self.json_batch(body, terms).await;
         }
-        self.carry_out(command(method, body)?, wish).await.and_then(result)
+        self.carry_out(command(method, body)?, terms).await.and_then(result)
     }
 
-    async fn json_batch(&self, body: &[u8], wish: Option<ChannelDurability>) -> Result<Value, ClientError> {
+    async fn json_batch(&self, body: &[u8], terms: &Terms) -> Result<Value, ClientError> {
         let request: Batch = read(body)?;
         let (methods, commands): (Vec<_>, Vec<_>) = request
             .commands
@@ -233,7 +230,7 @@ impl Api {
                 None => (String::new(), Err(codes::BAD_REQUEST)),
             })
             .unzip();
-        let answers = self.batch(commands, request.parallel, wish).await?;
+        let answers = self.batch(commands, request.parallel, terms).await?;
         let reply = |(method, answer): (String, Answer)| match answer.and_then(result) {
             Ok(result) => Value::Object(Map::from_iter([(method, result)])),
             Err(error) => said(Err(error)),

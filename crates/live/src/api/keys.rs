@@ -144,7 +144,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::api::{Api, Command, Done, Publish};
+    use crate::api::{Api, Command, Done, Publish, Terms};
     use crate::commands::tests::node_with;
 
     fn at(offset: u64) -> Position {
@@ -228,12 +228,12 @@ mod tests {
             idempotency_key: "k".into(),
         };
         let channels = vec!["a".to_owned(), "b".to_owned(), "a".to_owned(), "a".to_owned()];
-        let done = api.carry_out(Command::Broadcast(channels, publish()), None).await.expect("published");
+        let done = api.carry_out(Command::Broadcast(channels, publish()), &Terms::default()).await.expect("published");
         let Done::Broadcast(positions) = done else { panic!("{done:?}") };
         let offsets: Vec<_> = positions.into_iter().map(|position| position.map(|at| at.offset)).collect();
         assert_eq!(offsets, vec![Ok(1); 4]);
         let commands = (0..4).map(|_| Ok(Command::Publish("c".into(), publish()))).collect();
-        for answer in api.batch(commands, true, None).await.expect("carried out") {
+        for answer in api.batch(commands, true, &Terms::default()).await.expect("carried out") {
             assert!(matches!(answer, Ok(Done::Published(Position { offset: 1, .. }))), "{answer:?}");
         }
     }

@@ -7,17 +7,21 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
+use steadfast_flow::KeyedPermit;
 use steadfast_store::Position;
 
 use keys::Keys;
 
 use crate::commands::parse_client;
 use crate::config::ChannelDurability;
-use crate::node::{Node, Submission, refusal};
+use crate::node::{GATE_WAIT, Node, Submission, bytes_of_clients, held, refusal};
 use crate::options::{SubscribeOptions, Wanted};
 use crate::partition::{SessionId, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -40,6 +44,10 @@ const SUBSCRIBES_TOGETHER: usize = 64;
 
 /// Channels in an answer.
 const CHANNELS_MAX: usize = 100_000;
+
+/// What a channel takes in an answer beside its name, and a publication that is under way beside its data.
+const CHANNEL_BYTES: usize = 64;
+const PUBLICATION_BYTES: u64 = 1024;
 
 /// Says of a request, as a header or as metadata, how durable what it publishes is: `sync` or `async`.
 const DURABILITY: &str = "x-steadfast-durability";
@@ -142,6 +150,34 @@ pub(crate) type Asked = Result<Command, ClientError>;
 
 pub(crate) type Answer = Result<Done, ClientError>;
 
+/// What the answers of the API count as, beside those to users.
+const API: &str = "\0the server API";
+
+/// What holds for all commands of a request.
+#[derive(Default)]
+pub(crate) struct Terms {
+    /// What it publishes is so durable, or else as the channel's namespace says.
+    pub(crate) durability: Option<ChannelDurability>,
+    /// What its answers have taken of memory, until they are sent.
+    rooms: Mutex<Vec<Arc<KeyedPermit>>>,
+}
+
+impl Terms {
+    pub(crate) fn new(durability: Option<ChannelDurability>) -> Self {
+        Self { durability, rooms: Mutex::default() }
+    }
+
+    /// The answer, which holds what it has taken.
+    pub(crate) fn held(self, answer: Bytes) -> Bytes {
+        held(answer, &self.rooms.into_inner())
+    }
+
+    /// How long a further part of the answer waits for room: not for what the request holds itself.
+    fn wait(&self) -> Duration {
+        if self.rooms.lock().is_empty() { GATE_WAIT } else { Duration::ZERO }
+    }
+}
+
 /// The API over a node.
 pub struct Api {
     node: Arc<Node>,
@@ -154,8 +190,9 @@ impl Api {
         Self { keys: Keys::new(node.env.clone()), node }
     }
 
-    /// Carries out a command. What it publishes is as durable as `wish` says, or else as the channel's namespace does.
-    pub(crate) async fn carry_out(&self, command: Command, wish: Option<ChannelDurability>) -> Answer {
+    /// Carries out a command.
+    pub(crate) async fn carry_out(&self, command: Command, terms: &Terms) -> Answer {
+        let wish = terms.durability;
         match command {
             Command::Publish(channel, publish) => self.publish(&channel, &publish, wish).await.map(Done::Published),
             Command::Broadcast(channels, publish) => {
@@ -174,7 +211,9 @@ impl Api {
             Command::Refresh(sessions, renewal) => self.refresh(&sessions, renewal),
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
-                Ok(Done::Presence(self.node.presence.list(&channel, CHANNELS_MAX)))
+                let clients = self.node.presence.list(&channel, CHANNELS_MAX);
+                self.room(terms, bytes_of_clients(clients.values())).await?;
+                Ok(Done::Presence(clients))
             }
             Command::PresenceStats(channel) => {
                 self.with_presence(&channel)?;
@@ -182,7 +221,10 @@ impl Api {
             }
             Command::History(request) => {
                 self.with_history(&request.channel)?;
-                self.node.history(&request).await.map(Done::History)
+                let wait = terms.wait();
+                let (history, room) = self.node.history_within(&request, API, wait).await?;
+                terms.rooms.lock().extend(room);
+                Ok(Done::History(history))
             }
             Command::HistoryRemove(channel) => {
                 self.with_history(&channel)?;
@@ -191,7 +233,9 @@ impl Api {
             }
             Command::Channels(pattern) => {
                 let found = self.node.channels(|name| matches_pattern(&pattern, name)).into_iter().take(CHANNELS_MAX);
-                Ok(Done::Channels(found.map(|(name, count)| (name.to_string(), count)).collect()))
+                let found: BTreeMap<_, _> = found.map(|(name, count)| (name.to_string(), count)).collect();
+                self.room(terms, found.keys().map(|name| name.len() + CHANNEL_BYTES).sum()).await?;
+                Ok(Done::Channels(found))
             }
             Command::Info => {
                 let (clients, users) = self.node.counts();
@@ -207,14 +251,21 @@ impl Api {
         &self,
         commands: Vec<Asked>,
         parallel: bool,
-        wish: Option<ChannelDurability>,
+        terms: &Terms,
     ) -> Result<Vec<Answer>, ClientError> {
         if commands.len() > BATCH_MAX {
             return Err(codes::LIMIT_EXCEEDED);
         }
-        let each = commands.into_iter().map(|command| async move { self.carry_out(command?, wish).await });
+        let each = commands.into_iter().map(|command| async move { self.carry_out(command?, terms).await });
         let together = if parallel { COMMANDS_TOGETHER } else { 1 };
         Ok(stream::iter(each).buffered(together).collect().await)
+    }
+
+    /// Room for so many bytes of the answer.
+    async fn room(&self, terms: &Terms, bytes: usize) -> Result<(), ClientError> {
+        let room = self.node.answer_room(API, bytes, terms.wait()).await.ok_or(codes::TOO_MANY_REQUESTS)?;
+        terms.rooms.lock().push(Arc::new(room));
+        Ok(())
     }
 
     async fn publish(
@@ -234,7 +285,14 @@ impl Api {
             return self.node.publish(channel, publication, wanted).await;
         }
         let (node, name) = (self.node.clone(), channel.to_owned());
-        let publishing = async move { node.publish(&name, publication, wanted).await };
+        // It goes on when the request that it came with has ended, with what that had taken.
+        let bytes = node.keyed_bytes.clamp(publish.data.len() as u64 + PUBLICATION_BYTES);
+        let room = node.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let publishing = async move {
+            let published = node.publish(&name, publication, wanted).await;
+            drop(room);
+            published
+        };
         self.keys.once(channel, &publish.idempotency_key, publishing).await
     }
 

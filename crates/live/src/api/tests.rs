@@ -30,7 +30,7 @@ fn ann(client: &str, session: &str) -> Sessions {
 
 /// Carries out a command: which sessions heard of it, and what the first was told.
 async fn told(api: &Api, command: Command) -> (Vec<u32>, Option<ToSession>) {
-    api.carry_out(command, None).await.expect("carried out");
+    api.carry_out(command, &Terms::default()).await.expect("carried out");
     let (mut slots, mut first) = (Vec::new(), None);
     let mut events = Vec::new();
     api.node.inboxes[0].take(&mut events);
@@ -73,9 +73,11 @@ async fn sessions_are_named_by_client_or_session_and_spared_by_a_whitelist() {
     };
     assert_eq!(told(&api, spared(&[second.clone(), client(2).to_string()])).await.0, [0]);
     assert_eq!(told(&api, spared(&["no name".into(), client(3).to_string()])).await.0, [0, 1, 2]);
-    let subscribe = api.carry_out(Command::Subscribe(ann("", "other"), Box::new(wanted())), None).await;
+    let subscribe = api.carry_out(Command::Subscribe(ann("", "other"), Box::new(wanted())), &Terms::default()).await;
     assert!(matches!(subscribe, Ok(Done::Nothing)));
-    assert!(api.carry_out(Command::Disconnect(ann("no name", ""), Ending::default()), None).await.is_err());
+    assert!(
+        api.carry_out(Command::Disconnect(ann("no name", ""), Ending::default()), &Terms::default()).await.is_err()
+    );
 }
 
 fn wanted() -> Wanted {
@@ -90,7 +92,8 @@ async fn the_end_and_the_information_are_what_was_said() {
     let Some(ToSession::Disconnect(why)) = told_first else { panic!("an end") };
     assert_eq!((why.code, &*why.reason), (4001, "paid up?"));
     for code in [0, 2999, 5000, 70_000] {
-        let refused = api.carry_out(Command::Disconnect(ann("", ""), with(code)), None).await.expect_err("no code");
+        let refused =
+            api.carry_out(Command::Disconnect(ann("", ""), with(code)), &Terms::default()).await.expect_err("no code");
         assert!(refused.code == 107 && refused.message.contains(&code.to_string()), "{refused:?}");
     }
     let renewal = || Renewal { info: b"{}".to_vec(), ..Renewal::default() };

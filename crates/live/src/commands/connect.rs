@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -10,7 +11,7 @@ use super::proxied::nonsense;
 use super::subscribe::{Made, kind_of};
 use super::{Caller, Refused};
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
-use crate::node::{GATE_WAIT, Node};
+use crate::node::{GATE_WAIT, Node, Room};
 use crate::options::{SubscribeOptions, bytes_of, info_of};
 use crate::partition::{Arrived, Place, SessionId, ToSession, Who};
 use crate::protocol::codes;
@@ -172,11 +173,16 @@ impl Node {
         };
         let caller = Caller { session, who: &who };
         let mut subscribed: Vec<Place> = Vec::with_capacity(subs.len());
+        let mut rooms = Vec::new();
         let mut failed = None;
         for (channel, said) in subs {
             let asks = request.subs.get(&channel).cloned().unwrap_or_default();
-            match self.subscribe_first(caller, SubscribeRequest { channel: channel.clone(), ..asks }, &said).await {
-                Ok((place, answer)) => {
+            // What it holds itself it cannot wait for.
+            let wait = if rooms.is_empty() { GATE_WAIT } else { Duration::ZERO };
+            let request = SubscribeRequest { channel: channel.clone(), ..asks };
+            match self.subscribe_first(caller, request, &said, wait).await {
+                Ok((place, answer, room)) => {
+                    rooms.extend(room);
                     subscribed.push(place);
                     result.subs.push(Subscribed { channel, result: answer });
                 }
@@ -195,7 +201,7 @@ impl Node {
         }
         let reply = Box::new(Reply { id, connect: Some(result), ..Reply::default() });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
-        self.to(session, ToSession::Connected { who, expires_ms, reply, subscribed });
+        self.to(session, ToSession::Connected { who, expires_ms, reply, subscribed, rooms });
         Ok(())
     }
 
@@ -205,14 +211,15 @@ impl Node {
         caller: Caller<'_>,
         request: SubscribeRequest,
         said: &SubscribeOptions,
-    ) -> Result<(Place, SubscribeResult), Refused> {
+        wait: Duration,
+    ) -> Result<(Place, SubscribeResult, Room), Refused> {
         let options = said.of(self.namespace(&request.channel)?);
         let mut kind = kind_of(&options, &request, true);
         kind.info = said.info().map_err(|e| nonsense(&e))?;
         kind.expires_ms = said.expires_ms();
         let data = said.data().map_err(|e| nonsense(&e))?;
-        let Made { place, answer } = self.subscribe(caller, &options, request, kind, false).await?;
-        Ok((place, SubscribeResult { data, ..answer.result.clone() }))
+        let Made { place, answer } = self.subscribe(caller, &options, request, kind, false, wait).await?;
+        Ok((place, SubscribeResult { data, ..answer.result.clone() }, answer.room.clone()))
     }
 
     pub(super) async fn refresh(

@@ -5,6 +5,7 @@ mod proxied;
 mod subscribe;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
@@ -12,7 +13,7 @@ use steadfast_store::{HistoryQuery, Position};
 use uuid::Uuid;
 
 use crate::config::{NamespaceOptions, Right};
-use crate::node::{GATE_WAIT, Node, Submission, epoch_text, refusal};
+use crate::node::{GATE_WAIT, Node, Room, Submission, bytes_of_clients, epoch_text};
 use crate::outgoing::{from_stored, leave_out};
 use crate::partition::{Arrived, Asked, Asker, Hub, SessionId, SubscriptionKind, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -226,7 +227,12 @@ impl Node {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.asking_presence(), caller, subscribed)?;
             let limit = self.config.client.history_max_publication_limit.max(10_000);
-            reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
+            let presence = self.presence.list(&channel, limit);
+            let bytes = bytes_of_clients(presence.values());
+            let room = self.answer_room(&caller.who.user, bytes, GATE_WAIT).await.ok_or(codes::TOO_MANY_REQUESTS)?;
+            reply.presence = Some(PresenceResult { presence });
+            self.to(caller.session, ToSession::Answer(Box::new(reply), vec![Arc::new(room)]));
+            return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.asking_presence(), caller, subscribed)?;
@@ -234,9 +240,11 @@ impl Node {
         } else if let Some(request) = command.history {
             let options = self.named(&request.channel)?;
             self.may_ask(options.has_history(), options.asking_history(), caller, subscribed)?;
-            let mut history = self.history(&request).await?;
+            let (mut history, room) = self.history(&request, &caller.who.user).await?;
             leave_out(caller.who.arrived.encoding, &mut history.publications);
             reply.history = Some(history);
+            self.to(caller.session, ToSession::Answer(Box::new(reply), room.into_iter().collect()));
+            return Ok(());
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
         } else if let Some(request) = command.rpc {
@@ -287,31 +295,42 @@ impl Node {
         if allowed || self.config.client.insecure { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
     }
 
-    /// What was published in a channel that keeps it.
+    /// What was published in a channel that keeps it, and the room that this takes of `whose`.
     ///
     /// # Errors
     /// Why it cannot be said.
-    pub(crate) async fn history(&self, request: &HistoryRequest) -> Result<HistoryResult, ClientError> {
-        let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+    pub(crate) async fn history(
+        &self,
+        request: &HistoryRequest,
+        whose: &str,
+    ) -> Result<(HistoryResult, Room), ClientError> {
+        self.history_within(request, whose, GATE_WAIT).await
+    }
+
+    /// The same, with how long it may wait for room.
+    pub(crate) async fn history_within(
+        &self,
+        request: &HistoryRequest,
+        whose: &str,
+        wait: Duration,
+    ) -> Result<(HistoryResult, Room), ClientError> {
         let most = self.config.client.history_max_publication_limit;
         let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let history = self
-            .handle(&request.channel)?
-            .history_within(query, self.history_bytes_max)
-            .await
-            .map_err(|e| refusal(&e))?;
+        let read = self.read(&self.handle(&request.channel)?, query, whose, wait).await?;
+        let (history, room) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
         let asked = request.since.as_ref().filter(|s| !s.epoch.is_empty());
         if asked.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
             return Err(codes::UNRECOVERABLE_POSITION);
         }
         let publications: Result<Vec<_>, _> = history.publications.iter().map(|p| from_stored(p)).collect();
-        Ok(HistoryResult {
+        let result = HistoryResult {
             publications: publications.map_err(|_| codes::INTERNAL)?,
             epoch: epoch_text(history.position.epoch),
             offset: history.position.offset,
-        })
+        };
+        Ok((result, room))
     }
 }
 

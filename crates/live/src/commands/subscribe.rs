@@ -1,8 +1,9 @@
 //! Subscriptions: who may have them, what they were missing, and how long they last.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use steadfast_store::{HistoryQuery, Position};
+use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
 use super::{Caller, Refused, parse_epoch};
@@ -136,13 +137,13 @@ impl Node {
         kind.info = info;
         kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
         let refreshed = kind.refreshed;
-        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, false).await?;
+        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, false, GATE_WAIT).await?;
         // Where the back end is asked whether it goes on, the client has nothing to do.
         let ttl = lasts.filter(|_| !refreshed);
         if ttl.is_some() || !data.is_empty() {
             let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
-            answer = Arc::new(SubscribeAnswer::new(result));
+            answer = Arc::new(SubscribeAnswer::holding(result, answer.room.clone()));
         }
         self.to(caller.session, ToSession::Subscribed(place, Told::Reply { id, answer }));
         Ok(())
@@ -171,7 +172,7 @@ impl Node {
         kind.info = wanted.options.info()?;
         kind.expires_ms = wanted.options.expires_ms();
         let data = wanted.options.data()?;
-        let made = self.subscribe(Caller { session, who }, &options, request, kind, true).await;
+        let made = self.subscribe(Caller { session, who }, &options, request, kind, true, GATE_WAIT).await;
         let Made { place, answer } = made.map_err(|refused| match refused {
             Refused::Error(error) => error,
             Refused::End(_) => codes::INTERNAL,
@@ -188,13 +189,14 @@ impl Node {
         };
         let push = Push { channel: wanted.channel.clone(), subscribe: Some(subscribe), ..Push::default() };
         let (done, made) = oneshot::channel();
-        let told = Told::Push { push: Box::new(push), missed: result.publications.clone(), done };
+        let rooms = answer.room.iter().cloned().collect();
+        let told = Told::Push { push: Box::new(push), missed: result.publications.clone(), rooms, done };
         self.to(session, ToSession::Subscribed(place, told));
         // A session that has ended says nothing.
         made.await.unwrap_or(Ok(()))
     }
 
-    /// Makes a subscription but for the last step.
+    /// Makes a subscription but for the last step. What was missed waits so long for room.
     pub(super) async fn subscribe(
         &self,
         caller: Caller<'_>,
@@ -202,6 +204,7 @@ impl Node {
         request: SubscribeRequest,
         kind: SubscriptionKind,
         unasked: bool,
+        wait: Duration,
     ) -> Result<Made, Refused> {
         let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
         let (positioned, delta) = (kind.positioned, kind.delta);
@@ -212,7 +215,7 @@ impl Node {
         let subscribing = ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked };
         self.to(caller.session, subscribing);
         let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
-        let told = self.recover(caller, &channel, options, &request, result).await;
+        let told = self.recover(caller, &channel, options, &request, result, wait).await;
         match told {
             Ok((offset, answer)) => Ok(Made { place: Place { channel, attempt, offset }, answer }),
             Err(refused) => {
@@ -230,6 +233,7 @@ impl Node {
         options: &NamespaceOptions,
         request: &SubscribeRequest,
         mut result: SubscribeResult,
+        wait: Duration,
     ) -> Result<(u64, Arc<SubscribeAnswer>), Refused> {
         if !options.has_history() {
             return Ok((0, Arc::new(SubscribeAnswer::new(result))));
@@ -247,11 +251,11 @@ impl Node {
         };
         // Not with a filter, which each session may have of its own.
         let shared = request.tf.is_none();
+        let mut taken = None;
         if shared && let Some(answer) = self.answer(channel, &asked) {
             return Ok((position.offset, answer));
         }
         if result.recoverable && request.recover {
-            let _pass = self.reads.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
             let cache = options.force_recovery_mode == "cache";
             let limit = self.config.client.recovery_max_publication_limit;
             // Nothing known yet is a position of any epoch: from the beginning.
@@ -263,7 +267,13 @@ impl Node {
             } else {
                 HistoryQuery { since: Some(since), limit, reverse: false }
             };
-            let history = handle.history_within(query, self.history_bytes_max).await.map_err(|e| refusal(&e))?;
+            let read = self.read(&handle, query, &caller.who.user, wait).await?;
+            // Without room it gets nothing of what it missed, and is told that it was not recovered.
+            let (history, room) = match read {
+                Some(read) => read,
+                None => (History { publications: Vec::new(), position, complete: false }, None),
+            };
+            taken = room;
             position = history.position;
             let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
             result.was_recovering = true;
@@ -298,7 +308,8 @@ impl Node {
         }
         // One that was not recovered may be refused, as its client asks.
         let shared = shared && (result.recovered || !recovers);
-        let answer = Arc::new(SubscribeAnswer::new(result));
+        let room = taken.filter(|_| !result.publications.is_empty());
+        let answer = Arc::new(SubscribeAnswer::holding(result, room));
         if shared {
             asked.top = position;
             self.keep_answer(channel, asked, &answer);

@@ -14,6 +14,7 @@ use super::*;
 
 mod names;
 mod rights;
+mod rooms;
 mod tokens;
 
 use crate::node::Limits;
@@ -54,6 +55,7 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         grpc_calls: 1,
         api_requests: 1,
         api_bytes: 1 << 20,
+        answers_bytes: 80_000,
         history_bytes_max: 10_000,
         compression_bytes_max: 0,
     };

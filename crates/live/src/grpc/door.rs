@@ -23,8 +23,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
 use super::{Raw, message, put_field};
-use crate::api::{Api, Asked, BATCH_MAX, durability};
-use crate::config::ChannelDurability;
+use crate::api::{Api, Asked, BATCH_MAX, Terms, durability};
 use crate::door::{DoorOptions, same};
 use crate::gateway::Stalling;
 use crate::node::{GATE_WAIT, Node};
@@ -213,15 +212,16 @@ impl UnaryService<Bytes> for Call {
             let (metadata, _, message) = request.into_parts();
             let wish = durability(metadata.as_ref());
             if method == "Batch" {
-                return batch(&api, message, wish.map_err(|error| status(&error))?).await;
+                return batch(&api, message, Terms::new(wish.map_err(|error| status(&error))?)).await;
             }
-            let answer = match (command(&method, message)?, wish) {
-                (Ok(command), Ok(wish)) => api.carry_out(command, wish).await,
+            let (command, terms) = (command(&method, message)?, Terms::new(wish.clone().ok().flatten()));
+            let answer = match (command, wish) {
+                (Ok(command), Ok(_)) => api.carry_out(command, &terms).await,
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
             match answer {
                 Err(error) if transport => Err(status(&error)),
-                answer => Ok(tonic::Response::new(message::response(answer).encode_to_vec().into())),
+                answer => Ok(tonic::Response::new(terms.held(message::response(answer).encode_to_vec().into()))),
             }
         })
     }
@@ -266,16 +266,16 @@ pub(super) fn batch_of(body: Bytes) -> Result<(Vec<u32>, Vec<Asked>, bool), Stat
     Ok((tags, commands, request.parallel))
 }
 
-async fn batch(api: &Api, body: Bytes, wish: Option<ChannelDurability>) -> Result<tonic::Response<Bytes>, Status> {
+async fn batch(api: &Api, body: Bytes, terms: Terms) -> Result<tonic::Response<Bytes>, Status> {
     const REPLIES: u32 = 1;
     let (tags, commands, parallel) = batch_of(body)?;
     // `BatchResponse` has no place for an error of its own.
-    let answers = api.batch(commands, parallel, wish).await.map_err(|error| status(&error))?;
+    let answers = api.batch(commands, parallel, &terms).await.map_err(|error| status(&error))?;
     let mut out = Vec::new();
     for (tag, answer) in tags.into_iter().zip(answers) {
         put_field(REPLIES, &message::reply(tag, answer), &mut out);
     }
-    Ok(tonic::Response::new(out.into()))
+    Ok(tonic::Response::new(terms.held(out.into())))
 }
 
 /// An error of the API as one of gRPC's: Centrifugo's own table.

@@ -3,6 +3,7 @@
 mod announce;
 mod answers;
 mod publish;
+mod rooms;
 
 pub use publish::Submission;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use regex::Regex;
-use steadfast_flow::{Budget, Env, Gate, KeyedGate, KeyedGateOptions};
+use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions};
 use steadfast_log::LogError;
 use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
 use tokio::sync::Notify;
@@ -34,6 +35,8 @@ use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::{Event as ProxyEvent, Proxies};
 use crate::seldom::SeldomLines;
+
+pub(crate) use rooms::{Room, bytes_of_clients, held};
 
 const PARTS: usize = 64;
 
@@ -68,6 +71,9 @@ pub struct Limits {
     pub api_requests: usize,
     /// and bytes that their bodies may have together.
     pub api_bytes: u64,
+    /// What long answers may take of memory until their clients have taken them, in bytes: all, of which one
+    /// user gets a quarter.
+    pub answers_bytes: u64,
     /// Bytes of publications in an answer to a history or a recovery.
     pub history_bytes_max: usize,
     /// Bytes of a message that is compressed, at most.
@@ -115,6 +121,9 @@ pub struct Node {
     pub(crate) grpc_calls: Gate,
     pub(crate) api_requests: Gate,
     pub(crate) api_bytes: Budget,
+    /// What publications with idempotency keys take that are under way.
+    pub(crate) keyed_bytes: Budget,
+    pub(crate) answers: KeyedBudget,
     pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
@@ -172,6 +181,7 @@ impl Node {
             key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
             key_waiting_max: ARRIVING_MAX / 4,
         };
+        let answers_share = (limits.answers_bytes / 4).max(limits.history_bytes_max as u64);
         let channel_regexes = config.channel_regexes()?;
         let node = Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -182,6 +192,8 @@ impl Node {
             grpc_calls: Gate::new("live_grpc_calls", limits.grpc_calls, limits.waiting, env.clone()),
             api_requests: Gate::new("live_api_requests", limits.api_requests, limits.waiting, env.clone()),
             api_bytes: Budget::new("live_api_bytes", limits.api_bytes, env.clone()),
+            keyed_bytes: Budget::new("live_keyed_publications", limits.api_bytes, env.clone()),
+            answers: KeyedBudget::new("live_answers", limits.answers_bytes, answers_share, env.clone()),
             history_bytes_max: limits.history_bytes_max,
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
             publish_reserve: u8::try_from(limits.publish_reserve).unwrap_or(100),
@@ -396,6 +408,8 @@ impl Node {
                 self.grpc_calls.status(),
                 self.api_requests.status(),
                 self.api_bytes.status(),
+                self.keyed_bytes.status(),
+                self.answers.status(),
             ],
             proxies: {
                 let verifiers = std::iter::once(&self.verifier).chain(&self.subscription_verifier);

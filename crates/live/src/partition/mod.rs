@@ -17,7 +17,7 @@ use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::value::RawValue;
-use steadfast_flow::Seat;
+use steadfast_flow::{KeyedPermit, Seat};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -210,6 +210,8 @@ pub struct SubscriptionKind {
 pub enum ToSession {
     /// A reply to a command.
     Reply(Box<Reply>),
+    /// The same of a long one, with the room that it has taken.
+    Answer(Box<Reply>, Vec<Arc<KeyedPermit>>),
     /// It is connected. With the subscriptions that the server made, and up to where each has been told.
     Connected {
         /// Whose it is.
@@ -218,8 +220,10 @@ pub enum ToSession {
         expires_ms: Option<u64>,
         /// What the client is told.
         reply: Box<Reply>,
-        /// What the reply tells of.
+        /// What the reply tells of,
         subscribed: Vec<Place>,
+        /// and the room that this has taken.
+        rooms: Vec<Arc<KeyedPermit>>,
     },
     /// Publications of the channel are kept for it from now on, unless it has that channel already: somebody else may have been quicker.
     Subscribing {
@@ -291,6 +295,8 @@ pub enum Told {
         push: Box<Push>,
         /// and what it was missing.
         missed: Vec<Publication>,
+        /// The room that this has taken.
+        rooms: Vec<Arc<KeyedPermit>>,
         /// Takes what became of it.
         done: oneshot::Sender<Result<(), ClientError>>,
     },

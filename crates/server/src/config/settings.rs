@@ -216,6 +216,8 @@ sections! {
         api_bytes: Size = Size::mib(64), in 10_485_760..=1_099_511_627_776;
         /// What the publications in one answer may take: a history ends there, and goes on with the next request; a recovery that needs more is none.
         history_max: Size = Size::mib(16), in 65_536..=1_073_741_824;
+        /// What long answers (histories, recoveries, presence, those of the API) may take in memory until their clients have taken them, together; one user, and the API, get a quarter each. Without room: the temporary error 111, or no recovery.
+        answers_memory: Size = Size::mib(256), in 16_777_216..=1_099_511_627_776;
         /// How many may wait for each of these; more get the temporary error 111 at once.
         waiting: usize = 20_000, in 0..=1_000_000;
         /// Connections to the port of the API over gRPC; further ones wait to be accepted.

@@ -174,6 +174,7 @@ impl LivePort {
             grpc_calls: live.grpc_calls,
             api_requests: live.api_requests,
             api_bytes: live.api_bytes.0,
+            answers_bytes: live.answers_memory.0,
             history_bytes_max: live.history_max.bytes(),
             compression_bytes_max: live.compression_max.bytes(),
         };

@@ -116,7 +116,7 @@ async fn who_speaks_json_is_not_told_of_what_is_none_and_stands_where_the_channe
         for event in events {
             let crate::partition::Event::To(_, what) = event else { continue };
             let (publications, offset) = match what {
-                ToSession::Reply(reply) => {
+                ToSession::Answer(reply, _) => {
                     let history = reply.history.expect("a history");
                     (history.publications, history.offset)
                 }

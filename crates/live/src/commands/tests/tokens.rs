@@ -39,7 +39,7 @@ async fn sub_refreshes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<()
 }
 
 /// What the session has been told since the last time.
-fn told(node: &Node) -> Vec<ToSession> {
+pub(super) fn told(node: &Node) -> Vec<ToSession> {
     let mut events = Vec::new();
     node.inboxes[0].take(&mut events);
     let to = |event| match event {

@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::Read;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::event::epoll;
+use steadfast_flow::KeyedPermit;
 
 use super::Worker;
+use crate::node::held;
 use crate::partition::session::{Watched, would_block};
 use crate::partition::{Arrived, Asked, Asker};
 use crate::protocol::Malformed;
@@ -161,17 +164,18 @@ impl Worker {
     }
 
     pub(super) fn reply(&mut self, slot: u32, reply: &Reply) {
-        self.replies(slot, std::slice::from_ref(reply));
+        self.replies(slot, std::slice::from_ref(reply), &[]);
     }
 
-    pub(super) fn replies(&mut self, slot: u32, replies: &[Reply]) {
+    /// Writes replies, whose frames hold the room that they have taken until they are written.
+    pub(super) fn replies(&mut self, slot: u32, replies: &[Reply], rooms: &[Arc<KeyedPermit>]) {
         let Some(session) = self.session(slot) else { return };
         let (encoding, deflate) = (session.encoding, session.deflate);
         let frame = |reply| {
             let mut payload = Vec::new();
             encode_reply(encoding, reply, &mut payload)?;
             let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
-            Ok((compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), None))
+            Ok((held(compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), rooms), None))
         };
         let frames: Result<Vec<_>, Malformed> = replies.iter().map(frame).collect();
         match frames {

@@ -167,7 +167,7 @@ impl Scene {
     fn connect_until(&mut self, expires_ms: Option<u64>) {
         let who = Arc::new(Who::ann(arrived()));
         let reply = Box::new(Reply { id: 1, ..Reply::default() });
-        self.tell(ToSession::Connected { who, expires_ms, reply, subscribed: Vec::new() });
+        self.tell(ToSession::Connected { who, expires_ms, reply, subscribed: Vec::new(), rooms: Vec::new() });
         assert_eq!(self.hears(), r#"{"id":1}"#);
     }
 
@@ -245,7 +245,7 @@ impl Scene {
         let subscribe = Some(Subscribe::default());
         let push = Box::new(Push { channel: place.channel.as_ref().into(), subscribe, ..Push::default() });
         let (done, told) = oneshot::channel();
-        self.tell(ToSession::Subscribed(place, Told::Push { push, missed: Vec::new(), done }));
+        self.tell(ToSession::Subscribed(place, Told::Push { push, missed: Vec::new(), rooms: Vec::new(), done }));
         told.blocking_recv().ok()
     }
 
