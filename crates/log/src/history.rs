@@ -51,6 +51,11 @@ impl History {
         Self { known, recycled_lsn, silent: false }
     }
 
+    /// The opening that wrote to the pool last; 0 when that is not known.
+    pub fn newest(&self) -> u64 {
+        self.known.first().map_or(0, |opening| opening.id)
+    }
+
     /// Whether what was derived from all records up to `lsn`, which the opening `of` has committed, can go on from there.
     ///
     /// # Errors

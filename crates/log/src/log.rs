@@ -268,6 +268,11 @@ impl Log {
         crate::history::committed_by(&self.shared.extents.with(|table| table.lineage), lsn)
     }
 
+    /// The number of this opening, if it takes writes: what [`crate::History::newest`] says from the first that it writes on.
+    pub fn opening(&self) -> u64 {
+        self.shared.extents.with(|table| table.lineage.openings().next().map_or(0, |opening| opening.id))
+    }
+
     /// Counts bytes of an extent as live. Called by the applier.
     pub fn credit(&self, extent: u32, epoch: u64, bytes: u64) {
         self.shared.extents.credit(extent, epoch, bytes as i64);

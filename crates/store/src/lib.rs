@@ -6,6 +6,7 @@
 mod api;
 mod cache;
 mod channels;
+mod clock;
 mod events;
 mod index;
 mod layout;
@@ -24,6 +25,7 @@ pub use api::{
 };
 pub use cache::CacheStatus;
 pub use channels::{ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published};
+pub use clock::ClockStatus;
 pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
 pub use index::{IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};

@@ -92,6 +92,8 @@ pub struct StoreOptions {
     pub snapshots_max: usize,
     /// Uploads in parts that have not been completed after this time are given up. `None`: never.
     pub upload_expiry: Option<Duration>,
+    /// How long the wall clock must stay where it has stepped to before what is over by it goes.
+    pub clock_confirm: Duration,
     /// Bytes a second at which keys are moved between disks; 0 for no bound.
     pub move_bytes_s: u64,
     /// Keys move in batches of slots with about this many bytes: what a restart begins again.
@@ -151,6 +153,7 @@ impl Default for StoreOptions {
             part_min_bytes: 5 << 20,
             snapshots_max: 256,
             upload_expiry: None,
+            clock_confirm: Duration::from_secs(3600),
             move_bytes_s: 100 << 20,
             move_batch_bytes: 4 << 30,
             move_parallel: 8,

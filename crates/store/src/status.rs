@@ -6,6 +6,7 @@ use steadfast_log::{ExtentCounts, Histogram, LogState, LogStatus, Lsn};
 
 use crate::SnapshotInfo;
 use crate::cache::CacheStatus;
+use crate::clock::ClockStatus;
 use crate::index::IndexStatus;
 use crate::store::moves::MoveStatus;
 
@@ -25,6 +26,8 @@ pub struct StoreStatus {
     pub channels: u64,
     /// The newest publications of channels in memory.
     pub channel_tails: TailsStatus,
+    /// The wall clock, as far as expiry goes.
+    pub clock: ClockStatus,
     /// Publications that were removed since the start because their time was over.
     pub publications_expired: u64,
     /// Keys with a change that is not yet confirmed.
@@ -154,6 +157,8 @@ impl StoreStatus {
         mine.used += theirs.used;
         mine.peak += theirs.peak;
         mine.evicted += theirs.evicted;
+        self.clock.steps = self.clock.steps.max(other.clock.steps);
+        self.clock.ahead_ms = self.clock.ahead_ms.max(other.clock.ahead_ms);
         self.publications_expired += other.publications_expired;
         self.pending_keys += other.pending_keys;
         self.index.disk_bytes += other.index.disk_bytes;

@@ -52,6 +52,14 @@ async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store {
     pool.open().await
 }
 
+/// The store after a crash that has lost nothing: nobody knows that it has not.
+async fn crashed(pool: &mut Pool, store: Store) -> Store {
+    let images = pool.mem.iter().map(|disk| Arc::new(disk.image())).collect();
+    drop(store);
+    pool.replace(images);
+    pool.open().await
+}
+
 on_disks! {
     async fn positions_and_histories_survive_a_restart_and_a_rebuild(disks) {
         for lsm in [false, true] {
@@ -271,15 +279,15 @@ on_disks! {
 }
 
 #[tokio::test]
-async fn a_restart_after_asynchronous_publications_is_another_epoch() {
-    let (pool, store) = Pool::start(true).await;
+async fn a_crash_after_asynchronous_publications_is_another_epoch() {
+    let (mut pool, store) = Pool::start(true).await;
     let channel = store.channel("c").expect("a channel");
     let first = channel.publish(NewPublication { durability: Durability::Async, ..new("1") }).await.expect("published");
     assert!(first.durable, "the record that says so is flushed");
     publish(&channel, "2").await;
     let before = channel.position().expect("there");
     drop(channel);
-    let store = reopened(&pool, store, false).await;
+    let store = crashed(&mut pool, store).await;
     let channel = store.channel("c").expect("a channel");
     assert!(!texts(&channel, since(before)).await.1.complete, "later ones may have been lost");
     assert_eq!(texts(&channel, ALL).await.0, ["1", "2"]);
@@ -289,6 +297,47 @@ async fn a_restart_after_asynchronous_publications_is_another_epoch() {
     drop(channel);
     let store = reopened(&pool, store, true).await;
     assert_eq!(store.channel("c").expect("a channel").position().expect("there"), now);
+}
+
+#[tokio::test]
+async fn a_clean_restart_keeps_the_epoch_and_no_other_does() {
+    for lsm in [false, true] {
+        let (mut pool, mut store) = Pool::start(lsm).await;
+        let epoch = |store: &Store| store.channel("c").expect("a channel").position().expect("there").epoch;
+        let mut at = epoch(&store);
+        for round in 0..4 {
+            // Round 2 publishes nothing: what was known stays known.
+            if round != 2 {
+                let channel = store.channel("c").expect("a channel");
+                for text in ["1", "2"] {
+                    let new = NewPublication { durability: Durability::Async, ..new(text) };
+                    assert_eq!(channel.publish(new).await.expect("published").position.epoch, at);
+                }
+            }
+            let before = store.channel("c").expect("a channel").position().expect("there");
+            store = reopened(&pool, store, false).await;
+            let channel = store.channel("c").expect("a channel");
+            assert_eq!(channel.position().expect("there"), before, "round {round}");
+            assert!(texts(&channel, since(before)).await.1.complete, "nothing is lost");
+            if round == 1 {
+                drop(channel);
+                store = crashed(&mut pool, store).await;
+                assert_ne!(epoch(&store), at, "what the run before has said does not count for another");
+                at = epoch(&store);
+            }
+        }
+        // Published and not closed: so it is, too.
+        let channel = store.channel("c").expect("a channel");
+        channel.publish(NewPublication { durability: Durability::Async, ..new("9") }).await.expect("published");
+        drop(channel);
+        store = crashed(&mut pool, store).await;
+        assert_ne!(epoch(&store), at);
+        let at = epoch(&store);
+        store = reopened(&pool, store, false).await;
+        assert_eq!(epoch(&store), at, "and stays so over clean restarts");
+        store = reopened(&pool, store, true).await;
+        assert_eq!(epoch(&store), at, "the records say the same");
+    }
 }
 
 #[tokio::test]
@@ -317,6 +366,7 @@ async fn compaction_does_not_bring_an_old_epoch_back() {
     let before = store.channel("c").expect("a channel").publish(new_async("1")).await.expect("published").position;
     store.close().await.expect("closed");
     drop(store);
+    pool.delete_index();
     pool.options.log.compaction.interval = Duration::from_millis(20);
     pool.options.checkpoint_log_bytes = 1 << 20;
     let store = pool.open().await;

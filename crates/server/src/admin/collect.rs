@@ -259,6 +259,18 @@ pub const TABLE: &[Metric] = &[
         Counter,
         "Publications removed because their time was over",
     ),
+    metric(
+        "/store/clock/steps",
+        "store_clock_steps",
+        Counter,
+        "Times that the wall clock stepped, or had been set while nothing ran",
+    ),
+    metric(
+        "/store/clock/ahead_ms",
+        "store_clock_ahead_seconds",
+        Timestamp,
+        "How far the wall clock is ahead of the time by which things are over; 0 while it is believed",
+    ),
     metric("/store/pending_keys", "store_pending_keys", Gauge, "Keys with a change that is not yet confirmed"),
     metric("/store/applied_lsn", "store_applied_lsn", Gauge, "The last record in the index"),
     metric("/store/checkpoint_lsn", "store_checkpoint_lsn", Gauge, "The last record in the index on disk"),

@@ -129,6 +129,9 @@ sections! {
         read_ahead: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
         /// Uploads in parts that are older are given up. Empty: never.
         upload_expiry: Option<Duration> = None, in 60_000_000..=31_536_000_000_000;
+        /// How long the wall clock must stay where it has stepped to, by itself or while the server was off for more than a day, before uploads and
+        /// publications that are over by it are removed. "0 s": at once.
+        clock_confirm: Duration = Duration::from_secs(3600), in 0..=2_592_000_000_000;
         /// Bytes a second at which objects are moved between the disks of a pool; "0 B" for no bound.
         move_rate: Size = Size::mib(100), in 0..=17_592_186_044_416;
     }

@@ -29,6 +29,9 @@ pub(crate) type Id = [u8; 16];
 /// Where the checkpoint is kept.
 pub(crate) const CHECKPOINT: &[u8] = b"\x00c";
 
+/// What a clean end of the shard says, by the opening of the log that has ended.
+pub(crate) const CLOSED: &[u8] = b"\x00k";
+
 /// Where the layout of the pool is kept, where there are several disks.
 pub(crate) const LAYOUT: &[u8] = b"\x00p";
 
@@ -40,6 +43,11 @@ pub(crate) const OBJECTS: u8 = 2;
 pub(crate) const UPLOADS: u8 = 3;
 pub(crate) const PARTS: u8 = 4;
 pub(crate) const PUBLICATIONS: u8 = 5;
+
+/// The key of what a clean end says.
+pub(crate) fn closed(opening: u64) -> Vec<u8> {
+    [CLOSED, &opening.to_be_bytes()].concat()
+}
 
 /// The key of a snapshot.
 pub(crate) fn snapshot(id: &Id) -> Vec<u8> {

@@ -17,6 +17,8 @@ pub(crate) struct Checkpoint {
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
     pub(crate) usage: Vec<ExtentUsage>,
+    /// The time that was believed then, milliseconds since the Unix epoch; 0 when it is not known.
+    pub(crate) clock_ms: u64,
 }
 
 impl Checkpoint {
@@ -32,6 +34,7 @@ impl Checkpoint {
             put_varint(&mut out, usage.live_bytes);
         }
         put_varint(&mut out, self.opening);
+        put_varint(&mut out, self.clock_ms);
         out
     }
 
@@ -46,9 +49,41 @@ impl Checkpoint {
         for _ in 0..dec.varint()? {
             usage.push(ExtentUsage { extent: dec.u32()?, epoch: dec.varint()?, live_bytes: dec.varint()? });
         }
-        // Older builds did not write it.
+        // Older builds did not write them.
         let opening = if dec.0.is_empty() { 0 } else { dec.varint()? };
-        Ok(Self { pool, lsn, opening, objects, bytes, usage })
+        let clock_ms = if dec.0.is_empty() { 0 } else { dec.varint()? };
+        Ok(Self { pool, lsn, opening, objects, bytes, usage, clock_ms })
+    }
+}
+
+/// What a shard says of itself when it ends as it should: all that was published is on the disk.
+///
+/// It counts for the log as that opening has left it, and for no other: the next one that may write says so on the disk before it does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// The last record of the log.
+    pub(crate) lsn: Lsn,
+    /// Of what was published asynchronously up to this record, some may have been lost, in an earlier run: see `Core::lost_lsn`.
+    pub(crate) lost_lsn: Lsn,
+    /// The time that was believed, milliseconds since the Unix epoch.
+    pub(crate) clock_ms: u64,
+}
+
+impl Closed {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        for value in [self.lsn, self.lost_lsn, self.clock_ms] {
+            put_varint(&mut out, value);
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut dec = Dec(bytes);
+        if dec.u8()? != FORMAT {
+            return Err(Malformed("end: unknown format"));
+        }
+        Ok(Self { lsn: dec.varint()?, lost_lsn: dec.varint()?, clock_ms: dec.varint()? })
     }
 }
 
@@ -60,12 +95,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_back(pool: [u8; 16], lsn: u64, opening: u64, objects: u64, bytes: u64, usage: Vec<(u32, u64, u64)>, junk: Vec<u8>) {
+        fn comes_back(pool: [u8; 16], numbers: [u64; 5], usage: Vec<(u32, u64, u64)>, junk: Vec<u8>) {
+            let [lsn, opening, objects, bytes, clock_ms] = numbers;
+            let closed = Closed { lsn, lost_lsn: opening, clock_ms };
+            prop_assert_eq!(Closed::decode(&closed.encode()), Ok(closed));
+            let _ = Closed::decode(&junk);
             let usage = usage
                 .into_iter()
                 .map(|(extent, epoch, live_bytes)| ExtentUsage { extent, epoch, live_bytes })
                 .collect();
-            let checkpoint = Checkpoint { pool, lsn, opening, objects, bytes, usage };
+            let checkpoint = Checkpoint { pool, lsn, opening, objects, bytes, usage, clock_ms };
             prop_assert_eq!(Checkpoint::decode(&checkpoint.encode()), Ok(checkpoint));
             let _ = Checkpoint::decode(&junk);
         }

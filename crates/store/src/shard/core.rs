@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::hang::Hang;
 use super::wanted::Wanted;
 use crate::cache::ReadCache;
+use crate::clock::BelievedClock;
 use crate::index::LiveIndex;
 use crate::layout::Layout;
 use crate::record::keys::{BucketId, Id};
@@ -98,6 +99,8 @@ pub(crate) struct Replay {
     /// Deletes that were met, by key: the highest version.
     pub(crate) marks: BTreeMap<Vec<u8>, Lsn>,
     pub(crate) records: u64,
+    /// The newest time in a record, where the replay is from nothing.
+    pub(crate) newest_ms: u64,
 }
 
 impl Replay {
@@ -117,6 +120,8 @@ pub(crate) struct Persisted {
 /// See the module.
 pub(crate) struct Core {
     pub(crate) env: Env,
+    /// By which things are over.
+    pub(crate) clock: BelievedClock,
     pub(crate) options: StoreOptions,
     /// New data was refused for want of space, and none has been taken since.
     pub(crate) full: AtomicBool,
@@ -176,8 +181,13 @@ pub(crate) struct Core {
     pub(crate) channels: Channels,
     /// Publications that were removed because their time was over.
     pub(crate) swept: AtomicU64,
-    /// The last record that was there when the shard was opened.
-    pub(crate) opened_lsn: AtomicU64,
+    /// Of what was published asynchronously up to this record, and delivered, some may be lost: the last one that was there when the shard was
+    /// opened, if it had not ended as it should.
+    pub(crate) lost_lsn: AtomicU64,
+    /// The opening of the log that wrote last before this one; 0 when that is not known.
+    pub(crate) opening_before: AtomicU64,
+    /// And this one; 0 for one that takes no writes.
+    pub(crate) opening: AtomicU64,
     /// LSN of the last record of a bucket that was submitted.
     pub(crate) bucket_lsn: AtomicU64,
     /// How large the disk may become, in bytes.
@@ -231,6 +241,7 @@ impl Core {
         options: StoreOptions,
     ) -> Self {
         Self {
+            clock: BelievedClock::new(env.clone(), checkpoint.clock_ms, options.clock_confirm),
             env,
             registry: RwLock::new(registry),
             layout: RwLock::new(layout),
@@ -244,7 +255,12 @@ impl Core {
             cache: ReadCache::new(options.cache_bytes),
             progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
             submitted: AtomicU64::new(0),
-            replay: Mutex::new(Some(Replay { base: checkpoint.lsn, marks: Default::default(), records: 0 })),
+            replay: Mutex::new(Some(Replay {
+                base: checkpoint.lsn,
+                marks: Default::default(),
+                records: 0,
+                newest_ms: 0,
+            })),
             pool,
             objects: AtomicU64::new(checkpoint.objects),
             bytes: AtomicU64::new(checkpoint.bytes),
@@ -263,7 +279,9 @@ impl Core {
             read_ahead,
             channels: Channels::new(options.channel_tail_bytes),
             swept: AtomicU64::new(0),
-            opened_lsn: AtomicU64::new(u64::MAX),
+            lost_lsn: AtomicU64::new(u64::MAX),
+            opening_before: AtomicU64::new(0),
+            opening: AtomicU64::new(0),
             bucket_lsn: AtomicU64::new(0),
             capacity_bytes: 0,
             dirty: Default::default(),
@@ -493,6 +511,7 @@ impl Core {
             objects: self.objects.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             usage: accounts.usage(),
+            clock_ms: self.clock.believed_ms(),
         }
     }
 }

@@ -30,9 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use steadfast_disk::Disk;
 use steadfast_flow::Env;
-use steadfast_log::{Durability, LogError, Priority, Record};
+use steadfast_log::{Durability, LogError, LogState, Priority, Record};
 use tokio::sync::{Semaphore, watch};
 
 use crate::index::{Index, IndexError, IndexStatus, LiveIndex, LsmIndex, MemIndex};
@@ -40,7 +41,7 @@ use crate::layout::Layout;
 use crate::record::keys::Id;
 use crate::record::{BucketMeta, Head, Value, keys};
 use crate::shard::apply::{LogSlot, StoreApplier};
-use crate::shard::checkpoint::Checkpoint;
+use crate::shard::checkpoint::{Checkpoint, Closed};
 use crate::shard::core::{Core, Registry};
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
@@ -315,7 +316,15 @@ impl Shard {
         if let Some(doubt) = recovery.doubt {
             let _ = core.doubt.set(doubt);
         }
-        core.opened_lsn.store(core.progress.borrow().lsn, Ordering::Release);
+        core.opening.store(if recovery.read_only { 0 } else { log.opening() }, Ordering::Release);
+        let lost_lsn = match core.closed_before(&recovery) {
+            Some(closed) => {
+                core.clock.known(closed.clock_ms);
+                closed.lost_lsn
+            }
+            None => core.progress.borrow().lsn,
+        };
+        core.lost_lsn.store(lost_lsn, Ordering::Release);
         core.channels.forget();
         core.accounts.lock().attach(log.clone());
         *slot.write() = Some(log.clone());
@@ -358,6 +367,7 @@ impl Shard {
             uploads: core.uploads.load(Ordering::Relaxed),
             channels: core.channels.len() as u64,
             channel_tails: core.channels.tails.status(),
+            clock: core.clock.status(),
             publications_expired: core.swept.load(Ordering::Relaxed),
             pending_keys: core.pending.len() as u64,
             index: IndexStatus { unsaved: u64::from(core.unsaved.lock().is_some()), ..core.index.status() },
@@ -399,6 +409,7 @@ impl Shard {
         self.shared.closing.send_replace(true);
         // What an index that ails has not taken in is in the log.
         self.core.index.close();
+        let well = self.log.status().log == LogState::Ok;
         self.log.close().await?;
         // The tasks hold the receivers: nothing of theirs writes to the index once this returns.
         self.shared.closing.closed().await;
@@ -410,7 +421,46 @@ impl Shard {
             }
             core.seal();
         }
+        if !core.sealing.load(Ordering::Acquire) && well && core.say_closed() {
+            persist(core).await;
+        }
         Ok(())
+    }
+}
+
+impl Core {
+    /// What the run before this one said when it ended, if the log is as it has left it.
+    fn closed_before(&self, recovery: &RecoveryReport) -> Option<Closed> {
+        let (opening, lsn) = (self.opening_before.load(Ordering::Acquire), self.progress.borrow().lsn);
+        let whole = !recovery.read_only && recovery.damage.is_empty() && recovery.doubt.is_none();
+        if opening == 0 || !whole || recovery.last_lsn > lsn {
+            return None;
+        }
+        let value = self.index.get(&keys::closed(opening)).ok()??;
+        Closed::decode(&value).ok().filter(|closed| closed.lsn == lsn)
+    }
+
+    /// Says in the index, to be persisted, that all that was published is on the disk. When the log is closed, and the checkpoint is persisted.
+    fn say_closed(&self) -> bool {
+        let (opening, progress) = (self.opening.load(Ordering::Acquire), *self.progress.borrow());
+        let whole = self.index.is_well() && !progress.failed && !self.distrusted.load(Ordering::Acquire);
+        let whole = whole && self.doubt.get().is_none() && self.persisted.lock().lsn == progress.lsn;
+        if opening == 0 || !whole {
+            return false;
+        }
+        let closed = Closed {
+            lsn: progress.lsn,
+            lost_lsn: self.lost_lsn.load(Ordering::Acquire),
+            clock_ms: self.clock.believed_ms(),
+        };
+        let (mine, lsn) = (Bytes::from(keys::closed(opening)), progress.lsn.max(1));
+        let before: Vec<_> = self.index.range(keys::CLOSED, keys::past(keys::CLOSED).as_deref()).collect();
+        for (key, _) in before.into_iter().flatten() {
+            self.index.remove(key, lsn);
+        }
+        self.index.insert(mine, closed.encode().into(), lsn);
+        self.index.seal();
+        true
     }
 }
 
@@ -500,8 +550,7 @@ async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>)
 /// Gives up uploads in parts that are older than `age`, now and then.
 async fn expire(core: Arc<Core>, log: Log, age: Duration, mut closing: watch::Receiver<bool>) {
     loop {
-        let before = core.env.wall_ms().saturating_sub(age.as_millis() as u64);
-        match core.expire_uploads(&log, before).await {
+        match core.expire_uploads(&log, core.uploads_over(age)).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "uploads in parts were given up: not completed in time"),
             Err(e) => tracing::warn!(error = %e, "cannot give up old uploads"),

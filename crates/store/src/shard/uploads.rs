@@ -244,6 +244,11 @@ impl Core {
         self.committed(ticket).await.map(drop)
     }
 
+    /// Uploads that began before this time, in milliseconds since the Unix epoch, are older than `age`.
+    pub(crate) fn uploads_over(&self, age: std::time::Duration) -> u64 {
+        self.clock.now_ms().saturating_sub(age.as_millis() as u64)
+    }
+
     /// Gives up the uploads that began before `before_ms`; how many there were.
     pub(crate) async fn expire_uploads(&self, log: &Log, before_ms: u64) -> Result<u64, StoreError> {
         let mut count = 0;

@@ -22,6 +22,8 @@ pub const BUCKET: &str = "b";
 
 pub struct Pool {
     pub disks: Vec<Arc<dyn Disk>>,
+    /// The same, where they are in memory as they are.
+    pub mem: Vec<Arc<MemDisk>>,
     pub index: IndexKind,
     pub options: StoreOptions,
     pub dir: tempfile::TempDir,
@@ -70,10 +72,15 @@ macro_rules! on_disks {
 
 /// An empty disk, formatted.
 pub async fn formatted() -> Arc<dyn Disk> {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(256 << 20));
+    formatted_mem().await
+}
+
+async fn formatted_mem() -> Arc<MemDisk> {
+    let mem = Arc::new(MemDisk::growable(256 << 20));
+    let disk: Arc<dyn Disk> = mem.clone();
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
-    disk
+    mem
 }
 
 impl Pool {
@@ -83,13 +90,21 @@ impl Pool {
 
     /// A pool of so many disks.
     pub async fn of(count: usize, lsm: bool) -> Self {
-        let mut disks = Vec::new();
+        let mut mem = Vec::new();
         for _ in 0..count {
-            disks.push(formatted().await);
+            mem.push(formatted_mem().await);
         }
         let dir = tempfile::tempdir().expect("a directory");
         let index = if lsm { IndexKind::Lsm(dir.path().join("index")) } else { IndexKind::memory() };
-        Self { disks, index, options: options(), dir }
+        let mut pool = Self { disks: Vec::new(), mem: Vec::new(), index, options: options(), dir };
+        pool.replace(mem);
+        pool
+    }
+
+    /// Other disks are in the places of those that there are.
+    pub fn replace(&mut self, mem: Vec<Arc<MemDisk>>) {
+        self.disks = mem.iter().map(|disk| disk.clone() as Arc<dyn Disk>).collect();
+        self.mem = mem;
     }
 
     /// The disks as they are given to the store, named `d0` and so on.

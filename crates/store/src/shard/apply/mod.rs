@@ -22,10 +22,11 @@ use crate::StoreError;
 use crate::index::{Health, IndexError};
 use crate::layout::Layout;
 use crate::record::keys::Id;
-use crate::record::object::Account;
+use crate::record::object::{Account, First};
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Head, Value, keys};
+use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::{Core, Persisted};
 use crate::shard::dirty::Thing;
 use steadfast_log::Log;
@@ -132,6 +133,7 @@ impl Applier for StoreApplier {
     }
 
     fn goes_on(&self, history: &History) -> bool {
+        self.core.opening_before.store(history.newest(), Ordering::Release);
         let (lsn, opening) = self.core.opened_with;
         let fits = if lsn == 0 { Ok(()) } else { history.goes_on(lsn, opening) };
         fits.inspect_err(|why| *self.core.unfit.lock() = Some((*why).to_owned())).is_ok()
@@ -297,6 +299,7 @@ impl StoreApplier {
     fn put(&self, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Fault> {
         let core = &self.core;
         let new = Account::of(class, payload)?;
+        core.note_time(class, payload)?;
         let old = core.index.get(&key)?;
         if let Some(old) = &old {
             let was = valued(old)?;
@@ -367,6 +370,19 @@ impl Core {
         }
     }
 
+    /// In a replay from nothing, the newest time in the log is all that is known of when the last run was.
+    fn note_time(&self, class: Class, payload: &[u8]) -> Result<(), Malformed> {
+        let mut replay = self.replay.lock();
+        let Some(replay) = replay.as_mut().filter(|replay| replay.base == 0) else { return Ok(()) };
+        let ms = match class {
+            Class::Object => First::decode(payload)?.modified_ms,
+            Class::Publication => PublicationMeta::decode(payload)?.time_ms,
+            Class::Part | Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot => 0,
+        };
+        replay.newest_ms = replay.newest_ms.max(ms);
+        Ok(())
+    }
+
     /// Whether a newer end of the channel was met in this replay.
     fn channel_ended(&self, channel: &[u8], version: Lsn) -> bool {
         self.replay.lock().as_ref().is_some_and(|replay| replay.deleted(&keys::channel_end(channel), version))
@@ -424,6 +440,7 @@ impl Core {
         for key in lost {
             self.remove(&key, Class::Part, None, lsn)?;
         }
+        self.clock.known(replay.newest_ms);
         Ok(replay.records)
     }
 

@@ -237,7 +237,7 @@ async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
     let first = 1_000;
-    let replay = Replay { base: 0, marks: Default::default(), records: 0 };
+    let replay = Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 };
     lead(&store).core.replay.lock().replace(replay);
     applier.apply(&[
         record(first, first, create.clone()),
@@ -278,7 +278,7 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
     let record = |lsn, version, head| Applied { lsn, version, moved: lsn != version, head, location: at };
     let first = 1_000;
     let there = |offset| core.lookup(&keys::publication(b"c", offset)).expect("readable").is_some();
-    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0 });
+    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
     applier.apply(&[
         record(first, first, publication(1, 1)),
         record(first + 1, first + 1, publication(2, 1)),
@@ -312,7 +312,7 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
 async fn a_replay_holds_a_bounded_number_of_channels() {
     let (store, applier, _) = start().await;
     let core = lead(&store).core.clone();
-    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0 });
+    core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     let count = 2 * REPLAYED_MAX as u64;
     let name = |n: u64| format!("c{n}");
@@ -353,7 +353,7 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
     };
     let first = 1000;
     for late in [false, true] {
-        core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0 });
+        core.replay.lock().replace(Replay { base: 0, marks: Default::default(), records: 0, newest_ms: 0 });
         let (old, new) = if late { (7, 8) } else { (5, 6) };
         let base = first + if late { 1000 } else { 0 };
         applier.apply(&[record(base, base, old, 499), record(base + 1, base + 1, old, 500)]);

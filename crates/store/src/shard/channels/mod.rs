@@ -159,7 +159,7 @@ impl Core {
             None => top,
         };
         // What was delivered after it and never flushed may be lost, its offsets used again: another epoch.
-        let lost = meta.is_async && value.version <= self.opened_lsn.load(Ordering::Acquire);
+        let lost = meta.is_async && value.version <= self.lost_lsn.load(Ordering::Acquire);
         let first = if meta.removed { top + 1 } else { lowest };
         Ok(Loaded { epoch: meta.epoch.wrapping_add(u32::from(lost)), first, top })
     }
@@ -167,7 +167,7 @@ impl Core {
     /// The epoch of a channel of which nothing is known. The same each time and on every disk of the pool, so that one who subscribed before the
     /// first publication goes on after it; another one once the channel may have been forgotten in between.
     fn fresh_epoch(&self, name: &str) -> u32 {
-        let period = self.env.wall_ms() / FORGOTTEN_AFTER_MS;
+        let period = self.clock.now_ms() / FORGOTTEN_AFTER_MS;
         let pool = self.layout.read().as_ref().map_or(self.pool, |layout| layout.family);
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in pool.iter().chain(name.as_bytes()).chain(&period.to_le_bytes()) {
@@ -461,7 +461,7 @@ impl ShardChannel {
 
     pub(crate) async fn history(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, StoreError> {
         let core = &self.shard.core;
-        let now_ms = core.env.wall_ms();
+        let now_ms = core.clock.now_ms();
         let (position, from, to, complete) = {
             let mut state = self.channel.state.lock();
             state.expire(now_ms);

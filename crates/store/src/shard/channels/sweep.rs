@@ -72,7 +72,7 @@ impl Core {
         if !self.index.is_well() {
             return Ok(None);
         }
-        let now_ms = self.env.wall_ms();
+        let now_ms = self.clock.now_ms();
         let mut over: Vec<Bytes> = Vec::new();
         let mut entries = self.index.range(from, Some(&[keys::PUBLICATIONS + 1])).peekable();
         let mut next = None;
@@ -144,7 +144,8 @@ mod tests {
     use steadfast_log::{Durability, FormatOptions, Log, Priority};
 
     use super::*;
-    use crate::{HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
+    use crate::clock::testing::Clocks;
+    use crate::{Attributes, BucketSettings, HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
 
     #[tokio::test]
     async fn what_is_over_in_the_midst_hides_nothing_before_it() {
@@ -208,6 +209,65 @@ mod tests {
             sweep();
         }
         assert_eq!(shard.core.channel("c").expect("there").state.lock().first, 9);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_steps_forward_takes_nothing_away() {
+        let clocks = Clocks::new();
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
+        let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+        Log::format(&disk, &clocks.env(), &format).await.expect("formats");
+        let index = IndexKind::memory();
+        let open = || Store::open(disk.clone(), index.clone(), clocks.env(), StoreOptions::default());
+        let mut store = open().await.expect("opens").0;
+        store.create_bucket("b", BucketSettings::default()).await.expect("made");
+        let upload = store.create_upload("b", "k", Attributes::default()).await.expect("begun").upload_id;
+        let channel = store.channel("c").expect("a channel");
+        for _ in 0..5 {
+            let new = NewPublication {
+                body: Bytes::from_static(b"x"),
+                history_size: 100,
+                history_ttl_ms: 3_600_000,
+                durability: Durability::Sync,
+                priority: Priority::Write,
+            };
+            channel.publish(new).await.expect("published");
+        }
+        drop(channel);
+        let age = Duration::from_secs(24 * 3600);
+        // Publications that are there, and uploads.
+        let left = async |store: &Store| {
+            let shard = store.topology().open().next().expect("a disk").1.clone();
+            shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
+            let core = &shard.core;
+            core.expire_uploads(shard.log(), core.uploads_over(age)).await.expect("looked for");
+            let query = HistoryQuery { since: None, limit: 100, reverse: false };
+            let history = store.channel("c").expect("a channel").history(query).await.expect("read");
+            (history.publications.len(), store.upload("b", "k", &upload).is_ok())
+        };
+        assert_eq!(left(&store).await, (5, true));
+        // Ten years, while it runs; a restart makes no difference.
+        clocks.step(3650 * 24 * 3600);
+        assert_eq!(left(&store).await, (5, true));
+        assert_eq!(store.status().clock.steps, 1);
+        for rebuilt in [false, true] {
+            store.close().await.expect("closed");
+            if let (true, IndexKind::Memory(checkpoint)) = (rebuilt, &index) {
+                checkpoint.clear();
+            }
+            store = open().await.expect("opens").0;
+            assert_eq!(left(&store).await, (5, true), "rebuilt: {rebuilt}");
+        }
+        clocks.step(-3650 * 24 * 3600);
+        assert_eq!(left(&store).await, (5, true));
+        assert_eq!(store.status().clock.ahead_ms, 0);
+        // Forty days that nothing ran: believed in time.
+        store.close().await.expect("closed");
+        clocks.pass(40 * 24 * 3600);
+        store = open().await.expect("opens").0;
+        assert_eq!(left(&store).await, (5, true));
+        clocks.pass(3601);
+        assert_eq!(left(&store).await, (0, false));
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Copier {
             let Some(value) = self.from.core.lookup(key)? else { return Ok(None) };
             let value = Value::decode(&value).map_err(|e| reading(e.into()))?;
             let meta = PublicationMeta::decode(value.payload).map_err(|e| reading(e.into()))?;
-            if offset < newest && meta.expired(self.env.wall_ms()) {
+            if offset < newest && meta.expired(self.from.core.clock.now_ms()) {
                 return Ok(None);
             }
             let payload = PublicationMeta { epoch, ..meta }.encode();
