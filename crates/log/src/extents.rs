@@ -80,6 +80,10 @@ impl Extents {
         self.0.pool.extent_start(extent)
     }
 
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.0.pool
+    }
+
     pub(crate) fn placement(&self) -> &Placement {
         &self.0.placement
     }
@@ -337,6 +341,8 @@ impl Extents {
             });
             ExtentHeader { id: self.id(extent, epoch), kind, base_lsn, recycled_lsn, lineage: table.lineage }
         };
+        // Whoever else has opened the disk may have taken the same one.
+        crate::fence::check(&self.0.io, self).await.map_err(TakeError::Disk)?;
         // On zones the header is gone with the extent's next reset, and what it says must not be.
         self.0.placement.remember(&self.0.io, header.id.epoch, 0).await.map_err(TakeError::Disk)?;
         let start = self.start(header.id.extent);

@@ -80,6 +80,16 @@ impl Io {
         self.latch.fail("write", error)
     }
 
+    /// The disk beneath.
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// Closes the latch for what is wrong with the disk, though no write failed.
+    pub(crate) fn give_up_for(&self, what: &'static str, error: &io::Error) -> LogError {
+        self.latch.fail(what, error)
+    }
+
     /// Makes durable what has been written.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ mod committer;
 mod compact;
 mod copies;
 mod extents;
+mod fence;
 pub mod format;
 mod frame;
 #[doc(hidden)]

@@ -159,6 +159,7 @@ impl Placement {
             generation: ledger.generation + 1,
             epoch_bound: ledger.epoch_bound.max(epoch + EPOCHS_AHEAD),
             recycled_lsn: ledger.recycled_lsn.max(recycled_lsn),
+            opening: 0,
         };
         let block = Bytes::copy_from_slice(&self.0.pool.encode_with(&next));
         // One after the other, so that one of them is whole at any time.

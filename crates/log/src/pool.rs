@@ -236,6 +236,30 @@ pub(crate) async fn write_superblock(disk: &Arc<dyn Disk>, sb: &Superblock, offs
     disk.write_flush(offset, block).await.map_err(|e| cannot("write", disk, &e))
 }
 
+/// Writes both copies, with who has the pool from now on. Not on zones.
+pub(crate) async fn write_opening(disk: &Arc<dyn Disk>, sb: &Superblock, opening: u64) -> Result<(), LogError> {
+    let block = Bytes::copy_from_slice(&sb.encode_with(&Ledger { opening, ..Ledger::default() }));
+    for offset in SUPERBLOCK_OFFSETS {
+        disk.write_flush(offset, block.clone()).await.map_err(|e| cannot("write", disk, &e))?;
+    }
+    Ok(())
+}
+
+/// Who else has the pool, or what else the disk holds, as one copy of the superblock says. What cannot be read says nothing.
+pub(crate) async fn had_by_other(disk: &Arc<dyn Disk>, sb: &Superblock, opening: u64) -> Option<&'static str> {
+    for offset in SUPERBLOCK_OFFSETS {
+        let Ok(block) = disk.read_copy(0, offset, BLOCK).await else { continue };
+        match Superblock::decode_with(&block) {
+            Ok((found, _)) if found.pool != sb.pool => return Some("the disk was formatted anew"),
+            Ok((_, ledger)) if ledger.opening != 0 && ledger.opening != opening => {
+                return Some("another server has opened the disk since");
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 fn cannot(what: &str, disk: &Arc<dyn Disk>, error: &std::io::Error) -> LogError {
     LogError::Open(format!("cannot {what} {}: {error}", disk.describe()))
 }

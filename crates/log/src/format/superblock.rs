@@ -40,6 +40,8 @@ pub struct Ledger {
     pub epoch_bound: u64,
     /// As [`super::ExtentHeader::recycled_lsn`].
     pub recycled_lsn: Lsn,
+    /// The opening that has the pool, or had it last; 0 where that is not known, and on zones. It needs no ledger.
+    pub opening: u64,
 }
 
 /// What the pool is. In two copies; written once, on zones again with each new [`Ledger`].
@@ -91,6 +93,7 @@ impl Superblock {
         put(&mut b, 104, &self.features.compatible.to_le_bytes());
         put(&mut b, 108, &self.features.read_only.to_le_bytes());
         put(&mut b, 112, &self.features.incompatible.to_le_bytes());
+        put(&mut b, 116, &ledger.opening.to_le_bytes());
         let crc = crc32c(&b[..LEN - 4]);
         put(&mut b, LEN - 4, &crc.to_le_bytes());
         b
@@ -143,7 +146,7 @@ impl Superblock {
             if begin != EXTENTS_START {
                 return Err(FormatError::Field("start of extents"));
             }
-            return Ok((superblock, Ledger::default()));
+            return Ok((superblock, Ledger { opening: u64_at(b, 116), ..Ledger::default() }));
         }
         let (zone_bytes, conventional_bytes) = (u64_at(b, 56), u64_at(b, 64));
         if zone_bytes < extent_bytes || !(zone_bytes | conventional_bytes | begin).is_multiple_of(BLOCK as u64) {
@@ -157,7 +160,12 @@ impl Superblock {
         let open_zones_max = u32_at(b, 72);
         let emulated = u32_at(b, 76) & 1 != 0;
         superblock.zones = Some(Zoning { begin, zone_bytes, conventional_bytes, open_zones_max, emulated });
-        let ledger = Ledger { generation: u64_at(b, 80), epoch_bound: u64_at(b, 88), recycled_lsn: u64_at(b, 96) };
+        let ledger = Ledger {
+            generation: u64_at(b, 80),
+            epoch_bound: u64_at(b, 88),
+            recycled_lsn: u64_at(b, 96),
+            opening: u64_at(b, 116),
+        };
         Ok((superblock, ledger))
     }
 

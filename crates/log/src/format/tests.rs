@@ -39,7 +39,7 @@ fn superblock_of_a_pool_on_zones() {
     let plain =
         Superblock { pool: [3; 16], extent_bytes: 200 << 20, created_ms: 99, zones: None, features: Features::NONE };
     let sb = Superblock { zones: Some(zones), ..plain };
-    let ledger = Ledger { generation: 7, epoch_bound: 2048, recycled_lsn: 99 };
+    let ledger = Ledger { generation: 7, epoch_bound: 2048, recycled_lsn: 99, opening: 5 };
     let bytes = sb.encode_with(&ledger);
     assert_eq!(Superblock::decode_with(&bytes), Ok((sb, ledger)));
     flips(&bytes, 128, |b| Superblock::decode(b).is_err());

@@ -155,6 +155,10 @@ pub(crate) async fn open(
         None => {
             let lineage = history.begin([env.random_u64(), env.random_u64()], replay.last.max(recycled_lsn));
             extents.with(|table| table.lineage = lineage);
+            if let (None, Some(opening)) = (&pool.zones, lineage.openings().next()) {
+                // Before anything else is written that another server might write, too.
+                crate::pool::write_opening(&disk, &pool, opening.id).await?;
+            }
             extents.roster().sync(&io, &roster_read).await.map_err(failed)?;
             Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?)
         }
@@ -249,6 +253,8 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
         let _guard = Guard::new("log-applier", &applying.latch);
         apply::run(applying.clone(), rx).await;
     });
+    let fenced = shared.clone();
+    shared.background.spawn(&shared.env, "log-fence", |stop| crate::fence::run(fenced, stop));
     if shared.options.compaction.enabled {
         let compacted = log.clone();
         shared.background.spawn(&shared.env, "log-compact", |stop| crate::compact::run(compacted, stop));
