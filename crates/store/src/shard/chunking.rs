@@ -148,12 +148,14 @@ impl Chunking {
     /// Takes in what has been written, without waiting for it.
     fn poke(&mut self) -> Result<(), StoreError> {
         while let Some(first) = self.in_flight.front_mut() {
-            match first.try_recv() {
-                Ok(outcome) => self.done.push(outcome?),
+            let outcome = match first.try_recv() {
                 Err(oneshot::error::TryRecvError::Empty) => break,
-                Err(oneshot::error::TryRecvError::Closed) => return Err(LogError::Closed.into()),
-            }
+                Err(oneshot::error::TryRecvError::Closed) => Err(LogError::Closed),
+                Ok(outcome) => outcome,
+            };
+            // One that failed is done with, too: it has no second answer.
             self.in_flight.pop_front();
+            self.done.push(outcome?);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use steadfast_log::{Durability, LogError, Priority, Record};
+use steadfast_log::{Durability, Log, LogError, Priority, Record};
 
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
@@ -13,7 +13,7 @@ use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::{Expect, Refusal, Touch};
+use crate::shard::core::{Core, Expect, Refusal, Touch};
 use crate::shard::events::{Draft, Told};
 use crate::shard::follow::Follow;
 use crate::shard::pending::{Fate, bin_of};
@@ -83,7 +83,43 @@ impl Shard {
             }
         }
     }
+}
 
+impl Core {
+    /// Refuses a part that takes `bytes` of the list of the object's chunks, when those that are there take as much as there may be: it could never be
+    /// completed. As far as that can be told: no part is left out, and the entries have the bytes that they take where they are.
+    pub(super) fn has_place(&self, log: &Log, upload: &Id, number: u16, bytes: u64) -> Result<(), StoreError> {
+        let limit = log.limits().batch_bytes_max;
+        // Parts are as large as each other, mostly, and are numbered from 1: else it comes out at the end.
+        if u64::from(number).saturating_mul(bytes) <= limit {
+            return Ok(());
+        }
+        let (prefix, own) = (keys::parts(upload), keys::part(upload, number));
+        let mut all = bytes;
+        for pair in self.index.range(&prefix, keys::past(&prefix).as_deref()) {
+            let (key, value) = pair?;
+            if key[..] != own[..] {
+                let value = Value::decode(&value)?;
+                all += value.payload.len() as u64 + u64::from(value.location.body_len);
+            }
+        }
+        // What a part says of itself alone is a little more.
+        let all = all / 10 * 9;
+        if all > limit { Err(too_many(limit, (all / CHUNK_ENTRY_BYTES) as usize, all)) } else { Ok(()) }
+    }
+}
+
+/// What a chunk takes in the list, about.
+const CHUNK_ENTRY_BYTES: u64 = 13;
+
+fn too_many(limit: u64, chunks: usize, bytes: u64) -> StoreError {
+    StoreError::TooLarge(format!(
+        "the object is too large: the list of its {chunks} chunks takes {bytes} bytes, at most {limit} are possible; see \"Bounds\" in \
+         docs/s3.md"
+    ))
+}
+
+impl Shard {
     async fn complete_once(
         &self,
         c: &Completion<'_>,
@@ -136,6 +172,10 @@ impl Shard {
         let told = Told { kind: EventKind::Complete, key: c.key, size: meta.size, etag: &meta.attributes.etag };
         let event = core.draft(c.bucket, told)?;
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
+        let limit = self.log().limits().batch_bytes_max;
+        if bytes > limit {
+            return Err(too_many(limit, manifest.chunks.len(), bytes));
+        }
         if bytes > room_bytes {
             return Ok(Attempt::Needs(bytes));
         }

@@ -339,6 +339,9 @@ impl ShardWriter {
         let mut head = self.head(&mut meta, &mut body, chunks.as_deref(), &parts);
         check_head(&head)?;
         let body_len: usize = body.iter().map(Bytes::len).sum();
+        if let Target::Part { upload, number } = &self.target {
+            core.has_place(&self.log, upload, *number, (head.len() + body_len) as u64)?;
+        }
         let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
         let event = match self.told_as {
             Some(kind) => {

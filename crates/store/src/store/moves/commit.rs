@@ -17,6 +17,10 @@ use crate::{StoreError, StoreSabotage};
 /// How long those who wait at closed gates also wait for the other logs.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
+/// For how many times [`crate::StoreOptions::write_wait`] a disk without room is waited for. Who waits keeps snapshots from being deleted, which may be
+/// what makes room; to resume writes the layout where it lacks.
+const FULL_WAITS: u32 = 6;
+
 /// How long the others wait for it where the goal lacks what it is home to: so that a crash comes in between.
 const SABOTAGE_WAIT: Duration = Duration::from_millis(20);
 
@@ -72,11 +76,14 @@ impl Store {
     /// A layout that counts already: what is in the way for a moment only must not keep a log from having it.
     async fn put_patiently(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
         let mut stopping = self.0.moves.stopping.subscribe();
+        let began = self.0.env.now();
         let put = async {
             loop {
                 match patiently(&self.0.options, &self.0.env, || shard.put_layout(layout)).await {
                     // Compaction may make room, and so do deletes.
-                    Err(StoreError::Log(LogError::Full | LogError::Busy { .. })) => {
+                    Err(StoreError::Log(LogError::Full | LogError::Busy { .. }))
+                        if self.0.env.now().saturating_sub(began) < self.0.options.write_wait * FULL_WAITS =>
+                    {
                         self.0.env.sleep(self.0.options.write_wait / 20).await;
                     }
                     done => return done,
