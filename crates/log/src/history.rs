@@ -31,7 +31,7 @@ impl History {
     pub(crate) fn new(told: &[Told], recycled_lsn: Lsn) -> Self {
         let tell = || told.iter().filter(|t| t.lineage.0[0].id != 0);
         let unknown = Self { known: Vec::new(), recycled_lsn, silent: tell().next().is_none() };
-        let Some(newest) = tell().max_by_key(|t| (t.lineage.0[0].after, t.epoch)) else { return unknown };
+        let Some(newest) = tell().max_by_key(|t| t.epoch) else { return unknown };
         let last_epoch = tell().map(|t| t.epoch).max().unwrap_or(0);
         if told.iter().any(|t| t.in_use && t.epoch > last_epoch) {
             // Written to by a build that says nothing of it.
@@ -81,7 +81,8 @@ impl History {
         Ok(())
     }
 
-    /// What the headers say from now on, when the log goes on behind `last`; with two numbers drawn at random.
+    /// What the headers say from now on, when the log goes on behind `last`, from where on it is copied if it is; with two numbers drawn at
+    /// random.
     pub(crate) fn begin(&self, drawn: [u64; 2], last: Lsn) -> Lineage {
         let mut openings = vec![Opening { id: drawn[0] | 1, after: last }];
         openings.extend(self.known.iter().filter(|opening| opening.after < last));
@@ -139,6 +140,13 @@ mod tests {
         let next = history.begin([20, 22], 950);
         assert_eq!(next.0.map(|o| (o.id, o.after)), [(21, 950), (9, 900), (7, 500)]);
         assert_eq!((committed_by(&next, 951), committed_by(&next, 950), committed_by(&next, 3)), (21, 9, 0));
+        // 9 went on from 900, and what may not have been durable is written again from 880 on: 9 has nothing to itself.
+        let again = history.begin([20, 22], 880);
+        assert_eq!(again.0.map(|o| (o.id, o.after)), [(21, 880), (7, 500), (5, 200)]);
+        let later =
+            History::new(&[told(7, &[(9, 900), (7, 500), (5, 200)]), told(8, &[(21, 880), (7, 500), (5, 200)])], 60);
+        assert_eq!(later.goes_on(890, 21), Ok(()), "the newest is that with the highest epoch");
+        assert!(later.goes_on(890, 7).is_err(), "it lies elsewhere now");
         let idle = history.begin([20, 22], 900);
         assert_eq!(idle.0.map(|o| (o.id, o.after)), [(21, 900), (7, 500), (5, 200)], "9 has committed nothing");
     }

@@ -105,6 +105,30 @@ async fn the_index_of_an_abandoned_history_is_made_anew() {
     restored_from_a_copy(true).await;
 }
 
+/// What a start writes again, since it may not have been durable, lies elsewhere than in any other history, though its LSNs are the same.
+#[tokio::test]
+async fn an_index_of_what_another_start_has_written_again_is_made_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    let disk = formatted().await;
+    let (store, _) = open(&disk, &old).await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    for i in 0..20 {
+        put(&store, &format!("k{i}"), &bytes_of(i, 500)).await;
+    }
+    let copy = disk.image();
+    // One goes on from the copy, and commits nothing; its index is kept.
+    let (store_of_copy, report) = open(&copy.image(), &new).await;
+    assert!(report.recovery.records_copied > 0, "{report:?}");
+    store_of_copy.close().await.expect("close");
+    drop((store, store_of_copy));
+    let (store, report) = open(&copy, &new).await;
+    assert!(report.index_rebuilt, "the index says where the other one has written it");
+    for i in 0..20 {
+        assert_eq!(get(&store, &format!("k{i}")).await.expect("there"), bytes_of(i, 500));
+    }
+}
+
 #[tokio::test]
 async fn an_index_is_kept_through_starts_that_end_at_once() {
     let index = IndexKind::memory();

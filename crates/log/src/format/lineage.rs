@@ -11,7 +11,7 @@ pub const LINEAGE: usize = 3;
 pub struct Opening {
     /// Drawn at random; 0 for none.
     pub id: u64,
-    /// The last LSN that was there when it began.
+    /// The last LSN that was there when it began, but for those that it has written again elsewhere, since they may not have been durable.
     pub after: Lsn,
 }
 

@@ -153,7 +153,9 @@ pub(crate) async fn open(
             None
         }
         None => {
-            let lineage = history.begin([env.random_u64(), env.random_u64()], replay.last.max(recycled_lsn));
+            // What is copied forward lies where no other opening has it: it counts as of this one.
+            let last = replay.copied_from().max(recycled_lsn);
+            let lineage = history.begin([env.random_u64(), env.random_u64()], last);
             extents.with(|table| table.lineage = lineage);
             if let (None, Some(opening)) = (&pool.zones, lineage.openings().next()) {
                 // Before anything else is written that another server might write, too.

@@ -123,6 +123,11 @@ impl<'a> Replay<'a> {
         self.witness = self.witness.max(lsn);
     }
 
+    /// The last LSN before what is copied forward; the last of all when nothing is.
+    pub(super) fn copied_from(&self) -> Lsn {
+        self.waiting.front().map_or(self.last, |frame| frame.header.prev_lsn.min(self.last))
+    }
+
     /// Extents that were not sealed and hold nothing that is kept or waits to be copied.
     pub(super) fn empty_extents(&self) -> Vec<u32> {
         let waits = |extent: u32| self.waiting.iter().any(|frame| frame.extent == extent);
