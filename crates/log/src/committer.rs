@@ -255,7 +255,7 @@ impl Committer {
             self.shared.io.flush().await.map_err(Stopped)?;
             self.flushed(self.shared.env.now().saturating_sub(begun), chunks);
         }
-        let due = self.flush_is_due();
+        let due = self.flush_is_due() && self.shared.options.sabotage != Sabotage::LateFlush;
         let building = std::mem::take(&mut self.building);
         let Some(frame) = building.frame else { return Ok(()) };
         let BuiltFrame { data, disk_offset, last_lsn, min_version, applied } =

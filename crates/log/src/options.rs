@@ -87,6 +87,8 @@ pub enum Sabotage {
     ZoneLedger,
     /// What a snapshot holds is recycled all the same.
     HoldsIgnored,
+    /// The flush of asynchronous commits waits until nothing else is to be written.
+    LateFlush,
 }
 
 impl Default for LogOptions {

@@ -61,6 +61,12 @@ pub struct Counts {
     pub recoveries: u64,
     /// Times that it was told that it could not.
     pub recoveries_refused: u64,
+    /// Requests refused since the index could not be read.
+    pub index_failed: u64,
+    /// Indexes that were rebuilt in place.
+    pub index_rebuilt: u64,
+    /// Times that the pool was put back to an earlier moment.
+    pub gone_back: u64,
     /// Events of objects that were heard of.
     pub told: u64,
     /// Those that came again after a start.
@@ -99,6 +105,9 @@ impl Counts {
         self.delivered += other.delivered;
         self.recoveries += other.recoveries;
         self.recoveries_refused += other.recoveries_refused;
+        self.index_failed += other.index_failed;
+        self.index_rebuilt += other.index_rebuilt;
+        self.gone_back += other.gone_back;
         self.told += other.told;
         self.told_again += other.told_again;
     }

@@ -41,6 +41,8 @@ pub struct DiskProfile {
     pub io_us: u64,
     /// Requests set out when their future is first polled, not when they are made.
     pub lazy: bool,
+    /// No request takes much longer than the typical time.
+    pub steady: bool,
     /// Bytes of the buffer pool.
     pub pool_bytes: usize,
     /// Wrong behaviour.
@@ -100,7 +102,7 @@ impl SimDisk {
                 }
                 let delay = match platter.hang_ns() {
                     Some(ns) => Duration::from_nanos(ns),
-                    None => latency(&mut platter, typical_us),
+                    None => latency(&mut platter, typical_us, disk.0.profile.steady),
                 };
                 (start(&disk, &mut platter), delay)
             };
@@ -169,13 +171,13 @@ impl SimDisk {
     }
 }
 
-/// Most requests take about the typical time, a few very long.
-fn latency(platter: &mut Platter, typical_us: u64) -> Duration {
+/// Most requests take about the typical time, a few very long if it is not a `steady` disk.
+fn latency(platter: &mut Platter, typical_us: u64, steady: bool) -> Duration {
     let rng = &mut platter.rng;
     let ns = typical_us * 1000;
     let ns = match rng.below(64) {
-        0 => ns * rng.range(5, 40),
-        1..=8 => ns * rng.range(1, 4),
+        0 if !steady => ns * rng.range(5, 40),
+        1..=8 if !steady => ns * rng.range(1, 4),
         _ => ns / 2 + rng.below(ns + 1),
     };
     Duration::from_nanos(ns)
@@ -352,6 +354,7 @@ mod tests {
             flush_us: 500,
             io_us: 50,
             lazy: false,
+            steady: false,
             pool_bytes: 1 << 20,
             sabotage: DiskSabotage::default(),
         }

@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::shared::Shared;
 
 /// What was heard, over all lives.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Heard {
     /// By slot: its epoch, and its events from the first on.
     slots: BTreeMap<usize, (u32, Vec<Told>)>,

@@ -14,6 +14,7 @@ use crate::channels;
 use crate::client::{Client, Outcome};
 use crate::events;
 use crate::executor::Executor;
+use crate::indexes::{self, IndexTrouble};
 use crate::keeper::Keeper;
 use crate::members::{MOVES_WAIT, Seat};
 use crate::operator::{Operator, Shift};
@@ -21,6 +22,7 @@ use crate::plan::{DiskLife, Finish, Plan, Trouble};
 use crate::rng::Rng;
 use crate::shared::{Shared, disk_name};
 use crate::survey::{Contents, USAGE, contents, difference, survey, usage};
+use crate::tireless;
 
 /// How a life went that nothing cut short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub(crate) struct Machine {
     /// One of each disk.
     pub(crate) bays: Vec<Bay>,
     pub(crate) index: IndexKind,
+    /// How reads of it fail.
+    pub(crate) trouble: IndexTrouble,
     pub(crate) rng: Rng,
     pub(crate) finish: Finish,
     /// The store was closed before: all that was answered must be there.
@@ -97,10 +101,12 @@ impl Machine {
                 Err(error) => return Err(format!("the super-disk does not open: {error}")),
             }
         }
+        indexes::fail_reads(&self.index, self.trouble.at_start);
         let store = match self.open(&disks).await? {
             Some(store) => store,
             None => return Ok(Lived::Unopened),
         };
+        indexes::heal(&self.index, &store, &self.executor).await?;
         if let Some(before) = &mut self.before {
             // Before anything else can move something.
             let (was, now) = (before.remove(USAGE), usage(&store));
@@ -139,6 +145,7 @@ impl Machine {
             self.executor.cut_after(steps);
         }
         self.trouble_begins();
+        indexes::fail_reads(&self.index, self.trouble.at_work);
         let operator = if self.idle || !whole { None } else { self.operator(&store) };
         let mut keeper = if self.idle || !whole || self.plan.snapshots == 0 { None } else { Some(self.keeper(&store)) };
         if let Some(keeper) = &mut keeper {
@@ -151,12 +158,16 @@ impl Machine {
             Shift::begin(&self.env(), "listener", work)
         });
         let aired = self.air(&store, heard);
-        let worked = if self.idle { Ok(()) } else { self.work(&store).await };
+        let mut worked = if self.idle { Ok(()) } else { self.work(&store).await };
+        if let (Ok(()), Some(plan), false) = (&worked, self.plan.tireless, self.idle) {
+            worked = tireless::work(&client, plan, &mut self.rng).await;
+        }
         if self.last {
             self.shared.devices.iter().for_each(|device| device.lock().rates = Default::default());
             self.bays.iter().for_each(|bay| bay.array.lock().rates(Default::default()));
         }
         worked?;
+        indexes::heal(&self.index, &store, &self.executor).await?;
         if let Some(listening) = listening {
             listening.outcome()?;
         }

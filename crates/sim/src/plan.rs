@@ -10,9 +10,11 @@ use steadfast_store::{Mirrored, StoreOptions};
 use crate::array::{FastFate, FastPlan};
 use crate::channels::ChannelPlan;
 use crate::disk::DiskProfile;
+use crate::indexes::{IndexFate, IndexTrouble};
 use crate::members::MovePlan;
 use crate::platter::FaultRates;
 use crate::rng::Rng;
+use crate::tireless::TirelessPlan;
 use crate::variants::Variant;
 
 /// The name of the first bucket.
@@ -54,17 +56,14 @@ pub(crate) enum Finish {
     CutAtWork(u64),
 }
 
-/// What becomes of the index between lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IndexFate {
-    Kept,
-    Deleted,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Life {
     pub(crate) finish: Finish,
     pub(crate) index: IndexFate,
+    /// Before it, all disks are put back to what they were after an earlier one; the index is not.
+    pub(crate) back: bool,
+    /// How reads of the index fail in it.
+    pub(crate) trouble: IndexTrouble,
     /// What becomes of each disk before it.
     pub(crate) disks: Vec<DiskLife>,
 }
@@ -127,6 +126,10 @@ pub(crate) struct Plan {
     pub(crate) snapshots: u64,
     /// How channels are used, where they are.
     pub(crate) channels: Option<ChannelPlan>,
+    /// Indexes are put back, torn or not to be read.
+    pub(crate) indexes_suffer: bool,
+    /// Clients that never pause, where nobody else asks for anything.
+    pub(crate) tireless: Option<TirelessPlan>,
     /// See [`Variant::ListWithoutMissing`].
     pub(crate) lists_without_missing: bool,
     pub(crate) format: FormatOptions,
@@ -148,7 +151,8 @@ impl Plan {
             (None, _) => Trouble::LyingFlush,
         };
         // What this variant loses is seen only where the index is made anew, after the delete is gone and before what it hid is.
-        let tombstones = variant == Some(Variant::EarlyTombstones);
+        let tombstones =
+            matches!(variant, Some(Variant::EarlyTombstones | Variant::OlderIndex | Variant::ForeignIndex));
         let heavy = rng.one_in(3) && !tombstones;
         // Small objects that come and go: deletes must be kept as long as what they hide.
         let churn = !heavy && (tombstones || rng.one_in(4));
@@ -165,6 +169,8 @@ impl Plan {
                 } else {
                     IndexFate::Kept
                 },
+                back: false,
+                trouble: IndexTrouble::default(),
                 disks: vec![DiskLife::CALM],
             })
             .collect::<Vec<_>>();
@@ -202,6 +208,7 @@ impl Plan {
                     flush_us: *rng.pick(&[50, 500, 5_000]),
                     io_us: *rng.pick(&[10, 80, 400]),
                     lazy: rng.one_in(2),
+                    steady: false,
                     pool_bytes: 24 << 20,
                     sabotage: crate::disk::DiskSabotage::default(),
                 },
@@ -211,6 +218,8 @@ impl Plan {
             moves: None,
             snapshots: 0,
             channels: None,
+            indexes_suffer: false,
+            tireless: None,
             lists_without_missing: false,
             format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
             store: store_options(rng),
@@ -254,6 +263,15 @@ impl Plan {
         let zoned = variant.map_or_else(|| rng.one_in(4), Variant::is_of_zones) || all_zoned;
         if zoned && !paired && plan.disks.len() == 1 && trouble != Trouble::Full {
             plan.cut_into_zones(rng, extent_bytes, extents);
+        }
+        let mut hardships = several.fork();
+        if !damaging && variant.map_or_else(|| hardships.one_in(6), Variant::is_of_indexes) {
+            plan.strike_indexes(&mut hardships);
+        }
+        let alone = trouble == Trouble::None && !paired && plan.disks.len() == 1 && plan.disks[0].zones.is_none();
+        let alone = alone && plan.channels.is_none() && plan.snapshots == 0 && plan.store.mirrored.is_empty();
+        if alone && variant.map_or_else(|| hardships.one_in(2), |variant| variant == Variant::LateFlush) {
+            plan.never_pause(&mut hardships);
         }
         if let Some(variant) = variant {
             variant.apply(&mut plan);

@@ -86,8 +86,8 @@ impl FaultCounts {
 
 type Page = Box<[u8; BLOCK]>;
 
-/// What is on a medium at one time.
-pub struct Image(Vec<Option<Page>>);
+/// What is on a medium at one time, and its length.
+pub struct Image(Vec<Option<Page>>, u64);
 
 struct Write {
     offset: u64,
@@ -197,12 +197,13 @@ impl Platter {
 
     /// What is on the medium now.
     pub fn image(&self) -> Image {
-        Image(self.pages.clone())
+        Image(self.pages.clone(), self.len)
     }
 
     /// Puts the medium back to an earlier time. The power is off.
     pub fn restore(&mut self, image: &Image) {
         self.pages.clone_from(&image.0);
+        self.len = image.1;
         self.tainted.clear();
     }
 

@@ -49,6 +49,10 @@ pub struct RunReport {
     pub moves: bool,
     /// Whether there were channels.
     pub channels: bool,
+    /// Whether indexes suffered.
+    pub indexes: bool,
+    /// Whether clients never paused.
+    pub tireless: bool,
     /// Whether events of objects were listened to.
     pub listened: bool,
     /// A hash over all that happened.
@@ -88,6 +92,10 @@ pub struct SimReport {
     pub moves: u64,
     /// Those with channels.
     pub channels: u64,
+    /// Those in which indexes were put back, torn or not to be read.
+    pub indexes: u64,
+    /// Those in which clients never paused.
+    pub tireless: u64,
     /// Those in which events of objects were listened to.
     pub listened: u64,
     /// The broken build, if one was asked for.

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_disk::{Superdisk, SuperdiskSabotage};
-use steadfast_store::{IndexKind, Store};
+use steadfast_store::Store;
 
 use crate::array::{Array, Bay, FastFate};
 use crate::channels::Aired;
 use crate::counts::Counts;
 use crate::disk::{Device, DiskSabotage};
 use crate::executor::{End, Executor};
+use crate::indexes::{IndexFate, IndexTrouble, Indexes};
 use crate::life::{Lived, Machine, format};
 use crate::members::Members;
 use crate::model::{Model, Order};
-use crate::plan::{DiskLife, FIRST, Finish, IndexFate, Life, Plan};
+use crate::moment::Moment;
+use crate::plan::{DiskLife, FIRST, Finish, Life, Plan};
 use crate::platter::{FaultCounts, Platter};
 use crate::report::{RunReport, SimOptions, SimReport};
 use crate::rng::Rng;
@@ -45,6 +47,8 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         pools: 0,
         moves: 0,
         channels: 0,
+        indexes: 0,
+        tireless: 0,
         listened: 0,
         variant: options.variant,
         lives: 0,
@@ -80,6 +84,8 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     report.pools += u64::from(one.disks > 1);
                     report.moves += u64::from(one.moves);
                     report.channels += u64::from(one.channels);
+                    report.indexes += u64::from(one.indexes);
+                    report.tireless += u64::from(one.tireless);
                     report.listened += u64::from(one.listened);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
@@ -126,6 +132,8 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
         disks: plan.disks.len() as u64,
         moves: plan.moves.is_some(),
         channels: plan.channels.is_some(),
+        indexes: plan.indexes_suffer,
+        tireless: plan.tireless.is_some(),
         listened: !plan.store.mirrored.is_empty(),
         trace_hash: trace.hash(),
         events: trace.count(),
@@ -153,9 +161,9 @@ struct History {
     now: Duration,
     lives: u64,
     cuts: u64,
-    index: IndexKind,
-    /// Holds the index's files, where there are any.
-    dir: Option<tempfile::TempDir>,
+    index: Indexes,
+    /// The pool as it was after lives, where it goes back to one.
+    moments: Vec<Moment>,
 }
 
 impl History {
@@ -188,6 +196,8 @@ impl History {
             listened: !plan.store.mirrored.is_empty(),
             heard: Mutex::default(),
             members: Mutex::new(Members::new(&plan)),
+            unflushed: Mutex::default(),
+            index_fails: AtomicBool::new(false),
             trace: trace.clone(),
             buckets: plan.buckets.iter().zip([FIRST, "second"]).map(|(d, name)| (name.into(), *d)).collect(),
             keys: NAMES[..plan.keys as usize].iter().map(|name| Arc::from(*name)).collect(),
@@ -195,11 +205,7 @@ impl History {
             large_max: plan.large_max,
             large_per_mille: plan.large_per_mille,
         });
-        let dir = plan.lsm.then(|| tempfile::tempdir().ok()).flatten();
-        let index = match &dir {
-            Some(dir) => IndexKind::Lsm(dir.path().join("index")),
-            None => IndexKind::memory(),
-        };
+        let index = Indexes::new(plan.lsm);
         let arrays = devices.iter().zip(&plan.disks).map(|(device, disk)| {
             let array = Array::new(&mut rng, device.clone(), disk.capacity_bytes, disk.fast.as_ref());
             Arc::new(Mutex::new(array))
@@ -217,7 +223,7 @@ impl History {
             lives: 0,
             cuts: 0,
             index,
-            dir,
+            moments: Vec::new(),
         }
     }
 
@@ -226,10 +232,20 @@ impl History {
         let (mut clean, mut after) = (false, None);
         let calm = vec![DiskLife::CALM; self.plan.disks.len()];
         // A life before which nothing happens, and which is ended in order.
-        let calm = Life { finish: Finish::Clean, index: IndexFate::Kept, disks: calm };
+        let calm = Life {
+            finish: Finish::Clean,
+            index: IndexFate::Kept,
+            back: false,
+            trouble: IndexTrouble::default(),
+            disks: calm,
+        };
+        let goes_back = self.plan.lives.iter().any(|life| life.back);
         let lives: Vec<Life> = self.plan.lives.iter().cloned().chain([calm.clone()]).collect();
         let count = lives.len();
         for (number, life) in lives.into_iter().enumerate() {
+            if life.back {
+                clean = self.go_back().unwrap_or(clean);
+            }
             for (device, fate) in self.shared.devices.iter().zip(&life.disks) {
                 for _ in 0..fate.flips {
                     device.lock().flip_bit();
@@ -241,6 +257,10 @@ impl History {
                 return Ok(());
             }
             after = contents;
+            if goes_back && self.founded {
+                self.moments.push(Moment::new(&self.shared, clean));
+            }
+            self.index.picture();
         }
         // Once more, with an index made anew: it must show the same.
         if clean {
@@ -316,9 +336,10 @@ impl History {
         }
         *self.shared.missing.lock() = (0..life.disks.len()).filter(|disk| life.disks[*disk].missing).collect();
         *self.shared.at_start.lock() = self.shared.faults();
-        if life.index == IndexFate::Deleted {
-            self.delete_index();
-        }
+        self.index.befall(life.index, &mut self.rng.fork());
+        let trouble = life.trouble;
+        let fails = life.index == IndexFate::Torn || trouble.at_start.is_some() || trouble.at_work.is_some();
+        self.shared.index_fails.store(fails, Ordering::Relaxed);
         let now = self.now.as_nanos() as u64;
         self.trace.say(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
@@ -330,7 +351,8 @@ impl History {
             plan: self.plan.clone(),
             executor: executor.clone(),
             bays,
-            index: self.index.clone(),
+            index: self.index.kind.clone(),
+            trouble,
             rng: self.rng.fork(),
             finish: life.finish,
             clean,
@@ -345,6 +367,7 @@ impl History {
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
         }
+        self.index.picture_soon(&executor, &mut self.rng.fork());
         let end = executor.run(machine.live(), STEPS_MAX, TIME_MAX);
         {
             // Nothing that happens while the pieces fall reaches the medium.
@@ -364,6 +387,7 @@ impl History {
         let refused: u64 = zoned.iter().map(|zoned| zoned.refused()).sum();
         drop((store, superdisks));
         self.now = executor.shut_down();
+        self.shared.flushed_by(self.now, self.plan.tireless);
         let lived = match end {
             End::Done(lived) => lived?,
             End::Cut => Lived::Cut,
@@ -393,6 +417,7 @@ impl History {
             counts.rebuilt_bytes += status.rebuilt_bytes;
         }
         let Some(store) = store else { return 0 };
+        counts.index_rebuilt += store.status().index.rebuilt;
         let log = store.status().log;
         counts.recycled += log.compaction.recycled;
         counts.records_moved += log.compaction.records_moved;
@@ -404,16 +429,15 @@ impl History {
         if !superdisks.is_empty() { durable + fast + log.reads_healed } else { 0 }
     }
 
-    fn delete_index(&mut self) {
-        match &self.dir {
-            Some(dir) => {
-                // Each disk has one, with a name of its own.
-                for index in std::fs::read_dir(dir.path()).into_iter().flatten().flatten() {
-                    let _ = std::fs::remove_dir_all(index.path());
-                }
-            }
-            None => self.index = IndexKind::memory(),
-        }
+    /// The pool is put back to what it was after a life before the last one. Whether the store had been closed then.
+    fn go_back(&mut self) -> Option<bool> {
+        let earlier = self.moments.len().checked_sub(1)?;
+        let moment = &self.moments[..earlier].get(self.rng.below(earlier as u64) as usize)?;
+        moment.restore(&self.shared);
+        self.shared.counts.lock().gone_back += 1;
+        let now = self.now.as_nanos() as u64;
+        self.trace.note(now, "back", "", [0; 3]);
+        Some(moment.clean)
     }
 }
 

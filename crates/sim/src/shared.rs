@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_log::{Durability, LogError};
@@ -12,10 +13,12 @@ use crate::client::Outcome;
 use crate::counts::Counts;
 use crate::disk::Device;
 use crate::events::Heard;
+use crate::indexes::is_of_index;
 use crate::keeper::Kept;
 use crate::members::Members;
 use crate::model::{Key, Model};
 use crate::platter::FaultCounts;
+use crate::tireless::Unflushed;
 use crate::trace::Trace;
 use crate::upload::Upload;
 
@@ -48,6 +51,10 @@ pub(crate) struct Shared {
     pub(crate) listened: bool,
     /// What was heard.
     pub(crate) heard: Mutex<Heard>,
+    /// What was written asynchronously in this life by clients that never pause.
+    pub(crate) unflushed: Mutex<Unflushed>,
+    /// Reads of the index may fail in this life.
+    pub(crate) index_fails: AtomicBool,
     pub(crate) trace: Trace,
     pub(crate) buckets: Vec<(Arc<str>, Durability)>,
     pub(crate) keys: Vec<Arc<str>>,
@@ -96,8 +103,18 @@ impl Shared {
         }
     }
 
+    /// Whether it is since the index cannot be read that the store answers so, and that is planned.
+    pub(crate) fn index_excuses(&self, error: &StoreError) -> bool {
+        let excused = self.index_fails.load(Ordering::Relaxed) && is_of_index(error);
+        self.counts.lock().index_failed += u64::from(excused);
+        excused
+    }
+
     /// Whether `error` may come of a read.
     pub(crate) fn read_may_fail(&self, error: &StoreError) -> Outcome {
+        if self.index_excuses(error) {
+            return Ok(());
+        }
         if let StoreError::Unavailable(why) = error {
             self.unavailable(why, false)?;
             self.counts.lock().unavailable += 1;
@@ -122,6 +139,9 @@ impl Shared {
 
     /// Whether `error` may come of a write; for one that was submitted, whether it is known not to have taken place.
     pub(crate) fn write_may_fail(&self, error: &StoreError) -> Outcome<bool> {
+        if self.index_excuses(error) {
+            return Ok(!matches!(error, StoreError::Log(LogError::Unknown { .. })));
+        }
         if let StoreError::Unavailable(why) = error {
             self.unavailable(why, true)?;
             self.counts.lock().unavailable += 1;

@@ -210,7 +210,7 @@ impl Client {
         loop {
             let (parts, more) = match self.store.parts(&key.0, &key.1, id, after, 2) {
                 Ok(page) => page,
-                Err(error @ StoreError::Unavailable(_)) => {
+                Err(error @ (StoreError::Unavailable(_) | StoreError::Index(_))) => {
                     self.shared.read_may_fail(&error)?;
                     return Ok(None);
                 }
@@ -374,6 +374,7 @@ impl Client {
                     return Err(format!("listing {bucket}: answered, though a disk is missing"));
                 }
                 Ok(page) => page,
+                Err(error) if self.shared.index_excuses(&error) => return Ok(()),
                 Err(StoreError::Unavailable(why)) => {
                     self.shared.unavailable(&why, false)?;
                     self.shared.counts.lock().listings_refused += 1;

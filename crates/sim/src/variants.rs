@@ -8,6 +8,7 @@ use steadfast_log::Sabotage;
 use steadfast_store::StoreSabotage;
 
 use crate::array::FastFate;
+use crate::indexes::{IndexFate, IndexTrouble};
 use crate::plan::{Finish, Life, Plan};
 use crate::platter::FaultRates;
 
@@ -59,13 +60,21 @@ pub enum Variant {
     FanOutOrder,
     /// After a restart a channel's last offset is used again.
     OffsetReused,
+    /// An index that is older than what the pool still knows the changes of is gone on with.
+    OlderIndex,
+    /// An index of another history of the pool is gone on with.
+    ForeignIndex,
+    /// What cannot be taken into the index, since that cannot be read, is left out.
+    IndexErrors,
+    /// Where clients never pause, the flush of asynchronous commits never comes.
+    LateFlush,
     /// The next event of a slot removes those before it, whether they were forwarded or not.
     EventsTrimmed,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
@@ -89,6 +98,10 @@ impl Variant {
         Self::FanOutOrder,
         Self::OffsetReused,
         Self::EventsTrimmed,
+        Self::OlderIndex,
+        Self::ForeignIndex,
+        Self::IndexErrors,
+        Self::LateFlush,
     ];
 
     /// Its name on the command line.
@@ -117,6 +130,10 @@ impl Variant {
             Self::FanOutOrder => "fan-out-order",
             Self::OffsetReused => "offset-reused",
             Self::EventsTrimmed => "events-trimmed",
+            Self::OlderIndex => "older-index",
+            Self::ForeignIndex => "foreign-index",
+            Self::IndexErrors => "index-errors",
+            Self::LateFlush => "late-flush",
         }
     }
 
@@ -153,6 +170,11 @@ impl Variant {
     /// Whether only channels show it.
     pub(crate) fn is_of_channels(self) -> bool {
         matches!(self, Self::PublishBeforeFlush | Self::FanOutOrder | Self::OffsetReused)
+    }
+
+    /// Whether only what becomes of indexes shows it.
+    pub(crate) fn is_of_indexes(self) -> bool {
+        matches!(self, Self::OlderIndex | Self::ForeignIndex | Self::IndexErrors)
     }
 
     pub(crate) fn apply(self, plan: &mut Plan) {
@@ -221,6 +243,20 @@ impl Variant {
             Self::FanOutOrder => plan.store.sabotage = StoreSabotage::FanOutOrder,
             Self::OffsetReused => plan.store.sabotage = StoreSabotage::OffsetReused,
             Self::EventsTrimmed => plan.store.sabotage = StoreSabotage::EventsTrimmed,
+            Self::LateFlush => plan.store.log.sabotage = Sabotage::LateFlush,
+            Self::OlderIndex => {
+                plan.store.sabotage = StoreSabotage::AnyIndex;
+                indexes(plan, IndexFate::Older, false);
+            }
+            Self::ForeignIndex => {
+                plan.store.sabotage = StoreSabotage::AnyIndex;
+                indexes(plan, IndexFate::Kept, true);
+            }
+            Self::IndexErrors => {
+                plan.store.sabotage = StoreSabotage::IndexErrors;
+                indexes(plan, IndexFate::Kept, false);
+                plan.lives.iter_mut().for_each(|life| life.trouble.refuse_at_work());
+            }
             Self::SkipVerify => {
                 calm(plan, SuperdiskSabotage::None);
                 plan.store.log.sabotage = Sabotage::UnverifiedReads;
@@ -230,6 +266,15 @@ impl Variant {
                 }
             }
         }
+    }
+}
+
+/// Nothing but this becomes of indexes, before each life but the first.
+fn indexes(plan: &mut Plan, fate: IndexFate, back: bool) {
+    for (number, life) in plan.lives.iter_mut().enumerate() {
+        life.index = if number > 0 { fate } else { IndexFate::Kept };
+        life.back = back && number > 1;
+        life.trouble = IndexTrouble::default();
     }
 }
 

@@ -25,6 +25,13 @@ fn seeds_pass() {
     // In about a fifth there are channels, whose subscribers go on from where they were, or are told that they cannot.
     assert!(report.channels > 20 && done.publications > 4000 && done.delivered > 4000, "{report:?}");
     assert!(done.recoveries > 600 && done.recoveries_refused > 100, "{report:?}");
+    // In a part of all, indexes are put back, torn, or cannot be read for a while, and pools go back in time without their indexes.
+    assert!(
+        report.indexes > 10 && done.index_failed > 20 && done.index_rebuilt > 2 && done.gone_back > 0,
+        "{report:?}"
+    );
+    // In another part, clients never pause.
+    assert!(report.tireless > 2, "{report:?}");
     // In as many events of objects are listened to, some of which come again after a crash.
     assert!(report.listened > 20 && done.told > 1000 && done.told_again > 20, "{report:?}");
     // Half of them over a super-disk, whose legs heal each other.
@@ -44,7 +51,9 @@ fn a_seed_replays_exactly() {
 #[test]
 fn every_broken_variant_is_caught() {
     for variant in Variant::ALL {
-        let options = SimOptions { seed: 1, runs: 1_000, variant: Some(variant), ..SimOptions::default() };
+        let soon = [Variant::OlderIndex, Variant::ForeignIndex, Variant::IndexErrors, Variant::LateFlush];
+        let runs = if soon.contains(&variant) { 200 } else { 1_000 };
+        let options = SimOptions { seed: 1, runs, variant: Some(variant), ..SimOptions::default() };
         let report = run(&options, &|_, _| ());
         assert!(!report.passed(), "{} was not caught in {} runs", variant.name(), report.runs);
     }

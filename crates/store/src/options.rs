@@ -132,6 +132,10 @@ pub enum StoreSabotage {
     OffsetReused,
     /// An event removes those before it, whether they were forwarded or not.
     EventsTrimmed,
+    /// Any index of the pool is gone on with, whatever history it is of and however old it is.
+    AnyIndex,
+    /// A record that cannot be taken in, since the index cannot be read, is left out.
+    IndexErrors,
 }
 
 impl Default for StoreOptions {

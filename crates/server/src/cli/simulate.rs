@@ -11,7 +11,7 @@ use super::Failure;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Runs the log and the store over simulated disks that lose power, tear writes, rot bits and fail, one \
-seed after another; half of the seeds over a super-disk, whose fast leg also vanishes, hangs, and comes back stale; a third over pools of two to four disks, of which some are missing at a start and back at a later one, fill up, or fail while they are in use. In a third of these, disks are added, drained and replaced while clients work, through power cuts; in a sixth of all seeds snapshots are made, read and deleted; in about a fifth publishers and subscribers use channels, and in as many events of objects are listened to. A failing seed is printed and replays exactly. Exit code 3 when a promise was broken.\n\n\
+seed after another; half of the seeds over a super-disk, whose fast leg also vanishes, hangs, and comes back stale; a third over pools of two to four disks, of which some are missing at a start and back at a later one, fill up, or fail while they are in use. In a third of these, disks are added, drained and replaced while clients work, through power cuts; in a sixth of all seeds snapshots are made, read and deleted; in about a fifth publishers and subscribers use channels, and in as many events of objects are listened to. In some, indexes are old, of another history of the pool, torn or unreadable for a while, and in others clients never pause. A failing seed is printed and replays exactly. Exit code 3 when a promise was broken.\n\n\
 Examples:\n  steadfast simulate --seed 1 --runs 2000\n  steadfast simulate --seed 1 --runs 200 --variant skip-flush"
 )]
 pub struct SimulateArgs {
@@ -134,6 +134,14 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             counts.delivered,
             counts.recoveries,
             counts.recoveries_refused
+        );
+        say!(
+            "{} in which indexes were put back, torn or not to be read: {} requests refused for it, {} indexes rebuilt in use; pools went back in time {} times. {} with clients that never pause",
+            report.indexes,
+            counts.index_failed,
+            counts.index_rebuilt,
+            counts.gone_back,
+            report.tireless
         );
         say!("{} with events of objects: {} told, {} of them again", report.listened, counts.told, counts.told_again);
     }

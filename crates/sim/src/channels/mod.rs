@@ -80,6 +80,7 @@ impl ChannelPlan {
 }
 
 /// What all lives of a run know of channels.
+#[derive(Clone)]
 pub(crate) struct Aired {
     pub(crate) model: Channels,
     /// By subscriber: where it is, once it was subscribed.
@@ -90,6 +91,14 @@ impl Aired {
     pub(crate) fn new(plan: Option<&ChannelPlan>) -> Self {
         let (channels, subscribers) = plan.map_or((0, 0), |plan| (plan.mixes.len(), plan.subscribers.len()));
         Self { model: Channels::new(channels), positions: vec![None; subscribers] }
+    }
+}
+
+impl Aired {
+    /// What happened since `then` never happened.
+    pub(crate) fn back_to(&mut self, then: &Self) {
+        self.model.back_to(&then.model);
+        self.positions.clone_from(&then.positions);
     }
 }
 

@@ -43,7 +43,7 @@ struct Slot {
     ends_ms: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Channel {
     epoch: Option<u32>,
     /// The last offset that was delivered, or was there after the last start.
@@ -78,10 +78,12 @@ pub struct Before {
 }
 
 /// The channels of a run.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Channels {
     channels: Vec<Channel>,
     asked: BTreeMap<u64, Asked>,
+    /// Numbers given.
+    given: u64,
 }
 
 /// The body of a publication.
@@ -120,12 +122,18 @@ impl Channels {
     /// So many, of which nothing is known.
     pub fn new(count: usize) -> Self {
         let channels = (0..count).map(|_| Channel { floors: vec![1], ..Channel::default() }).collect();
-        Self { channels, asked: BTreeMap::new() }
+        Self { channels, ..Self::default() }
+    }
+
+    /// What happened since `then` never happened. Its numbers are not used again.
+    pub fn back_to(&mut self, then: &Self) {
+        *self = Self { given: self.given, ..then.clone() };
     }
 
     /// A publication is about to be asked for; its number.
     pub fn ask(&mut self, channel: usize, len: u64, sync: bool, keeping: Keeping) -> u64 {
-        let id = self.asked.len() as u64 + 1;
+        self.given += 1;
+        let id = self.given;
         let len = len.max(NUMBER_BYTES);
         self.asked.insert(id, Asked { channel, len, sync, keeping, offset: None, gone: false });
         let of = &mut self.channels[channel];

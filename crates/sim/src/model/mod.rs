@@ -94,7 +94,7 @@ pub enum Order {
 pub type Seen = Option<(u64, Lsn)>;
 
 /// The model. See the module.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Model {
     clock: u64,
     /// What versions tell.
@@ -117,6 +117,11 @@ impl Model {
     /// An empty one.
     pub fn new(order: Order) -> Self {
         Self { order, ..Self::default() }
+    }
+
+    /// What happened since `then` never happened. Its numbers are not used again.
+    pub fn back_to(&mut self, then: &Self) {
+        *self = Self { clock: self.clock, next_tag: self.next_tag, ..then.clone() };
     }
 
     /// The time now. Every call moves it on.

@@ -17,11 +17,15 @@ type Map = BTreeMap<Bytes, Bytes>;
 #[derive(Debug, Clone, Default)]
 pub struct MemCheckpoint(Arc<Mutex<Map>>, Arc<Mutex<BTreeMap<[u8; 16], MemCheckpoint>>>, Arc<Faults>);
 
-/// How reads fail.
+/// How reads fail, of all disks' indexes that were made of one.
 #[derive(Debug, Default)]
 struct Faults {
     damaged: AtomicBool,
     refused: AtomicU64,
+    /// Reads until the first of those that are refused, or the first that finds damage, counted from 1; 0: there is none.
+    until: AtomicU64,
+    /// What happens then: so many are refused; 0: damage is found.
+    then: AtomicU64,
 }
 
 impl MemCheckpoint {
@@ -41,8 +45,37 @@ impl MemCheckpoint {
         self.2.refused.store(count, Ordering::SeqCst);
     }
 
+    /// The read after the next `reads` finds damage, as do all that follow until the index is opened anew; or, with a `count`, it and those after
+    /// it, so many in all, fail: for tests.
+    pub fn fail_after(&self, reads: u64, count: Option<u64>) {
+        self.2.then.store(count.unwrap_or(0), Ordering::SeqCst);
+        self.2.until.store(reads + 1, Ordering::SeqCst);
+    }
+
+    /// Reads fail no longer: for tests.
+    pub fn fail_no_more(&self) {
+        [&self.2.until, &self.2.refused].iter().for_each(|faults| faults.store(0, Ordering::SeqCst));
+        self.2.damaged.store(false, Ordering::SeqCst);
+    }
+
+    /// What was persisted so far, apart from what will be: as a copy of the directory, of all disks.
+    pub fn copy(&self) -> Self {
+        let copy = Self(Arc::new(Mutex::new(self.0.lock().clone())), Arc::default(), Arc::default());
+        for (disk, of) in &*self.1.lock() {
+            *copy.of_disk(disk).0.lock() = of.0.lock().clone();
+        }
+        copy
+    }
+
     /// Whether a read succeeds.
     fn reads(&self) -> Result<(), IndexError> {
+        let until = self.2.until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |until| until.checked_sub(1));
+        if until == Ok(1) {
+            match self.2.then.load(Ordering::SeqCst) {
+                0 => self.damage(),
+                count => self.refuse_reads(count),
+            }
+        }
         let refused = self.2.refused.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         match refused {
             Ok(_) => Err(IndexError::failed("a read was refused")),
@@ -53,7 +86,8 @@ impl MemCheckpoint {
 
     /// That of one disk of several.
     pub(crate) fn of_disk(&self, disk: &[u8; 16]) -> Self {
-        self.1.lock().entry(*disk).or_default().clone()
+        let new = || Self(Arc::default(), Arc::default(), self.2.clone());
+        self.1.lock().entry(*disk).or_insert_with(new).clone()
     }
 
     /// Whether it was ever that of this disk.

@@ -18,7 +18,6 @@ use bytes::Bytes;
 use steadfast_flow::BoxFuture;
 use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn};
 
-use crate::StoreError;
 use crate::index::{Health, IndexError};
 use crate::layout::Layout;
 use crate::record::keys::Id;
@@ -29,6 +28,7 @@ use crate::record::{BucketMeta, Head, Value, keys};
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::{Core, Persisted};
 use crate::shard::dirty::Thing;
+use crate::{StoreError, StoreSabotage};
 use steadfast_log::Log;
 
 /// What kind of thing a key stands for: what is counted.
@@ -103,6 +103,7 @@ impl Applier for StoreApplier {
             match self.take(record) {
                 Ok(()) => {}
                 Err(Fault::Record(e)) => core.distrust(&e),
+                Err(Fault::Index(_)) if core.options.sabotage == StoreSabotage::IndexErrors => {}
                 Err(Fault::Index(e)) => {
                     // Where what is there cannot be known, nothing is put in its place, and nobody is told that it was.
                     core.index.fault(&e);
@@ -135,7 +136,8 @@ impl Applier for StoreApplier {
     fn goes_on(&self, history: &History) -> bool {
         self.core.opening_before.store(history.newest(), Ordering::Release);
         let (lsn, opening) = self.core.opened_with;
-        let fits = if lsn == 0 { Ok(()) } else { history.goes_on(lsn, opening) };
+        let any = self.core.options.sabotage == StoreSabotage::AnyIndex;
+        let fits = if lsn == 0 || any { Ok(()) } else { history.goes_on(lsn, opening) };
         fits.inspect_err(|why| *self.core.unfit.lock() = Some((*why).to_owned())).is_ok()
     }
 
