@@ -143,7 +143,7 @@ impl Shared {
         // Their operations end here, and the map knows.
         let waiting = std::mem::take(&mut self.state.lock().heals);
         drop(waiting);
-        self.save_map(map::Saving::All).await;
+        self.save_map(map::Saving::Last).await;
         self.disown().await;
         // So that an older image of the fast leg is known as such from now on. Where it fails, the caller's own flushes have told.
         let _ = self.env.timeout(self.options.fast_write_limit, self.flush_durable()).await;

@@ -145,8 +145,8 @@ impl Shared {
         }
     }
 
-    /// Saves the map. What it then calls valid is durable on both legs. [`Saving::All`] comes with a new event on the durable leg, which is
-    /// durable before; [`Saving::Less`] only takes back, and needs none.
+    /// Saves the map. What it then calls valid is durable on both legs. [`Saving::Less`] only takes back; the others come with a new event
+    /// on the durable leg, which is durable before.
     pub(crate) async fn save_map(self: &Arc<Self>, what: Saving) {
         let _one = self.saving.lock().await;
         let taken = {
@@ -164,7 +164,7 @@ impl Shared {
         };
         let (identity, changes, mut map) = taken;
         let Some(fast) = self.fast.clone() else { return };
-        if what == Saving::All {
+        if what != Saving::Less {
             match self.raise_event().await {
                 Ok(event) => map.event = event,
                 Err(error) => {
@@ -188,7 +188,7 @@ impl Shared {
                 state.saved_number = Some(number);
             }
             // After a failure it is tried again; what was only taken back is saved as a whole later.
-            if saved && what == Saving::All {
+            if saved && what != Saving::Less {
                 state.saved_changes = changes;
                 if state.map.counts().to_rebuild == 0 {
                     state.relapses = 0;
@@ -200,7 +200,7 @@ impl Shared {
         if !saved {
             // What the durable leg names is believed, so it names no leg whose map may be an old one.
             self.name_fast_leg(NO_LEG, 0).await;
-        } else if what == Saving::All {
+        } else if what != Saving::Less {
             self.name_fast_leg(identity.fast, event).await;
         }
     }

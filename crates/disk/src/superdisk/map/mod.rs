@@ -67,6 +67,8 @@ pub(crate) enum Saving {
     All,
     /// What is valid of that which was saved before.
     Less,
+    /// All that is valid, and nothing will be written any more: nothing has to be kept out for a write to come.
+    Last,
 }
 
 impl Region {
@@ -461,7 +463,7 @@ impl RegionMap {
         let all = self.region_blocks();
         let mut bytes = Vec::with_capacity(self.regions.len() * ENTRY);
         for region in &mut self.regions {
-            let withdrawn = std::mem::take(&mut region.withdrawn);
+            let withdrawn = std::mem::take(&mut region.withdrawn) && what != Saving::Last;
             let span = if region.quarantined || withdrawn || region.seq > flushed {
                 (0, 0)
             } else if region.busy.is_empty() {
@@ -474,7 +476,7 @@ impl RegionMap {
                 valid.largest()
             };
             let span = match what {
-                Saving::All => span,
+                Saving::All | Saving::Last => span,
                 Saving::Less => (span.0.max(region.kept.0), span.1.min(region.kept.1)),
             };
             let span = if span.0 < span.1 && region.wanted != (0, 0) { span } else { (0, 0) };

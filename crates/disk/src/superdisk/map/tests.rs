@@ -185,6 +185,18 @@ fn what_the_saved_map_calls_valid_is_not_written_before_it_is_taken_back() {
     assert!(matches!(map.pick(1000, REGION), Pick::Copy { offset: 0, len: B, .. }));
 }
 
+#[test]
+fn the_last_map_calls_valid_all_that_is() {
+    let mut map = map(false);
+    assert!(write(&mut map, 0, 12));
+    map.save(u64::MAX, Saving::All);
+    map.saved(true);
+    assert!(!write(&mut map, 3, 1));
+    let last = map.save(u64::MAX, Saving::Last);
+    let saved: u64 = saved_spans(&last, REGION).map(|(start, end)| end - start).sum();
+    assert_eq!(saved, 11 * B, "all but what was just written, also what was to be taken back");
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Write {
