@@ -29,7 +29,7 @@ use crate::recover::RecoveryReport;
 use crate::reserve::{Reservation, Room};
 use crate::scrub::Scrub;
 use crate::scrub_when::ScrubWish;
-use crate::seal::{NoFooter, Seal};
+use crate::seal::Seal;
 use crate::status::{ExtentCounts, LogStatus, Metrics};
 use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
 
@@ -74,11 +74,10 @@ impl Shared {
         let id = seal.id;
         let sealed = match seal.write(&self.io, self.extents.placement()).await? {
             Ok(sealed) => sealed,
-            Err(NoFooter { without, at, len, error }) => {
-                // It is read frame by frame then, until compaction has emptied it.
-                tracing::warn!(extent = id.extent, at, %error, "the footer of an extent could not be written; it does without");
+            Err(no_footer) => {
+                let (without, place) = no_footer.do_without(id.extent);
                 self.metrics.writes_elsewhere.fetch_add(1, Relaxed);
-                self.extents.suspect(id.extent, id.epoch, (at, len));
+                self.extents.suspect(id.extent, id.epoch, place);
                 without
             }
         };

@@ -88,6 +88,15 @@ pub(crate) struct NoFooter {
 }
 
 impl NoFooter {
+    /// For who can do without: what is known of the extent, and the place that is not to be used again. It is read frame by frame until
+    /// compaction has emptied it.
+    pub(crate) fn do_without(self, extent: u32) -> (Sealed, (u64, u64)) {
+        tracing::warn!(
+            extent, at = self.at, error = %self.error, "the footer of an extent could not be written; it does without"
+        );
+        (self.without, (self.at, self.len))
+    }
+
     /// For who cannot do without.
     pub(crate) fn give_up(self, io: &Io) -> LogError {
         io.give_up(&self.error)

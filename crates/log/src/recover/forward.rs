@@ -57,6 +57,8 @@ impl Recovery<'_> {
                 self.extents.recycle(extent, slot.epoch, false).await.map_err(take_failed)?;
                 continue;
             }
+            // A cut that is not written down might come undone.
+            let cut = unsealed.scan_end > unsealed.data_end;
             let (start, end) = (self.extents.start(extent), unsealed.scan_end.max(unsealed.data_end));
             let placement = self.extents.placement();
             let Some(footer_offset) = placement.footer_place(start, end, unsealed.footer.bytes_max(0)) else {
@@ -76,9 +78,17 @@ impl Recovery<'_> {
                 footer: unsealed.footer,
                 zone: None,
             };
-            // A cut that is not written down might come undone.
-            let sealed: Sealed =
-                seal.write(&self.io, placement).await.map_err(failed)?.map_err(|e| failed(e.give_up(&self.io)))?;
+            let sealed = match seal.write(&self.io, placement).await.map_err(failed)? {
+                Ok(sealed) => sealed,
+                // Where nothing was cut off, it does without: it is read frame by frame until compaction has emptied it.
+                Err(no_footer) if !cut => {
+                    let (sealed, place) = no_footer.do_without(extent);
+                    self.extents.sealed(extent, slot.epoch, sealed);
+                    self.extents.suspect(extent, slot.epoch, place);
+                    continue;
+                }
+                Err(no_footer) => return Err(failed(no_footer.give_up(&self.io))),
+            };
             self.extents.sealed(extent, slot.epoch, sealed);
             wrote = true;
         }
@@ -173,8 +183,17 @@ impl Recovery<'_> {
                 let full = std::mem::replace(&mut open, next);
                 let id = full.id;
                 let sealed = full.seal().write(&self.io, self.extents.placement()).await.map_err(failed)?;
-                let sealed = sealed.map_err(|e| failed(e.give_up(&self.io)))?;
+                let (sealed, suspect) = match sealed {
+                    Ok(sealed) => (sealed, None),
+                    Err(no_footer) => {
+                        let (sealed, place) = no_footer.do_without(id.extent);
+                        (sealed, Some(place))
+                    }
+                };
                 self.extents.sealed(id.extent, id.epoch, sealed);
+                if let Some(place) = suspect {
+                    self.extents.suspect(id.extent, id.epoch, place);
+                }
             }
             let capacity = (header.total_len() as usize).max(self.frame_bytes_max);
             let pool = if capacity > self.frame_bytes_max { BufPool::new(2 * capacity) } else { buffers.clone() };
