@@ -77,6 +77,11 @@ impl ExtentInfo {
         self.data_end.saturating_sub(self.live())
     }
 
+    /// It is one of records, or lost, and nobody knows of what it was.
+    pub(crate) fn may_hold_records(&self) -> bool {
+        self.kind == ExtentKind::Commit || (self.kind == ExtentKind::Free && self.state == ExtentState::Lost)
+    }
+
     pub(crate) fn in_use(&self) -> bool {
         matches!(self.state, ExtentState::Open | ExtentState::Sealed)
     }
@@ -146,7 +151,7 @@ impl Tally {
         swap(&mut self.fresh, gone, come);
         let (gone, come) = number(|slot| slot.state == Open && slot.kind == ExtentKind::Commit);
         swap(&mut self.open_commits, gone, come);
-        let version = |slot: &ExtentInfo| (slot.kind == ExtentKind::Commit).then_some((slot.min_version, slot.extent));
+        let version = |slot: &ExtentInfo| slot.may_hold_records().then_some((slot.min_version, slot.extent));
         swap(&mut self.versions, before.and_then(version), version(after));
 
         let add = |to: &mut u64, of: fn(&ExtentInfo) -> u64| {
@@ -335,7 +340,7 @@ mod tests {
                 let used = free.clone().find(|slot| slot.epoch > 0);
                 prop_assert_eq!(table.next_free(), used.or(free.next()).map(|slot| slot.extent));
                 for but in 0..14 {
-                    let others = table.slots.iter().filter(|s| s.kind == ExtentKind::Commit && s.extent != but);
+                    let others = table.slots.iter().filter(|s| s.may_hold_records() && s.extent != but);
                     let oldest = others.map(|slot| slot.min_version).min().unwrap_or(Lsn::MAX);
                     prop_assert_eq!(table.oldest_but(but), oldest);
                 }

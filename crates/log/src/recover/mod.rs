@@ -294,6 +294,8 @@ fn table(
             // Never taken: a header in it would hide that something is gone.
             slot.state = ExtentState::Lost;
             slot.epoch = lost.epoch;
+            // What was deleted stays deleted, should it come back.
+            slot.min_version = 0;
             slot.kind = match lost.used {
                 RosterUse::Commit => ExtentKind::Commit,
                 RosterUse::Body => ExtentKind::Body,
