@@ -11,10 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{BUCKET, Pool, bytes_of, get, put};
 use parking_lot::Mutex;
+use steadfast_disk::{Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_flow::Env;
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{
-    ChannelSink, Condition, HistoryQuery, IndexKind, ListQuery, MemCheckpoint, NewPublication, Publication, Store,
+    BucketSettings, ChannelSink, Condition, HistoryQuery, IndexKind, ListQuery, MemCheckpoint, NewPublication, Publication, Store,
     StoreError,
 };
 
@@ -98,6 +99,42 @@ async fn what_was_answered_was_taken_in_although_reads_of_the_index_failed() {
     let (store, report) = pool.open_with_report().await;
     assert!(!report.index_rebuilt);
     assert_eq!(get(&store, "k4").await.expect("there"), bytes_of(4, 100));
+}
+
+#[tokio::test]
+async fn an_index_is_not_replaced_by_one_of_a_log_that_cannot_be_read_whole() {
+    let mut pool = Pool::new(false).await;
+    let faults = Faults::new();
+    pool.disks[0] = Arc::new(Faulty::new(pool.disks[0].clone(), faults.clone()));
+    let store = pool.open().await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    let key = |i: u64| format!("k{i:04}");
+    for i in 0..4000 {
+        put(&store, &key(i), &bytes_of(i, 1900)).await;
+    }
+    // Frames and footer of an extent that is full.
+    let unreadable = Fault::new(OpKind::Read, Effect::Error(5)).within((4 << 20) + 4096..8 << 20);
+    let fault = faults.add(unreadable);
+    checkpoint(&pool).damage();
+    assert!(get(&store, &key(0)).await.is_err());
+    until(&store, "the rebuild meets it", |_| faults.harmed(fault) > 1).await;
+    for _ in 0..20 {
+        for i in (0..4000).step_by(97) {
+            match get(&store, &key(i)).await {
+                Ok(data) => assert_eq!(data, bytes_of(i, 1900)),
+                Err(StoreError::NoSuchKey) => panic!("{} was acknowledged", key(i)),
+                Err(_) => {}
+            }
+        }
+        Env::tokio().sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!((is_well(&store), store.status().index.rebuilt), (false, 0));
+    faults.clear();
+    until(&store, "rebuilt", |store| is_well(store) && store.status().index.rebuilt == 1).await;
+    assert_eq!(keys_of(&store).expect("a listing").len(), 4000);
+    for i in 0..4000 {
+        assert_eq!(get(&store, &key(i)).await.expect("there"), bytes_of(i, 1900));
+    }
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ pub(crate) enum Health {
 pub(crate) struct Held {
     pub(crate) index: Arc<dyn Index>,
     pub(crate) kind: IndexKind,
-    generation: u64,
+    pub(crate) generation: u64,
 }
 
 /// What readers know of it.
@@ -144,6 +144,11 @@ impl LiveIndex {
     /// What it says does not make sense.
     pub(crate) fn fault(&self, e: &IndexError) {
         self.watch.fault(self.held.load().generation, e, &[], None);
+    }
+
+    /// As [`LiveIndex::fault`], of the one with this generation: nothing when that has been replaced.
+    pub(crate) fn fault_of(&self, generation: u64, e: &IndexError) {
+        self.watch.fault(generation, e, &[], None);
     }
 
     /// Whether what could not be read can be read now. Blocks.

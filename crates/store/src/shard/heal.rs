@@ -22,8 +22,9 @@ use crate::{IndexKind, StoreError, StoreSabotage};
 const TRIES: u32 = 5;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long to wait before a rebuild is tried again.
+/// How long to wait before a rebuild is tried again: at first, and at most.
 const REBUILD_AGAIN: Duration = Duration::from_secs(5);
+const REBUILD_AGAIN_MAX: Duration = Duration::from_secs(300);
 
 /// From the end of one verification of all files to the beginning of the next; and bytes a second of it.
 const VERIFY_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -66,11 +67,12 @@ async fn heal(core: &Arc<Core>, log: &Log, ailment: &Ailment) {
         }
     }
     tracing::error!(why = %ailment.why, "the index is rebuilt from the log; until then nothing is changed on this disk");
-    core.index.condemn();
     let begun = core.env.now();
+    let mut again = REBUILD_AGAIN;
     while let Err(e) = rebuild(core, log).await {
         tracing::error!(error = %e, "the index could not be rebuilt; trying again");
-        core.env.sleep(REBUILD_AGAIN).await;
+        core.env.sleep(again).await;
+        again = (2 * again).min(REBUILD_AGAIN_MAX);
     }
     let took_ms = core.env.now().saturating_sub(begun).as_millis() as u64;
     tracing::info!(took_ms, "the index was rebuilt from the log");
@@ -108,6 +110,13 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
     let mut records = log.records_up_to(&holding, upto);
     loop {
         let batch = records.next().await?;
+        // What the log cannot give, the index that is there may still know: it is not given up for one that would say that it is not there.
+        if let Some(fault) = records.faults().first() {
+            return Err(StoreError::Index(format!(
+                "the log cannot give all records ({fault}); check the disk. What the index cannot say is an error until then; \
+                 after a restart, what is certain is served"
+            )));
+        }
         if batch.is_empty() {
             break;
         }
@@ -122,6 +131,8 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
     if !fresh.index.is_well() {
         return Err(unreadable());
     }
+    // From here on the next start does not open it any more.
+    core.index.condemn();
     put_in_place(core, &fresh, kind);
     Ok(())
 }
@@ -146,15 +157,22 @@ fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
 pub(super) async fn verify(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
     let work = async {
         loop {
-            let checks = if core.index.is_well() { core.index.held().index.checks() } else { Vec::new() };
+            let held = core.index.held();
+            let generation = held.generation;
+            let checks = if core.index.is_well() { held.index.checks() } else { Vec::new() };
+            // Not held any longer: it may be replaced.
+            drop(held);
             for check in checks {
+                if core.index.held().generation != generation {
+                    break;
+                }
                 match core.env.blocking(check).await {
                     Some(Ok(bytes)) => {
                         core.index.verified_bytes.fetch_add(bytes, Ordering::Relaxed);
                         core.env.sleep(Duration::from_micros(bytes.saturating_mul(1_000_000) / VERIFY_BYTES_S)).await;
                     }
                     Some(Err(e)) if e.damaged => {
-                        core.index.fault(&e);
+                        core.index.fault_of(generation, &e);
                         break;
                     }
                     Some(Err(e)) => tracing::warn!(error = %e, "a file of the index cannot be verified now"),

@@ -340,8 +340,13 @@ impl Shard {
         let sweep = channels::sweep(core.clone(), shared.closing.subscribe());
         env.spawn("store-sweep", log.guarded("store-sweep", sweep));
         // What a damaged log has not given is not to be taken for nothing by the next start.
-        if replayed_records > 0 && !recovery.read_only {
+        // A checkpoint that names no history, as builds wrote that knew of none, would not be known again by the next start.
+        let nameless = core.opened_with.0 > 0 && core.opened_with.1 == 0;
+        if (replayed_records > 0 || nameless) && !recovery.read_only {
             let _one = core.applying.lock();
+            if nameless {
+                core.persisted.lock().lsn = 0;
+            }
             core.seal();
         }
         let store = Self { core, log, shared };
