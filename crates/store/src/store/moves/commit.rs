@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// A layout that counts already: what is in the way for a moment only must not keep a log from having it.
-    async fn put_patiently(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
+    pub(super) async fn put_patiently(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
         let mut stopping = self.0.moves.stopping.subscribe();
         let began = self.0.env.now();
         let put = async {

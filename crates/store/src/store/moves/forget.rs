@@ -86,12 +86,23 @@ impl Store {
             })?;
         }
         let capacities: Vec<u64> = shards.iter().map(|shard| shard.core.capacity_bytes).collect();
-        let next = Arc::new(without(&layout, &gone, &capacities));
-        for shard in &shards {
-            shard.put_layout(&next).await?;
-        }
+        let mut next = without(&layout, &gone, &capacities);
+        // Above what an earlier attempt may have left on one of them.
+        let known = shards.iter().filter_map(|shard| shard.layout()).map(|layout| layout.generation).max();
+        next.generation = next.generation.max(known.unwrap_or_default() + GENERATIONS_AHEAD);
+        let next = Arc::new(next);
+        let Some((first, others)) = shards.split_first() else {
+            return Err(refuse("no disk would be left".to_owned()));
+        };
+        first.put_layout(&next).await?;
+        // From here on it counts, for this server and for the next start.
         let members = stay.iter().map(|&seat| members[seat].clone()).collect();
-        self.0.topology.store(Arc::new(Topology::new(members, Some(next))));
+        self.0.topology.store(Arc::new(Topology::new(members, Some(next.clone()))));
+        for shard in others {
+            if let Err(e) = self.put_patiently(shard, &next).await {
+                tracing::warn!(error = %e, "a disk does not have the new layout of the pool yet: the next start writes it");
+            }
+        }
         for shard in &shards {
             shard.core.registry.write().doubtful.clear();
         }
