@@ -68,7 +68,7 @@ struct Registered {
 #[derive(Debug, Deserialize)]
 pub struct ConnectClaims {
     /// The user.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub sub: String,
     /// When it ends.
     pub exp: Option<Moment>,
@@ -77,18 +77,18 @@ pub struct ConnectClaims {
     /// What others are told of the session,
     pub info: Option<Box<RawValue>>,
     /// or the same in Base64.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub b64info: String,
     /// Subscriptions that the server makes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub channels: Vec<String>,
     /// The same, with options.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub(crate) subs: BTreeMap<String, SubscribeOptions>,
     /// What is attached to the session, for the back end alone.
     pub meta: Option<Box<RawValue>>,
     /// What only a subscription's token has.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub channel: String,
 }
 
@@ -96,13 +96,13 @@ pub struct ConnectClaims {
 #[derive(Debug, Deserialize)]
 pub struct SubscribeClaims {
     /// The user.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub sub: String,
     /// The channel.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub channel: String,
     /// The session that it is for; empty for any of the user's.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub client: String,
     /// When it ends.
     pub exp: Option<Moment>,
@@ -111,16 +111,21 @@ pub struct SubscribeClaims {
     /// What others are told of the subscription,
     pub info: Option<Box<RawValue>>,
     /// or the same in Base64.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub b64info: String,
     /// What the client is told,
     pub data: Option<Box<RawValue>>,
     /// or the same in Base64.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_absent")]
     pub b64data: String,
     /// What is otherwise than the namespace says.
     #[serde(rename = "override")]
     pub(crate) overrides: Option<Overrides>,
+}
+
+/// Many back ends write what they do not set as `null`.
+fn null_is_absent<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
 /// What is wrong with a token.
