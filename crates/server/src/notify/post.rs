@@ -47,8 +47,14 @@ pub(super) enum Outcome {
     Gone(String),
     /// The webhook says that the event is at fault: it is hardly worth asking again.
     Refused(String),
-    /// It may be taken another time; perhaps not before so long.
-    Failed(String, Option<Duration>),
+    /// It may be taken another time.
+    Failed {
+        why: String,
+        /// Not before so long.
+        after: Option<Duration>,
+        /// The webhook is there, and answers so.
+        answered: bool,
+    },
 }
 
 impl Poster {
@@ -108,8 +114,11 @@ impl Poster {
         let now = OffsetDateTime::from_unix_timestamp((self.env.wall_ms() / 1000).cast_signed());
         match self.env.timeout(self.timeout, exchange(&self.client, request, ANSWER_BYTES_MAX)).await {
             Some(Ok(answer)) => meaning(answer.status(), answer.headers(), now.unwrap_or(OffsetDateTime::UNIX_EPOCH)),
-            Some(Err(why)) => Outcome::Failed(why, None),
-            None => Outcome::Failed(format!("no answer within {:?}", self.timeout), None),
+            Some(Err(why)) => Outcome::Failed { why, after: None, answered: false },
+            None => {
+                let why = format!("no answer within {:?}", self.timeout);
+                Outcome::Failed { why, after: None, answered: false }
+            }
         }
     }
 }
@@ -155,7 +164,10 @@ fn meaning(status: StatusCode, headers: &HeaderMap, now: OffsetDateTime) -> Outc
         410 => Outcome::Gone(why),
         // These are about the request itself. Others may be about the webhook's settings or state.
         400 | 406 | 411 | 413 | 414 | 415 | 417 | 422 | 431 | 451 => Outcome::Refused(why),
-        _ => Outcome::Failed(why, retry_after(headers, now)),
+        _ => {
+            let answered = !matches!(status.as_u16(), 429 | 502 | 503 | 504);
+            Outcome::Failed { why, after: retry_after(headers, now), answered }
+        }
     }
 }
 
@@ -191,10 +203,12 @@ mod tests {
             assert!(matches!(with(status, ""), Outcome::Refused(_)), "{status}");
         }
         for status in [301, 401, 403, 404, 408, 429, 500, 503] {
-            assert!(matches!(with(status, ""), Outcome::Failed(_, None)), "{status}");
+            let found = with(status, "");
+            let there = !matches!(status, 429 | 503);
+            assert!(matches!(found, Outcome::Failed { after: None, answered, .. } if answered == there), "{status}");
         }
         let after = |text: &str| match with(503, text) {
-            Outcome::Failed(_, after) => after,
+            Outcome::Failed { after, .. } => after,
             other => panic!("{other:?}"),
         };
         assert_eq!(after("7"), Some(Duration::from_secs(7)));

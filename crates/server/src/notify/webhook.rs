@@ -408,11 +408,15 @@ impl Queue {
         Ok(())
     }
 
+    /// How many events may be begun. With a single turn all come in order: also behind one that fails.
+    fn begun_max(&self) -> usize {
+        if self.parallel == 1 { 1 } else { self.parallel * BEGUN_FACTOR }
+    }
+
     /// Begins to post what may be posted now.
     fn begin<'a>(&'a self, window: &mut Window, posting: &mut Posting<'a>) {
         let mut before: HashSet<Arc<str>> = HashSet::new();
-        // With a single turn all come in order: also behind one that fails.
-        let begun_max = if self.parallel == 1 { 1 } else { self.parallel * BEGUN_FACTOR };
+        let begun_max = self.begun_max();
         for item in &mut window.items {
             if posting.len() >= begun_max {
                 return;
@@ -457,7 +461,7 @@ impl Queue {
                 () = skipped => break Some("skipped by the operator".to_owned()),
                 outcome = posted => outcome,
             };
-            let (why, after) = match outcome {
+            let (why, after, answered) = match outcome {
                 Outcome::Taken => break None,
                 Outcome::Gone(why) => break Some(why),
                 Outcome::Refused(why) => {
@@ -465,14 +469,16 @@ impl Queue {
                     if refusals >= REFUSALS_MAX {
                         break Some(why);
                     }
-                    (why, None)
+                    (why, None, true)
                 }
-                Outcome::Failed(why, after) => (why, after),
+                Outcome::Failed { why, after, answered } => (why, after, answered),
             };
             self.failed(&why);
             // It counts against the event only while the webhook takes others: else it is the webhook that is away.
             let now_delivered = self.counts.delivered.load(Relaxed);
-            tries += u32::from(self.parallel == 1 || now_delivered != delivered);
+            // Where all that may be begun fail and it answers, no other could show that it is there.
+            let all_fail = answered && self.tried.lock().len() >= self.begun_max();
+            tries += u32::from(self.parallel == 1 || now_delivered != delivered || all_fail);
             delivered = now_delivered;
             let too_old = !self.patience.age.is_zero() && self.env.now().saturating_sub(begun) >= self.patience.age;
             if too_old || (self.patience.tries > 0 && tries >= self.patience.tries) {
