@@ -378,7 +378,8 @@ fn forwarded_for(proxies: &[IpNetwork], peer: IpAddr, headers: &HeaderMap) -> Op
     let said = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
     let hops: Vec<&str> = said.flat_map(|value| value.split(',')).collect();
     // Some proxies say the port, too.
-    let address = |hop: &str| hop.parse().or_else(|_| hop.parse::<std::net::SocketAddr>().map(|address| address.ip())).ok();
+    let address =
+        |hop: &str| hop.parse().or_else(|_| hop.parse::<std::net::SocketAddr>().map(|address| address.ip())).ok();
     hops.iter().rev().map_while(|hop| address(hop.trim())).find(|hop| !trusted(*hop))
 }
 

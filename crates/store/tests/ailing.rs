@@ -15,8 +15,8 @@ use steadfast_disk::{Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_flow::Env;
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{
-    BucketSettings, ChannelSink, Condition, HistoryQuery, IndexKind, ListQuery, MemCheckpoint, NewPublication, Publication, Store,
-    StoreError,
+    BucketSettings, ChannelSink, Condition, HistoryQuery, IndexKind, ListQuery, MemCheckpoint, NewPublication,
+    Publication, Store, StoreError,
 };
 
 fn checkpoint(pool: &Pool) -> &MemCheckpoint {
