@@ -312,6 +312,18 @@ def test_as_many_events_that_fail_as_there_are_requests_at_a_time_hold_up_no_oth
     wait.until(lambda: webhook(server, "list")[0]["retrying"] == 4, what="those that fail")
 
 
+def test_as_many_events_that_fail_as_may_be_begun_become_dead_letters(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_parallel": 2, "events.webhook_tries": 3})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    hook.answer = lambda body: 500 if told(body)[1].startswith("bad") else 200
+    for number in range(16):
+        s3.put_object(Bucket="photos", Key=f"bad{number:02}", Body=b"")
+    s3.put_object(Bucket="photos", Key="good", Body=b"")
+    wait.until(lambda: any(told(body)[1] == "good" for body in hook.bodies), 60, what="the good event behind sixteen bad ones")
+
+
 def test_what_waits_for_a_webhook_is_skipped_and_purged_also_when_it_is_not_configured_any_more(make_server, hook):
     settings = {"events.webhooks": f"app={hook.url},other={hook.url}", "events.webhook_parallel": 2}
     server = make_server(settings=settings)

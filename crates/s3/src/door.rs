@@ -423,6 +423,8 @@ mod tests {
             Some("1.2.3.4"),
             "what is before may be made up"
         );
+        assert_eq!(of("10.1.2.3", "1.2.3.4:5678").as_deref(), Some("1.2.3.4"), "some say the port");
+        assert_eq!(of("10.1.2.3", "[2001:db8::1]:443, 10.0.0.7:80").as_deref(), Some("2001:db8::1"));
         assert_eq!(of("::1", "2001:db8::1").as_deref(), Some("2001:db8::1"));
         assert_eq!(of("1.2.3.4", "5.6.7.8"), None);
         assert_eq!(of("10.1.2.3", "unknown"), None);
