@@ -168,7 +168,7 @@ async fn an_index_that_is_unreadable_at_the_start_is_rebuilt() {
     let store = pool.open().await;
     put(&store, "after", b"2").await;
     // Not closed: the next start replays.
-    let pool = Pool { disks: pool.disks, index: pool.index, options: pool.options, dir: pool.dir };
+    let pool = Pool { disks: pool.disks, index: pool.index, options: pool.options, dir: pool.dir, mem: pool.mem };
     drop(store);
     for refused in 1..4 {
         checkpoint(&pool).refuse_reads(refused);
