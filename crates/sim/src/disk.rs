@@ -442,7 +442,9 @@ mod tests {
                     disk.write(0, block(1)).await.expect("written");
                     let error = disk.flush().await.expect_err("fails once");
                     assert_eq!(error.raw_os_error(), Some(EIO));
-                    disk.flush().await.expect("the second lies");
+                    disk.flush().await.expect_err("refused until it is opened again");
+                    disk.reopen().await.expect("opened again");
+                    disk.flush().await.expect("says nothing of what was written before");
                 });
                 image[..BLOCK].iter().any(|&b| b != 1)
             })

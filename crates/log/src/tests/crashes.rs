@@ -104,8 +104,8 @@ async fn a_crash_at_any_write_of_recovery_loses_nothing() {
     for n in 0..6 {
         first.put(n, 5000).await;
     }
-    // Header of the new extent, two copies of the roster, the frame, footer and trailer.
-    for writes in 0..10 {
+    // Two copies of the superblock, header of the new extent, two copies of the roster, the frame, footer and trailer.
+    for writes in 0..12 {
         let copy = copy_without(&disk, 0..0).await;
         let faults = steadfast_disk::Faults::new();
         let lost = steadfast_disk::Fault::new(steadfast_disk::OpKind::Write, steadfast_disk::Effect::Error(5));
@@ -113,7 +113,7 @@ async fn a_crash_at_any_write_of_recovery_loses_nothing() {
         let broken: Arc<dyn Disk> = Arc::new(steadfast_disk::Faulty::new(Arc::new(copy.clone()), faults));
         let memory = Arc::new(super::harness::Memory::default());
         let opened = crate::Log::open(broken, steadfast_flow::Env::tokio(), super::harness::options(), memory).await;
-        assert_eq!(opened.is_ok(), writes >= 6, "after {writes} writes");
+        assert_eq!(opened.is_ok(), writes >= 8, "after {writes} writes");
         let again = open(&copy).await;
         assert_eq!(again.check_all().await, 6, "after {writes} writes");
         assert!(again.report.damage.is_empty(), "{:?}", again.report);
