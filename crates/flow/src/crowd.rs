@@ -126,6 +126,9 @@ enum Who {
     Present(usize),
 }
 
+/// How large a member's group is, about; whether it has kept us waiting for more than a moment, or has no request at least; and for how long.
+type Rank = (u32, u8, u64);
+
 #[derive(Default)]
 struct Group {
     members: BTreeMap<u64, Arc<Member>>,
@@ -248,9 +251,7 @@ impl Crowd {
     fn relieve_among<'a>(&self, groups: impl IntoIterator<Item = &'a Group>, who: Who) -> bool {
         let now = self.now_ms();
         let [pause, short] = [PAUSE_MAX, PAUSE_OF_MANY].map(|pause| pause.as_millis() as u64);
-        // How large its group is, about; whether it has kept us waiting for more than a moment, or
-        // has no request at least; and for how long.
-        let mut best: Option<((u32, u8, u64), &Arc<Member>)> = None;
+        let mut best: Option<(Rank, &Arc<Member>)> = None;
         for group in groups {
             let size = group.members.len();
             let of_many = size > 1 && matches!(who, Who::Present(present) if size >= present);
