@@ -110,6 +110,12 @@ impl Shared {
         excused
     }
 
+    /// Whether a flush has failed since the start: what was answered before it may be gone.
+    fn dropped(&self) -> bool {
+        let (now, then) = (self.faults(), *self.at_start.lock());
+        now.write_eio + now.flush_eio > then.write_eio + then.flush_eio
+    }
+
     /// Whether `error` may come of a read.
     pub(crate) fn read_may_fail(&self, error: &StoreError) -> Outcome {
         if self.index_excuses(error) {
@@ -120,10 +126,7 @@ impl Shared {
             self.counts.lock().unavailable += 1;
             return Ok(());
         }
-        let counts = self.faults();
-        let then = *self.at_start.lock();
-        // What was answered before its flush may go with a flush that fails.
-        let dropped = counts.write_eio + counts.flush_eio > then.write_eio + then.flush_eio;
+        let (counts, dropped) = (self.faults(), self.dropped());
         let excused = match error {
             StoreError::Log(LogError::Read { .. }) => counts.read_eio > 0 || counts.damage(),
             StoreError::Log(LogError::Damaged { .. }) => counts.damage() || dropped,
@@ -169,6 +172,7 @@ impl Shared {
             }
             StoreError::Log(LogError::Read { .. }) if faults.read_eio > 0 || faults.damage() => Ok(true),
             // What was lost cannot be written to, nor copied.
+            StoreError::Log(LogError::Damaged { .. }) if self.dropped() => Ok(true),
             StoreError::Log(LogError::Damaged { .. } | LogError::Moved)
             | StoreError::NoSuchBucket
             | StoreError::NoSuchUpload
