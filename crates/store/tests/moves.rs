@@ -414,7 +414,8 @@ async fn a_stop_in_the_middle_is_gone_on_with() {
     store.add_disk(named("n", &new)).await.expect("added");
     store.moving().wait_for(|m| m.as_ref().is_some_and(|m| m.slots_done > 20)).await.expect("some");
     store.close().await.expect("close");
-    assert_eq!(ended(&store).await.state, MoveState::Stopped);
+    let stopped = ended(&store).await;
+    assert_eq!(stopped.state, MoveState::Stopped, "{stopped:?}");
     drop(store);
     pool.options.move_bytes_s = 0;
     let mut given = pool.given();

@@ -217,6 +217,10 @@ enum Stop {
 
 impl From<StoreError> for Stop {
     fn from(e: StoreError) -> Self {
-        Self::Failed(e.to_string())
+        match e {
+            // Before the word to stop came here.
+            StoreError::Log(steadfast_log::LogError::Closed) => Self::Stopping,
+            e => Self::Failed(e.to_string()),
+        }
     }
 }
