@@ -14,7 +14,7 @@ use super::hang::Hang;
 use super::wanted::Wanted;
 use crate::cache::ReadCache;
 use crate::clock::BelievedClock;
-use crate::index::LiveIndex;
+use crate::index::{IndexError, LiveIndex};
 use crate::layout::Layout;
 use crate::record::keys::{BucketId, Id};
 use crate::record::object::First;
@@ -26,6 +26,7 @@ use crate::shard::buckets::Bucket;
 use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
 use crate::shard::events::Draft;
+use crate::shard::marks::Marks;
 use crate::shard::owners::Owners;
 use crate::shard::pending::{Bin, Entry, Fate, Pending, bin_of};
 use crate::shard::spare::Spare;
@@ -96,17 +97,17 @@ pub(crate) struct Progress {
 pub(crate) struct Replay {
     /// The checkpoint that it began from.
     pub(crate) base: Lsn,
-    /// Deletes that were met, by key: the highest version.
-    pub(crate) marks: BTreeMap<Vec<u8>, Lsn>,
+    /// Deletes that were met.
+    pub(crate) marks: Marks,
     pub(crate) records: u64,
     /// The newest time in a record, where the replay is from nothing.
     pub(crate) newest_ms: u64,
 }
 
 impl Replay {
-    /// Whether a delete of the key was met that is newer.
-    pub(crate) fn deleted(&self, key: &[u8], version: Lsn) -> bool {
-        self.marks.get(key).is_some_and(|mark| *mark > version)
+    /// Whether a delete of the key was met that is newer. May block.
+    pub(crate) fn deleted(&self, key: &[u8], version: Lsn) -> Result<bool, IndexError> {
+        Ok(self.marks.get(key)?.is_some_and(|mark| mark > version))
     }
 }
 
@@ -240,6 +241,7 @@ impl Core {
         checkpoint_log_bytes: u64,
         options: StoreOptions,
     ) -> Self {
+        let marks = Marks::new(&index.held().kind, options.memtable_bytes_max);
         Self {
             clock: BelievedClock::new(env.clone(), checkpoint.clock_ms, options.clock_confirm),
             env,
@@ -255,12 +257,7 @@ impl Core {
             cache: ReadCache::new(options.cache_bytes),
             progress: watch::Sender::new(Progress { lsn: checkpoint.lsn, failed: false }),
             submitted: AtomicU64::new(0),
-            replay: Mutex::new(Some(Replay {
-                base: checkpoint.lsn,
-                marks: Default::default(),
-                records: 0,
-                newest_ms: 0,
-            })),
+            replay: Mutex::new(Some(Replay { base: checkpoint.lsn, marks, records: 0, newest_ms: 0 })),
             pool,
             objects: AtomicU64::new(checkpoint.objects),
             bytes: AtomicU64::new(checkpoint.bytes),

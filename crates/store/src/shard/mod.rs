@@ -14,6 +14,7 @@ pub(crate) mod follow;
 pub(crate) mod hang;
 mod heal;
 pub(crate) mod list;
+pub(crate) mod marks;
 mod objects;
 pub(crate) mod owners;
 pub(crate) mod pending;
@@ -131,6 +132,9 @@ async fn open_fresh(kind: &IndexKind, env: &Env, options: &StoreOptions) -> Resu
 }
 
 fn open_lsm(dir: PathBuf, cache_bytes: u64, pool: [u8; 16]) -> Result<(Arc<dyn Index>, Checkpoint), IndexError> {
+    for dir in [&dir, &crate::index::beside(&dir)] {
+        marks::Marks::remove_left(dir);
+    }
     LsmIndex::settle(&dir)
         .unwrap_or_else(|e| tracing::warn!(error = %e, "what was rebuilt beside the index is left alone"));
     let index = LsmIndex::open(&dir, cache_bytes)?;

@@ -242,7 +242,7 @@ impl StoreApplier {
                 // come again since, with its parts: slots move to a disk, away, and back.
                 let upload_key = keys::upload(bucket, key, &upload);
                 let there = match core.replay.lock().as_ref() {
-                    Some(replay) => replay.marks.get(&upload_key).is_none_or(|ended| *ended < r.version),
+                    Some(replay) => replay.marks.get(&upload_key)?.is_none_or(|ended| ended < r.version),
                     None => core.index.get(&upload_key)?.is_some(),
                 };
                 if there {
@@ -271,7 +271,7 @@ impl StoreApplier {
                 }
             }
             // In a replay: of what came before the channel's end, copies may come after it.
-            Head::Publication { channel, .. } if core.channel_ended(channel, r.version) => {}
+            Head::Publication { channel, .. } if core.channel_ended(channel, r.version)? => {}
             Head::Publication { channel, offset, payload } => core.apply_publication(
                 r,
                 channel,
@@ -312,7 +312,7 @@ impl StoreApplier {
             core.accounts.lock().retract(&was.location, &old.shares);
             core.count(class, -1, old.size);
         } else if let Some(replay) = core.replay.lock().as_ref() {
-            let deleted = replay.deleted(&key, r.version);
+            let deleted = replay.deleted(&key, r.version)?;
             // Up to the base the index knew of every key: one that it does not have had been deleted.
             if deleted || r.moved && r.version <= replay.base {
                 return Ok(false);
@@ -333,8 +333,7 @@ impl StoreApplier {
         if let Some(replay) = core.replay.lock().as_mut()
             && class != Class::Part
         {
-            let mark = replay.marks.entry(key.to_vec()).or_default();
-            *mark = r.version.max(*mark);
+            replay.marks.put(key, r.version)?;
         }
         core.remove(key, class, Some(r.version), r.lsn)
     }
@@ -386,8 +385,11 @@ impl Core {
     }
 
     /// Whether a newer end of the channel was met in this replay.
-    fn channel_ended(&self, channel: &[u8], version: Lsn) -> bool {
-        self.replay.lock().as_ref().is_some_and(|replay| replay.deleted(&keys::channel_end(channel), version))
+    fn channel_ended(&self, channel: &[u8], version: Lsn) -> Result<bool, Fault> {
+        match self.replay.lock().as_ref() {
+            Some(replay) => Ok(replay.deleted(&keys::channel_end(channel), version)?),
+            None => Ok(false),
+        }
     }
 
     /// Removes `key` unless what is there is newer than `version`.
@@ -423,7 +425,10 @@ impl Core {
 
     /// Ends the replay: forgets the marks and removes parts whose upload has ended.
     pub(crate) fn finish_replay(&self) -> Result<u64, Fault> {
-        let Some(replay) = self.replay.lock().take() else { return Ok(0) };
+        let (records, newest_ms) = match self.replay.lock().as_ref() {
+            Some(replay) => (replay.records, replay.newest_ms),
+            None => return Ok(0),
+        };
         let lsn = self.progress.borrow().lsn.max(1);
         let mut uploads = std::collections::BTreeSet::<Id>::new();
         for pair in self.index.range(&[keys::UPLOADS], Some(&[keys::PARTS])) {
@@ -431,19 +436,19 @@ impl Core {
             uploads.extend(keys::parse_upload(&key).map(|(_, id)| id));
         }
         self.uploads.store(uploads.len() as u64, Ordering::Relaxed);
-        let mut lost = Vec::new();
         for pair in self.index.range(&[keys::PARTS], Some(&[keys::PARTS + 1])) {
             let (key, _) = pair?;
             let upload: Option<Id> = key.get(1..17).and_then(|id| id.try_into().ok());
             if upload.is_none_or(|id| !uploads.contains(&id)) {
-                lost.push(key);
+                self.remove(&key, Class::Part, None, lsn)?;
+                self.memtable_bytes.store(self.index.memtable_bytes(), Ordering::Relaxed);
+                self.seal_if_due();
             }
         }
-        for key in lost {
-            self.remove(&key, Class::Part, None, lsn)?;
-        }
-        self.clock.known(replay.newest_ms);
-        Ok(replay.records)
+        self.clock.known(newest_ms);
+        // Not before: until here the index is one of a replay, which nothing goes on from.
+        self.replay.lock().take();
+        Ok(records)
     }
 
     /// Sets the state so far apart to be persisted, when enough has changed and nothing is being persisted.
