@@ -125,7 +125,8 @@ impl std::fmt::Debug for Marks {
 }
 
 fn decode(value: &[u8]) -> Result<Lsn, IndexError> {
-    let version = value.try_into().map_err(|_| IndexError::damaged("what a replay has put aside is not what it was"))?;
+    let version =
+        value.try_into().map_err(|_| IndexError::damaged("what a replay has put aside is not what it was"))?;
     Ok(Lsn::from_le_bytes(version))
 }
 
