@@ -9,6 +9,7 @@ import json
 import threading
 import time
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from botocore.exceptions import ClientError
@@ -322,6 +323,20 @@ def test_as_many_events_that_fail_as_may_be_begun_become_dead_letters(make_serve
         s3.put_object(Bucket="photos", Key=f"bad{number:02}", Body=b"")
     s3.put_object(Bucket="photos", Key="good", Body=b"")
     wait.until(lambda: any(told(body)[1] == "good" for body in hook.bodies), 60, what="the good event behind sixteen bad ones")
+
+
+def test_one_event_that_fails_does_not_keep_what_is_behind_it(make_server, hook):
+    """Also where more has been taken behind it than is kept in memory."""
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_tries": 6})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    hook.answer = lambda body: 500 if told(body)[1] == "bad" else 200
+    s3.put_object(Bucket="photos", Key="bad", Body=b"")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: s3.put_object(Bucket="photos", Key=f"good{number}", Body=b""), range(600)))
+    wait.until(lambda: len(hook.bodies) == 600, 120, what="the good events")
+    wait.until(lambda: webhook(server, "list")[0]["dead_letters"] == 1, what="the bad one among the dead letters")
 
 
 def test_what_waits_for_a_webhook_is_skipped_and_purged_also_when_it_is_not_configured_any_more(make_server, hook):

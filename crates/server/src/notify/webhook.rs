@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -89,6 +89,8 @@ pub(super) struct Queue {
     pub(super) arrived: Arc<Notify>,
     poster: Poster,
     parallel: usize,
+    /// How many events that fail keep any other from being begun, now.
+    tried_max: AtomicUsize,
     /// Turns to post: `parallel`.
     turns: Semaphore,
     patience: Patience,
@@ -248,6 +250,7 @@ impl Queue {
             arrived: Arc::default(),
             poster: Poster::new(hook, events.webhook_parallel, events.webhook_timeout, env)?,
             parallel: events.webhook_parallel,
+            tried_max: AtomicUsize::new(usize::MAX),
             turns: Semaphore::new(events.webhook_parallel),
             patience: Patience {
                 tries: u32::try_from(events.webhook_tries).unwrap_or(u32::MAX),
@@ -304,11 +307,7 @@ impl Queue {
         let mut pause = AGAIN.0;
         loop {
             let arrived = self.arrived.notified();
-            let done = match self.fill(&mut window).await {
-                Ok(()) => self.remove(&mut window).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = done {
+            if let Err(error) = self.advance(&mut window).await {
                 let webhook = &self.name;
                 tracing::warn!(webhook, %error, "events cannot be read or removed; that is tried again");
                 self.env.sleep(jittered(&self.env, pause)).await;
@@ -317,6 +316,8 @@ impl Queue {
             }
             pause = AGAIN.0;
             self.begin(&mut window, &mut posting);
+            let full = window.items.len() >= WINDOW;
+            self.tried_max.store(if full { posting.len() } else { self.begun_max() }, Relaxed);
             tokio::select! {
                 biased;
                 Some(tell) = purges.recv() => {
@@ -345,6 +346,18 @@ impl Queue {
             Window { read: Some(position), settled: position.offset, removed: position.offset, ..Window::default() };
         self.counts.settled.store(position.offset, Relaxed);
         Ok(waited)
+    }
+
+    /// Removes what is settled and reads what comes next, until the window is full or holds all there is.
+    async fn advance(&self, window: &mut Window) -> Result<(), StoreError> {
+        loop {
+            self.fill(window).await?;
+            self.remove(window).await?;
+            // What was removed has made room.
+            if window.at_end || window.items.len() >= WINDOW {
+                return Ok(());
+            }
+        }
     }
 
     /// Reads what comes next, as far as the window goes.
@@ -476,8 +489,9 @@ impl Queue {
             self.failed(&why);
             // It counts against the event only while the webhook takes others: else it is the webhook that is away.
             let now_delivered = self.counts.delivered.load(Relaxed);
-            // Where all that may be begun fail and it answers, no other could show that it is there.
-            let all_fail = answered && self.tried.lock().len() >= self.begun_max();
+            // Where all that may be begun fail and it answers, no other could show that it is there: also where
+            // few have been begun, but what is settled behind them fills the window.
+            let all_fail = answered && self.tried.lock().len() >= self.tried_max.load(Relaxed);
             tries += u32::from(self.parallel == 1 || now_delivered != delivered || all_fail);
             delivered = now_delivered;
             let too_old = !self.patience.age.is_zero() && self.env.now().saturating_sub(begun) >= self.patience.age;
