@@ -9,6 +9,9 @@ use uuid::Uuid;
 
 use crate::protocol::message::{ClientInfo, PresenceStatsResult};
 
+/// What is told of a client takes so much beside what its user and its application say, about.
+const CLIENT_BYTES: usize = 128;
+
 const PARTS: usize = 64;
 
 #[derive(Default)]
@@ -28,6 +31,12 @@ impl Default for Presence {
     fn default() -> Self {
         Self { parts: (0..PARTS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
     }
+}
+
+/// Bytes of what is told of clients, about.
+fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
+    let one = |info: &ClientInfo| CLIENT_BYTES + info.user.len() + info.conn_info.len() + info.chan_info.len();
+    clients.into_iter().map(one).sum()
 }
 
 impl Presence {
@@ -69,6 +78,13 @@ impl Presence {
         clients.take(limit).map(|(client, info)| (client.to_string(), ClientInfo::clone(info))).collect()
     }
 
+    /// Bytes that a list of them would take, about: asked for before it is made.
+    pub fn list_bytes(&self, channel: &str, limit: usize) -> usize {
+        let part = self.part(channel).lock();
+        let clients = part.get(channel).into_iter().flat_map(|members| members.clients.values());
+        bytes_of_clients(clients.take(limit).map(|info| &**info))
+    }
+
     /// How many are there.
     pub fn stats(&self, channel: &str) -> PresenceStatsResult {
         let part = self.part(channel).lock();
@@ -96,6 +112,10 @@ mod tests {
         }
         assert_eq!(presence.stats("c"), PresenceStatsResult { num_clients: 3, num_users: 2 });
         assert_eq!(presence.list("c", 2).len(), 2);
+        let listed = presence.list("c", 2);
+        assert_eq!(presence.list_bytes("c", 2), bytes_of_clients(listed.values()));
+        assert!(presence.list_bytes("c", 3) > presence.list_bytes("c", 2));
+        assert_eq!(presence.list_bytes("nobody", 3), 0);
         presence.remove("c", &ids[0]);
         presence.remove("c", &ids[0]);
         assert_eq!(presence.stats("c"), PresenceStatsResult { num_clients: 2, num_users: 2 });

@@ -7,6 +7,7 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use keys::Keys;
 
 use crate::commands::parse_client;
 use crate::config::ChannelDurability;
-use crate::node::{GATE_WAIT, Node, Submission, bytes_of_clients, held, refusal};
+use crate::node::{GATE_WAIT, Node, Submission, held, refusal};
 use crate::options::{SubscribeOptions, Wanted};
 use crate::partition::{SessionId, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -160,11 +161,13 @@ pub(crate) struct Terms {
     pub(crate) durability: Option<ChannelDurability>,
     /// What its answers have taken of memory, until they are sent.
     rooms: Mutex<Vec<Arc<KeyedPermit>>>,
+    /// Whether one of them has waited for room in vain.
+    waited: AtomicBool,
 }
 
 impl Terms {
     pub(crate) fn new(durability: Option<ChannelDurability>) -> Self {
-        Self { durability, rooms: Mutex::default() }
+        Self { durability, ..Self::default() }
     }
 
     /// The answer, which holds what it has taken.
@@ -172,9 +175,16 @@ impl Terms {
         held(answer, &self.rooms.into_inner())
     }
 
-    /// How long a further part of the answer waits for room: not for what the request holds itself.
+    /// How long a further part of the answer waits for room: not for what the request holds itself, and not
+    /// again where there was none.
     fn wait(&self) -> Duration {
-        if self.rooms.lock().is_empty() { GATE_WAIT } else { Duration::ZERO }
+        if self.rooms.lock().is_empty() && !self.waited.load(Relaxed) { GATE_WAIT } else { Duration::ZERO }
+    }
+
+    /// What says that there was none.
+    fn in_vain(&self) -> ClientError {
+        self.waited.store(true, Relaxed);
+        codes::TOO_MANY_REQUESTS
     }
 }
 
@@ -211,9 +221,8 @@ impl Api {
             Command::Refresh(sessions, renewal) => self.refresh(&sessions, renewal),
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
-                let clients = self.node.presence.list(&channel, CHANNELS_MAX);
-                self.room(terms, bytes_of_clients(clients.values())).await?;
-                Ok(Done::Presence(clients))
+                self.room(terms, self.node.presence.list_bytes(&channel, CHANNELS_MAX)).await?;
+                Ok(Done::Presence(self.node.presence.list(&channel, CHANNELS_MAX)))
             }
             Command::PresenceStats(channel) => {
                 self.with_presence(&channel)?;
@@ -222,7 +231,9 @@ impl Api {
             Command::History(request) => {
                 self.with_history(&request.channel)?;
                 let wait = terms.wait();
-                let (history, room) = self.node.history_within(&request, API, wait).await?;
+                let read = self.node.history_within(&request, API, wait).await;
+                let (history, room) =
+                    read.map_err(|error| if error == codes::TOO_MANY_REQUESTS { terms.in_vain() } else { error })?;
                 terms.rooms.lock().extend(room);
                 Ok(Done::History(history))
             }
@@ -263,7 +274,7 @@ impl Api {
 
     /// Room for so many bytes of the answer.
     async fn room(&self, terms: &Terms, bytes: usize) -> Result<(), ClientError> {
-        let room = self.node.answer_room(API, bytes, terms.wait()).await.ok_or(codes::TOO_MANY_REQUESTS)?;
+        let room = self.node.answer_room(API, bytes, terms.wait()).await.ok_or_else(|| terms.in_vain())?;
         terms.rooms.lock().push(Arc::new(room));
         Ok(())
     }

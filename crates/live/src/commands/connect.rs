@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::proxied::nonsense;
-use super::subscribe::{Made, kind_of};
+use super::subscribe::{Made, Way, kind_of};
 use super::{Caller, Refused};
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
 use crate::node::{GATE_WAIT, Node, Room};
@@ -141,7 +141,7 @@ impl Node {
         } else if self.verifier.has_keys() || !self.config.client.insecure {
             key = Some(self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
         }
-        let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let mut pass = Some(self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?);
         let admitted = match asked {
             Some(admitted) => admitted,
             None => self.admit(&who, &request, key.as_deref()).await?,
@@ -175,12 +175,14 @@ impl Node {
         let mut subscribed: Vec<Place> = Vec::with_capacity(subs.len());
         let mut rooms = Vec::new();
         let mut failed = None;
+        let until = self.env.now() + GATE_WAIT;
         for (channel, said) in subs {
             let asks = request.subs.get(&channel).cloned().unwrap_or_default();
             // What it holds itself it cannot wait for.
-            let wait = if rooms.is_empty() { GATE_WAIT } else { Duration::ZERO };
+            let wait = if rooms.is_empty() { until.saturating_sub(self.env.now()) } else { Duration::ZERO };
             let request = SubscribeRequest { channel: channel.clone(), ..asks };
-            match self.subscribe_first(caller, request, &said, wait).await {
+            let way = Way { unasked: false, own_copy: true, wait, pass: &mut pass };
+            match self.subscribe_first(caller, request, &said, way).await {
                 Ok((place, answer, room)) => {
                     rooms.extend(room);
                     subscribed.push(place);
@@ -211,14 +213,14 @@ impl Node {
         caller: Caller<'_>,
         request: SubscribeRequest,
         said: &SubscribeOptions,
-        wait: Duration,
+        way: Way<'_>,
     ) -> Result<(Place, SubscribeResult, Room), Refused> {
         let options = said.of(self.namespace(&request.channel)?);
         let mut kind = kind_of(&options, &request, true);
         kind.info = said.info().map_err(|e| nonsense(&e))?;
         kind.expires_ms = said.expires_ms();
         let data = said.data().map_err(|e| nonsense(&e))?;
-        let Made { place, answer } = self.subscribe(caller, &options, request, kind, false, wait).await?;
+        let Made { place, answer } = self.subscribe(caller, &options, request, kind, way).await?;
         Ok((place, SubscribeResult { data, ..answer.result.clone() }, answer.room.clone()))
     }
 

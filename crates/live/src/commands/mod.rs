@@ -13,7 +13,7 @@ use steadfast_store::{HistoryQuery, Position};
 use uuid::Uuid;
 
 use crate::config::{NamespaceOptions, Right};
-use crate::node::{GATE_WAIT, Node, Room, Submission, bytes_of_clients, epoch_text};
+use crate::node::{GATE_WAIT, Node, Room, Submission, epoch_text};
 use crate::outgoing::{from_stored, leave_out};
 use crate::partition::{Arrived, Asked, Asker, Hub, SessionId, SubscriptionKind, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -227,10 +227,10 @@ impl Node {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.asking_presence(), caller, subscribed)?;
             let limit = self.config.client.history_max_publication_limit.max(10_000);
-            let presence = self.presence.list(&channel, limit);
-            let bytes = bytes_of_clients(presence.values());
+            // Those who wait for room hold no list yet.
+            let bytes = self.presence.list_bytes(&channel, limit);
             let room = self.answer_room(&caller.who.user, bytes, GATE_WAIT).await.ok_or(codes::TOO_MANY_REQUESTS)?;
-            reply.presence = Some(PresenceResult { presence });
+            reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
             self.to(caller.session, ToSession::Answer(Box::new(reply), vec![Arc::new(room)]));
             return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_flow::Pass;
 use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
@@ -11,7 +12,7 @@ use crate::answer::{Asked, SubscribeAnswer};
 use crate::auth::{SubscribeClaims, TokenError, ttl};
 use crate::config::NamespaceOptions;
 use crate::filter;
-use crate::node::{GATE_WAIT, Node, epoch_text, refusal};
+use crate::node::{GATE_WAIT, Node, bytes_of, epoch_text, refusal};
 use crate::options::{SubscribeOptions, Wanted};
 use crate::outgoing::{Form, from_stored, in_form, leave_out};
 use crate::partition::{Place, SessionId, SubscriptionKind, ToSession, Told, Who};
@@ -27,6 +28,18 @@ const REJECT_UNRECOVERED: i64 = 2;
 pub(super) struct Made {
     pub(super) place: Place,
     pub(super) answer: Arc<SubscribeAnswer>,
+}
+
+/// How a subscription is made.
+pub(super) struct Way<'a> {
+    /// Whether the server does it, and not the client's command.
+    pub(super) unasked: bool,
+    /// Whether the answer is encoded for this session alone, so that what it takes is counted for it alone.
+    pub(super) own_copy: bool,
+    /// How long what was missed waits for room,
+    pub(super) wait: Duration,
+    /// and a place that is given back before it does: others need it.
+    pub(super) pass: &'a mut Option<Pass>,
 }
 
 /// The right to subscribe.
@@ -137,10 +150,12 @@ impl Node {
         kind.info = info;
         kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
         let refreshed = kind.refreshed;
-        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, false, GATE_WAIT).await?;
         // Where the back end is asked whether it goes on, the client has nothing to do.
         let ttl = lasts.filter(|_| !refreshed);
-        if ttl.is_some() || !data.is_empty() {
+        let own_copy = ttl.is_some() || !data.is_empty();
+        let way = Way { unasked: false, own_copy, wait: GATE_WAIT, pass: &mut None };
+        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, way).await?;
+        if own_copy {
             let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
             answer = Arc::new(SubscribeAnswer::holding(result, answer.room.clone()));
@@ -172,7 +187,8 @@ impl Node {
         kind.info = wanted.options.info()?;
         kind.expires_ms = wanted.options.expires_ms();
         let data = wanted.options.data()?;
-        let made = self.subscribe(Caller { session, who }, &options, request, kind, true, GATE_WAIT).await;
+        let way = Way { unasked: true, own_copy: true, wait: GATE_WAIT, pass: &mut None };
+        let made = self.subscribe(Caller { session, who }, &options, request, kind, way).await;
         let Made { place, answer } = made.map_err(|refused| match refused {
             Refused::Error(error) => error,
             Refused::End(_) => codes::INTERNAL,
@@ -196,26 +212,26 @@ impl Node {
         made.await.unwrap_or(Ok(()))
     }
 
-    /// Makes a subscription but for the last step. What was missed waits so long for room.
+    /// Makes a subscription but for the last step.
     pub(super) async fn subscribe(
         &self,
         caller: Caller<'_>,
         options: &NamespaceOptions,
         request: SubscribeRequest,
         kind: SubscriptionKind,
-        unasked: bool,
-        wait: Duration,
+        way: Way<'_>,
     ) -> Result<Made, Refused> {
         let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
         let (positioned, delta) = (kind.positioned, kind.delta);
-        let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let channel = self.join(caller.session, &request.channel, options)?;
         // In this order: what is published from here on is kept for the session, what was published before is in the store.
         let attempt = self.next_attempt();
-        let subscribing = ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked };
+        let subscribing =
+            ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked: way.unasked };
         self.to(caller.session, subscribing);
         let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
-        let told = self.recover(caller, &channel, options, &request, result, wait).await;
+        let told = self.recover(caller, &channel, options, &request, result, way, pass).await;
         match told {
             Ok((offset, answer)) => Ok(Made { place: Place { channel, attempt, offset }, answer }),
             Err(refused) => {
@@ -226,6 +242,7 @@ impl Node {
     }
 
     /// What was missed, and where the subscription begins.
+    #[expect(clippy::too_many_arguments, reason = "what a subscription is made of")]
     async fn recover(
         &self,
         caller: Caller<'_>,
@@ -233,7 +250,8 @@ impl Node {
         options: &NamespaceOptions,
         request: &SubscribeRequest,
         mut result: SubscribeResult,
-        wait: Duration,
+        way: Way<'_>,
+        pass: Pass,
     ) -> Result<(u64, Arc<SubscribeAnswer>), Refused> {
         if !options.has_history() {
             return Ok((0, Arc::new(SubscribeAnswer::new(result))));
@@ -253,7 +271,15 @@ impl Node {
         let shared = request.tf.is_none();
         let mut taken = None;
         if shared && let Some(answer) = self.answer(channel, &asked) {
-            return Ok((position.offset, answer));
+            if !way.own_copy || answer.room.is_none() {
+                return Ok((position.offset, answer));
+            }
+            // A copy takes as much again.
+            let bytes = answer.result.publications.iter().map(bytes_of).sum();
+            if let Some(room) = self.answer_room(&caller.who.user, bytes, Duration::ZERO).await {
+                let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(room)));
+                return Ok((position.offset, Arc::new(copy)));
+            }
         }
         if result.recoverable && request.recover {
             let cache = options.force_recovery_mode == "cache";
@@ -267,7 +293,13 @@ impl Node {
             } else {
                 HistoryQuery { since: Some(since), limit, reverse: false }
             };
-            let read = self.read(&handle, query, &caller.who.user, wait).await?;
+            let whose = &caller.who.user;
+            let mut read = self.read(&handle, query, whose, Duration::ZERO).await?;
+            if read.is_none() && !way.wait.is_zero() {
+                // Nobody waits for room with a place that others need.
+                drop((pass, way.pass.take()));
+                read = self.read(&handle, query, whose, way.wait).await?;
+            }
             // Without room it gets nothing of what it missed, and is told that it was not recovered.
             let (history, room) = match read {
                 Some(read) => read,

@@ -36,7 +36,7 @@ use crate::protocol::codes::{self, ClientError};
 use crate::proxy::{Event as ProxyEvent, Proxies};
 use crate::seldom::SeldomLines;
 
-pub(crate) use rooms::{Room, bytes_of_clients, held};
+pub(crate) use rooms::{Room, bytes_of, held};
 
 const PARTS: usize = 64;
 

@@ -10,7 +10,7 @@ use steadfast_store::{ChannelHandle, History, HistoryQuery};
 
 use super::{GATE_WAIT, Node, refusal};
 use crate::protocol::codes::{self, ClientError};
-use crate::protocol::message::ClientInfo;
+use crate::protocol::message::Publication;
 
 /// Most histories take less: so much is read first, that only the others wait for more room.
 const FIRST_BYTES: usize = 256 << 10;
@@ -41,10 +41,9 @@ pub(crate) fn held(bytes: Bytes, rooms: &[Arc<KeyedPermit>]) -> Bytes {
     }
 }
 
-/// Bytes of what is told of clients, about.
-pub(crate) fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
-    let one = |info: &ClientInfo| 2 * EACH_BYTES + info.user.len() + info.conn_info.len() + info.chan_info.len();
-    clients.into_iter().map(one).sum()
+/// Bytes that a publication takes in an answer, about.
+pub(crate) fn bytes_of(publication: &Publication) -> usize {
+    publication.data.len() + EACH_BYTES
 }
 
 impl Node {
@@ -65,7 +64,8 @@ impl Node {
         whose: &str,
         wait: Duration,
     ) -> Result<Option<(History, Room)>, ClientError> {
-        let most = self.history_bytes_max;
+        // Where an answer may be longer than a user's share, no more is read than that has room for.
+        let most = self.answers.clamp(self.history_bytes_max as u64) as usize;
         let mut bytes = most.min(FIRST_BYTES);
         // Who has missed nothing is told so whatever others hold.
         let top = handle.position().map_err(|e| refusal(&e))?;

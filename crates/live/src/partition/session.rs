@@ -20,6 +20,9 @@ use crate::protocol::message::Command;
 use crate::socket::bound_unsent;
 use crate::websocket::{Incoming, Reader};
 
+/// In so many seconds a client takes what it was answered, if that is much: `client_bytes_s_min` is of short answers.
+const ANSWER_S_MAX: u64 = 300;
+
 /// Commands of a session that wait: one takes much more memory than the bytes that it came as, so at this many those stay bytes.
 pub(super) const COMMANDS_MAX: usize = 128;
 
@@ -286,9 +289,13 @@ impl Session {
     /// Whether the socket has taken too little of what waits for too long. Asked now and then, while something does.
     pub(super) fn is_stalled(&mut self, now_ms: u64, bounds: &Bounds) -> bool {
         let now = Duration::from_millis(now_ms);
-        let patience = self.patience.get_or_insert_with(|| {
-            Box::new(Patience::new(Duration::from_millis(bounds.stall_ms), bounds.client_bytes_s_min))
-        });
+        // What all its answers hold of memory is back within a time that does not grow with their length.
+        let rate = match bounds.client_bytes_s_min {
+            0 => 0,
+            min => min.max(self.answer_bytes as u64 / ANSWER_S_MAX),
+        };
+        let patience =
+            self.patience.get_or_insert_with(|| Box::new(Patience::new(Duration::from_millis(bounds.stall_ms), rate)));
         let taken = std::mem::take(&mut self.taken);
         if taken > 0 {
             patience.moved(now, taken);
@@ -441,6 +448,21 @@ mod tests {
         let line = |id: &u32| format!("{{\"id\":{id},\"ping\":{{}}}}\n{{}}\n");
         let message = |ids: &[u32]| ids.iter().map(line).collect::<String>();
         ids.chunks(in_each).flat_map(|ids| websocket::from_client(Encoding::Json, message(ids).as_bytes())).collect()
+    }
+
+    #[test]
+    fn a_long_answer_is_taken_within_minutes() {
+        let bounds = Bounds { stall_ms: 30_000, client_bytes_s_min: 4 << 10, ..Bounds::default() };
+        let slow_for = |answer_bytes| {
+            let mut session = session(true);
+            session.answer_bytes = answer_bytes;
+            (0..100).find(|ten_s| {
+                session.taken = 50_000;
+                session.is_stalled(ten_s * 10_000, &bounds)
+            })
+        };
+        assert_eq!(slow_for(1 << 20), None, "5 KB/s are enough for one of 1 MiB");
+        assert!(slow_for(16 << 20).is_some_and(|ten_s| ten_s < 10), "one of 16 MiB would be there for an hour");
     }
 
     #[test]

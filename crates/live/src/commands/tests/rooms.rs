@@ -6,6 +6,7 @@ use super::tokens::told;
 use super::*;
 use crate::api::{Api, Command as ApiCommand, Done, Publish, Terms};
 use crate::node::held;
+use crate::options::Wanted;
 use crate::partition::Told;
 
 /// The channel `c`, with publications of 9 KB; one user has room for two answers with all of them.
@@ -72,6 +73,65 @@ async fn a_recovery_without_room_is_none() {
     let result = &answer.expect("subscribed").result;
     assert!(result.was_recovering && !result.recovered && result.publications.is_empty(), "{result:?}");
     assert_eq!(result.offset, 3, "it goes on from here");
+}
+
+#[tokio::test]
+async fn who_waits_for_room_has_no_place_that_others_need() {
+    let node = filled().await;
+    let rooms = answers(&node, "ann").await;
+    let request = SubscribeRequest { recover: true, ..SubscribeRequest::default() };
+    let mut waits = pin!(subscribe(&node, request));
+    assert!(poll!(&mut waits).is_pending());
+    while node.subscribes.status().used > 0 {
+        assert!(poll!(&mut waits).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(rooms);
+    assert_eq!(code(waits.await), 0);
+    let rooms = answers(&node, "ann").await;
+    let claims = serde_json::json!({"sub": "ann", "channels": ["c"]});
+    let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"s")).expect("signed");
+    let subs = [("c".to_owned(), SubscribeRequest { recover: true, ..SubscribeRequest::default() })].into();
+    let request = ConnectRequest { token, subs, ..ConnectRequest::default() };
+    let mut waits = pin!(node.connect(SESSION, arrived(), 1, request));
+    assert!(poll!(&mut waits).is_pending());
+    while node.connects.status().used > 0 {
+        assert!(poll!(&mut waits).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(rooms);
+    assert_eq!(code(waits.await), 0);
+}
+
+/// What a session is told of a subscription that the server makes, with what it missed.
+async fn unasked(node: &Node) -> Told {
+    let who = Arc::new(Who::ann(arrived()));
+    let wanted = Wanted { channel: "c".into(), since: Some(Default::default()), options: Default::default() };
+    let mut asks = pin!(node.subscribe_unasked(SESSION, &who, &wanted));
+    loop {
+        assert!(poll!(&mut asks).is_pending());
+        let subscribed = told(node).into_iter().find_map(|what| match what {
+            ToSession::Subscribed(_, told) => Some(told),
+            _ => None,
+        });
+        match subscribed {
+            Some(told) => return told,
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn copies_of_an_answer_take_room_each() {
+    let node = filled().await;
+    let mut all = Vec::new();
+    for wanted in [3, 3, 0] {
+        let told = unasked(&node).await;
+        let Told::Push { missed, .. } = &told else { panic!("no push") };
+        assert_eq!(missed.len(), wanted);
+        all.push(told);
+    }
+    assert!((18_000..20_000).contains(&node.answers.status().used), "{:?}", node.answers.status());
 }
 
 #[tokio::test]
