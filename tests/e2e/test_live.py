@@ -327,6 +327,8 @@ def test_a_session_that_does_not_read_is_ended_as_slow_and_disturbs_nobody(live)
         client = session(live, False)
         await client.connect()
         _, heard, _ = await subscribed(client, "busy")
+        await asyncio.to_thread(
+            wait.until, lambda: api(live, "presence_stats", channel="busy")["result"]["num_clients"] == 2, what="two subscribers")
         blob = "x" * 20_000
         count = 0
         while api(live, "presence_stats", channel="busy")["result"]["num_clients"] == 2:

@@ -37,7 +37,7 @@ class Raw:
     def __init__(self, live, headers=OFFER, channels=("news",)):
         self.sock, status = handshake(live, headers=headers)
         assert status == b"101"
-        self.received = b""
+        self.received, self.come = b"", []
         self.command({"id": 1, "connect": {"token": token(channels=list(channels))}})
 
     def command(self, command, compressed=False):
@@ -45,8 +45,8 @@ class Raw:
         self.sock.sendall(frame(deflate(payload), opcode=0x41) if compressed else frame(payload))
 
     def next(self):
-        """Whether the next message is compressed, how long it is on the wire, and what it says; pings left out."""
-        while True:
+        """Whether the next message is compressed, how long its frame is on the wire, and what it says; pings left out."""
+        while not self.come:
             length, at = self.take(2)[1], 2
             if length == 126:
                 length, at = struct.unpack(">H", self.take(4)[2:])[0], 4
@@ -56,8 +56,10 @@ class Raw:
             assert first & 0x0f == 1, whole
             if first & 0x40:
                 payload = zlib.decompressobj(wbits=-15).decompress(payload + b"\0\0\xff\xff")
-            if payload != b"{}":
-                return bool(first & 0x40), length, json.loads(payload)
+            # Those that are ready together come in one frame.
+            messages = [json.loads(line) for line in payload.splitlines()]
+            self.come += [(bool(first & 0x40), length, message) for message in messages if message]
+        return self.come.pop(0)
 
     def until(self, wanted):
         """The next message in which this is found."""

@@ -69,6 +69,12 @@ def test_a_unidirectional_session_hears_what_it_was_subscribed_to(pinging, trans
     stream = unidirectional(live, transport)
     first = stream.next()["connect"]
     assert first["client"] and list(first["subs"]) == ["news"] and not first.get("pong")
+    # Nobody gives it commands, though its name is known to those who are told of it.
+    other = Stream(live, "/connection/sse", "POST", json.dumps({"id": 1, "connect": {"token": token("bob")}}))
+    emulated = {"node": other.next()["connect"]["node"], "session": first["session"],
+                "data": json.dumps({"id": 2, "subscribe": {"channel": "passing:other"}})}
+    assert Stream(live, "/emulation", "POST", json.dumps(emulated)).answer.status == 204
+    other.close()
     assert stream.next()["channel"] == "news", "its own join"
     for n in range(3):
         api(live, "publish", channel="news", data={"n": n})
@@ -139,6 +145,59 @@ def test_a_unidirectional_websocket(pinging):
     api(live, "disconnect", user="ann")
     rest = [one for one in told if one]
     assert rest == [{"disconnect": {"code": 3503, "reason": "force disconnect"}}, 3503]
+
+
+def test_long_messages_come_whole_in_every_transport(live):
+    """Longer than a gateway holds: lines and events in pieces, WebSocket messages in fragments."""
+    streams = [unidirectional(live, transport) for transport in ("uni_sse", "uni_http_stream")]
+    connect = json.dumps({"id": 1, "connect": json.loads(connect_request())})
+    streams += [Stream(live, "/connection/http_stream", "POST", connect), Stream(live, "/connection/sse", "POST", connect)]
+    sock, _ = handshake(live, path="/connection/uni_websocket")
+    sock.sendall(frame(connect_request().encode()))
+    fragments = whole_messages(sock)
+    hear = [stream.next for stream in streams] + [lambda: next(fragments)]
+    for heard in hear:
+        first = heard()
+        assert list(first["connect"]["subs"]) == ["news"], first
+    data = [{"n": n, "text": "\u00fc\n" * 50_000} for n in range(2)]
+    for one in data:
+        api(live, "publish", channel="news", data=one)
+    for heard in hear:
+        told = []
+        while len(told) < len(data):
+            push = heard()
+            push = push.get("push", push)
+            told += [push["pub"]["data"]] if "pub" in push else []
+        assert told == data
+    # What was missed comes with the connect, as long as it is.
+    recover = connect_request(subs={"news": {"recover": True}})
+    recovered = Stream(live, "/connection/uni_sse", "POST", recover).next()["connect"]["subs"]["news"]
+    assert recovered["recovered"] and [one["data"] for one in recovered["publications"]] == data
+
+
+def whole_messages(sock):
+    """Each message of a WebSocket that is not empty, put together from its fragments."""
+    received, text = b"", b""
+
+    def take(count):
+        nonlocal received
+        while len(received) < count:
+            piece = sock.recv(65536)
+            assert piece, "closed"
+            received += piece
+        taken, received = received[:count], received[count:]
+        return taken
+
+    while True:
+        head = take(2)
+        length = head[1]
+        length = int.from_bytes(take({126: 2, 127: 8}[length])) if length > 125 else length
+        assert head[0] & 0x0f == (0 if text else 1), "a fragment goes on with what has begun"
+        text += take(length)
+        if head[0] & 0x80:
+            message, text = json.loads(text), b""
+            if message:
+                yield message
 
 
 def test_a_refused_connect_is_said_in_the_way_of_the_transport(live):

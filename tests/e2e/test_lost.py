@@ -138,7 +138,10 @@ def test_an_export_goes_on_when_its_command_has_gone(make_server, tmp_path):
     assert server.command("snapshot", "create", "s", "--data", str(server.data)).returncode == 0
     command = [harness.binary(), "snapshot", "export", "s", "--to", str(tmp_path / "to"), "--rate", "4 MiB", "--data",
                str(server.data)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL) as export:
+    # Who runs the tests in the background of a shell has them ignore what Ctrl-C sends.
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                          preexec_fn=heed) as export:
         wait.until(lambda: (tmp_path / "to/s/unfinished").exists(), deadline_s=60)
         export.send_signal(signal.SIGINT)
         export.wait(30)

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use serde::Serialize;
-use steadfast_flow::BoxFuture;
+use steadfast_flow::{BoxFuture, Histogram};
 
 /// The unit in which the layers above lay out data, in bytes. Every offset and length given to a [`Disk`] is a
 /// multiple of it, and it is a multiple of the alignment that direct I/O needs on today's devices (512 or 4,096).
@@ -90,6 +90,18 @@ pub struct DiskStats {
     pub oldest_read_ms: u64,
     /// The same of what changes the disk: writes, flushes, growing.
     pub oldest_write_ms: u64,
+}
+
+/// How long the requests of one device took that succeeded, in microseconds since it was opened. A large read or write is several
+/// requests.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Latencies {
+    /// Of reads: from when a request was given to the driver until the device had answered.
+    pub read_us: Histogram,
+    /// The same of writes, without the flushes behind them.
+    pub write_us: Histogram,
+    /// Of flushes: the system call alone.
+    pub flush_us: Histogram,
 }
 
 /// A linear address space of bytes on some device.
@@ -210,6 +222,11 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Counters since the disk was opened.
     fn stats(&self) -> DiskStats;
+
+    /// How long its requests took; `None` where they are not measured, or where it is made of several devices: those are asked.
+    fn latencies(&self) -> Option<Latencies> {
+        None
+    }
 
     /// The zone that an offset is in; `None` where the disk may be written anywhere.
     fn zone(&self, offset: u64) -> Option<crate::Zone> {

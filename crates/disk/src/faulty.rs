@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use steadfast_flow::BoxFuture;
 use tokio::sync::Notify;
 
-use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture};
+use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, Latencies};
 
 /// Which operations a [`Fault`] concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -392,6 +392,10 @@ impl Disk for Faulty {
 
     fn stats(&self) -> DiskStats {
         self.disk.stats()
+    }
+
+    fn latencies(&self) -> Option<Latencies> {
+        self.disk.latencies()
     }
 
     fn describe(&self) -> String {

@@ -10,14 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use parking_lot::RwLock;
-use steadfast_flow::BoxFuture;
+use steadfast_flow::{BoxFuture, HistogramCounter};
 use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use crate::request::{Counters, Driver, Op, ReadTarget, Request};
 use crate::threads::Threads;
 use crate::uring::Uring;
 use crate::zones::{ZonedDevice, Zones};
-use crate::{AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, IoMode, grow, open};
+use crate::{
+    AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, IoMode, Latencies, grow, open,
+};
 
 /// Memory for copies of unaligned data, in pieces of `max_io_bytes`.
 const COPY_PIECES: usize = 8;
@@ -387,12 +389,12 @@ impl Disk for FileDisk {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let pools = [pool, read_pool, copy_pool];
         DiskStats {
-            reads: get(&counters.reads),
+            reads: counters.read_us.count(),
             read_bytes: get(&counters.read_bytes),
-            writes: get(&counters.writes),
+            writes: counters.write_us.count(),
             write_bytes: get(&counters.write_bytes),
-            flushes: get(&counters.flushes),
-            flush_us: get(&counters.flush_us),
+            flushes: counters.flush_us.count(),
+            flush_us: counters.flush_us.sum(),
             errors: get(&counters.errors),
             in_flight: (depth - free) as u64,
             queue_depth: *depth as u64,
@@ -402,6 +404,13 @@ impl Disk for FileDisk {
             oldest_read_ms: counters.reading.oldest_ms(),
             oldest_write_ms: counters.changing.oldest_ms(),
         }
+    }
+
+    fn latencies(&self) -> Option<Latencies> {
+        let counters = &self.0.counters;
+        let [read_us, write_us, flush_us] =
+            [&counters.read_us, &counters.write_us, &counters.flush_us].map(HistogramCounter::snapshot);
+        Some(Latencies { read_us, write_us, flush_us })
     }
 
     fn describe(&self) -> String {
@@ -459,6 +468,35 @@ mod tests {
             assert!(FileDisk::open(&path, &DiskOptions { lock_wait: Duration::ZERO, ..options }).is_err(), "locked");
             drop((disk, inner));
             std::fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[tokio::test]
+    async fn reads_writes_and_flushes_are_measured_each_by_itself() {
+        let folder = tempfile::tempdir_in(".").expect("a folder");
+        for io in [IoMode::Auto, IoMode::Threads] {
+            let options = DiskOptions { create: true, io, ..DiskOptions::default() };
+            let disk = FileDisk::open(folder.path().join(format!("{io:?}")), &options).expect("opens");
+            disk.reserve(1 << 20).await.expect("room");
+            let counts = || {
+                let Latencies { read_us, write_us, flush_us } = disk.latencies().expect("measured");
+                [read_us.count, write_us.count, flush_us.count]
+            };
+            assert_eq!(counts(), [0; 3]);
+            disk.write(0, block(1)).await.expect("written");
+            assert_eq!(counts(), [0, 1, 0]);
+            disk.flush().await.expect("flushed");
+            assert_eq!(counts(), [0, 1, 1]);
+            disk.write_flush(0, block(2)).await.expect("written");
+            assert_eq!(counts(), [0, 2, 2], "a write and its flush are two");
+            disk.read(0, BLOCK).await.expect("read");
+            assert_eq!(counts(), [1, 2, 2]);
+            disk.read(2 << 20, BLOCK).await.expect_err("past the end");
+            let (latencies, stats) = (disk.latencies().expect("measured"), disk.stats());
+            assert_eq!((stats.reads, stats.writes, stats.flushes), (1, 2, 2), "one that fails has no latency");
+            assert_eq!((stats.read_bytes, stats.write_bytes), (BLOCK as u64, 2 * BLOCK as u64));
+            assert_eq!(latencies.flush_us.sum, stats.flush_us);
+            assert!(latencies.read_us.max > 0 && latencies.read_us.max <= latencies.read_us.sum, "{latencies:?}");
         }
     }
 

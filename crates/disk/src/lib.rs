@@ -25,7 +25,7 @@ mod threads;
 mod uring;
 mod zones;
 
-pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
+pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, Latencies, ZoneGeometry};
 pub use buffer::{AlignedBuf, BufPool};
 pub use claim::{cache_warnings, is_zoned};
 pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};

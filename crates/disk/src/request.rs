@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use steadfast_flow::HistogramCounter;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::AlignedBuf;
@@ -69,12 +70,14 @@ impl Op {
 /// Counters of a disk, and whether it may still be flushed; shared with the requests in flight.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub(crate) reads: AtomicU64,
+    /// Of reads that succeeded: from when one was given to the driver until the device had answered, in microseconds.
+    pub(crate) read_us: HistogramCounter,
     pub(crate) read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
+    /// The same of writes, without the flushes behind them.
+    pub(crate) write_us: HistogramCounter,
     pub(crate) write_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) flush_us: AtomicU64,
+    /// Of flushes that succeeded: how long the device took.
+    pub(crate) flush_us: HistogramCounter,
     pub(crate) errors: AtomicU64,
     pub(crate) copied_bytes: AtomicU64,
     /// Reads in flight.
@@ -126,9 +129,9 @@ impl Ages {
         number
     }
 
-    /// It has ended.
-    pub(crate) fn end(&self, number: u64) {
-        self.begun.lock().remove(&number);
+    /// It has ended; when it began.
+    pub(crate) fn end(&self, number: u64) -> Option<Instant> {
+        self.begun.lock().remove(&number)
     }
 
     /// For how long the oldest has been in flight, in milliseconds; 0 when none is.
@@ -136,6 +139,12 @@ impl Ages {
         let oldest = self.begun.lock().first_key_value().map(|(_, begun)| begun.elapsed());
         oldest.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
     }
+}
+
+/// A flush that succeeded.
+pub(crate) struct Flushed {
+    pub(crate) begun: Instant,
+    pub(crate) took: Duration,
 }
 
 /// A request in flight. Holds its slot of the queue depth.
@@ -162,27 +171,31 @@ impl Request {
         Self { op, offset, done, slot, counters, number }
     }
 
-    /// Counts and answers. `flush` is how long the flush took, where there was one that succeeded.
-    pub(crate) fn finish(self, result: io::Result<()>, flush: Option<Duration>) {
+    /// Counts and answers. `flushed` is the flush, where there was one that succeeded.
+    pub(crate) fn finish(self, result: io::Result<()>, flushed: Option<Flushed>) {
         let Self { op, done, slot, counters, number, .. } = self;
-        op.ages(&counters).end(number);
+        let begun = op.ages(&counters).end(number);
+        // What comes before the flush. The flush has read the clock already.
+        let took = || {
+            let end = flushed.as_ref().map_or_else(now, |flushed| flushed.begun);
+            begun.map_or(Duration::ZERO, |begun| end.saturating_duration_since(begun))
+        };
         match (&op, &result) {
             (_, Err(_)) => {
                 counters.errors.fetch_add(1, Relaxed);
             }
             (Op::Read { len, .. }, Ok(())) => {
-                counters.reads.fetch_add(1, Relaxed);
+                counters.read_us.add_us(took());
                 counters.read_bytes.fetch_add(*len as u64, Relaxed);
             }
             (Op::Write { data, .. }, Ok(())) => {
-                counters.writes.fetch_add(1, Relaxed);
+                counters.write_us.add_us(took());
                 counters.write_bytes.fetch_add(data.len() as u64, Relaxed);
             }
             (Op::Flush, Ok(())) => {}
         }
-        if let Some(took) = flush {
-            counters.flushes.fetch_add(1, Relaxed);
-            counters.flush_us.fetch_add(took.as_micros() as u64, Relaxed);
+        if let Some(flushed) = &flushed {
+            counters.flush_us.add_us(flushed.took);
         }
         // The memory and the slot go first, so that whoever is woken finds them free.
         drop(op);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_flow::{BoxFuture, Env};
 
-use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
+use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Latencies};
 
 /// What is added to each operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -220,6 +220,10 @@ impl Disk for Slow {
 
     fn stats(&self) -> DiskStats {
         self.disk.stats()
+    }
+
+    fn latencies(&self) -> Option<Latencies> {
+        self.disk.latencies()
     }
 
     fn describe(&self) -> String {

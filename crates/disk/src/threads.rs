@@ -6,11 +6,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::request::{Counters, Driver, Op, Request, now};
+use crate::request::{Counters, Driver, Flushed, Op, Request, now};
 
 /// Threads for bulk work at most: each needs a stack, and a device is saturated well below this.
 const BULK_THREADS_MAX: usize = 32;
@@ -169,13 +168,13 @@ fn count(got: i64, reads: bool) -> io::Result<Option<usize>> {
     }
 }
 
-/// `fdatasync`, and how long it took. Never retried: after an error the kernel may have dropped what was dirty.
-fn flush(file: &File, counters: &Counters) -> io::Result<Duration> {
-    let start = now();
+/// `fdatasync`, and when and how long it took. Never retried: after an error the kernel may have dropped what was dirty.
+fn flush(file: &File, counters: &Counters) -> io::Result<Flushed> {
+    let begun = now();
     file.sync_data().inspect_err(|error| counters.latch(error))?;
     // Another flush may have failed meanwhile, and this one would not have been told.
     counters.may_flush()?;
-    Ok(start.elapsed())
+    Ok(Flushed { begun, took: begun.elapsed() })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::gauge::Gauge;
+use crate::stages::{self, Stage};
 use crate::{Env, FlowStatus, Refused};
 
 struct Shared {
@@ -53,7 +54,7 @@ impl Budget {
             taken.forget();
             return Ok(self.permit(bytes));
         }
-        let waiting = self.0.gauge.wait(&self.0.env);
+        let (waiting, _lap) = (self.0.gauge.wait(&self.0.env), stages::enter(Stage::Reserve));
         match self.0.env.timeout(wait, self.0.room.acquire_many(units)).await {
             Some(Ok(taken)) => {
                 taken.forget();

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gauge::Gauge;
+use crate::stages::{self, Stage};
 use crate::{Env, FlowStatus, Refused};
 
 struct GateShared {
@@ -61,7 +62,7 @@ impl Gate {
         if let Ok(room) = self.0.room.clone().try_acquire_owned() {
             return Ok(self.pass(present, room, None));
         }
-        let waiting = self.0.gauge.wait(&self.0.env);
+        let (waiting, _lap) = (self.0.gauge.wait(&self.0.env), stages::enter(Stage::Gate));
         match self.0.env.timeout(wait, self.0.room.clone().acquire_owned()).await {
             Some(Ok(room)) => Ok(self.pass(present, room, None)),
             _ => Err(self.0.gauge.busy(waiting.elapsed())),
@@ -214,7 +215,7 @@ impl KeyedGate {
         {
             return Ok(gate.pass(present, room, turn.map(|turn| (turn, lease))));
         }
-        let waiting = gate.0.gauge.wait(&gate.0.env);
+        let (waiting, _lap) = (gate.0.gauge.wait(&gate.0.env), stages::enter(Stage::Gate));
         let both = async {
             let turn = match turn {
                 Some(turn) => turn,

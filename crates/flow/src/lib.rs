@@ -1,4 +1,4 @@
-//! Budgets, semaphores, the ring, and the seams for time, randomness and tasks.
+//! Budgets, semaphores, the ring, histograms, the stages of requests, and the seams for time, randomness and tasks.
 //!
 //! The lowest layer: it imports nothing of Steadfast's and does no I/O.
 
@@ -7,9 +7,12 @@ pub mod crowd;
 pub mod env;
 pub mod gate;
 mod gauge;
+pub mod histogram;
 pub mod pace;
 pub mod ring;
 pub mod shares;
+pub mod slow;
+pub mod stages;
 #[cfg(test)]
 mod testing;
 pub mod throttle;
@@ -19,7 +22,10 @@ pub use crowd::{Crowd, Leaving, Patience, Seat, group_of};
 pub use env::{BoxFuture, Env, Panicked, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
+pub use histogram::{Histogram, HistogramCounter};
 pub use pace::Pace;
 pub use ring::Ring;
 pub use shares::{KeyedBudget, KeyedPermit};
+pub use slow::{Ended, SlowRequests, SlowStatus};
+pub use stages::{Stage, Stages};
 pub use throttle::Throttle;

@@ -20,7 +20,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use serde_json::{Value, json};
-use steadfast_flow::{Crowd, Pass, Patience, Seat, Throttle, group_of};
+use steadfast_flow::stages::{self, Stage};
+use steadfast_flow::{Crowd, Ended, Pass, Patience, Seat, Throttle, group_of};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -115,7 +116,7 @@ impl LiveDoor {
             let bounds = node.bounds(options.stall_timeout, options.client_bytes_s_min);
             threads.push(partition::start(number, inbox.clone(), hub, bounds, &node.env)?);
         }
-        let emulation = Arc::new(Emulation::new(node.env.clone()));
+        let emulation = Arc::new(Emulation::new(node.start.clone(), node.env.clone()));
         let arriving = Crowd::new(node.env.clone());
         let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node, arriving };
         Ok((door.clone(), Workers { node: door.node, threads }))
@@ -185,7 +186,8 @@ impl LiveDoor {
 
     fn admit(&self, socket: std::net::TcpStream, peer: SocketAddr, place: Pass) {
         let seat = Arc::new(self.arriving.join(peer.ip()));
-        let short = if self.options.tls.is_none() { handshake::short(&self.node, &socket) } else { Ok(None) };
+        let short =
+            if self.options.tls.is_none() { handshake::short(&self.node, &socket, seat.group()) } else { Ok(None) };
         let long = match short {
             Ok(Some(arrived)) => return self.open(socket, Vec::new(), arrived, Some(place), Some(seat)),
             Ok(None) => TcpStream::from_std(socket),
@@ -328,9 +330,9 @@ impl LiveDoor {
         let path = request.uri().path();
         let config = &self.node.config;
         let transport = match path {
-            handshake::PATH => return self.upgrade(&request, Transport::WebSocket, upgraded),
+            handshake::PATH => return self.upgrade(&request, Transport::WebSocket, upgraded, seat),
             "/connection/uni_websocket" if config.uni_websocket.enabled => {
-                return self.upgrade(&request, Transport::UniWebSocket, upgraded);
+                return self.upgrade(&request, Transport::UniWebSocket, upgraded, seat);
             }
             "/connection/http_stream" if config.http_stream.enabled => Some(Transport::HttpStream),
             "/connection/sse" if config.sse.enabled => Some(Transport::Sse),
@@ -377,10 +379,12 @@ impl LiveDoor {
     /// A body, of a bounded size and in a bounded time.
     /// While it comes, its client keeps the server waiting.
     async fn body(&self, body: Incoming, max: usize, seat: &Seat) -> Result<Bytes, Answer> {
+        let lap = stages::enter(Stage::Receive);
         seat.waits(Duration::ZERO);
         let collected = Limited::new(body, max).collect();
         let collected = self.node.env.timeout(self.options.header_timeout, collected).await;
         seat.goes_on();
+        drop(lap);
         match collected {
             Some(Ok(body)) => Ok(body.to_bytes()),
             Some(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large, or was cut short\n")),
@@ -427,7 +431,8 @@ impl LiveDoor {
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let leftover = websocket::from_client(encoding, &first);
         let name = self.emulation.name();
-        let arrived = Arrived { encoding, transport, deflate: None, headers, session: Some(name.clone()) };
+        let address = seat.group().clone();
+        let arrived = Arrived { encoding, transport, deflate: None, headers, session: Some(name.clone()), address };
         self.open(worker, leftover, arrived, None, None);
         let streaming = Streaming::new(gateway, transport, encoding, name, &self.emulation);
         let mut response = Response::new(UnsyncBoxBody::new(StreamBody::new(streaming.into_body())));
@@ -459,8 +464,14 @@ impl LiveDoor {
         }
     }
 
-    fn upgrade(&self, request: &Request<Incoming>, transport: Transport, upgraded: &Mutex<Option<Arrived>>) -> Answer {
-        match handshake::agree(&self.node, request, transport) {
+    fn upgrade(
+        &self,
+        request: &Request<Incoming>,
+        transport: Transport,
+        upgraded: &Mutex<Option<Arrived>>,
+        seat: &Seat,
+    ) -> Answer {
+        match handshake::agree(&self.node, request, transport, seat.group()) {
             Ok((arrived, headers)) => {
                 *upgraded.lock() = Some(arrived);
                 let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
@@ -475,9 +486,9 @@ impl LiveDoor {
     }
 
     fn forbidden(&self, origin: Option<&HeaderValue>) -> Answer {
-        match self.node.seldom.origin.may(self.node.now_ms()) {
-            Some(left_out) => {
-                tracing::info!(?origin, left_out, "refused: the origin is not in client.allowed_origins");
+        match self.node.told.origin.pass(&self.node.env) {
+            Some(more) => {
+                tracing::info!(?origin, more, "refused: the origin is not in client.allowed_origins");
             }
             None => tracing::debug!(?origin, "refused: the origin is not in client.allowed_origins"),
         }
@@ -500,6 +511,7 @@ impl LiveDoor {
             return Ok(Err(codes::TOO_MANY_REQUESTS));
         };
         let body = self.body(body, API_BYTES_MAX, seat).await?;
+        stages::note(|stages| stages.add_received(body.len() as u64));
         room.shrink_to(body.len() as u64);
         Ok(self.api.call(method, terms, &body).await)
     }
@@ -526,10 +538,21 @@ impl LiveDoor {
         };
         let answer = match refused {
             Some(error) => Err(error),
-            None => match self.carry_out(method, &terms, body, seat).await {
-                Ok(answer) => answer,
-                Err(refused) => return refused,
-            },
+            None => {
+                let slow = &self.node.slow_calls;
+                let stages = slow.begin(Stage::Other);
+                let carried = stages::measured(stages.clone(), self.carry_out(method, &terms, body, seat)).await;
+                if let Some(stages) = &stages {
+                    if let Ok(Err(error)) = &carried {
+                        stages.set_outcome(error.code);
+                    }
+                    slow.end(stages, &Ended { operation: method, ..Ended::default() });
+                }
+                match carried {
+                    Ok(answer) => answer,
+                    Err(refused) => return refused,
+                }
+            }
         };
         let (status, answer) = match answer {
             Ok(result) => (StatusCode::OK, json!({"result": result})),

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request};
@@ -32,11 +33,12 @@ pub(crate) enum Refusal {
     Origin,
 }
 
-/// What a request agrees on, and the headers of the answer that says so.
+/// What a request from an address agrees on, and the headers of the answer that says so.
 pub(crate) fn agree<B>(
     node: &Node,
     request: &Request<B>,
     transport: Transport,
+    address: &Arc<str>,
 ) -> Result<(Arrived, HeaderMap), Refusal> {
     let headers = request.headers();
     let says = |name, word: &str| {
@@ -76,7 +78,8 @@ pub(crate) fn agree<B>(
     if asked {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
     }
-    Ok((Arrived { encoding, transport, deflate, headers: node.proxies.kept(headers), session: None }, answer))
+    let (headers, address) = (node.proxies.kept(headers), address.clone());
+    Ok((Arrived { encoding, transport, deflate, headers, session: None, address }, answer))
 }
 
 /// Browsers say which page connects; others say nothing.
@@ -93,7 +96,7 @@ pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// The socket's: the connection is of no use any more.
-pub(crate) fn short(node: &Node, mut socket: &TcpStream) -> io::Result<Option<Arrived>> {
+pub(crate) fn short(node: &Node, mut socket: &TcpStream, address: &Arc<str>) -> io::Result<Option<Arrived>> {
     let mut seen = [0; SHORT_BYTES_MAX];
     let len = match socket.peek(&mut seen) {
         Ok(len) => len,
@@ -101,7 +104,7 @@ pub(crate) fn short(node: &Node, mut socket: &TcpStream) -> io::Result<Option<Ar
         Err(error) => return Err(error),
     };
     let Some((request, head)) = whole(&seen[..len]) else { return Ok(None) };
-    let Ok((arrived, headers)) = agree(node, &request, Transport::WebSocket) else { return Ok(None) };
+    let Ok((arrived, headers)) = agree(node, &request, Transport::WebSocket, address) else { return Ok(None) };
     let mut answer = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
     for (name, value) in &headers {
         answer.extend_from_slice(name.as_str().as_bytes());

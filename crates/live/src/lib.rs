@@ -27,7 +27,6 @@ mod pem;
 mod presence;
 pub mod protocol;
 mod proxy;
-mod seldom;
 mod socket;
 mod websocket;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use steadfast_flow::FlowStatus;
+use steadfast_flow::{FlowStatus, SlowStatus};
 
 use crate::partition::Transport;
 use crate::protocol::Encoding;
@@ -140,6 +140,8 @@ pub struct LiveStatus {
     pub queued_bytes: u64,
     /// Sessions that were ended because they did not read.
     pub slow: u64,
+    /// Commands, and requests to the API, that took long.
+    pub slow_requests: Vec<SlowStatus>,
     /// Sessions that have ended, by close code; 0: the client or the network ended it.
     pub ended: Vec<CodeCount>,
     /// Commands that were refused, by error code.

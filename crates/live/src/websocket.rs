@@ -81,6 +81,17 @@ pub fn compressed(encoding: Encoding, deflate: Deflate, payload: &[u8]) -> Optio
     Some(frame(opcode(encoding) | RSV1, &deflate.message(payload)?))
 }
 
+/// A piece of a text message, which may be its first or its last one, or both.
+pub fn text_piece(first: bool, last: bool, payload: &[u8]) -> BytesMut {
+    let mut out = BytesMut::with_capacity(payload.len() + 10);
+    put_head(if first { TEXT } else { CONTINUATION }, payload.len(), &mut out);
+    if !last {
+        out[0] &= !FIN;
+    }
+    out.put_slice(payload);
+    out
+}
+
 /// The end, with a reason of at most 123 bytes.
 pub fn close(code: u16, reason: &str) -> Bytes {
     let mut payload = code.to_be_bytes().to_vec();

@@ -95,6 +95,10 @@ pub struct Committed {
     pub first_lsn: Lsn,
     /// Whether it was flushed before the answer.
     pub durable: bool,
+    /// When its frame began to be written, by the environment's clock.
+    pub begun: Duration,
+    /// When the frame was written, and flushed where it is durable.
+    pub written: Duration,
 }
 
 /// Live bytes in an extent, as the layer above counts them. Derived; saved with its checkpoint.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,6 +16,9 @@ pub(crate) struct ToApply {
     pub(crate) applied: Vec<Applied>,
     pub(crate) waiters: Vec<(Lsn, Answer)>,
     pub(crate) durable: bool,
+    /// When it began to be written, and when it was.
+    pub(crate) begun: Duration,
+    pub(crate) written: Duration,
 }
 
 /// Runs until the committer is gone.
@@ -35,9 +39,10 @@ pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>)
         if let Some(last) = frame.applied.last() {
             shared.applied.send_replace(last.lsn);
         }
+        let ToApply { durable, begun, written, .. } = frame;
         for (first_lsn, answer) in frame.waiters {
             // Whoever waited may have gone away.
-            let _ = answer.send(Ok(Committed { first_lsn, durable: frame.durable }));
+            let _ = answer.send(Ok(Committed { first_lsn, durable, begun, written }));
         }
     }
 }

@@ -276,6 +276,7 @@ impl Committer {
             answer(building.waiters, &told);
             return Err(Stopped(told));
         }
+        let written = self.shared.env.now();
         let metrics = &self.shared.metrics;
         metrics.frames.fetch_add(1, Relaxed);
         metrics.frame_bytes.fetch_add(len, Relaxed);
@@ -289,14 +290,14 @@ impl Committer {
         self.publish_room();
         drop(building.reservations);
         if sync {
-            let took = self.shared.env.now().saturating_sub(begun);
+            let took = written.saturating_sub(begun);
             self.gather.flushed(batches, self.shared.queue.asked().pending + self.building.waiters.len(), took);
             self.flushed(took, chunks);
         } else {
             self.unflushed_since = self.unflushed_since.or(building.oldest);
         }
         self.prepare_next();
-        let to_apply = ToApply { applied, waiters: building.waiters, durable: sync };
+        let to_apply = ToApply { applied, waiters: building.waiters, durable: sync, begun, written };
         if self.applier.send(to_apply).await.is_err() {
             // The applier never ends before the committer, unless it panicked: then nothing may go on.
             let error = std::io::Error::other("the index task has ended");

@@ -346,6 +346,13 @@ impl Copies {
                 None => return Heal::Recycled,
             },
         };
+        // What is damage here may be what somebody else has written who has opened the disk since.
+        if let Some(extents) = &self.extents
+            && crate::fence::check(extents).await.is_err()
+        {
+            self.healed.failed.fetch_add(1, Relaxed);
+            return Heal::Failed;
+        }
         let mut rewritten = 0;
         for (i, piece) in good.chunks(PIECE).enumerate() {
             // Not memory of the disk's pool: that would be held while the disk reads its copies to compare.

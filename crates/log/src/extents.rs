@@ -80,6 +80,10 @@ impl Extents {
         self.0.pool.extent_start(extent)
     }
 
+    pub(crate) fn io(&self) -> &Io {
+        &self.0.io
+    }
+
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.0.pool
     }
@@ -342,7 +346,7 @@ impl Extents {
             ExtentHeader { id: self.id(extent, epoch), kind, base_lsn, recycled_lsn, lineage: table.lineage }
         };
         // Whoever else has opened the disk may have taken the same one.
-        crate::fence::check(&self.0.io, self).await.map_err(TakeError::Disk)?;
+        crate::fence::check(self).await.map_err(TakeError::Disk)?;
         // On zones the header is gone with the extent's next reset, and what it says must not be.
         self.0.placement.remember(&self.0.io, header.id.epoch, 0).await.map_err(TakeError::Disk)?;
         let start = self.start(header.id.extent);
@@ -400,6 +404,8 @@ impl Extents {
             let id = self.id(extent, epoch);
             (ExtentHeader { id, kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }, suspect.flatten())
         };
+        // For who has opened the disk since, it may be in use.
+        crate::fence::check(self).await.map_err(TakeError::Disk)?;
         self.mark_free(&header).await?;
         self.0.roster.free(extent);
         if let Some((at, len)) = suspect

@@ -65,7 +65,7 @@ pub use recover::{Cut, DamageFound, Doubt, HEALED_MAX, LostExtent, RecoveryRepor
 pub use reserve::Reservation;
 pub use scrub::{SCRUB_DAMAGE_MAX, ScrubOptions, ScrubStatus};
 pub use scrub_when::{DayWindow, ScrubWish};
-pub use status::{ExtentCounts, Histogram, LogStatus, ZonesStatus};
+pub use status::{ExtentCounts, LogStatus, ZonesStatus};
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify, verify_named};
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Healing while the log runs: the frames in which readers met damage, and whole extents for the scrub and for compaction.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -159,6 +160,24 @@ pub(crate) async fn extent(copies: &Copies, pool: &Superblock, info: &ExtentInfo
     walk.mended
 }
 
+/// As [`extent`], of all but the header: for an extent that copy 0 is only to have again when it is complete. The first frame identifies an extent, too: so where
+/// there is no trailer, it comes when the others are durable. Returns whether all that is good on another copy is durable on copy 0.
+pub(crate) async fn contents(copies: &Copies, pool: &Superblock, info: &ExtentInfo) -> io::Result<bool> {
+    let id = ExtentId { pool: pool.pool, extent: info.extent, epoch: info.epoch };
+    let mut walk = Walk::new(copies, pool, id, None, true);
+    if info.footer.is_some() {
+        walk.contents(info).await;
+    } else {
+        walk.unsealed(info, 2 * BLOCK_BYTES).await;
+        copies.disk().flush().await?;
+        if walk.mended.stuck.is_empty() {
+            walk.frame(BLOCK_BYTES, info.data_end, kind_of(info.kind)).await;
+        }
+    }
+    copies.disk().flush().await?;
+    Ok(walk.mended.stuck.is_empty())
+}
+
 /// A chunk that has been written to an open extent.
 pub(crate) struct WrittenChunk {
     /// Where its record begins.
@@ -283,9 +302,15 @@ impl<'a> Walk<'a> {
     async fn extent(&mut self, info: &ExtentInfo) {
         let id = self.id;
         self.mend(0, &HeaderOf { id, exact: true }).await;
+        self.contents(info).await;
+    }
+
+    async fn contents(&mut self, info: &ExtentInfo) {
         let Some(trailer) = self.trailer(info).await else {
             if info.footer.is_none() {
-                self.unsealed(info).await;
+                self.unsealed(info, BLOCK_BYTES).await;
+                // The trailer that it never had.
+                self.mended.lost -= 1;
             }
             return;
         };
@@ -343,8 +368,8 @@ impl<'a> Walk<'a> {
     }
 
     /// An extent that was open when the power went. What is whole nowhere in it may be a write that was cut off.
-    async fn unsealed(&mut self, info: &ExtentInfo) {
-        let (mut at, end, lost) = (BLOCK_BYTES, info.data_end, self.mended.lost - 1);
+    async fn unsealed(&mut self, info: &ExtentInfo, from: u64) {
+        let (mut at, end, lost) = (from, info.data_end, self.mended.lost);
         loop {
             at = self.next_frame(at, end).await;
             if at >= end {

@@ -7,7 +7,7 @@ use steadfast_disk::{BLOCK, Disk};
 
 use crate::LogError;
 use crate::check::Entries;
-use crate::format::{ExtentHeader, ExtentKind};
+use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
 use crate::scan::Reader;
 
 /// Reads the heads of the records on a disk, about in the order in which they were committed, until `each` says that it has seen enough (`false`). Nothing is
@@ -17,24 +17,17 @@ use crate::scan::Reader;
 /// [`LogError::Open`] when the disk holds no pool that can be read.
 pub async fn peek(disk: &Arc<dyn Disk>, mut each: impl FnMut(&[u8]) -> bool + Send) -> Result<bool, LogError> {
     let (superblock, ..) = crate::pool::read_superblock(disk).await?;
-    let headers = (0..superblock.extents_in(disk.len())).map(|extent| {
-        let block = disk.read_copy(0, superblock.extent_start(extent), BLOCK);
-        async move { (extent, block.await.ok().and_then(|block| ExtentHeader::decode(&block).ok())) }
-    });
+    let headers = (0..superblock.extents_in(disk.len())).map(|extent| header(disk, &superblock, extent));
     let mut used: Vec<ExtentHeader> = Vec::new();
     let mut headers = stream::iter(headers).buffered(32);
-    while let Some((extent, header)) = headers.next().await {
-        used.extend(
-            header.filter(|h| h.id.pool == superblock.pool && h.id.extent == extent && h.kind != ExtentKind::Free),
-        );
+    while let Some(header) = headers.next().await {
+        used.extend(header.filter(|h| h.kind != ExtentKind::Free));
     }
     drop(headers);
     used.sort_unstable_by_key(|header| header.id.epoch);
     let mut any = used.iter().any(|header| header.kind == ExtentKind::Body);
     for header in used.into_iter().filter(|header| header.kind == ExtentKind::Commit) {
-        if let Some(mut entries) = Entries::open(disk.clone(), &superblock, header.id).await
-            && entries.verify().await
-        {
+        if let Some(mut entries) = entries(disk, &superblock, header.id).await {
             while let Ok(Some(entry)) = entries.next().await {
                 any = true;
                 if !each(&entry.head) {
@@ -46,17 +39,50 @@ pub async fn peek(disk: &Arc<dyn Disk>, mut each: impl FnMut(&[u8]) -> bool + Se
         let bytes = superblock.extent_bytes;
         let start = superblock.extent_start(header.id.extent);
         let mut at = BLOCK as u64;
-        let mut reader = Reader::new(disk.clone(), start, at, bytes - BLOCK as u64);
-        while let Ok((frame, _, payload)) = reader.frame(&header.id, at, bytes).await {
-            for record in frame.records(payload) {
-                let Ok(record) = record else { break };
-                any = true;
-                if !each(record.head) {
-                    return Ok(any);
+        let reader = |copy| Reader::of_copy(copy, disk.clone(), start, at, bytes - BLOCK as u64);
+        let mut readers: Vec<Reader> = (0..disk.copies()).map(reader).collect();
+        loop {
+            let from = at;
+            for reader in &mut readers {
+                let Ok((frame, _, payload)) = reader.frame(&header.id, at, bytes).await else { continue };
+                for record in frame.records(payload) {
+                    let Ok(record) = record else { break };
+                    any = true;
+                    if !each(record.head) {
+                        return Ok(any);
+                    }
                 }
+                at += frame.total_len();
+                break;
             }
-            at += frame.total_len();
+            if at == from {
+                break;
+            }
         }
     }
     Ok(any)
+}
+
+/// The header of an extent, from the first copy of the disk that has one.
+async fn header(disk: &Arc<dyn Disk>, superblock: &Superblock, extent: u32) -> Option<ExtentHeader> {
+    for copy in 0..disk.copies() {
+        let block = disk.read_copy(copy, superblock.extent_start(extent), BLOCK).await;
+        let header = block.ok().and_then(|block| ExtentHeader::decode(&block).ok());
+        if let Some(header) = header.filter(|h| h.id.pool == superblock.pool && h.id.extent == extent) {
+            return Some(header);
+        }
+    }
+    None
+}
+
+/// The footer of one use of an extent, from the first copy of the disk that has all of it.
+async fn entries(disk: &Arc<dyn Disk>, superblock: &Superblock, id: ExtentId) -> Option<Entries> {
+    for copy in 0..disk.copies() {
+        if let Some(mut entries) = Entries::open_on(copy, disk.clone(), superblock, id).await
+            && entries.verify().await
+        {
+            return Some(entries);
+        }
+    }
+    None
 }

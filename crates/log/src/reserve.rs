@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
+use steadfast_flow::stages::{self, Stage};
 use steadfast_flow::{Budget, Env, FlowStatus, Permit, Refused};
 
 use crate::extents::{Extents, Spare, TakeError};
@@ -181,6 +182,7 @@ impl Room {
                 Err(LogError::Full) if self.may_free(priority) => {}
                 other => return other,
             }
+            let _lap = stages::enter(Stage::Reserve);
             let left = until.saturating_sub(self.env.now()).min(FREED_WAIT);
             if left.is_zero() || self.env.timeout(left, freed).await.is_none() {
                 return Err(LogError::Full);
@@ -195,6 +197,7 @@ impl Room {
         if self.take_space(need, priority, take) {
             return Ok(());
         }
+        let _lap = stages::enter(Stage::Reserve);
         let begun = self.env.now();
         let grown = self.env.timeout(until.saturating_sub(begun), self.grow_for(need, priority, take)).await;
         grown.unwrap_or_else(|| Err(LogError::Busy { waited: self.env.now().saturating_sub(begun) }))

@@ -1,48 +1,13 @@
 //! What the log says about itself.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serde::Serialize;
-use steadfast_flow::FlowStatus;
+use steadfast_flow::{FlowStatus, Histogram, HistogramCounter};
 
 use crate::latch::LogState;
 use crate::{CompactionStatus, ExtentUsage, HealStatus, Lsn, ScrubStatus};
-
-/// Counts of values by size: bucket `i` counts values of at least `2^i` and below `2^(i+1)` (bucket 0 also 0).
-#[derive(Debug, Clone, Serialize)]
-pub struct Histogram {
-    /// Counts, smallest values first.
-    pub buckets: Vec<u64>,
-    /// How many values.
-    pub count: u64,
-    /// Their sum.
-    pub sum: u64,
-}
-
-#[derive(Default)]
-pub(crate) struct HistogramCounter {
-    buckets: [AtomicU64; 32],
-    count: AtomicU64,
-    sum: AtomicU64,
-}
-
-impl HistogramCounter {
-    pub(crate) fn add(&self, value: u64) {
-        let bucket = (63 - (value | 1).leading_zeros() as usize).min(self.buckets.len() - 1);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-        self.count.fetch_add(1, Relaxed);
-        self.sum.fetch_add(value, Relaxed);
-    }
-
-    pub(crate) fn snapshot(&self) -> Histogram {
-        let mut buckets: Vec<u64> = self.buckets.iter().map(|b| b.load(Relaxed)).collect();
-        while buckets.last() == Some(&0) {
-            buckets.pop();
-        }
-        Histogram { buckets, count: self.count.load(Relaxed), sum: self.sum.load(Relaxed) }
-    }
-}
 
 #[derive(Default)]
 pub(crate) struct Metrics {
@@ -64,7 +29,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn flushed(&self, took: Duration) {
-        self.flush_us.add(took.as_micros() as u64);
+        self.flush_us.add_us(took);
     }
 }
 

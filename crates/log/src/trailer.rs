@@ -22,10 +22,21 @@ pub(crate) async fn find(
     extent: u32,
     epoch: Option<u64>,
 ) -> Option<(u64, Trailer)> {
+    find_on(0, disk, superblock, extent, epoch).await
+}
+
+/// As [`find`], on another copy of the disk.
+pub(crate) async fn find_on(
+    copy: u32,
+    disk: &Arc<dyn Disk>,
+    superblock: &Superblock,
+    extent: u32,
+    epoch: Option<u64>,
+) -> Option<(u64, Trailer)> {
     let start = superblock.extent_start(extent);
     let mut best: Option<(u64, Trailer)> = None;
     for place in places(disk, superblock, extent) {
-        let Ok(block) = disk.read_copy(0, start + place, BLOCK).await else { continue };
+        let Ok(block) = disk.read_copy(copy, start + place, BLOCK).await else { continue };
         let Ok(trailer) = Trailer::decode(&block, superblock.extent_bytes) else { continue };
         if (trailer.id.pool, trailer.id.extent) != (superblock.pool, extent) {
             continue;

@@ -63,6 +63,11 @@ impl S3Access for SignedOnly {
         if let Some(context) = &context {
             context.set_operation(&name);
         }
+        if let (Some(stages), Some(bucket)) =
+            (context.as_ref().and_then(|context| context.stages.as_ref()), cx.s3_path().get_bucket_name())
+        {
+            stages.set_about(bucket);
+        }
         if cx.credentials().is_none() {
             return Err(s3_error!(AccessDenied, "Access Denied"));
         }

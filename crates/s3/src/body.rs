@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use s3s::StdError;
-use steadfast_flow::{BoxFuture, Env, Pass, Patience};
+use steadfast_flow::{BoxFuture, Ended, Env, Pass, Patience, SlowRequests, Stage};
 
 use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
 use crate::io::Line;
@@ -23,6 +23,8 @@ pub(crate) struct RequestBody<B: Body> {
     patience: Patience,
     timer: Option<BoxFuture<'static, ()>>,
     waits: bool,
+    /// At which stage its request was when it began to wait.
+    waited_from: Option<Stage>,
     line: Arc<Line>,
     /// Whether the end has come. A body without a length does not say so by itself.
     ended: bool,
@@ -40,7 +42,7 @@ impl<B: Body> Drop for RequestBody<B> {
 
 impl<B: Body> RequestBody<B> {
     pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, patience: Patience, line: Arc<Line>) -> Self {
-        Self { inner, context, env, patience, timer: None, waits: false, line, ended: false }
+        Self { inner, context, env, patience, timer: None, waits: false, waited_from: None, line, ended: false }
     }
 }
 
@@ -62,6 +64,9 @@ where
                 self.line.seat.goes_on();
                 let now = self.env.now();
                 self.patience.moved(now, 0);
+                if let (Some(stages), Some(before)) = (&self.context.stages, self.waited_from) {
+                    stages.enter_at(before, now);
+                }
             }
             if bytes > 0 {
                 let now = self.env.now();
@@ -88,6 +93,7 @@ where
             }
             if !std::mem::replace(&mut self.waits, true) {
                 self.line.seat.waits(self.patience.spent(now));
+                self.waited_from = self.context.stages.as_ref().map(|stages| stages.enter_at(Stage::Receive, now));
             }
             if left.is_zero() {
                 self.context.set_fault(BodyFault::Stalled);
@@ -117,6 +123,7 @@ where
 pub(crate) struct Tail {
     pub(crate) context: Arc<RequestContext>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) slow: Arc<SlowRequests>,
     pub(crate) env: Env,
     pub(crate) started: Duration,
     pub(crate) status: u16,
@@ -131,11 +138,17 @@ impl Drop for Tail {
     fn drop(&mut self) {
         self.pass = None;
         self.line.seat.idle();
+        let (operation, bytes_in) = (self.context.operation(), self.context.bytes_in.load(Relaxed));
+        if let Some(stages) = &self.context.stages {
+            stages.add_received(bytes_in);
+            stages.set_outcome(u32::from(self.status));
+            self.slow.end(stages, &Ended { id: &self.context.id, operation, bytes_out: Some(self.bytes_out) });
+        }
         let Some(observer) = &self.observer else { return };
         observer.finished(&RequestRecord {
-            operation: self.context.operation(),
+            operation,
             status: self.status,
-            bytes_in: self.context.bytes_in.load(Relaxed),
+            bytes_in,
             bytes_out: self.bytes_out,
             duration: self.env.now().saturating_sub(self.started),
             complete: self.complete,
@@ -161,7 +174,13 @@ impl Body for ResponseBody {
     type Error = StdError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let this = &mut *self;
+        let frame = match &this.tail.context.stages {
+            // What it reads from the disk is told by the layers below.
+            Some(stages) => stages.within(|| Pin::new(&mut this.inner).poll_frame(cx)),
+            None => Pin::new(&mut this.inner).poll_frame(cx),
+        };
+        let frame = ready!(frame);
         match &frame {
             Some(Ok(frame)) => {
                 self.tail.bytes_out += frame.data_ref().map_or(0, |d| d.len() as u64);
@@ -197,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stalled_body_ends() {
-        let context = Arc::new(RequestContext::new(1));
+        let context = Arc::new(RequestContext::new(1, None));
         let pieces = futures::stream::iter([Ok::<_, StdError>(Frame::data(Bytes::from_static(b"abc")))]);
         let body = StreamBody::new(futures::StreamExt::chain(pieces, futures::stream::pending()));
         let line = Arc::new(Line::new(steadfast_flow::Crowd::new(Env::tokio()).join([127, 0, 0, 1].into())));

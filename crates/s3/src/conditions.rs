@@ -122,15 +122,23 @@ pub(crate) fn header_condition(headers: &HeaderMap) -> S3Result<Condition> {
     write_condition(read(IF_MATCH)?.as_ref(), read(IF_NONE_MATCH)?.as_ref())
 }
 
+/// Headers that say whose a bucket is expected to be. Presigned URLs may have them in their query.
+pub(crate) const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
+
+/// The owner that is expected is not the one of everything here.
+pub(crate) fn another_owner() -> S3Error {
+    s3_error!(AccessDenied, "The bucket is not owned by the account that you expect.")
+}
+
 /// Refuses the conditions that an operation would not look at: who sends one relies on it. `If-Modified-Since` is not among them: it means
 /// nothing on anything but reads (RFC 9110, section 13.1.3).
 ///
 /// # Errors
 /// `NotImplemented`, and `AccessDenied` where the owner that is expected is not the one of everything here.
 pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderMap) -> S3Result<()> {
-    for name in ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"] {
+    for name in EXPECTED_OWNERS {
         if headers.get(name).is_some_and(|expected| expected != OWNER) {
-            return Err(s3_error!(AccessDenied, "The bucket is not owned by the account that you expect."));
+            return Err(another_owner());
         }
     }
     if *method == Method::GET || *method == Method::HEAD {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::KeyedPermit;
+use steadfast_flow::{KeyedPermit, Stages};
 
 use crate::served::operation_name;
 
@@ -55,10 +55,12 @@ pub(crate) struct RequestContext {
     body_due: AtomicU64,
     /// Whose it is: the group of the client's address.
     client: OnceLock<Arc<str>>,
+    /// Where its time goes, if anybody wants to know.
+    pub(crate) stages: Option<Arc<Stages>>,
 }
 
 impl RequestContext {
-    pub(crate) fn new(id: u64) -> Self {
+    pub(crate) fn new(id: u64, stages: Option<Arc<Stages>>) -> Self {
         Self {
             id: format!("{id:016X}"),
             operation: OnceLock::new(),
@@ -68,6 +70,7 @@ impl RequestContext {
             xml: Mutex::new(None),
             body_due: AtomicU64::new(0),
             client: OnceLock::new(),
+            stages,
         }
     }
 

@@ -16,7 +16,8 @@ use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
 use steadfast_flow::{
-    Crowd, Env, FlowStatus, KeyedBudget, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, Throttle, group_of,
+    Crowd, Env, FlowStatus, KeyedBudget, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, SlowRequests, SlowStatus,
+    Stage, Throttle, group_of, stages,
 };
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -74,6 +75,7 @@ struct Shared {
     options: S3Options,
     observer: Option<Arc<dyn Observer>>,
     failures_told: Throttle,
+    slow: Arc<SlowRequests>,
 }
 
 impl S3Door {
@@ -142,6 +144,7 @@ impl S3Door {
             KeyedGate::new(name, bounds, env.clone())
         };
         let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
+        let slow = Arc::new(SlowRequests::new("s3", options.slow_request, env.clone()));
         let (places, answers) = (gate("s3_requests", options.requests_max), gate("s3_answers", options.answers_max));
         Ok(Self(Arc::new(Shared {
             s3: builder.build(),
@@ -152,6 +155,7 @@ impl S3Door {
             options,
             observer,
             failures_told,
+            slow,
         })))
     }
 
@@ -163,6 +167,11 @@ impl S3Door {
     /// How many long answers are being sent, and wait to be.
     pub fn answers_status(&self) -> FlowStatus {
         self.0.answers.status()
+    }
+
+    /// How many requests were slow.
+    pub fn slow_status(&self) -> SlowStatus {
+        self.0.slow.status()
     }
 
     /// What the XML bodies of requests take of memory.
@@ -206,7 +215,7 @@ impl S3Door {
         let shared = &self.0;
         line.seat.asks();
         line.renewed.store(true, Relaxed);
-        let context = Arc::new(RequestContext::new(shared.env.random_u64()));
+        let context = Arc::new(RequestContext::new(shared.env.random_u64(), shared.slow.begin(Stage::Parse)));
         let started = shared.env.now();
         let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
         let about = About::of(&request);
@@ -214,7 +223,7 @@ impl S3Door {
         let (mut response, pass) = if origin.is_some() && cors::is_preflight(&request) {
             (cors::preflight(request.headers()), None)
         } else {
-            self.answer(request, &context, &line).await
+            stages::measured(context.stages.clone(), self.answer(request, &context, &line)).await
         };
         if context.fault() == Some(BodyFault::Stalled) && response.status() != StatusCode::OK {
             // `s3s` may have taken the end of an XML body for something else.
@@ -225,9 +234,13 @@ impl S3Door {
             cors::admit(response.headers_mut(), origin);
         }
         line.linger.store(context.unread() > 0, Relaxed);
+        if let Some(stages) = &context.stages {
+            stages.enter(Stage::Send);
+        }
         let tail = Tail {
             context,
             observer: shared.observer.clone(),
+            slow: shared.slow.clone(),
             env: shared.env.clone(),
             started,
             status: response.status().as_u16(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue};
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
-use steadfast_flow::Env;
+use steadfast_flow::{Env, Stage, stages};
 use steadfast_store::Store;
 
 use crate::conditions::refuse_ignored;
@@ -81,6 +81,9 @@ macro_rules! operations {
         impl S3 for Handler {
             $(
                 async fn $method(&self, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
+                    stages::note(|stages| {
+                        stages.enter(Stage::Other);
+                    });
                     refuse_ignored(stringify!($method), &req.method, &req.headers)?;
                     $function(self, req).await.map_err(|error| self.advised(error))
                 }

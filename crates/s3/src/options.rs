@@ -90,6 +90,8 @@ pub struct S3Options {
     pub requests_waiting_max: usize,
     /// How long a request waits for a place before it is refused with `SlowDown`.
     pub request_wait: Duration,
+    /// Requests that take so long, without what their clients take, are told of in the log; zero: none.
+    pub slow_request: Duration,
     /// A connection must have sent a whole request head within this time.
     pub header_timeout: Duration,
     /// A request body that is so far behind [`S3Options::client_bytes_s_min`] ends with `RequestTimeout`.
@@ -135,6 +137,7 @@ impl Default for S3Options {
             requests_max: 1024,
             requests_waiting_max: 4096,
             request_wait: Duration::from_secs(5),
+            slow_request: Duration::from_secs(1),
             header_timeout: Duration::from_secs(30),
             body_stall: Duration::from_secs(30),
             response_stall: Duration::from_secs(60),

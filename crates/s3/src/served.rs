@@ -4,6 +4,9 @@
 use http::Method;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
+use crate::conditions::{EXPECTED_OWNERS, another_owner};
+use crate::handler::OWNER;
+
 /// An operation that is served.
 pub(crate) struct Served {
     pub(crate) name: &'static str,
@@ -104,14 +107,22 @@ impl Served {
     /// does.
     ///
     /// # Errors
-    /// `NotImplemented`.
+    /// `NotImplemented`; `AccessDenied` where another owner is expected.
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let reads = *method == Method::GET || *method == Method::HEAD;
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             // Signatures, `x-id` and other headers of SDKs that presigned URLs carry in their query
             // string.
             let of_sdk = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
-            if of_sdk || self.query.contains(&name.as_ref()) || (reads && !value.is_empty()) {
+            if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner)) {
+                match value == OWNER {
+                    true => continue,
+                    false => return Err(another_owner()),
+                }
+            }
+            let relied_on = of_sdk && is_relied_on(&name);
+            let ignored = of_sdk || (reads && !value.is_empty());
+            if !relied_on && (ignored || self.query.contains(&name.as_ref())) {
                 continue;
             }
             return Err(S3Error::with_message(
@@ -125,6 +136,26 @@ impl Served {
         }
         Ok(())
     }
+}
+
+/// What a header of one of these names asks for would not be done where it is a parameter of the
+/// query string, and something else would: a presigned copy, say, would write an empty object.
+const RELIED_ON: [&str; 9] = [
+    "x-amz-copy-source",
+    "x-amz-rename-source",
+    "x-amz-write-offset-bytes",
+    "x-amz-server-side-encryption",
+    "x-amz-object-lock-",
+    "x-amz-bucket-object-lock-",
+    "x-amz-if-",
+    "x-amz-mp-object-size",
+    "x-steadfast-",
+];
+
+/// Whether a parameter names a header that SDKs put into the query string of URLs that they presign
+/// (that for JavaScript does so with all of them), and whoever signed it relies on.
+fn is_relied_on(name: &str) -> bool {
+    RELIED_ON.iter().any(|start| name.get(..start.len()).is_some_and(|part| part.eq_ignore_ascii_case(start)))
 }
 
 /// The operation's name if it is served; one name for the rest, so that clients cannot make up
@@ -149,6 +180,12 @@ mod tests {
             assert!(!ask("PutObject", Method::PUT, query), "{query}");
         }
         assert!(ask("DeleteObject", Method::DELETE, "versionId=null&x-id=DeleteObject"));
+        for query in ["X-Amz-Copy-Source=a%2Fb", "x-amz-server-side-encryption=AES256", "x%2Damz-if-match-size=1"] {
+            assert!(!ask("PutObject", Method::PUT, query), "{query}");
+        }
+        assert!(!ask("GetObject", Method::GET, "x-amz-expected-bucket-owner=somebody"));
+        assert!(ask("GetObject", Method::GET, "X-Amz-Expected-Bucket-Owner=steadfast"));
+        assert!(ask("GetObject", Method::GET, "x-amz-checksum-mode=ENABLED&X-Amz-Security-Token=t"));
         assert!(!ask("DeleteObject", Method::DELETE, "acl"));
         assert!(!ask("DeleteBucket", Method::DELETE, "encryption"));
         assert!(ask("GetObject", Method::GET, "response-content-type=a%2Fb&partNumber=1&versionId="));

@@ -48,6 +48,33 @@ pub fn quantile(histogram: &Value, quantile: f64) -> Option<u64> {
         .map(|bucket| 2u64.saturating_pow(bucket as u32 + 1))
 }
 
+/// A time for people, from microseconds.
+fn micros(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{:.1} s", us as f64 / 1e6),
+    }
+}
+
+/// What a device of a leg did and how long that took, in a line, from its row of the status; `None` where that is not measured.
+fn leg(row: &Value) -> Option<String> {
+    let latency = row["latency"].as_object()?;
+    let text = |key: &str| row[key].as_str().unwrap_or("?");
+    let mut out = format!("{} {}", text("role"), text("path"));
+    for (name, key) in [("reads", "read_us"), ("writes", "write_us"), ("flushes", "flush_us")] {
+        let counted = latency.get(key).unwrap_or(&Value::Null);
+        let (count, max) = (counted["count"].as_u64().unwrap_or_default(), counted["max"].as_u64().unwrap_or_default());
+        let separator = if key == "read_us" { ":" } else { ";" };
+        let _ = write!(out, "{separator} {count} {name}");
+        if let (Some(half), Some(most)) = (quantile(counted, 0.5), quantile(counted, 0.99)) {
+            let [half, most, max] = [half.min(max), most.min(max), max].map(micros);
+            let _ = write!(out, " (half within {half}, 99 % within {most}, all within {max})");
+        }
+    }
+    Some(out)
+}
+
 /// Damaged places that the table shows.
 const DAMAGE_SHOWN_MAX: usize = 10;
 
@@ -177,6 +204,9 @@ pub fn table(status: &Value) -> String {
     for superdisk in words::lines_in(&status["superdisks"]) {
         line("super-disk", superdisk);
     }
+    for leg in status["disks"].as_array().into_iter().flatten().filter_map(leg) {
+        line("leg", leg);
+    }
     if let (Some(used), Some(limit)) = (number("/disk/len_bytes"), number("/disk/geometry/capacity_bytes")) {
         line("pool", format!("{} of at most {}", size(used), size(limit)));
     }
@@ -300,6 +330,19 @@ mod tests {
         assert_eq!(quantile(&histogram, 0.9), Some(16));
         assert_eq!(quantile(&histogram, 1.0), Some(32));
         assert_eq!(quantile(&serde_json::json!({"buckets": []}), 0.5), None);
+    }
+
+    #[test]
+    fn a_leg_says_how_long_its_device_takes() {
+        let row = serde_json::json!({"role": "fast", "path": "/dev/b", "latency": {
+            "read_us": {"buckets": [0, 0, 0, 0, 0, 98, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1], "count": 100, "sum": 9, "max": 1_300_000},
+            "write_us": {"buckets": [0, 0, 3], "count": 3, "sum": 15, "max": 5},
+            "flush_us": {"buckets": [], "count": 0, "sum": 0, "max": 0}}});
+        let expected = "fast /dev/b: 100 reads (half within 64 us, 99 % within 8.2 ms, all within 1.3 s); \
+                        3 writes (half within 5 us, 99 % within 5 us, all within 5 us); 0 flushes";
+        assert_eq!(leg(&row).as_deref(), Some(expected));
+        assert_eq!(leg(&serde_json::json!({"role": "durable", "latency": null})), None);
+        assert!(table(&serde_json::json!({"disks": [row, 7]})).contains("leg          fast /dev/b: 100 reads"));
     }
 
     #[test]

@@ -60,6 +60,16 @@ impl Client {
         (rng.pick(&self.shared.buckets).0.clone(), rng.pick(&self.shared.keys).clone())
     }
 
+    /// A key to change something about: seldom one of those that stay as they are for long.
+    pub(crate) fn key_to_change(&self, rng: &mut Rng) -> Key {
+        let keys = match self.shared.cold_keys {
+            0 => &self.shared.keys[..],
+            _ if rng.one_in(20) => &self.shared.keys[..],
+            cold => &self.shared.keys[cold..],
+        };
+        (rng.pick(&self.shared.buckets).0.clone(), rng.pick(keys).clone())
+    }
+
     fn size(&self, rng: &mut Rng) -> u64 {
         if rng.chance(self.shared.large_per_mille) {
             return rng.range(self.shared.small_max, self.shared.large_max);
@@ -164,7 +174,7 @@ impl Client {
     }
 
     async fn put(&self, rng: &mut Rng) -> Outcome {
-        let key = self.key(rng);
+        let key = self.key_to_change(rng);
         let size = self.size(rng);
         let tag = self.shared.model.lock().new_tag();
         let pieces: Pieces = Arc::from([Piece { id: tag, len: size }]);
@@ -293,7 +303,7 @@ impl Client {
     }
 
     async fn delete(&self, rng: &mut Rng) -> Outcome {
-        let key = self.key(rng);
+        let key = self.key_to_change(rng);
         let (demand, condition) = if rng.one_in(4) { self.demand(rng, &key) } else { (Demand::None, Condition::None) };
         let (demand, condition) = match demand {
             Demand::Absent => (Demand::None, Condition::None),
@@ -313,7 +323,8 @@ impl Client {
 
     async fn delete_many(&self, rng: &mut Rng) -> Outcome {
         let bucket = rng.pick(&self.shared.buckets).0.clone();
-        let mut names: Vec<Arc<str>> = (0..rng.range(1, 6)).map(|_| rng.pick(&self.shared.keys).clone()).collect();
+        let keys = &self.shared.keys[self.shared.cold_keys..];
+        let mut names: Vec<Arc<str>> = (0..rng.range(1, 6)).map(|_| rng.pick(keys).clone()).collect();
         names.sort();
         names.dedup();
         let (durability, lax) = self.durability(rng, &bucket);
@@ -344,7 +355,7 @@ impl Client {
     }
 
     async fn copy(&self, rng: &mut Rng) -> Outcome {
-        let (from, to) = (self.key(rng), self.key(rng));
+        let (from, to) = (self.key(rng), self.key_to_change(rng));
         let (demand, condition) = self.demand(rng, &to);
         let (durability, lax) = self.durability(rng, &to.0);
         let (tag, start, id) = {

@@ -239,8 +239,6 @@ impl Plan {
     /// Lets indexes suffer.
     pub(crate) fn strike_indexes(&mut self, rng: &mut Rng) {
         self.indexes_suffer = true;
-        // One of several that cannot be read while it is found out which disks belong together may keep the pool closed until the next start.
-        let several = self.disks.len() > 1;
         let (fast, moving) = (self.disks.iter().any(|disk| disk.fast.is_some()), self.moves.is_some());
         // What is read of a snapshot, or moved to another disk, is not tried again here.
         let unreadable = !moving && self.snapshots == 0;
@@ -251,9 +249,6 @@ impl Plan {
             if number > 0 && rng.one_in(2) {
                 life.index = *rng.pick(&[IndexFate::Older, IndexFate::Older, IndexFate::Torn, IndexFate::Kept]);
             }
-            if life.index == IndexFate::Torn && several {
-                life.index = IndexFate::Older;
-            }
             // The pool goes back in time, its index does not.
             let back = number > 1 && !fast && !moving && rng.one_in(3);
             if back {
@@ -261,7 +256,7 @@ impl Plan {
             }
             // One fault at a start: a second one, while the index is made anew for the first, keeps a disk out until the next.
             let fit = !back && matches!(life.index, IndexFate::Kept | IndexFate::Deleted);
-            if unreadable && fit && !several && rng.one_in(4) {
+            if unreadable && fit && rng.one_in(4) {
                 let mut trouble = Unreadable::new(rng, 8);
                 trouble.count = trouble.count.map(|_| 1);
                 life.trouble.at_start = Some(trouble);

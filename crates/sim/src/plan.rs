@@ -113,6 +113,8 @@ pub(crate) struct Plan {
     /// At the end all objects are deleted, which must make room.
     pub(crate) drain: bool,
     pub(crate) keys: u64,
+    /// So many of them, the first, seldom change: what else comes and goes lies beside them.
+    pub(crate) cold_keys: u64,
     pub(crate) buckets: Vec<Durability>,
     pub(crate) small_max: u64,
     pub(crate) large_max: u64,
@@ -189,6 +191,7 @@ impl Plan {
             requests_each: rng.range(10, if heavy { 90 } else { 50 }),
             drain: variant.is_none() && trouble == Trouble::None && rng.one_in(3),
             keys: rng.range(3, 16),
+            cold_keys: 0,
             buckets: (0..rng.range(1, 2))
                 .map(|_| if rng.one_in(4) { Durability::Async } else { Durability::Sync })
                 .collect(),

@@ -201,6 +201,7 @@ impl History {
             trace: trace.clone(),
             buckets: plan.buckets.iter().zip([FIRST, "second"]).map(|(d, name)| (name.into(), *d)).collect(),
             keys: NAMES[..plan.keys as usize].iter().map(|name| Arc::from(*name)).collect(),
+            cold_keys: plan.cold_keys as usize,
             small_max: plan.small_max,
             large_max: plan.large_max,
             large_per_mille: plan.large_per_mille,

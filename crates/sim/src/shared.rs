@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) buckets: Vec<(Arc<str>, Durability)>,
     pub(crate) keys: Vec<Arc<str>>,
+    /// So many of them, the first, seldom change.
+    pub(crate) cold_keys: usize,
     pub(crate) small_max: u64,
     pub(crate) large_max: u64,
     pub(crate) large_per_mille: u64,

@@ -65,7 +65,7 @@ impl Client {
     }
 
     async fn create_upload(&self, rng: &mut Rng) -> Outcome {
-        let key = self.key(rng);
+        let key = self.key_to_change(rng);
         self.say("upload", &key, 0);
         match self.store.create_upload(&key.0, &key.1, attributes(0)).await {
             Ok(info) => {

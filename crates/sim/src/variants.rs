@@ -198,7 +198,11 @@ impl Variant {
                     plan.lives.push(Life { finish: Finish::CutAtWork(300 + 150 * more), ..first.clone() });
                 }
             }
-            Self::EarlyTombstones => plan.store.log.sabotage = Sabotage::EarlyTombstones,
+            Self::EarlyTombstones => {
+                plan.store.log.sabotage = Sabotage::EarlyTombstones;
+                // What a delete hides stays for longer where the rest of its extent is live.
+                plan.cold_keys = 10;
+            }
             Self::EarlyRecycle => plan.store.log.sabotage = Sabotage::EarlyRecycle,
             Self::PinsIgnored => plan.store.log.sabotage = Sabotage::PinsIgnored,
             Self::AckOnFast => {

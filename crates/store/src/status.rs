@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use steadfast_flow::FlowStatus;
-use steadfast_log::{ExtentCounts, Histogram, LogState, LogStatus, Lsn};
+use steadfast_log::{ExtentCounts, LogState, LogStatus, Lsn};
 
 use crate::SnapshotInfo;
 use crate::cache::CacheStatus;
@@ -185,8 +185,8 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     }
     add_extents(&mut sum.extents, &other.extents);
     sum.zones.add(&other.zones);
-    add_histogram(&mut sum.group_size, &other.group_size);
-    add_histogram(&mut sum.flush_us, &other.flush_us);
+    sum.group_size.add(&other.group_size);
+    sum.flush_us.add(&other.flush_us);
     sum.commits += other.commits;
     sum.records += other.records;
     sum.frames += other.frames;
@@ -254,17 +254,6 @@ fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
     sum.held_bytes += other.held_bytes;
     sum.lost += other.lost;
     sum.lost_bytes += other.lost_bytes;
-}
-
-fn add_histogram(sum: &mut Histogram, other: &Histogram) {
-    if sum.buckets.len() < other.buckets.len() {
-        sum.buckets.resize(other.buckets.len(), 0);
-    }
-    for (mine, theirs) in sum.buckets.iter_mut().zip(&other.buckets) {
-        *mine += theirs;
-    }
-    sum.count += other.count;
-    sum.sum += other.sum;
 }
 
 /// Of one bound that each disk has, the sum.

@@ -170,7 +170,8 @@ async fn an_index_that_is_unreadable_at_the_start_is_rebuilt() {
     // Not closed: the next start replays.
     let pool = Pool { disks: pool.disks, index: pool.index, options: pool.options, dir: pool.dir, mem: pool.mem };
     drop(store);
-    for refused in 1..4 {
+    // As many as that a second fault strikes while it is made anew for the first.
+    for refused in 1..6 {
         checkpoint(&pool).refuse_reads(refused);
         let (store, _) = pool.open_with_report().await;
         until(&store, "well", is_well).await;

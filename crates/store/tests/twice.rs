@@ -3,10 +3,27 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{BUCKET, Pool, bytes_of, etag, put, read};
 use steadfast_flow::Env;
 use steadfast_log::LogState;
 use steadfast_store::{Condition, DiskState, IndexKind, Store};
+
+#[tokio::test]
+async fn who_loses_the_disk_while_it_writes_nothing_stops_too() {
+    let (pool, first) = Pool::start(false).await;
+    put(&first, "before", &bytes_of(1, 1500)).await;
+    let opened = Store::open_pool(pool.given(), IndexKind::memory(), Env::tokio(), pool.options.clone()).await;
+    let second = opened.expect("nothing keeps it out").0;
+    let failed = async {
+        while !matches!(first.status().log.log, LogState::Failed { what: "look at who has the disk", .. }) {
+            Env::tokio().sleep(Duration::from_millis(50)).await;
+        }
+    };
+    Env::tokio().timeout(Duration::from_secs(60), failed).await.expect("it looks, though it is idle");
+    put(&second, "second", &bytes_of(2, 1500)).await;
+}
 
 #[tokio::test]
 async fn who_loses_the_disk_to_another_server_stops() {

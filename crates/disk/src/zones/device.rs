@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::Zone;
 use super::map::{Ended, ZoneMap};
 use super::report::{self, BLKFINISHZONE, BLKREPORTZONE, BLKRESETZONE};
-use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
+use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Latencies};
 
 /// Zones asked for at a time.
 const ASKED: u32 = 4096;
@@ -196,6 +196,10 @@ impl Disk for ZonedDevice {
 
     fn stats(&self) -> DiskStats {
         self.0.disk.stats()
+    }
+
+    fn latencies(&self) -> Option<Latencies> {
+        self.0.disk.latencies()
     }
 
     fn describe(&self) -> String {

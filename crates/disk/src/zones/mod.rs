@@ -20,7 +20,7 @@ use serde::Serialize;
 use steadfast_flow::BoxFuture;
 
 use crate::label::{crc32c, u32_at, u64_at};
-use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, ZoneGeometry};
+use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, Latencies, ZoneGeometry};
 pub(crate) use device::{ZonedDevice, Zones, zones_of};
 use map::{Ended, Pointer, ZoneMap, refused};
 
@@ -285,6 +285,10 @@ impl Disk for Zoned {
 
     fn stats(&self) -> DiskStats {
         self.0.disk.stats()
+    }
+
+    fn latencies(&self) -> Option<Latencies> {
+        self.0.disk.latencies()
     }
 
     fn describe(&self) -> String {

@@ -15,7 +15,7 @@ use futures::future::join_all;
 use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use steadfast_flow::KeyedPermit;
+use steadfast_flow::{KeyedPermit, stages};
 use steadfast_store::Position;
 
 use keys::Keys;
@@ -120,6 +120,23 @@ pub(crate) enum Command {
     Info,
 }
 
+impl Command {
+    /// The channel that it is about, where it is about one.
+    fn about(&self) -> &str {
+        match self {
+            Self::Publish(channel, _)
+            | Self::Unsubscribe(_, channel)
+            | Self::Presence(channel)
+            | Self::PresenceStats(channel)
+            | Self::HistoryRemove(channel) => channel,
+            Self::Broadcast(channels, _) => channels.first().map_or("", |first| first),
+            Self::Subscribe(_, wanted) => &wanted.channel,
+            Self::History(request) => &request.channel,
+            Self::Disconnect(..) | Self::Refresh(..) | Self::Channels(_) | Self::Info => "",
+        }
+    }
+}
+
 /// How the server is.
 #[derive(Debug)]
 pub(crate) struct Info {
@@ -172,7 +189,12 @@ impl Terms {
 
     /// The answer, which holds what it has taken.
     pub(crate) fn held(self, answer: Bytes) -> Bytes {
-        held(answer, &self.rooms.into_inner())
+        held(answer, &self.taken())
+    }
+
+    /// What its answers have taken, for whoever sends them.
+    pub(crate) fn taken(self) -> Vec<Arc<KeyedPermit>> {
+        self.rooms.into_inner()
     }
 
     /// How long a further part of the answer waits for room: not for what the request holds itself, and not
@@ -202,6 +224,15 @@ impl Api {
 
     /// Carries out a command.
     pub(crate) async fn carry_out(&self, command: Command, terms: &Terms) -> Answer {
+        stages::note(|stages| stages.set_about(command.about()));
+        let answer = self.answer(command, terms).await;
+        if let Err(error) = &answer {
+            stages::note(|stages| stages.set_outcome(error.code));
+        }
+        answer
+    }
+
+    async fn answer(&self, command: Command, terms: &Terms) -> Answer {
         let wish = terms.durability;
         match command {
             Command::Publish(channel, publish) => self.publish(&channel, &publish, wish).await.map(Done::Published),

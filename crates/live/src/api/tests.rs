@@ -13,7 +13,7 @@ async fn api() -> Api {
     for (slot, user) in (0u32..).zip(["ann", "ann", "ann", "bob"]) {
         let session = (slot > 0).then(|| format!("s{slot}").into());
         let (encoding, transport) = (Encoding::Json, Transport::UniSse);
-        let who = Who::new(client(slot), Arrived { encoding, transport, deflate: None, headers: None, session }, None);
+        let who = Who::new(client(slot), Arrived { session, ..Arrived::of(encoding, transport) }, None);
         let id = SessionId { partition: 0, slot, generation: 0 };
         assert!(node.enter(id, &Arc::new(Who { user: user.to_owned(), ..who })));
     }

@@ -13,10 +13,11 @@ use super::{Caller, Refused};
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
 use crate::node::{GATE_WAIT, Node, Room};
 use crate::options::{SubscribeOptions, bytes_of, info_of};
-use crate::partition::{Arrived, Place, SessionId, ToSession, Who};
-use crate::protocol::codes;
+use crate::partition::{Arrived, Place, SessionId, ToSession, Transport, Who};
+use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
-    ConnectRequest, ConnectResult, RefreshRequest, RefreshResult, Reply, SubscribeRequest, SubscribeResult, Subscribed,
+    ConnectRequest, ConnectResult, Push, RefreshRequest, RefreshResult, Reply, SubscribeRequest, SubscribeResult,
+    Subscribed,
 };
 use crate::proxy::Event;
 
@@ -47,6 +48,17 @@ fn subs_of(claims: &mut ConnectClaims) -> BTreeMap<String, SubscribeOptions> {
     subs
 }
 
+/// How a unidirectional session ends whose connect is refused: only this tells its client whether to come again.
+pub(super) fn end_of(error: &ClientError) -> Disconnected {
+    match error {
+        error if error.code == codes::TOKEN_EXPIRED.code || error.code == codes::EXPIRED.code => codes::SESSION_EXPIRED,
+        error if error.code == codes::TOO_MANY_REQUESTS.code => codes::TOO_MANY_COMMANDS,
+        error if error.temporary => codes::SERVER_ERROR,
+        error if error.code == codes::PERMISSION_DENIED.code => codes::DISCONNECT_PERMISSION_DENIED,
+        _ => codes::BAD_PROTOCOL,
+    }
+}
+
 impl Node {
     fn refused_token(&self, e: TokenError) -> Refused {
         match e.for_client() {
@@ -57,8 +69,8 @@ impl Node {
 
     /// A token that is not valid ends the session. Who sends it may be anybody: the log is not theirs to fill.
     fn invalid_token(&self, why: &str) -> Refused {
-        match self.seldom.connection_token.may(self.now_ms()) {
-            Some(left_out) => tracing::info!(?why, left_out, "a connection token is not valid"),
+        match self.told.connection_token.pass(&self.env) {
+            Some(more) => tracing::info!(?why, more, "a connection token is not valid"),
             None => tracing::debug!(?why, "a connection token is not valid"),
         }
         Refused::End(codes::INVALID_TOKEN)
@@ -159,6 +171,8 @@ impl Node {
         let now_ms = self.env.wall_ms();
         // Where the back end is asked whether a session goes on, its client has nothing to do.
         let ttl = lasts.filter(|_| self.proxies.of(Event::Refresh, "").is_none());
+        let unidirectional = who.arrived.transport.is_unidirectional();
+        let emulated = matches!(who.arrived.transport, Transport::HttpStream | Transport::Sse);
         let mut result = ConnectResult {
             client: who.client.to_string(),
             session: who.arrived.session.as_deref().unwrap_or_default().to_owned(),
@@ -167,7 +181,9 @@ impl Node {
             ttl: ttl.unwrap_or_default(),
             data,
             ping: self.config.client.ping_interval.0.as_secs() as u32,
-            pong: true,
+            // A unidirectional client is asked for nothing.
+            pong: !unidirectional,
+            node: if emulated { self.start.clone() } else { String::new() },
             time: now_ms as i64,
             ..ConnectResult::default()
         };
@@ -201,7 +217,10 @@ impl Node {
             self.exit(session, &who);
             return Err(refused);
         }
-        let reply = Box::new(Reply { id, connect: Some(result), ..Reply::default() });
+        let reply = Box::new(match unidirectional {
+            true => Reply { push: Some(Push { connect: Some(result), ..Push::default() }), ..Reply::default() },
+            false => Reply { id, connect: Some(result), ..Reply::default() },
+        });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
         self.to(session, ToSession::Connected { who, expires_ms, reply, subscribed, rooms });
         Ok(())

@@ -1,5 +1,6 @@
 //! What a session's commands do.
 
+mod about;
 mod connect;
 mod proxied;
 mod subscribe;
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
+use steadfast_flow::Ended;
+use steadfast_flow::stages::{self, Stage};
 use steadfast_store::{HistoryQuery, Position};
 use uuid::Uuid;
 
@@ -72,8 +75,21 @@ impl Hub for NodeHub {
     fn carry_out(&self, session: SessionId, asker: Asker, commands: Vec<Asked>) {
         let node = self.0.clone();
         let quick = commands.iter().all(|asked| self.0.is_quick(&asked.command));
+        let (mut operation, stages) = ("-", self.0.slow_commands.begin(Stage::Other));
+        if let Some(stages) = &stages {
+            // Several at a time are publications, of which the channel of the first is told.
+            for asked in &commands {
+                let (asks, channel, bytes) = about::about(&asked.command);
+                operation = asks;
+                stages.add_received(bytes as u64);
+                stages.set_about(channel);
+            }
+        }
         let mut task = Box::pin(async move {
-            node.carry_out(session, asker, commands).await;
+            stages::measured(stages.clone(), node.carry_out(session, asker, commands)).await;
+            if let Some(stages) = &stages {
+                node.slow_commands.end(stages, &Ended { operation, ..Ended::default() });
+            }
             node.to(session, ToSession::Ready);
         });
         // Most commands wait for nothing: on the worker's own thread they cost no task and no change of threads.
@@ -159,20 +175,32 @@ impl Node {
         match refused {
             Refused::Error(error) => {
                 self.refusals.count(error.code);
+                stages::note(|stages| stages.set_outcome(error.code));
                 let reply = Reply { id, error: Some(error.into()), ..Reply::default() };
                 self.to(session, ToSession::Reply(Box::new(reply)));
             }
-            Refused::End(why) => self.to(session, ToSession::Disconnect(why)),
+            Refused::End(why) => {
+                stages::note(|stages| stages.set_outcome(why.code.into()));
+                self.to(session, ToSession::Disconnect(why));
+            }
         }
     }
 
     /// The first command of a session: it connects.
     async fn carry_out_first(&self, session: SessionId, arrived: Arrived, commands: Vec<Asked>) {
+        let unidirectional = arrived.transport.is_unidirectional();
         let first = commands.into_iter().next().map(|asked| asked.command);
         let Some((id, Some(connect))) = first.map(|command| (command.id, command.connect)) else {
             return self.refuse(session, 0, Refused::End(codes::BAD_PROTOCOL));
         };
         if let Err(refused) = self.connect(session, arrived, id, connect).await {
+            let refused = match refused {
+                Refused::Error(error) if unidirectional => {
+                    self.refusals.count(error.code);
+                    Refused::End(connect::end_of(&error))
+                }
+                refused => refused,
+            };
             self.refuse(session, id, refused);
         }
     }
@@ -229,7 +257,7 @@ impl Node {
             let limit = self.config.client.history_max_publication_limit.max(10_000);
             // Those who wait for room hold no list yet.
             let bytes = self.presence.list_bytes(&channel, limit);
-            let room = self.answer_room(&caller.who.user, bytes, GATE_WAIT).await.ok_or(codes::TOO_MANY_REQUESTS)?;
+            let room = self.answer_room(&caller.who.whose(), bytes, GATE_WAIT).await.ok_or(codes::TOO_MANY_REQUESTS)?;
             reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
             self.to(caller.session, ToSession::Answer(Box::new(reply), vec![Arc::new(room)]));
             return Ok(());
@@ -240,7 +268,7 @@ impl Node {
         } else if let Some(request) = command.history {
             let options = self.named(&request.channel)?;
             self.may_ask(options.has_history(), options.asking_history(), caller, subscribed)?;
-            let (mut history, room) = self.history(&request, &caller.who.user).await?;
+            let (mut history, room) = self.history(&request, &caller.who.whose()).await?;
             leave_out(caller.who.arrived.encoding, &mut history.publications);
             reply.history = Some(history);
             self.to(caller.session, ToSession::Answer(Box::new(reply), room.into_iter().collect()));

@@ -93,8 +93,8 @@ impl Node {
 
     async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<Right, Refused> {
         let invalid = |why: &str| {
-            match self.seldom.subscription_token.may(self.now_ms()) {
-                Some(left_out) => tracing::info!(?why, ?channel, left_out, "a subscription token is not valid"),
+            match self.told.subscription_token.pass(&self.env) {
+                Some(more) => tracing::info!(?why, ?channel, more, "a subscription token is not valid"),
                 None => tracing::debug!(?why, ?channel, "a subscription token is not valid"),
             }
             codes::PERMISSION_DENIED
@@ -276,7 +276,7 @@ impl Node {
             }
             // A copy takes as much again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
-            if let Some(room) = self.answer_room(&caller.who.user, bytes, Duration::ZERO).await {
+            if let Some(room) = self.answer_room(&caller.who.whose(), bytes, Duration::ZERO).await {
                 let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(room)));
                 return Ok((position.offset, Arc::new(copy)));
             }
@@ -293,7 +293,7 @@ impl Node {
             } else {
                 HistoryQuery { since: Some(since), limit, reverse: false }
             };
-            let whose = &caller.who.user;
+            let whose = &*caller.who.whose();
             let mut read = self.read(&handle, query, whose, Duration::ZERO).await?;
             if read.is_none() && !way.wait.is_zero() {
                 // Nobody waits for room with a place that others need.

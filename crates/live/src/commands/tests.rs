@@ -58,13 +58,14 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         answers_bytes: 80_000,
         history_bytes_max: 10_000,
         compression_bytes_max: 0,
+        slow_request: Duration::from_secs(1),
     };
     let config = serde_json::from_str(config).expect("valid");
     Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
 }
 
 fn arrived() -> Arrived {
-    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None, session: None }
+    Arrived::of(Encoding::Json, Transport::WebSocket)
 }
 
 const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };

@@ -13,6 +13,7 @@ use steadfast_flow::Env;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 
+use crate::partition::Transport;
 use crate::protocol::Encoding;
 use crate::websocket;
 
@@ -78,7 +79,7 @@ impl Commands {
 /// All sessions of a server that send commands so.
 pub(crate) struct Emulation {
     /// Which start of the server this is, as clients are told: requests for sessions of another one are refused.
-    pub(crate) node: String,
+    node: String,
     sessions: Mutex<HashMap<Arc<str>, Arc<Commands>>>,
     env: Env,
 }
@@ -97,20 +98,15 @@ impl Drop for Emulated {
     }
 }
 
-impl Emulated {
-    pub(super) fn node(&self) -> &str {
-        &self.all.node
-    }
-}
-
 /// A name that nobody guesses.
-fn random_name(env: &Env) -> String {
+pub(crate) fn random_name(env: &Env) -> String {
     format!("{:016x}{:016x}", env.random_u64(), env.random_u64())
 }
 
 impl Emulation {
-    pub(crate) fn new(env: Env) -> Self {
-        Self { node: random_name(&env), sessions: Mutex::default(), env }
+    /// Of the start of the server that has this name.
+    pub(crate) fn new(node: String, env: Env) -> Self {
+        Self { node, sessions: Mutex::default(), env }
     }
 
     /// A name for a session.
@@ -118,10 +114,19 @@ impl Emulation {
         random_name(&self.env).into()
     }
 
-    /// Takes in a session of this name.
-    pub(crate) fn enter(self: &Arc<Self>, session: Arc<str>, encoding: Encoding, worker: OwnedWriteHalf) -> Emulated {
+    /// Takes in a session of this name. A unidirectional one gets no commands from outside, whoever knows its
+    /// name: the back end does, for the server API.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        session: Arc<str>,
+        transport: Transport,
+        encoding: Encoding,
+        worker: OwnedWriteHalf,
+    ) -> Emulated {
         let commands = Arc::new(Commands { encoding, to: tokio::sync::Mutex::new(To { worker, cut: false }) });
-        self.sessions.lock().insert(session.clone(), commands.clone());
+        if !transport.is_unidirectional() {
+            self.sessions.lock().insert(session.clone(), commands.clone());
+        }
         Emulated { all: self.clone(), session, commands }
     }
 
@@ -165,10 +170,10 @@ mod tests {
 
     #[tokio::test]
     async fn commands_reach_the_session_that_they_name() {
-        let emulation = Arc::new(Emulation::new(Env::tokio()));
+        let emulation = Arc::new(Emulation::new("n".into(), Env::tokio()));
         let (mut worker, gateway) = pair().expect("descriptors");
         let (_read, write) = gateway.into_split();
-        let entered = emulation.enter(emulation.name(), Encoding::Json, write);
+        let entered = emulation.enter(emulation.name(), Transport::Sse, Encoding::Json, write);
         let (session, node) = (entered.session.clone(), emulation.node.clone());
         let json = |node: &str, session: &str, data: &str| {
             serde_json::json!({"node": node, "session": session, "data": data}).to_string().into_bytes()
@@ -193,5 +198,20 @@ mod tests {
         drop(entered);
         assert_eq!(emulation.answer(false, &json(&node, &session, command)).await, StatusCode::NO_CONTENT);
         assert_eq!(worker.read(&mut bytes).expect("the end"), 0, "the worker sees it go, and no command after that");
+    }
+
+    #[tokio::test]
+    async fn a_unidirectional_session_gets_no_commands() {
+        let emulation = Arc::new(Emulation::new("n".into(), Env::tokio()));
+        for transport in Transport::ALL {
+            let (mut worker, gateway) = pair().expect("descriptors");
+            let (_read, write) = gateway.into_split();
+            let entered = emulation.enter(emulation.name(), transport, Encoding::Json, write);
+            let command = serde_json::json!({"node": "n", "session": &*entered.session, "data": "{}"});
+            let answer = emulation.answer(false, command.to_string().as_bytes()).await;
+            assert_eq!(answer, StatusCode::NO_CONTENT);
+            let came = worker.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0);
+            assert_eq!(came, !transport.is_unidirectional(), "{transport:?}");
+        }
     }
 }

@@ -28,6 +28,9 @@ pub(crate) fn pair() -> io::Result<(TcpStream, UnixStream)> {
 pub(super) enum Frame {
     /// Replies and pushes.
     Message(Bytes),
+    /// A piece of a message that is too long to be gathered, and whether it is the last one. What is still
+    /// to come of it waits with the worker, whose bounds it counts in.
+    Piece(Bytes, bool),
     /// The end of the session.
     Close(u16, String),
 }
@@ -36,14 +39,16 @@ pub(super) enum Frame {
 pub(super) struct Frames {
     from: OwnedReadHalf,
     buffer: BytesMut,
+    /// Bytes that are to come of a message that is handed on in pieces.
+    to_come: usize,
 }
 
 impl Frames {
     pub(super) fn new(from: OwnedReadHalf) -> Self {
-        Self { from, buffer: BytesMut::new() }
+        Self { from, buffer: BytesMut::new(), to_come: 0 }
     }
 
-    /// The next frame; `None` when the worker has ended the session. Dropping the future loses nothing.
+    /// The next frame, or piece of one; `None` when the worker has ended the session. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.ready() {
@@ -66,6 +71,21 @@ impl Frames {
     /// The next frame, if it is there already.
     pub(super) fn ready(&mut self) -> Option<Frame> {
         loop {
+            if self.to_come == 0 {
+                let (opcode, head, len) = head(&self.buffer)?;
+                if matches!(opcode, 1 | 2) && len > READ_BYTES {
+                    self.buffer.advance(head);
+                    self.to_come = len;
+                }
+            }
+            if self.to_come > 0 {
+                let here = self.to_come.min(self.buffer.len());
+                if here == 0 {
+                    return None;
+                }
+                self.to_come -= here;
+                return Some(Frame::Piece(self.buffer.split_to(here).freeze(), self.to_come == 0));
+            }
             let (opcode, payload) = cut(&mut self.buffer)?;
             match opcode {
                 1 | 2 => return Some(Frame::Message(payload)),
@@ -81,19 +101,25 @@ impl Frames {
     }
 }
 
-/// Cuts a whole frame of a server off.
-fn cut(buffer: &mut BytesMut) -> Option<(u8, Bytes)> {
-    let [first, second, ..] = buffer[..] else { return None };
+/// What a frame of a server is, the bytes of its head and those of its payload.
+fn head(buffer: &[u8]) -> Option<(u8, usize, usize)> {
+    let [first, second, ..] = *buffer else { return None };
     let (head, len) = match second {
         126 => (4, usize::from(u16::from_be_bytes(buffer.get(2..4)?.try_into().ok()?))),
         127 => (10, usize::try_from(u64::from_be_bytes(buffer.get(2..10)?.try_into().ok()?)).ok()?),
         len => (2, usize::from(len)),
     };
+    Some((first & 0x0f, head, len))
+}
+
+/// Cuts a whole frame of a server off.
+fn cut(buffer: &mut BytesMut) -> Option<(u8, Bytes)> {
+    let (opcode, head, len) = head(buffer)?;
     if buffer.len() < head + len {
         return None;
     }
     buffer.advance(head);
-    Some((first & 0x0f, buffer.split_to(len).freeze()))
+    Some((opcode, buffer.split_to(len).freeze()))
 }
 
 #[cfg(test)]
@@ -109,7 +135,7 @@ mod tests {
         let (mut worker, gateway) = pair().expect("descriptors");
         let (read, _write) = gateway.into_split();
         let mut frames = Frames::new(read);
-        let long = vec![b'x'; 100_000];
+        let long = vec![b'x'; READ_BYTES];
         let sent = [
             websocket::message(Encoding::Json, b"{}").to_vec(),
             websocket::pong(b"p").to_vec(),
@@ -127,6 +153,29 @@ mod tests {
         assert_eq!(frames.next().await.expect("a frame"), Some(Frame::Message(long.into())));
         assert_eq!(frames.next().await.expect("a frame"), Some(Frame::Close(3008, "slow".into())));
         assert_eq!(frames.next().await.expect("the end"), None);
+        writing.join().expect("written");
+    }
+
+    #[tokio::test]
+    async fn a_long_frame_is_not_gathered() {
+        let (mut worker, gateway) = pair().expect("descriptors");
+        let (read, _write) = gateway.into_split();
+        let mut frames = Frames::new(read);
+        let long: Vec<u8> = (0..3_000_000_u32).map(|n| n as u8).collect();
+        let sent = [&websocket::message(Encoding::Protobuf, &long)[..], &websocket::close(3001, "")].concat();
+        worker.set_nonblocking(false).expect("a socket");
+        let writing = std::thread::spawn(move || {
+            worker.write_all(&sent).expect("read");
+        });
+        let (mut got, mut ended) = (Vec::new(), false);
+        while !ended {
+            let Some(Frame::Piece(piece, last)) = frames.next().await.expect("a frame") else { panic!("no piece") };
+            assert!(piece.len() + frames.buffer.capacity() <= 4 * READ_BYTES, "{}", piece.len());
+            got.extend_from_slice(&piece);
+            ended = last;
+        }
+        assert!(got == long);
+        assert_eq!(frames.next().await.expect("a frame"), Some(Frame::Close(3001, String::new())));
         writing.join().expect("written");
     }
 }

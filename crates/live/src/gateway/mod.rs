@@ -11,7 +11,7 @@ mod stall;
 mod stream;
 mod websocket;
 
-pub(crate) use emulation::Emulation;
+pub(crate) use emulation::{Emulation, random_name};
 pub(crate) use frames::pair;
 pub(crate) use stall::Stalling;
 pub(crate) use stream::{Streaming, connect_command};

@@ -13,9 +13,8 @@ use super::emulation::{Emulated, Emulation};
 use super::frames::{Frame, Frames};
 use crate::partition::Transport;
 use crate::protocol::Encoding;
-use crate::protocol::codec::{encode_push, encode_reply};
-use crate::protocol::codes::{self, ClientError, Disconnected};
-use crate::protocol::message::{ConnectRequest, Disconnect, Push, Reply};
+use crate::protocol::codec::encode_push;
+use crate::protocol::message::{ConnectRequest, Disconnect, Push};
 
 /// What a unidirectional client sends is a connect request: the command that it stands for.
 pub(crate) fn connect_command(request: &[u8]) -> Option<Vec<u8>> {
@@ -25,94 +24,122 @@ pub(crate) fn connect_command(request: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&command).ok()
 }
 
+/// What is around a push in a reply.
+const COVER: &[u8] = b"{\"push\":";
+
 /// Says what a worker sends in the way of a transport.
 pub(super) struct Speaker {
     transport: Transport,
     encoding: Encoding,
-    connected: bool,
-    /// Where the session may send commands in requests of their own: the server's name.
-    node: Option<String>,
+    line: Line,
+}
+
+/// A line of which a part has been said.
+#[derive(Default)]
+struct Line {
+    /// It has begun: the client has been told a part of it, or of what is in front of one.
+    begun: bool,
+    /// Its first bytes, until there are enough to see whether it is a push.
+    head: Vec<u8>,
+    /// It is one, and is said without its cover: its last byte is held back.
+    covered: bool,
+    held: Option<u8>,
 }
 
 impl Speaker {
-    pub(super) fn new(transport: Transport, encoding: Encoding, node: Option<String>) -> Self {
-        Self { transport, encoding, connected: false, node }
+    pub(super) fn new(transport: Transport, encoding: Encoding) -> Self {
+        Self { transport, encoding, line: Line::default() }
     }
 
-    /// Puts what is in a frame behind what is there. The answer to a unidirectional session's connect may be the end.
+    /// Puts what is in a frame behind what is there.
     pub(super) fn say(&mut self, frame: &Frame, out: &mut BytesMut) -> Said {
-        let message = match frame {
-            Frame::Message(message) => message,
+        match frame {
+            Frame::Message(message) => {
+                self.put_all(message, true, out);
+                let ping = *message == crate::protocol::codec::ping(self.encoding);
+                if ping && self.transport.is_unidirectional() { Said::Ping } else { Said::Something }
+            }
+            Frame::Piece(piece, last) => {
+                self.put_all(piece, *last, out);
+                Said::Something
+            }
             Frame::Close(code, reason) => {
                 let disconnect = Some(Disconnect { code: u32::from(*code), reason: reason.clone(), reconnect: false });
                 let push = encode_push(self.encoding, Push { disconnect, ..Push::default() });
-                self.put_all(&push.unwrap_or_default(), out);
+                self.put_all(&push.unwrap_or_default(), true, out);
                 if self.transport == Transport::UniWebSocket {
                     out.put_slice(&crate::websocket::close(*code, reason));
                 }
-                return Said::End;
+                Said::End
             }
-        };
-        if !self.connected {
-            // The first one, or the few before it.
-            return self.begin(message, out);
         }
-        let ping = *message == crate::protocol::codec::ping(self.encoding);
-        self.put_all(message, out);
-        if ping && self.transport.is_unidirectional() { Said::Ping } else { Said::Something }
     }
 
-    /// The answer to the connect command.
-    fn begin(&mut self, message: &[u8], out: &mut BytesMut) -> Said {
-        let reply = match self.encoding {
-            Encoding::Json => serde_json::from_slice::<Reply>(message).ok(),
-            Encoding::Protobuf => prost::Message::decode_length_delimited(message).ok(),
-        };
-        let Some(mut reply) = reply else { return Said::Something };
-        if let Some(error) = reply.error.as_ref().filter(|_| self.transport.is_unidirectional()) {
-            let why = end_of(&ClientError { code: error.code, message: "".into(), temporary: error.temporary });
-            return self.say(&Frame::Close(why.code, why.reason.into_owned()), out);
-        }
-        if let Some(connect) = &mut reply.connect {
-            self.connected = true;
-            if let Some(node) = &self.node {
-                connect.node.clone_from(node);
-            }
-            if self.transport.is_unidirectional() {
-                connect.pong = false;
-                let push = Push { connect: reply.connect.take(), ..Push::default() };
-                reply = Reply { push: Some(push), ..Reply::default() };
-            }
-        }
-        let mut payload = Vec::new();
-        if encode_reply(self.encoding, &reply, &mut payload).is_ok() {
-            self.put_all(&payload, out);
-        }
-        Said::Something
-    }
-
-    fn put_all(&self, payload: &[u8], out: &mut BytesMut) {
+    /// Puts a message, or a piece of one, which may be the last.
+    fn put_all(&mut self, payload: &[u8], last: bool, out: &mut BytesMut) {
         match self.encoding {
-            Encoding::Json => payload.split(|byte| *byte == b'\n').for_each(|line| self.put(line, out)),
+            Encoding::Json => {
+                let mut lines = payload.split(|byte| *byte == b'\n').peekable();
+                while let Some(line) = lines.next() {
+                    let ends = last || lines.peek().is_some();
+                    self.put(line, ends, out);
+                }
+            }
             Encoding::Protobuf => out.put_slice(payload),
         }
     }
 
-    fn put(&self, line: &[u8], out: &mut BytesMut) {
-        // A unidirectional session hears of nothing but pushes, so these come without their cover.
-        let push = line.strip_prefix(b"{\"push\":").and_then(|rest| rest.strip_suffix(b"}"));
-        let line = push.filter(|_| self.transport.is_unidirectional()).unwrap_or(line);
+    /// Puts a line, or the next part of one, which may be its end.
+    fn put(&mut self, mut part: &[u8], ends: bool, out: &mut BytesMut) {
+        let line = &mut self.line;
+        let first = !line.begun;
+        let mut head = Vec::new();
+        if first && self.transport.is_unidirectional() {
+            // A unidirectional session hears of nothing but pushes, so these come without their cover.
+            let (more, rest) = part.split_at(part.len().min(COVER.len() - line.head.len()));
+            line.head.extend_from_slice(more);
+            part = rest;
+            if line.head.len() < COVER.len() && !ends {
+                return;
+            }
+            head = std::mem::take(&mut line.head);
+            line.covered = head == COVER;
+            if line.covered {
+                head.clear();
+            }
+        }
+        line.begun = true;
+        if line.covered
+            && let Some((last, before)) = part.split_last()
+        {
+            head.extend(line.held.replace(*last));
+            part = before;
+        }
         match self.transport {
             Transport::Sse | Transport::UniSse => {
-                out.put_slice(b"data: ");
-                out.put_slice(line);
-                out.put_slice(b"\n\n");
+                if first {
+                    out.put_slice(b"data: ");
+                }
+                out.put_slice(&head);
+                out.put_slice(part);
+                if ends {
+                    out.put_slice(b"\n\n");
+                }
             }
-            Transport::UniWebSocket => out.put_slice(&crate::websocket::message(Encoding::Json, line)),
+            Transport::UniWebSocket => {
+                head.extend_from_slice(part);
+                out.put_slice(&crate::websocket::text_piece(first, ends, &head));
+            }
             _ => {
-                out.put_slice(line);
-                out.put_u8(b'\n');
+                out.put_slice(&head);
+                out.put_slice(part);
+                if ends {
+                    out.put_u8(b'\n');
+                }
             }
+        }
+        if ends {
+            self.line = Line::default();
         }
     }
 }
@@ -125,17 +152,6 @@ pub(super) enum Said {
     Ping,
     /// The end of the session.
     End,
-}
-
-/// How a unidirectional session ends whose connect is refused: only this tells its client whether to come again.
-fn end_of(error: &ClientError) -> Disconnected {
-    match error {
-        error if error.code == codes::TOKEN_EXPIRED.code || error.code == codes::EXPIRED.code => codes::SESSION_EXPIRED,
-        error if error.code == codes::TOO_MANY_REQUESTS.code => codes::TOO_MANY_COMMANDS,
-        error if error.temporary => codes::SERVER_ERROR,
-        error if error.code == codes::PERMISSION_DENIED.code => codes::DISCONNECT_PERMISSION_DENIED,
-        _ => codes::BAD_PROTOCOL,
-    }
 }
 
 /// A session that is told what there is in one answer that goes on.
@@ -156,9 +172,8 @@ impl Streaming {
         all: &Arc<Emulation>,
     ) -> Self {
         let (read, write) = gateway.into_split();
-        let emulated = all.enter(name, encoding, write);
-        let node = (!transport.is_unidirectional()).then(|| emulated.node().to_owned());
-        let speaker = Speaker::new(transport, encoding, node);
+        let emulated = all.enter(name, transport, encoding, write);
+        let speaker = Speaker::new(transport, encoding);
         Self { frames: Frames::new(read), emulated, speaker, ended: false }
     }
 
@@ -192,18 +207,13 @@ impl Streaming {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::message::{ConnectResult, ErrorMessage, Publication};
+    use crate::protocol::codec::encode_reply;
+    use crate::protocol::message::{Publication, Reply};
 
     fn frame(encoding: Encoding, reply: &Reply) -> Frame {
         let mut payload = Vec::new();
         encode_reply(encoding, reply, &mut payload).expect("encoded");
         Frame::Message(payload.into())
-    }
-
-    fn connected() -> Reply {
-        let session = "s".into();
-        let connect = ConnectResult { client: "c".into(), ping: 25, pong: true, session, ..Default::default() };
-        Reply { id: 1, connect: Some(connect), ..Reply::default() }
     }
 
     fn pushed() -> Reply {
@@ -213,7 +223,7 @@ mod tests {
     }
 
     fn said(transport: Transport, frames: &[Frame]) -> (String, Said) {
-        let mut speaker = Speaker::new(transport, Encoding::Json, Some("n".into()));
+        let mut speaker = Speaker::new(transport, Encoding::Json);
         let mut out = BytesMut::new();
         let last = frames.iter().map(|frame| speaker.say(frame, &mut out)).last().expect("frames");
         (String::from_utf8_lossy(&out).into_owned(), last)
@@ -221,24 +231,62 @@ mod tests {
 
     #[test]
     fn each_transport_says_it_in_its_way() {
-        let frames = [
-            frame(Encoding::Json, &connected()),
-            frame(Encoding::Json, &pushed()),
-            Frame::Message(Bytes::from_static(b"{}")),
-        ];
-        let connect = r#"{"id":1,"connect":{"client":"c","ping":25,"pong":true,"session":"s","node":"n"}}"#;
+        let frames = [frame(Encoding::Json, &pushed()), Frame::Message(Bytes::from_static(b"{}"))];
         let push = r#"{"push":{"channel":"c","pub":{"data":{"x":1}}}}"#;
-        assert_eq!(said(Transport::HttpStream, &frames), (format!("{connect}\n{push}\n{{}}\n"), Said::Something));
-        assert_eq!(
-            said(Transport::Sse, &frames),
-            (format!("data: {connect}\n\ndata: {push}\n\ndata: {{}}\n\n"), Said::Something)
-        );
-        let connect = r#"{"connect":{"client":"c","ping":25,"session":"s","node":"n"}}"#;
+        assert_eq!(said(Transport::HttpStream, &frames), (format!("{push}\n{{}}\n"), Said::Something));
+        assert_eq!(said(Transport::Sse, &frames), (format!("data: {push}\n\ndata: {{}}\n\n"), Said::Something));
         let push = r#"{"channel":"c","pub":{"data":{"x":1}}}"#;
-        assert_eq!(
-            said(Transport::UniSse, &frames),
-            (format!("data: {connect}\n\ndata: {push}\n\ndata: {{}}\n\n"), Said::Ping)
-        );
+        assert_eq!(said(Transport::UniSse, &frames), (format!("data: {push}\n\ndata: {{}}\n\n"), Said::Ping));
+    }
+
+    /// The messages in frames of a server that may be in pieces.
+    fn messages(mut frames: &[u8]) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        while let [first, second, ..] = *frames {
+            let (head, len) = match second {
+                126 => (4, usize::from(u16::from_be_bytes([frames[2], frames[3]]))),
+                len => (2, usize::from(len)),
+            };
+            match first & 0x0f {
+                1 => all.push(frames[head..head + len].to_vec()),
+                _ => all.last_mut().expect("it has begun").extend_from_slice(&frames[head..head + len]),
+            }
+            let ends = frames.len() == head + len || frames[head + len] & 0x0f == 1;
+            assert_eq!(first & 0x80 != 0, ends, "the last piece says so");
+            frames = &frames[head + len..];
+        }
+        all
+    }
+
+    #[test]
+    fn a_message_in_pieces_is_said_as_a_whole_one() {
+        let mut message = Vec::new();
+        for data in ["{\"x\":1}", "[]", "\"a longer text, of more bytes than there are in front of a push\""] {
+            let publication = Publication { data: data.into(), ..Default::default() };
+            let push = Push { channel: "c".into(), publication: Some(publication), ..Push::default() };
+            encode_reply(Encoding::Json, &Reply { push: Some(push), ..Reply::default() }, &mut message).expect("JSON");
+        }
+        message.extend_from_slice(b"\n{}");
+        for transport in Transport::ALL {
+            let whole = said(transport, &[Frame::Message(message.clone().into())]).0;
+            for step in 1..message.len() {
+                let count = message.len().div_ceil(step);
+                let pieces: Vec<_> = (1..)
+                    .zip(message.chunks(step))
+                    .map(|(at, piece)| Frame::Piece(Bytes::copy_from_slice(piece), at == count))
+                    .collect();
+                let mut speaker = Speaker::new(transport, Encoding::Json);
+                let (mut out, mut expected) = (BytesMut::new(), BytesMut::new());
+                for piece in &pieces {
+                    speaker.say(piece, &mut out);
+                }
+                Speaker::new(transport, Encoding::Json).say(&Frame::Message(message.clone().into()), &mut expected);
+                match transport {
+                    Transport::UniWebSocket => assert_eq!(messages(&out), messages(&expected), "{step}"),
+                    _ => assert_eq!(String::from_utf8_lossy(&out), whole, "{transport:?} {step}"),
+                }
+            }
+        }
     }
 
     #[test]
@@ -252,27 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_connect_ends_a_unidirectional_session_and_is_an_answer_to_others() {
-        let error = ErrorMessage { code: 109, message: "token expired".into(), temporary: false };
-        let refused = [frame(Encoding::Json, &Reply { id: 1, error: Some(error), ..Reply::default() })];
-        let (text, last) = said(Transport::UniSse, &refused);
-        assert_eq!(text, "data: {\"disconnect\":{\"code\":3005,\"reason\":\"connection expired\"}}\n\n");
-        assert_eq!(last, Said::End);
-        let (text, last) = said(Transport::HttpStream, &refused);
-        assert!(text.contains("\"code\":109") && last == Said::Something, "{text}");
-    }
-
-    #[test]
     fn replies_in_protobuf_stay_behind_their_lengths() {
-        let mut speaker = Speaker::new(Transport::HttpStream, Encoding::Protobuf, Some("n".into()));
+        let mut speaker = Speaker::new(Transport::HttpStream, Encoding::Protobuf);
         let mut out = BytesMut::new();
-        speaker.say(&frame(Encoding::Protobuf, &connected()), &mut out);
-        speaker.say(&frame(Encoding::Protobuf, &pushed()), &mut out);
-        let mut rest = &out[..];
-        let first: Reply = prost::Message::decode_length_delimited(&mut rest).expect("a reply");
-        assert_eq!(first.connect.expect("connected").node, "n");
-        let second: Reply = prost::Message::decode_length_delimited(&mut rest).expect("a reply");
-        assert!(second == pushed() && rest.is_empty());
+        let Frame::Message(message) = frame(Encoding::Protobuf, &pushed()) else { panic!("a message") };
+        speaker.say(&Frame::Message(message.clone()), &mut out);
+        speaker.say(&Frame::Piece(message.slice(..3), false), &mut out);
+        speaker.say(&Frame::Piece(message.slice(3..), true), &mut out);
+        assert_eq!(out, [&message[..], &message].concat());
     }
 
     #[test]

@@ -57,9 +57,9 @@ pub(crate) async fn unidirectional(
 ) -> io::Result<()> {
     let (mut from, mut to) = tokio::io::split(client);
     let (read, write) = gateway.into_split();
-    let emulated = all.enter(name, Encoding::Json, write);
+    let emulated = all.enter(name, Transport::UniWebSocket, Encoding::Json, write);
     let mut frames = Frames::new(read);
-    let mut speaker = Speaker::new(Transport::UniWebSocket, Encoding::Json, None);
+    let mut speaker = Speaker::new(Transport::UniWebSocket, Encoding::Json);
     let (mut reader, mut connected) = (Reader::default(), false);
     let mut buffer = vec![0; COPY_BYTES];
     loop {

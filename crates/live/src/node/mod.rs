@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use regex::Regex;
-use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions};
+use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
 use steadfast_log::LogError;
 use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
 use tokio::sync::Notify;
@@ -28,13 +28,13 @@ use crate::auth::Verifier;
 use crate::auth::config::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions};
 use crate::deflate::Deflate;
+use crate::gateway::random_name;
 use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
 use crate::outgoing::{Outgoing, is_json};
 use crate::partition::{Bounds, Event, Inbox, SessionId, ToSession, Who};
 use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::{Event as ProxyEvent, Proxies};
-use crate::seldom::SeldomLines;
 
 pub(crate) use rooms::{Room, bytes_of, held};
 
@@ -78,6 +78,8 @@ pub struct Limits {
     pub history_bytes_max: usize,
     /// Bytes of a message that is compressed, at most.
     pub compression_bytes_max: usize,
+    /// Commands and requests to the API that take so long are told of in the log; zero: none.
+    pub slow_request: Duration,
 }
 
 /// How long they wait.
@@ -140,11 +142,33 @@ pub struct Node {
     attempts: AtomicU64,
     backlog_refused: AtomicU64,
     pub(crate) refusals: Refusals,
-    pub(crate) seldom: SeldomLines,
+    pub(crate) told: Told,
+    /// Commands of clients, and requests to the API, that were slow.
+    pub(crate) slow_commands: SlowRequests,
+    pub(crate) slow_calls: SlowRequests,
     /// Channels that keep answers, and when to look at them.
     answered: Mutex<VecDeque<(u64, Arc<str>)>>,
     /// The server's version, as clients are told.
     pub(crate) version: String,
+    /// Which start of the server this is: clients that send commands in requests of their own name it.
+    pub(crate) start: String,
+}
+
+/// From one line of the log that anybody may cause to the next.
+pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// Such lines: one for each kind, so that none hides another.
+pub(crate) struct Told {
+    pub(crate) connection_token: Throttle,
+    pub(crate) subscription_token: Throttle,
+    pub(crate) origin: Throttle,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        let [connection_token, subscription_token, origin] = [(); 3].map(|()| Throttle::new(TOLD_EVERY));
+        Self { connection_token, subscription_token, origin }
+    }
 }
 
 fn parts<T: Default>() -> Vec<Mutex<T>> {
@@ -183,12 +207,15 @@ impl Node {
         };
         let answers_share = (limits.answers_bytes / 4).max(limits.history_bytes_max as u64);
         let channel_regexes = config.channel_regexes()?;
+        let start = random_name(&env);
         let node = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             connections: KeyedGate::new("live_connections", connections, env.clone()),
             connects: Gate::new("live_connects", limits.connects, limits.waiting, env.clone()),
             subscribes: Gate::new("live_subscribes", limits.subscribes, limits.waiting, env.clone()),
             reads: Gate::new("live_history_reads", limits.history_reads, limits.waiting, env.clone()),
+            slow_commands: SlowRequests::new("live", limits.slow_request, env.clone()),
+            slow_calls: SlowRequests::new("api", limits.slow_request, env.clone()),
             grpc_calls: Gate::new("live_grpc_calls", limits.grpc_calls, limits.waiting, env.clone()),
             api_requests: Gate::new("live_api_requests", limits.api_requests, limits.waiting, env.clone()),
             api_bytes: Budget::new("live_api_bytes", limits.api_bytes, env.clone()),
@@ -215,9 +242,10 @@ impl Node {
             attempts: AtomicU64::new(0),
             backlog_refused: AtomicU64::new(0),
             refusals: Refusals::default(),
-            seldom: SeldomLines::default(),
+            told: Told::default(),
             answered: Mutex::default(),
             version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
+            start,
         });
         let sink: Arc<dyn ChannelSink> = node.clone();
         node.store.set_channel_sink(&sink);
@@ -393,6 +421,7 @@ impl Node {
             queued_sessions: sums.queued_sessions,
             queued_bytes: sums.queued_bytes,
             slow: sums.slow(),
+            slow_requests: vec![self.slow_commands.status(), self.slow_calls.status()],
             refused: self.refusals.counts(),
             backlog: SimpleBound {
                 name: "live_backlog",

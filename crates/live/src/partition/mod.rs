@@ -8,6 +8,7 @@ mod session;
 mod subscriptions;
 mod worker;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::protocol::Encoding;
 use crate::protocol::codes::{ClientError, Disconnected};
 use crate::protocol::message::{ClientInfo, Command, FilterNode, Publication, Push, Reply};
 
+pub(crate) use session::ANSWER_S_MAX;
 pub use worker::start;
 
 /// A session, for as long as it lasts.
@@ -81,6 +83,15 @@ pub struct Arrived {
     pub headers: Option<Arc<HeaderMap>>,
     /// Its name for the server API and for commands in requests of their own; a plain WebSocket has none.
     pub session: Option<Arc<str>>,
+    /// The group of the address that it came from.
+    pub address: Arc<str>,
+}
+
+#[cfg(test)]
+impl Arrived {
+    pub(crate) fn of(encoding: Encoding, transport: Transport) -> Self {
+        Self { encoding, transport, deflate: None, headers: None, session: None, address: "".into() }
+    }
 }
 
 /// Whose commands are carried out.
@@ -114,6 +125,15 @@ impl Who {
             facts.info = info;
         }
         news
+    }
+
+    /// Whose share of what is shared out it takes: its user's, or, of an anonymous session, that of
+    /// the address from which it came. Nobody else can take that away.
+    pub(crate) fn whose(&self) -> Cow<'_, str> {
+        match self.user.as_str() {
+            "" => Cow::Owned(format!("\0{}", self.arrived.address)),
+            user => Cow::Borrowed(user),
+        }
     }
 
     /// What others are told.

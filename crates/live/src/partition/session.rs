@@ -21,7 +21,7 @@ use crate::socket::bound_unsent;
 use crate::websocket::{Incoming, Reader};
 
 /// In so many seconds a client takes what it was answered, if that is much: `client_bytes_s_min` is of short answers.
-const ANSWER_S_MAX: u64 = 300;
+pub(crate) const ANSWER_S_MAX: u64 = 300;
 
 /// Commands of a session that wait: one takes much more memory than the bytes that it came as, so at this many those stay bytes.
 pub(super) const COMMANDS_MAX: usize = 128;
@@ -52,6 +52,8 @@ pub(super) struct Session {
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// Its name, where it has one; until it is connected.
     pub(super) name: Option<Arc<str>>,
+    /// Where it comes from.
+    pub(super) address: Arc<str>,
     pub(super) who: Option<Arc<Who>>,
     /// Until it is connected, it makes room for others.
     pub(super) seat: Option<Arc<Seat>>,
@@ -121,6 +123,7 @@ impl Session {
             deflate: opened.arrived.deflate,
             headers: opened.arrived.headers,
             name: opened.arrived.session,
+            address: opened.arrived.address,
             who: None,
             seat: opened.seat,
             reader: Reader::new(opened.arrived.deflate.is_some()),
@@ -435,7 +438,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (encoding, transport) = (Encoding::Json, Transport::WebSocket);
-        let arrived = Arrived { encoding, transport, deflate: None, headers: None, session: None };
+        let arrived = Arrived::of(encoding, transport);
         let opened = Opened { socket, leftover: Vec::new(), arrived: arrived.clone(), place: None, seat: None };
         let mut session = Session::new(opened, 0);
         session.who = connected.then(|| Arc::new(Who::ann(arrived)));
@@ -534,16 +537,8 @@ mod tests {
         (session.busy, session.commands) = (true, VecDeque::new());
         assert_eq!(session.take_in(&mut [], 1 << 16), (Vec::new(), None));
         assert!(session.commands.is_empty() && !session.takes_more());
-        (session.busy, session.who) = (
-            false,
-            Some(Arc::new(Who::ann(Arrived {
-                encoding: Encoding::Json,
-                transport: Transport::WebSocket,
-                deflate: None,
-                headers: None,
-                session: None,
-            }))),
-        );
+        session.busy = false;
+        session.who = Some(Arc::new(Who::ann(Arrived::of(Encoding::Json, Transport::WebSocket))));
         assert_eq!(session.take_in(&mut [], 1 << 16), (Vec::new(), None));
         assert_eq!(session.commands.len(), COMMANDS_MAX);
         // What comes first must be the connect command, and comes once.

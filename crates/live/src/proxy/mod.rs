@@ -16,13 +16,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use steadfast_flow::{Env, Gate};
+use steadfast_flow::stages::{self, Stage};
+use steadfast_flow::{Env, Gate, Throttle};
 
 use crate::config::{LiveConfig, LiveConfigError};
 use crate::http_client::{HttpClient, exchange, http_client_over};
+use crate::node::TOLD_EVERY;
 use crate::partition::Who;
 use crate::protocol::codes::{ClientError, Disconnected};
-use crate::seldom::Seldom;
 
 pub(crate) use self::config::Event;
 use self::config::{DisconnectObject, ErrorObject, ProxyConfig, name_of, names, used};
@@ -99,7 +100,7 @@ pub(crate) struct Proxy {
     requests: AtomicU64,
     failures: AtomicU64,
     /// Any client may cause a failure: of many, one line.
-    told: Seldom,
+    told: Throttle,
 }
 
 /// The proxies of a server.
@@ -147,7 +148,7 @@ impl Proxies {
                 env: env.clone(),
                 requests: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
-                told: Seldom::default(),
+                told: Throttle::new(TOLD_EVERY),
                 config: proxy,
             };
             all.by.entry(event).or_default().insert(name, made);
@@ -197,6 +198,7 @@ impl Proxy {
         self.requests.fetch_add(1, Relaxed);
         // The timeout is for the wait and the request together: a client waits no longer, whatever it is for.
         let rest = timeout.saturating_sub(self.env.now().saturating_sub(begun));
+        let _lap = stages::enter(Stage::Proxy);
         match self.env.timeout(rest, self.exchange(who, ask, rest)).await {
             Some(said) => said.map_err(|e| self.failed(&e)),
             None => Err(self.failed(&"no answer in time")),
@@ -226,9 +228,8 @@ impl Proxy {
     fn failed(&self, why: &dyn std::fmt::Display) -> Trouble {
         self.failures.fetch_add(1, Relaxed);
         let (proxy, event, endpoint) = (&self.name, self.event.name(), &self.config.endpoint);
-        let now_ms = u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX);
-        match self.told.may(now_ms) {
-            Some(left_out) => tracing::warn!(proxy, event, endpoint, %why, left_out, "a back end failed"),
+        match self.told.pass(&self.env) {
+            Some(more) => tracing::warn!(proxy, event, endpoint, %why, more, "a back end failed"),
             None => tracing::debug!(proxy, event, endpoint, %why, "a back end failed"),
         }
         Trouble::Failed

@@ -77,13 +77,8 @@ fn who() -> Who {
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     let emulated = [("x-trust", "claimed"), ("authorization", "emulated")]
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-    let arrived = Arrived {
-        encoding: Encoding::Protobuf,
-        transport: Transport::WebSocket,
-        deflate: None,
-        headers: Some(Arc::new(headers.into_iter().collect())),
-        session: None,
-    };
+    let headers = Some(Arc::new(headers.into_iter().collect()));
+    let arrived = Arrived { headers, ..Arrived::of(Encoding::Protobuf, Transport::WebSocket) };
     let who = Who { emulated: Some(Arc::new(emulated.into_iter().collect())), ..Who::ann(arrived) };
     who.learn(Vec::new(), Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")));
     who

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use steadfast_disk::Disk;
 
+use super::Window;
 use super::footer::{Entry, FooterCursor, FooterFault};
 use crate::format::{ExtentId, Superblock, Trailer};
 
 /// Goes through the entries of one extent's footer.
 pub(crate) struct Entries {
     disk: Arc<dyn Disk>,
+    copy: u32,
     start: u64,
     extent_bytes: u64,
     trailer: Trailer,
@@ -19,10 +21,19 @@ pub(crate) struct Entries {
 impl Entries {
     /// The footer of an extent, if it has a valid trailer of this use.
     pub async fn open(disk: Arc<dyn Disk>, superblock: &Superblock, id: ExtentId) -> Option<Self> {
+        Self::open_on(0, disk, superblock, id).await
+    }
+
+    /// As [`Entries::open`], on another copy of the disk.
+    pub async fn open_on(copy: u32, disk: Arc<dyn Disk>, superblock: &Superblock, id: ExtentId) -> Option<Self> {
         let (start, extent_bytes) = (superblock.extent_start(id.extent), superblock.extent_bytes);
-        let (_, trailer) = crate::trailer::find(&disk, superblock, id.extent, Some(id.epoch)).await?;
-        let cursor = FooterCursor::new(disk.clone(), start, extent_bytes, &trailer, None);
-        (trailer.id == id).then_some(Self { disk, start, extent_bytes, trailer, cursor })
+        let (_, trailer) = crate::trailer::find_on(copy, &disk, superblock, id.extent, Some(id.epoch)).await?;
+        let cursor = Self::cursor(copy, &disk, start, extent_bytes, &trailer);
+        (trailer.id == id).then_some(Self { disk, copy, start, extent_bytes, trailer, cursor })
+    }
+
+    fn cursor(copy: u32, disk: &Arc<dyn Disk>, start: u64, extent_bytes: u64, trailer: &Trailer) -> FooterCursor {
+        FooterCursor::of_window(Window::of_copy(copy, disk.clone(), start, extent_bytes, None), trailer)
     }
 
     /// Whether all of it can be read and is valid. Begins at the first entry again.
@@ -34,7 +45,7 @@ impl Entries {
                 Err(_) => break false,
             }
         };
-        self.cursor = FooterCursor::new(self.disk.clone(), self.start, self.extent_bytes, &self.trailer, None);
+        self.cursor = Self::cursor(self.copy, &self.disk, self.start, self.extent_bytes, &self.trailer);
         whole
     }
 

@@ -46,9 +46,14 @@ pub(super) struct FooterCursor {
 
 impl FooterCursor {
     pub fn new(disk: Arc<dyn Disk>, start: u64, extent_bytes: u64, trailer: &Trailer, pace: Option<Pace>) -> Self {
+        Self::of_window(Window::new(disk, start, extent_bytes, pace), trailer)
+    }
+
+    /// Reads through this window, which begins where the extent does.
+    pub fn of_window(window: Window, trailer: &Trailer) -> Self {
         let at = u64::from(trailer.footer_offset);
         Self {
-            window: Window::new(disk, start, extent_bytes, pace),
+            window,
             id: trailer.id,
             at,
             end: at + u64::from(trailer.footer_len),

@@ -31,8 +31,7 @@ pub(super) fn mark(found: &mut Vec<Found>, roster: &RosterRead, usage: &[ExtentU
     let used_end = found.iter().rposition(|f| f.epoch > 0).unwrap_or(0);
     for (at, f) in found.iter_mut().enumerate() {
         let lost = match roster.get(f.extent) {
-            Some(RosterEntry { used: RosterUse::Free, .. }) => None,
-            Some(entry) => (entry.epoch > f.epoch || f.epoch == 0).then_some(Lost {
+            Some(entry) => is_missing(&entry, f.epoch).then_some(Lost {
                 used: entry.used,
                 epoch: entry.epoch,
                 base_lsn: entry.base_lsn,
@@ -50,6 +49,11 @@ pub(super) fn mark(found: &mut Vec<Found>, roster: &RosterRead, usage: &[ExtentU
             f.is_lost(Lost { used: RosterUse::Unknown, epoch: u.epoch, base_lsn: 0 });
         }
     }
+}
+
+/// Whether an extent of which the newest use that can be seen has this epoch (0: none) was in use later, as the roster says.
+pub(super) fn is_missing(entry: &RosterEntry, epoch: u64) -> bool {
+    entry.used != RosterUse::Free && (entry.epoch > epoch || epoch == 0)
 }
 
 /// What the roster is to say of the extents as they are.

@@ -8,6 +8,7 @@ mod forward;
 mod lost;
 mod replay;
 mod report;
+mod restore;
 mod survey;
 
 use std::sync::Arc;
@@ -86,6 +87,7 @@ pub(crate) async fn open(
     let mut found = survey::survey(&copies, &pool).await;
     let roster_read = crate::roster::read(&disk, &pool).await;
     if pool.zones.is_none() {
+        restore::restore(&copies, &pool, &mut found, &roster_read).await;
         lost::mark(&mut found, &roster_read, &applier.usage());
     }
     report.extents = found.len() as u64;

@@ -143,7 +143,8 @@ impl Found {
         };
     }
 
-    fn is(&mut self, header: &ExtentHeader) {
+    /// It is as its header says.
+    pub(super) fn is(&mut self, header: &ExtentHeader) {
         self.epoch = header.id.epoch;
         self.kind = header.kind;
         self.recycled_lsn = header.recycled_lsn;

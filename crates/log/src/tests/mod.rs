@@ -13,6 +13,7 @@ mod lost;
 mod model;
 mod panics;
 mod random;
+mod restored;
 mod saturated;
 mod scale;
 mod twin;

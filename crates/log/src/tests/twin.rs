@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -24,11 +25,24 @@ struct Bad {
 pub(super) struct Twin {
     pub(super) copies: [MemDisk; 2],
     bad: Arc<[Mutex<Bad>; 2]>,
+    /// Reads of the second copy until it is gone.
+    left: Arc<AtomicU64>,
 }
 
 impl Twin {
     pub(super) fn new(bytes: u64) -> Self {
-        Self { copies: [MemDisk::fixed(bytes), MemDisk::fixed(bytes)], bad: Arc::default() }
+        let copies = [MemDisk::fixed(bytes), MemDisk::fixed(bytes)];
+        Self { copies, bad: Arc::default(), left: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
+
+    /// After so many further reads the second copy is gone.
+    pub(super) fn gone_after(&self, reads: u64) {
+        self.left.store(reads, SeqCst);
+    }
+
+    /// Whether the second copy is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.left.load(SeqCst) == 0
     }
 
     /// The same bytes, to be damaged in another way.
@@ -68,6 +82,10 @@ impl Twin {
 
     async fn read_from(&self, copy: usize, offset: u64, len: usize) -> io::Result<Bytes> {
         let blocks = Self::blocks(offset, len as u64);
+        let left = || self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        if copy == 1 && left().is_err() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         {
             let bad = self.bad[copy].lock();
             if bad.absent.range(blocks.clone()).next().is_some() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, TrailingHeaders, s3_error};
+use steadfast_flow::stages;
 use steadfast_store::{Attributes, ObjectWriter};
 
 use crate::attributes::{described, refuse_unsupported};
@@ -42,19 +43,24 @@ impl Handler {
         }
         let (mut tx, rx) = tokio::sync::oneshot::channel();
         let md5 = self.md5.clone();
-        self.compute.spawn("s3_body", async move {
-            let work = async {
-                let received = receive(body, trailers, &mut writer, wanted, context.as_ref(), &env, Some(&md5)).await?;
-                Ok((writer, received))
-            };
-            let result = tokio::select! {
-                biased;
-                // Nobody waits for it any more: the connection is gone.
-                () = tx.closed() => return,
-                result = work => result,
-            };
-            let _ = tx.send(result);
-        });
+        let stages = context.as_ref().and_then(|context| context.stages.clone());
+        self.compute.spawn(
+            "s3_body",
+            stages::measured(stages, async move {
+                let work = async {
+                    let received =
+                        receive(body, trailers, &mut writer, wanted, context.as_ref(), &env, Some(&md5)).await?;
+                    Ok((writer, received))
+                };
+                let result = tokio::select! {
+                    biased;
+                    // Nobody waits for it any more: the connection is gone.
+                    () = tx.closed() => return,
+                    result = work => result,
+                };
+                let _ = tx.send(result);
+            }),
+        );
         rx.await.unwrap_or_else(|_| Err(s3_error!(InternalError, "The request body could not be processed.")))
     }
 }

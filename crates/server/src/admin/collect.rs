@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-use super::{Source, live, superdisk, webhooks};
+use super::{Source, labels, legs, live, superdisk, webhooks};
 
 /// How a value of the status becomes a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +83,11 @@ impl Collector for StatusCollector {
                 encode(&mut encoder, metric, value)?;
             }
         }
+        legs::encode(&mut encoder, &status)?;
         superdisk::encode(&mut encoder, &status)?;
         live::encode(&mut encoder, &status)?;
         webhooks::encode(&mut encoder, &status)?;
+        labels::encode(&mut encoder, &status["slow_requests"], &[SLOW], &[("door", "door")])?;
         bounds(&mut encoder, &status)
     }
 }
@@ -114,18 +116,45 @@ fn encode(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, value: &Value) -
             ConstCounter::new(value).encode(to)
         }
         Kind::Histogram | Kind::SecondsHistogram => {
-            let scale = if metric.kind == Kind::Histogram { 1.0 } else { 1e-6 };
-            let Some(counts) = value["buckets"].as_array() else { return Ok(()) };
-            let counts: Vec<u64> = counts.iter().filter_map(Value::as_u64).collect();
-            let total: u64 = counts.iter().sum();
-            // Bucket `i` holds whole numbers below 2^(i+1).
-            let mut buckets: Vec<(f64, u64)> =
-                counts.iter().enumerate().map(|(i, n)| ((2f64.powi(i as i32 + 1) - 1.0) * scale, *n)).collect();
-            buckets.push((f64::INFINITY, 0));
-            let sum = number(&value["sum"]).unwrap_or_default() * scale;
+            let unit = if metric.kind == Kind::Histogram { 1.0 } else { MICROSECONDS };
+            let Some(Counted { sum, count, buckets }) = Counted::of(value, unit) else { return Ok(()) };
             let mut to = encoder.encode_descriptor(metric.name, metric.help, None, MetricType::Histogram)?;
-            to.encode_histogram::<NoLabelSet>(sum, total, &buckets, None)
+            to.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
         }
+    }
+}
+
+/// Of each door.
+const SLOW: labels::Field = (
+    "count",
+    "slow_requests",
+    "Requests that took limits.slow_request or longer, without what their clients took; by door",
+    MetricType::Counter,
+);
+
+/// In a second.
+pub(super) const MICROSECONDS: f64 = 1e6;
+
+/// Buckets of a histogram before the one for all that is larger: of microseconds, up to 134 seconds.
+const BUCKETS: usize = 27;
+
+/// A histogram of the status, as a metric says it.
+pub(super) struct Counted {
+    pub(super) sum: f64,
+    pub(super) count: u64,
+    pub(super) buckets: Vec<(f64, u64)>,
+}
+
+impl Counted {
+    /// Divides sizes by `unit`. There are always the same buckets: else sums over several disks or servers would be wrong.
+    pub(super) fn of(value: &Value, unit: f64) -> Option<Self> {
+        let counts: Vec<u64> = value["buckets"].as_array()?.iter().filter_map(Value::as_u64).collect();
+        // Bucket `i` holds whole numbers below 2^(i+1).
+        let mut buckets: Vec<(f64, u64)> = (0..BUCKETS)
+            .map(|i| ((2f64.powi(i as i32 + 1) - 1.0) / unit, counts.get(i).copied().unwrap_or_default()))
+            .collect();
+        buckets.push((f64::INFINITY, counts.iter().skip(BUCKETS).sum()));
+        Some(Self { sum: number(&value["sum"]).unwrap_or_default() / unit, count: counts.iter().sum(), buckets })
     }
 }
 
@@ -467,6 +496,7 @@ mod tests {
                               "flush_us": {"buckets": [0, 2], "count": 2, "sum": 5},
                               "compaction": {"stuck": [{}, {}], "recycled": 3},
                               "scrub": {"last_pass_ms": 1500, "running": false}}},
+            "slow_requests": [{"door": "live", "bound_ms": 1000, "count": 6}],
             "bounds": [{"name": "s3_requests", "limit": 7, "used": 2, "peak": 3, "waiting": 0, "refused": 9, "granted": 4}],
         }));
         for line in [
@@ -475,12 +505,15 @@ mod tests {
             "steadfast_log_group_size_bucket{le=\"1.0\"} 1",
             "steadfast_log_group_size_bucket{le=\"7.0\"} 4",
             "steadfast_log_group_size_bucket{le=\"+Inf\"} 4",
+            "steadfast_log_flush_seconds_bucket{le=\"0.000127\"} 2",
+            "steadfast_log_flush_seconds_bucket{le=\"134.217727\"} 2",
             "steadfast_log_group_size_sum 20.0",
             "steadfast_log_flush_seconds_count 2",
             "steadfast_compaction_stuck_extents 2.0",
             "steadfast_compaction_recycled_extents_total 3.0",
             "steadfast_scrub_last_pass_seconds 1.5",
             "steadfast_scrub_running 0.0",
+            "steadfast_slow_requests_total{door=\"live\"} 6.0",
             "steadfast_bound_used{bound=\"s3_requests\"} 2.0",
             "steadfast_bound_refused_total{bound=\"s3_requests\"} 9.0",
         ] {

@@ -2,6 +2,7 @@
 
 pub mod collect;
 mod labels;
+pub mod legs;
 pub mod live;
 pub mod metrics;
 pub mod superdisk;

@@ -205,6 +205,7 @@ impl Disks {
                 "device": member.found.device,
                 "size_bytes": member.disk.as_ref().map_or(member.found.size_bytes, |disk| disk.len()),
                 "stats": member.disk.as_ref().map(|disk| disk.stats()),
+                "latency": member.disk.as_ref().and_then(|disk| disk.latencies()),
             });
             let hangs = member.disk.as_ref().is_some_and(|disk| hangs_ms(disk) > 0);
             row["state"] = match (member.role, &member.disk) {

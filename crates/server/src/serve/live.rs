@@ -177,6 +177,7 @@ impl LivePort {
             answers_bytes: live.answers_memory.0,
             history_bytes_max: live.history_max.bytes(),
             compression_bytes_max: live.compression_max.bytes(),
+            slow_request: config.limits.slow_request,
         };
         let door = DoorOptions {
             tls: self.tls.map(|tls| tls.acceptor),

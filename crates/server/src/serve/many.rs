@@ -99,10 +99,12 @@ impl Disks {
                     "state": "missing",
                     "holds": why,
                     "stats": null,
+                    "latency": null,
                 })],
             };
             for row in &mut rows {
                 (row["disk"], row["disks"]) = (json!(number), json!(self.0.len()));
+                row["pool_disk"] = json!(name);
             }
             rows
         });

@@ -365,6 +365,7 @@ fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options
         requests_max: config.limits.requests,
         requests_waiting_max: config.limits.requests_waiting,
         request_wait: config.limits.request_wait,
+        slow_request: config.limits.slow_request,
         xml_memory_bytes: config.limits.xml_memory.0,
         header_timeout: config.limits.header_timeout,
         body_stall: config.limits.stall_timeout,

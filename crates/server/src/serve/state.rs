@@ -136,6 +136,9 @@ impl Source for State {
             }
             status["webhooks"] = json!(serving.webhooks.status());
             let door = &serving.door;
+            let mut slow = vec![json!(door.slow_status())];
+            slow.extend(status["live"]["slow_requests"].as_array().into_iter().flatten().cloned());
+            status["slow_requests"] = Value::Array(slow);
             let mut bounds = vec![json!(gate), json!(door.answers_status()), json!(door.xml_status())];
             collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use steadfast_flow::stages::{self, Stage};
 use steadfast_log::{ChunkBuf, Location, Log, LogError, Priority, Reservation};
 use tokio::sync::oneshot;
 
@@ -77,7 +78,9 @@ impl Chunking {
                     let left = expected.and_then(|all| all.checked_sub(written)).unwrap_or(u64::MAX);
                     let capacity = log.chunk_bytes(left.max(data.len() as u64), self.target);
                     let room = core.reserve(log, capacity as u64, Priority::Write).await?;
+                    let lap = stages::enter(Stage::Reserve);
                     let chunk = core.wanted.wait(log.chunk(capacity)).await.map_err(busy)?;
+                    drop(lap);
                     Filling { chunk, room, since: core.env.now() }
                 }
             };
@@ -161,6 +164,7 @@ impl Chunking {
     }
 
     async fn wait_one(&mut self) -> Result<(), StoreError> {
+        let _lap = stages::enter(Stage::Disk);
         let Some(first) = self.in_flight.front_mut() else { return Ok(()) };
         let outcome = self.core.unless_hanging(first).await?;
         self.in_flight.pop_front();

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use steadfast_flow::Env;
+use steadfast_flow::stages::{self, Stage};
 use steadfast_log::{Batch, Committed, Doubt, Durability, ExtentUsage, LogError, Lsn, Priority};
 use tokio::sync::{Notify, watch};
 
@@ -164,6 +165,8 @@ pub(crate) struct Core {
     pub(crate) memtable_bytes: AtomicU64,
     /// A checkpoint is sealed and being persisted.
     pub(crate) sealing: AtomicBool,
+    /// Of the frame that was applied last, some records have been taken in and some have not: the index ails. With `applying` held.
+    pub(crate) split: AtomicBool,
     pub(crate) sealed: Mutex<Option<Persisted>>,
     pub(crate) checkpoint_due: Notify,
     /// Space waits for a checkpoint.
@@ -265,6 +268,7 @@ impl Core {
             log_bytes: AtomicU64::new(0),
             memtable_bytes: AtomicU64::new(0),
             sealing: AtomicBool::new(false),
+            split: AtomicBool::new(false),
             sealed: Mutex::new(None),
             checkpoint_due: Notify::new(),
             checkpoint_wanted: AtomicBool::new(false),
@@ -296,6 +300,7 @@ impl Core {
 
     /// What the index holds. Where records are gone, what may have been among them is neither found nor said not to be there.
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let _lap = stages::enter(Stage::Index);
         let value = self.index.get(key)?;
         if self.doubt.get().is_some() {
             let version = value.as_ref().map(|value| Value::decode(value).map(|value| value.version)).transpose()?;
@@ -435,8 +440,13 @@ impl Core {
 
     /// Awaits a ticket.
     pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
+        let lap = stages::enter(Stage::Apply);
         match self.unless_hanging(self.unless_ailing(ticket)).await? {
-            Ok(committed) => Ok(committed),
+            Ok(committed) => {
+                lap.was(Stage::Queue, committed.begun);
+                lap.was(Stage::Flush, committed.written);
+                Ok(committed)
+            }
             Err(e) => {
                 if matches!(e, LogError::Unknown { .. } | LogError::Failed { .. }) {
                     self.progress.send_modify(|p| p.failed = true);
@@ -448,6 +458,7 @@ impl Core {
 
     /// Waits until all records up to `lsn` have been applied.
     pub(crate) async fn wait_applied(&self, lsn: Lsn) -> Result<(), StoreError> {
+        let _lap = stages::enter(Stage::Apply);
         let mut progress = self.progress.subscribe();
         let wait = progress.wait_for(|p| p.lsn >= lsn || p.failed);
         match self.env.timeout(self.options.write_wait, wait).await {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use steadfast_flow::stages::{self, Stage};
 use steadfast_log::{Location, Log, LogError};
 
 use crate::StoreError;
@@ -57,6 +58,7 @@ fn is_of(head: &[u8], key: &[u8]) -> bool {
 
 /// Bytes of the body of the record that the index has under `key`, or of a chunk of it: never another one's.
 pub(crate) async fn read(log: &Log, at: &Location, range: Range<u32>, key: &[u8]) -> Result<Bytes, LogError> {
+    let _lap = stages::enter(Stage::Disk);
     log.read_of(*at, range, &|head| is_of(head, key)).await
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod list;
 pub(crate) mod marks;
 mod objects;
 pub(crate) mod owners;
+pub(crate) mod peek;
 pub(crate) mod pending;
 pub(crate) mod reader;
 pub(crate) mod scan;
@@ -168,61 +169,6 @@ fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, IndexError> 
     Checkpoint::decode(&value).map(Some).map_err(|e| IndexError::damaged(e.to_string()))
 }
 
-/// How many objects a disk's index knew of when it was last saved; `None` when there is none that can be read. Nothing is changed.
-pub(crate) async fn saved_objects(kind: &IndexKind, env: &Env, disk: Id) -> Option<u64> {
-    let checkpoint = match kind {
-        IndexKind::Memory(checkpoint) => read_checkpoint(&MemIndex::open(checkpoint.clone())).ok()?,
-        IndexKind::Lsm(dir) => {
-            let dir = dir.clone();
-            env.blocking(move || read_checkpoint(&LsmIndex::open_existing(&dir)?).ok()?).await?
-        }
-    };
-    checkpoint.filter(|checkpoint| checkpoint.pool == disk).map(|checkpoint| checkpoint.objects)
-}
-
-/// The pool of disks that a disk is one of, as its index says; `None` when there is none that can be read. Nothing is changed.
-pub(crate) async fn saved_family(kind: &IndexKind, env: &Env, disk: Id) -> Option<Id> {
-    let of = move |index: &dyn Index| {
-        read_checkpoint(index).ok()?.filter(|checkpoint| checkpoint.pool == disk)?;
-        Some(load_layout(index).ok()??.family)
-    };
-    match kind {
-        IndexKind::Memory(checkpoint) => of(&MemIndex::open(checkpoint.clone())),
-        IndexKind::Lsm(dir) => {
-            let dir = dir.clone();
-            env.blocking(move || of(&LsmIndex::open_existing(&dir)?)).await?
-        }
-    }
-}
-
-/// What a disk's log says of it, without anything being changed there.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Peeked {
-    /// The pool of disks that it is or was one of.
-    pub(crate) family: Option<Id>,
-    /// Something was committed on it,
-    pub(crate) any: bool,
-    /// and not only buckets.
-    pub(crate) content: bool,
-}
-
-/// Reads a disk's log until it is known whose it is. With `stop_at_content`, the first record of content ends the search, too.
-pub(crate) async fn peek(disk: &Arc<dyn Disk>, stop_at_content: bool) -> Result<Peeked, LogError> {
-    let mut peeked = Peeked::default();
-    peeked.any = steadfast_log::peek(disk, |head| {
-        match Head::decode(head) {
-            Ok(Head::PoolLayout { payload }) => {
-                peeked.family = Layout::decode(payload).ok().map(|layout| layout.family)
-            }
-            Ok(Head::BucketPut { .. } | Head::BucketDelete { .. }) => {}
-            _ => peeked.content = true,
-        }
-        peeked.family.is_none() && !(stop_at_content && peeked.content)
-    })
-    .await?;
-    Ok(peeked)
-}
-
 fn load_layout(index: &dyn Index) -> Result<Option<Arc<Layout>>, StoreError> {
     let Some(value) = index.get(keys::LAYOUT)? else { return Ok(None) };
     Ok(Some(Arc::new(Layout::decode(Value::decode(&value)?.payload)?)))
@@ -237,6 +183,9 @@ fn load_registry(index: &dyn Index) -> Result<Registry, StoreError> {
     }
     Ok(registry)
 }
+
+/// How often a disk is opened while its index cannot be gone on with.
+const OPEN_TRIES: u32 = 3;
 
 /// What opening a shard found.
 pub(crate) struct ShardReport {
@@ -259,14 +208,17 @@ impl Shard {
         // A disk that cannot be read says nothing of its index: that is left alone.
         let index = if pool == Id::default() { IndexKind::memory() } else { index };
         let mut unfit = None;
-        match Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await {
-            Err(e) => {
-                let why = unfit.take().ok_or(e)?;
-                tracing::warn!(%why, "the index cannot be gone on with and will be rebuilt from the log");
+        // An index that is made anew may fail as well; where it goes on failing, its directory is at fault.
+        for _ in 1..OPEN_TRIES {
+            match Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await {
+                Err(e) => {
+                    let why = unfit.take().ok_or(e)?;
+                    tracing::warn!(%why, "the index cannot be gone on with and will be rebuilt from the log");
+                }
+                opened => return opened,
             }
-            opened => return opened,
+            discard_index(&index, &env).await?;
         }
-        discard_index(&index, &env).await?;
         Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await
     }
 

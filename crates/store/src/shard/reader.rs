@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
+use steadfast_flow::stages::{self, Stage};
 use steadfast_log::{Location, LogError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -246,8 +247,11 @@ impl Pieces {
         self.read_ahead();
         Some(match first.reading {
             Reading::Here(bytes) => Ok(bytes),
-            // Without an answer the runtime is stopping.
-            Reading::Coming(coming) => coming.await.unwrap_or_else(|_| Err(LogError::Closed.into())),
+            Reading::Coming(coming) => {
+                let _lap = stages::enter(Stage::Disk);
+                // Without an answer the runtime is stopping.
+                coming.await.unwrap_or_else(|_| Err(LogError::Closed.into()))
+            }
         })
     }
 

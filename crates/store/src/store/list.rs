@@ -1,6 +1,8 @@
 //! Listings: what the shards have, merged. When a disk is missing there is none: an incomplete one, taken for the whole, would
 //! make a client believe that objects are gone.
 
+use steadfast_flow::stages::{self, Stage};
+
 use super::Store;
 use super::merge::{Listed, Merge, Source};
 use crate::shard::list::Item;
@@ -13,6 +15,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing, [`StoreError::Index`].
     pub fn list(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
+        let _lap = stages::enter(Stage::Index);
         let topology = self.topology();
         let id = topology.lead()?.find(bucket)?.id;
         let homes = topology.homes()?;

@@ -16,7 +16,8 @@ use super::{Pool, Store};
 use crate::layout::{DISKS_MAX, Layout, Seat};
 use crate::outbox::Outbox;
 use crate::record::keys::Id;
-use crate::shard::{Peeked, Shard, ShardReport, peek, pool_of, saved_family, saved_objects};
+use crate::shard::peek::{Peeked, Until, peek, saved_layout, saved_objects};
+use crate::shard::{Shard, ShardReport, pool_of};
 use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions};
 
 /// What the names of disks may take in the layout's record.
@@ -200,24 +201,32 @@ async fn refuse_strangers(
         let (disk, id, index) = (disk.disk.as_ref().ok().cloned(), *id, index.of_disk(id));
         async move {
             let disk = disk.filter(|_| id != Id::default())?;
-            if let Some(family) = saved_family(&index, env, id).await {
-                return Some(Peeked { family: Some(family), any: true, content: true });
+            if let Some(layout) = saved_layout(&index, env, id).await {
+                return Some(Peeked { layout: Some(layout), any: true, content: true });
             }
             // One that cannot be looked at says why when it is opened.
-            peek(&disk, false).await.ok()
+            peek(&disk, Until::Layout).await.ok()
         }
     };
     let seen: Vec<Option<Peeked>> = join_all(disks.iter().zip(ids).map(look)).await;
-    let known = seen.iter().enumerate().find_map(|(i, peeked)| Some((i, peeked.as_ref()?.family?)));
+    let known = seen.iter().enumerate().find_map(|(i, peeked)| Some((i, peeked.as_ref()?.family()?)));
+    let named = match known {
+        Some((_, family)) => named_by_others(disks, ids, &seen, family).await,
+        None => Vec::new(),
+    };
     let mut left_out = Vec::new();
     for (i, peeked) in seen.iter().enumerate() {
         let (name, Some(peeked)) = (&disks[i].name, peeked) else { continue };
-        let why = match (known, peeked.family) {
+        let why = match (known, peeked.family()) {
             (Some((other, family)), Some(theirs)) if theirs != family => {
                 if !disks[i].hint {
                     return Err(refuse(format!("{} and {name} are disks of different pools", disks[other].name)));
                 }
                 "is a disk of another pool"
+            }
+            (Some(_), None) if named.contains(&ids[i]) => {
+                tracing::warn!(disk = %name, "it does not say of which pool it is a disk: the layout of another one names it");
+                continue;
             }
             (Some(_), None) if peeked.content => "holds a pool of its own, and is not a disk of this one",
             (None, _) if peeked.content => {
@@ -234,6 +243,29 @@ async fn refuse_strangers(
         left_out.push((i, (name.clone(), why.to_owned())));
     }
     Ok(left_out)
+}
+
+/// Of the disks that do not say themselves which pool they are of, since what would say it is damaged: those that the layouts of others name. A disk's
+/// identity is its log's own, and stays as long as that is not made anew: who is named is no stranger. Whether it is still one of them is decided
+/// when all are open.
+async fn named_by_others(disks: &[PoolDisk], ids: &[Id], seen: &[Option<Peeked>], family: Id) -> Vec<Id> {
+    let silent = |(peeked, id): (&Option<Peeked>, &Id)| {
+        peeked.as_ref().is_some_and(|peeked| peeked.content && peeked.layout.is_none()).then_some(*id)
+    };
+    let silent: Vec<Id> = seen.iter().zip(ids).filter_map(silent).collect();
+    let of_family = |peeked: &&Peeked| peeked.family() == Some(family);
+    let mut layouts: Vec<_> = seen.iter().flatten().filter(of_family).filter_map(|p| p.layout.clone()).collect();
+    let is_named = |layouts: &[Arc<Layout>], id: &Id| layouts.iter().any(|layout| layout.seat_of(id).is_some());
+    if !silent.iter().all(|id| is_named(&layouts, id)) {
+        // It may have come later than with the first layout, or than with what an index has.
+        let others = disks.iter().zip(seen).filter(|(_, peeked)| peeked.as_ref().as_ref().is_some_and(of_family));
+        let read = others.map(|(disk, _)| async move {
+            let peeked = peek(disk.disk.as_ref().ok()?, Until::End).await.ok()?;
+            peeked.layout.filter(|layout| layout.family == family)
+        });
+        layouts.extend(join_all(read).await.into_iter().flatten());
+    }
+    silent.into_iter().filter(|id| is_named(&layouts, id)).collect()
 }
 
 /// Finds out how the disks belong together.

@@ -75,7 +75,8 @@ pub async fn formatted() -> Arc<dyn Disk> {
     formatted_mem().await
 }
 
-async fn formatted_mem() -> Arc<MemDisk> {
+/// The same, where it can be damaged.
+pub async fn formatted_mem() -> Arc<MemDisk> {
     let mem = Arc::new(MemDisk::growable(256 << 20));
     let disk: Arc<dyn Disk> = mem.clone();
     let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };

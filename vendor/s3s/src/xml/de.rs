@@ -148,8 +148,11 @@ impl<'xml> Deserializer<'xml> {
                     DeEvent::Text(BytesText::from_escaped(value))
                 }
 
+                // steadfast patch 4: text as any other. Left out, another key would be named than the client means.
+                Event::CData(x) => DeEvent::Text(BytesText::from_escaped(x.into_inner())),
+
                 // ignore the others
-                Event::Comment(_) | Event::CData(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => continue,
+                Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => continue,
             };
             break Ok(de);
         }

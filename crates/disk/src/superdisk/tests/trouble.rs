@@ -92,6 +92,26 @@ async fn a_bad_sector_of_the_durable_leg_is_read_from_the_fast_one_and_healed() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_is_asked_for_is_not_written_over_from_the_other() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    // The durable leg has lost all of it, and the fast one a sector.
+    legs.durable.write(DATA, vec![0; 16 * BLOCK].into()).await.expect("written");
+    let bad = pair::FAST_START + DATA + 5 * B;
+    legs.fast_faults.add(Fault::new(OpKind::Read, EIO).within(bad..bad + 512).until_written());
+    assert!(disk.read_copy(1, DATA, 16 * BLOCK).await.is_err());
+    for block in (0..16).filter(|block| *block != 5) {
+        let at = DATA + block * B;
+        assert_is(&disk.read_copy(1, at, BLOCK).await.expect("it has that"), at, 1);
+    }
+    legs.env.sleep(Duration::from_secs(10)).await;
+    assert!(disk.read_copy(1, DATA + 5 * B, BLOCK).await.is_err());
+    assert_is(&disk.read_copy(1, DATA + 6 * B, BLOCK).await.expect("it has that"), DATA + 6 * B, 1);
+    assert_eq!(disk.status().healed_fast, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_durable_sector_that_cannot_be_repaired_leaves_the_good_copy_in_use() {
     let legs = Legs::new();
     let disk = legs.open().await;

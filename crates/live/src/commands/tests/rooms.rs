@@ -61,6 +61,26 @@ async fn one_user_holds_no_more_than_its_share() {
 }
 
 #[tokio::test]
+async fn anonymous_sessions_share_by_where_they_come_from() {
+    let node = filled().await;
+    let of = |address: &str| Who::new(Uuid::nil(), Arrived { address: address.into(), ..arrived() }, None);
+    let ask = async |who: Who| {
+        let caller = Caller { session: SESSION, who: &Arc::new(who) };
+        let command = Command { id: 1, history: Some(all()), ..Command::default() };
+        let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
+        code(node.other(caller, asked).await)
+    };
+    let rooms = answers(&node, &of("10.0.0.1").whose()).await;
+    let mut waits = pin!(ask(of("10.0.0.1")));
+    assert!(poll!(&mut waits).is_pending(), "it has taken its share");
+    assert_eq!(ask(of("10.0.0.2")).await, 0, "another has its own");
+    let named = Who { user: "10.0.0.1".into(), ..of("10.0.0.1") };
+    assert_eq!(ask(named).await, 0, "and so has a user who is called so");
+    drop(rooms);
+    assert_eq!(waits.await, 0);
+}
+
+#[tokio::test]
 async fn a_recovery_without_room_is_none() {
     let node = filled().await;
     let _rooms = answers(&node, "ann").await;

@@ -147,6 +147,38 @@ async fn a_session_that_has_a_name_is_told_it() {
 }
 
 #[tokio::test]
+async fn a_session_hears_of_its_connect_in_the_way_of_its_transport() {
+    let node = node_of(r#"{"allow_anonymous_connect_without_token": true, "token": {"hmac_secret_key": "s"}}"#).await;
+    for transport in Transport::ALL {
+        let arrived = || Arrived { transport, session: Some("s".into()), ..arrived() };
+        assert_eq!(code(node.connect(SESSION, arrived(), 7, ConnectRequest::default()).await), 0);
+        let reply = told(&node).into_iter().find_map(|what| match what {
+            ToSession::Connected { reply, .. } => Some(*reply),
+            _ => None,
+        });
+        let reply = reply.expect("connected");
+        let (id, result) = match reply.push {
+            Some(push) => (reply.id, push.connect),
+            None => (reply.id, reply.connect),
+        };
+        let (result, uni) = (result.expect("the result"), transport.is_unidirectional());
+        assert_eq!((id, result.pong, &*result.session), (if uni { 0 } else { 7 }, !uni, "s"), "{transport:?}");
+        let emulated = matches!(transport, Transport::Sse | Transport::HttpStream);
+        assert_eq!(result.node, if emulated { &*node.start } else { "" }, "{transport:?}");
+        // A refusal is an answer to those who ask; others hear of nothing but the end.
+        let over = ConnectRequest { token: signed(&json!({"exp": 1})), ..ConnectRequest::default() };
+        let command = Command { id: 7, connect: Some(over), ..Command::default() };
+        let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
+        node.carry_out_first(SESSION, arrived(), vec![asked]).await;
+        match &told(&node)[..] {
+            [ToSession::Reply(reply)] if !uni => assert_eq!(reply.error.as_ref().expect("refused").code, 109),
+            [ToSession::Disconnect(why)] if uni => assert_eq!(*why, codes::SESSION_EXPIRED),
+            _ => panic!("something else: {transport:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_subscription_is_as_its_token_says() {
     let config = r#"{"client": {"token": {"hmac_secret_key": "s"}},
         "channel": {"without_namespace": {"presence": true, "join_leave": true, "history_size": 5, "history_ttl": "60s"}}}"#;

@@ -1,5 +1,6 @@
 //! The port over a store in memory, with a client that speaks gRPC, and some that do not.
 
+use hyper::client::conn::http2 as http2_client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -155,4 +156,37 @@ async fn a_request_that_does_not_come_in_time_or_is_no_grpc_is_refused() {
     assert_eq!(late.headers()["grpc-status"], "4");
     let other = sender.send_request(request("application/json", nothing())).await.expect("answered");
     assert_eq!(other.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+}
+
+#[tokio::test]
+async fn an_answer_has_its_room_until_the_client_has_taken_it() {
+    let served = served(r#"{"enabled": true, "insecure": true}"#, LONG).await;
+    for _ in 0..3 {
+        let publication = crate::protocol::message::Publication { data: vec![b'1'; 3000], ..Default::default() };
+        served.node.publish("c", publication, Default::default()).await.expect("published");
+    }
+    let io = TokioIo::new(TcpStream::connect(served.address).await.expect("connected"));
+    let (mut sender, connection) = http2_client::Builder::new(Tasks(served.node.env.clone()))
+        .initial_stream_window_size(100)
+        .handshake(io)
+        .await
+        .expect("HTTP/2");
+    served.node.env.spawn("client", async move { drop(connection.await) });
+    let ten = [&fields(&[(1, b"c")])[..], &[0x10, 10]].concat();
+    for method in ["History", "Batch"] {
+        let message = if method == "Batch" { fields(&[(1, &fields(&[(11, &ten)]))]) } else { ten.clone() };
+        let framed = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+        let uri = format!("http://{}{SERVICE}{method}", served.address);
+        let request = Request::post(uri).header(header::CONTENT_TYPE, "application/grpc");
+        let request = request.body(Full::new(Bytes::from(framed))).expect("valid");
+        let mut answer = sender.send_request(request).await.expect("answered").into_body();
+        let first = answer.frame().await.expect("a piece").expect("sent").into_data().expect("data");
+        assert!((1..=100).contains(&first.len()), "{method}: {}", first.len());
+        assert!(served.node.answers.status().used > 9000, "{method}: the rest waits for the client");
+        let rest = answer.collect().await.expect("the rest").to_bytes();
+        assert!(first.len() + rest.len() > 9000, "{method}");
+        while served.node.answers.status().used > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
 }

@@ -109,7 +109,8 @@ impl Worker {
                 None => {
                     let (encoding, transport, deflate) = (session.encoding, session.transport, session.deflate);
                     let (headers, name) = (session.headers.take(), session.name.take());
-                    Asker::New(Arrived { encoding, transport, deflate, headers, session: name })
+                    let address = session.address.clone();
+                    Asker::New(Arrived { encoding, transport, deflate, headers, session: name, address })
                 }
             };
             self.hub.carry_out(id, asker, asked);

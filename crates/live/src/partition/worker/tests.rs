@@ -84,7 +84,7 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 fn arrived() -> Arrived {
-    Arrived { encoding: Encoding::Json, transport: Transport::WebSocket, deflate: None, headers: None, session: None }
+    Arrived::of(Encoding::Json, Transport::WebSocket)
 }
 
 /// A worker, and a session in it.

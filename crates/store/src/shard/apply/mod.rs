@@ -117,6 +117,7 @@ impl Applier for StoreApplier {
             core.channels.bound_replay();
         }
         let Some(last) = records[..taken].last().map(|r| r.lsn) else { return taken };
+        core.split.store(taken < records.len(), Ordering::Relaxed);
         core.owners.applied(last);
         core.progress.send_modify(|p| p.lsn = p.lsn.max(last));
         core.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
@@ -477,6 +478,12 @@ impl Core {
     /// Sets the state so far apart to be persisted. With `applying` held, or when the applier no longer runs.
     pub(crate) fn seal(&self) -> bool {
         if !self.index.is_well() {
+            return false;
+        }
+        // A recovery takes a frame whole or not at all: one that ended in the middle of it would be half known.
+        if self.split.load(Ordering::Relaxed) {
+            // Due with the rest of the frame, which comes next.
+            self.log_bytes.store(self.checkpoint_log_bytes, Ordering::Relaxed);
             return false;
         }
         let checkpoint = self.snapshot();

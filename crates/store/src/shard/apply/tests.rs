@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -17,7 +18,7 @@ use crate::shard::apply::live::manifest;
 use crate::shard::channels::REPLAYED_MAX;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::Replay;
-use crate::{Attributes, BucketSettings, Condition, IndexKind, PartChoice, Store, StoreOptions};
+use crate::{Attributes, BucketSettings, Condition, IndexKind, MemCheckpoint, PartChoice, Store, StoreOptions};
 
 const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -373,4 +374,37 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         let there = |offset| core.index.get(&keys::publication(b"c", offset)).expect("readable").is_some();
         assert!(there(1) && there(2) && there(3) && !there(499) && !there(500));
     }
+}
+
+#[tokio::test]
+async fn a_checkpoint_never_ends_in_the_middle_of_a_frame() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(128 << 20));
+    let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+    let kept = MemCheckpoint::default();
+    let kind = IndexKind::Memory(kept.clone());
+    let (store, _) = Store::open(disk, kind, Env::tokio(), StoreOptions::default()).await.expect("open");
+    let core = lead(&store).core.clone();
+    let applier = StoreApplier { core: core.clone(), log: LogSlot::default() };
+    let payload = upload_payload();
+    let frame: Vec<Applied> = (1..=3u8)
+        .map(|n| {
+            let head = Head::UploadCreate { bucket: 1, upload: [n; 16], key: b"k", payload: &payload }.encode();
+            let lsn = 1000 + u64::from(n);
+            let location = Location { extent: 1, epoch: 1, offset: 4096, head_len: 1, body_len: 0 };
+            Applied { lsn, version: lsn, moved: false, head: head.into(), location }
+        })
+        .collect();
+    let seal = || {
+        let _one = core.applying.lock();
+        core.seal()
+    };
+    // One read for each record, of which the second's fails.
+    kept.fail_after(1, Some(1));
+    assert_eq!(applier.apply_some(&frame), 1);
+    assert!(applier.ready().await, "it is read again");
+    assert!(!seal(), "the frame is known by half");
+    assert_eq!(applier.apply_some(&frame[1..]), 2);
+    assert!(core.sealing.load(Ordering::Acquire), "what was asked for in between is made up for");
+    assert_eq!(core.sealed.lock().as_ref().map(|sealed| sealed.lsn), Some(1003));
 }

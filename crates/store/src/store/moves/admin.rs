@@ -8,7 +8,8 @@ use super::commit::{Next, all_well};
 use super::{MoveKind, MoveState, MoveStatus, Turn};
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
-use crate::shard::{Shard, peek, pool_of};
+use crate::shard::peek::{Until, peek};
+use crate::shard::{Shard, pool_of};
 use crate::store::open::{new_seat, refuse};
 use crate::store::topology::{Member, Topology};
 use crate::store::{Store, buckets};
@@ -173,8 +174,8 @@ impl Store {
         let family = topology.layout().map(|layout| layout.family);
         let refused = |what: &str| refuse(format!("{name} {what}: wipe it first if nothing on it is needed"));
         // Opening it would write to it, and make an index of it here.
-        let peeked = peek(&disk, true).await?;
-        match peeked.family {
+        let peeked = peek(&disk, Until::Content).await?;
+        match peeked.family() {
             Some(theirs) if Some(theirs) == family => return Err(refused("was taken out of this pool")),
             Some(_) => return Err(refused("is a disk of another pool")),
             None if peeked.content => return Err(refused("holds a pool of its own")),

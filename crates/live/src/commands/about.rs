@@ -1,0 +1,32 @@
+//! What a command is about, for the log of slow requests.
+
+use crate::protocol::message::Command;
+
+/// What it asks, the channel that it is about (empty: none), and how many bytes of data it brings.
+pub(super) fn about(command: &Command) -> (&'static str, &str, usize) {
+    if let Some(publish) = &command.publish {
+        ("publish", &publish.channel, publish.data.len())
+    } else if let Some(subscribe) = &command.subscribe {
+        ("subscribe", &subscribe.channel, subscribe.data.len())
+    } else if let Some(connect) = &command.connect {
+        ("connect", "", connect.data.len())
+    } else if let Some(rpc) = &command.rpc {
+        ("rpc", "", rpc.data.len())
+    } else if let Some(history) = &command.history {
+        ("history", &history.channel, 0)
+    } else if let Some(presence) = &command.presence {
+        ("presence", &presence.channel, 0)
+    } else if let Some(stats) = &command.presence_stats {
+        ("presence_stats", &stats.channel, 0)
+    } else if let Some(unsubscribe) = &command.unsubscribe {
+        ("unsubscribe", &unsubscribe.channel, 0)
+    } else if let Some(refresh) = &command.sub_refresh {
+        ("sub_refresh", &refresh.channel, 0)
+    } else if command.refresh.is_some() {
+        ("refresh", "", 0)
+    } else if let Some(send) = &command.send {
+        ("send", "", send.data.len())
+    } else {
+        ("-", "", 0)
+    }
+}

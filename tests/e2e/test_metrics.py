@@ -1,0 +1,277 @@
+"""What the server tells of itself: every metric is documented, devices are measured leg by leg, slow requests are told of."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+
+from harness import load, sign, wait
+from harness.live import CONFIG, api, live_server, token
+from harness.raw import Raw
+from harness.server import ROOT
+from harness.session import connecting
+from test_live_proxies import BackEnd
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def documented():
+    """Kinds of metrics by name, from the table in docs/operations.md."""
+    text = (ROOT / "docs/operations.md").read_text()
+    table = text.split("\n## Metrics\n", 1)[1].split("\n## ", 1)[0]
+    found = {}
+    for line in table.splitlines():
+        row = re.fullmatch(r"\| (.+?) \| (counter|gauge|histogram) \| .+ \|", line)
+        if row is None:
+            continue
+        for name in re.findall(r"`([a-z0-9_]+)`", row[1]):
+            assert name not in found, f"{name} is in the table twice"
+            found[f"steadfast_{name}"] = row[2]
+    return found
+
+
+def test_the_table_of_metrics_is_what_metrics_gives(make_server, tmp_path):
+    back_end = BackEnd()
+    back_end.answers["/hook"] = {}
+    config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc")}, "without_namespace": {"proxy_enabled": True}}}
+    try:
+        server = live_server(make_server, tmp_path, config, settings={
+            "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}"})
+        server.s3().create_bucket(Bucket="told")
+        # Those of moves are there once keys have moved.
+        added = server.command("disk", "add", str(tmp_path / "second"), "--data", str(server.data))
+        assert added.returncode == 0, added.stderr
+        types = re.findall(r"^# TYPE (\S+) (\S+)$", server.admin("/metrics")[1], re.M)
+    finally:
+        back_end.close()
+    given, table = dict(types), documented()
+    assert len(given) == len(types), "a metric is there twice"
+    assert given.keys() - table.keys() == set(), "given, and not in docs/operations.md"
+    assert table.keys() - given.keys() == set(), "in docs/operations.md, and not given"
+    assert {name: kind for name, kind in given.items() if table[name] != kind} == {}, "of another kind than the table says"
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+class Legs:
+    """What the metrics say of each device."""
+
+    def __init__(self, server):
+        self.samples = server.metrics()
+
+    def get(self, name, leg, member, **labels):
+        found = []
+        for sample, value in self.samples.items():
+            base, _, rest = sample.partition("{")
+            of = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+            if base == f"steadfast_disk_leg_{name}" and (of["leg"], of["member"]) == (leg, str(member)) \
+                    and all(of[key] == text for key, text in labels.items()):
+                found.append(value)
+        assert len(found) == 1, (name, leg, member, labels, found)
+        return found[0]
+
+
+def test_devices_are_measured_by_leg_and_member(make_server, make_fuse_disk, tmp_path):
+    disk = make_fuse_disk()
+    pool, fast = disk.mount / "durable.pool", [tmp_path / "fast0", tmp_path / "fast1"]
+    server = make_server(pool_size="128 MiB", extent_size="4 MiB", settings={
+        "store.cache": "0 B", "data.pool": pool, "superdisk.fast": ",".join(map(str, fast))})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="legs")
+    state = lambda: server.status()["superdisks"][0]["fast"]["state"]  # noqa: E731
+    wait.until(lambda: state() == "clean", 60, "a clean fast leg", 0.05)
+    before = Legs(server)
+    delay = disk.fault("fsync", "delay", delay_ms=600)
+    s3.put_object(Bucket="legs", Key="k", Body=load.content(1, 4 * MIB))
+    disk.remove(delay)
+    after = Legs(server)
+
+    def more(name, leg, member, **labels):
+        return after.get(name, leg, member, **labels) - before.get(name, leg, member, **labels)
+
+    assert more("written_bytes_total", "durable", pool) >= 4 * MIB
+    assert more("write_seconds_count", "durable", pool) >= 4
+    # A flush took as long as the disk was told to take.
+    flushes = more("flush_seconds_count", "durable", pool)
+    assert flushes >= 1 and more("flush_seconds_sum", "durable", pool) >= 0.6
+    assert more("flush_seconds_bucket", "durable", pool, le="0.524287") < flushes
+    for member in fast:
+        assert more("written_bytes_total", "fast", member) >= MIB, "a stripe shares out"
+    # The fast leg answers, as soon as it has all of it.
+    before = after
+
+    def read_from_fast():
+        nonlocal after
+        assert s3.get_object(Bucket="legs", Key="k")["Body"].read() == load.content(1, 4 * MIB)
+        after = Legs(server)
+        return sum(more("read_bytes_total", "fast", member) for member in fast) >= 4 * MIB
+
+    wait.until(read_from_fast, what="reads of the fast leg")
+    assert sum(more("read_seconds_count", "fast", member) for member in fast) >= 4
+    assert after.get("read_seconds_bucket", "fast", fast[0], le="+Inf") == after.get("read_seconds_count", "fast", fast[0])
+    # The same for people.
+    shown = server.command("status", "--data", server.data).stdout
+    lines = {words[2].rstrip(":"): line for line in shown.splitlines() if (words := line.split())[:1] == ["leg"]}
+    assert set(lines) == {str(pool), *map(str, fast)}, shown
+    line = re.fullmatch(r"leg +durable \S+: .* flushes \(half within .+, 99 % within (.+), all within (.+)\)", lines[str(pool)])
+    assert line and re.search(r"\d\d\d\.\d ms|\d\.\d s", line[2]), shown
+
+
+# -- slow requests ---------------------------------------------------------------------------------
+
+
+def slow_lines(server):
+    """What the log says of slow requests."""
+    lines = (json.loads(line) for line in server.log().splitlines() if line.startswith("{"))
+    return [line["fields"] for line in lines if "request was slow" in line["fields"].get("message", "")]
+
+
+def slow_count(server, door):
+    return server.metrics().get(f'steadfast_slow_requests_total{{door="{door}"}}', 0)
+
+
+SLOW = {"output.format": "json", "limits.slow_request": "200ms", "store.cache": "0 B"}
+
+
+def told(server, operation):
+    """The line of a slow request. It is written when the answer has been sent."""
+    return wait.until(lambda: next((line for line in slow_lines(server) if line["operation"] == operation), None),
+                      what=f"the line of {operation}")
+
+
+def stages(line):
+    return {name[:-3]: ms for name, ms in line.items() if name.endswith("_ms") and name != "total_ms"}
+
+
+def test_a_slow_write_is_told_of_with_its_stages(fuse_disk, make_server):
+    server = make_server(disk=fuse_disk, settings=SLOW)
+    server.s3().create_bucket(Bucket="slow")
+    assert server.request("PUT", "/slow/quick", b"x" * 4096)[0] == 200
+    delay = fuse_disk.fault("fsync", "delay", delay_ms=500)
+    status, headers, _ = server.request("PUT", "/slow/a-private-key", b"what nobody may see" * 100)
+    fuse_disk.remove(delay)
+    assert status == 200
+    line = told(server, "PutObject")
+    assert (line["door"], line["status"], line["bytes_in"]) == ("s3", 200, 1900), line
+    assert json.loads(line["about"]) == "slow" and line["request"] == headers["x-amz-request-id"], line
+    assert line["flush_ms"] >= 450, line
+    # All of the time is some stage's.
+    assert abs(sum(stages(line).values()) - line["total_ms"]) < 2, line
+    assert slow_count(server, "s3") == 1 and len(slow_lines(server)) == 1
+    for secret in ("a-private-key", "nobody may see", sign.ACCESS, sign.SECRET):
+        assert secret not in json.dumps(slow_lines(server)), secret
+    assert [one["count"] for one in server.status()["slow_requests"] if one["door"] == "s3"] == [1]
+
+
+def test_a_slow_read_of_a_large_body_is_told_of_as_the_disks(fuse_disk, make_server):
+    server = make_server(disk=fuse_disk, settings=SLOW)
+    s3 = server.s3()
+    s3.create_bucket(Bucket="slow")
+    data = load.content(2, 8 * MIB)
+    s3.put_object(Bucket="slow", Key="k", Body=data)
+    delay = fuse_disk.fault("read", "delay", delay_ms=100)
+    assert server.request("GET", "/slow/k")[2] == data
+    fuse_disk.remove(delay)
+    line = told(server, "GetObject")
+    assert line["disk_ms"] >= 150 and line["bytes_out"] == len(data), line
+    assert line["disk_ms"] > line["total_ms"] / 2, line
+
+
+def test_a_request_that_waits_for_its_turn_is_told_of_as_the_gates(fuse_disk, make_server):
+    server = make_server(disk=fuse_disk, settings={**SLOW, "limits.requests": 1, "limits.request_wait": "60s"})
+    server.s3().create_bucket(Bucket="slow")
+    hold = fuse_disk.fault("fsync", "hold")
+    first = threading.Thread(target=lambda: server.request("PUT", "/slow/first", b"x"))
+    first.start()
+    wait.until(lambda: fuse_disk.counts()["held"] > 0, what="a flush that is held")
+    second = threading.Thread(target=lambda: server.request("HEAD", "/slow"))
+    second.start()
+    wait.until(lambda: server.metrics()['steadfast_bound_waiting{bound="s3_requests"}'] == 1, what="one that waits")
+    time.sleep(0.3)
+    fuse_disk.remove(hold)
+    first.join(30), second.join(30)
+    wait.until(lambda: slow_count(server, "s3") == 2, what="both")
+    # Of two at once, one is told of; how many there were is counted.
+    lines = {line["operation"]: line for line in slow_lines(server)}
+    assert len(lines) == 1, lines
+    if "HeadBucket" in lines:
+        assert lines["HeadBucket"]["gate_ms"] >= 250, lines
+    else:
+        assert "gate_ms" not in lines["PutObject"] and lines["PutObject"]["flush_ms"] >= 250, lines
+
+
+def test_a_client_that_takes_its_time_makes_no_request_slow(make_server):
+    server = make_server(settings=SLOW)
+    server.s3().create_bucket(Bucket="slow")
+    raw = Raw(server)
+    data = load.content(3, 64 * KIB)
+    raw.request_head("PUT", "/slow/k", sign.headers_for("PUT", server.host, "/slow/k", headers={"content-length": str(len(data))}))
+    raw.send(data[:1000])
+    time.sleep(0.5)
+    raw.send(data[1000:])
+    assert raw.status() == 200
+    raw.close()
+    assert slow_count(server, "s3") == 0 and not slow_lines(server)
+
+
+def test_none_is_slow_where_nobody_wants_to_know(fuse_disk, make_server):
+    server = make_server(disk=fuse_disk, settings={**SLOW, "limits.slow_request": "0s"})
+    server.s3().create_bucket(Bucket="slow")
+    with_delay = fuse_disk.fault("fsync", "delay", delay_ms=300)
+    assert server.request("PUT", "/slow/k", b"x")[0] == 200
+    fuse_disk.remove(with_delay)
+    assert slow_count(server, "s3") == 0 and not slow_lines(server)
+
+
+def test_slow_publications_are_told_of_by_their_door(fuse_disk, make_server, tmp_path):
+    server = live_server(make_server, tmp_path, disk=fuse_disk, settings=SLOW)
+    channel = 'news"\n'
+    delay = fuse_disk.fault("fsync", "delay", delay_ms=500)
+    assert "result" in api(server, "publish", channel=channel, data={"secret": "of a user"})
+    line = told(server, "publish")
+    assert line["door"] == "api" and line["about"] == json.dumps(channel) and line["status"] == 0, line
+    assert line["flush_ms"] >= 450 and line["bytes_in"] > 10, line
+
+    async def run():
+        client, _ = await connecting(server, False, token=token("ann"))
+        fuse_disk.clear()
+        subscription = client.new_subscription("room")
+        await subscription.subscribe()
+        await subscription.ready()
+        fuse_disk.fault("fsync", "delay", delay_ms=500)
+        await subscription.publish({"secret": "of a user"})
+        await client.disconnect()
+
+    asyncio.run(run())
+    fuse_disk.remove(delay)
+    line = wait.until(lambda: next((line for line in slow_lines(server) if line["door"] == "live"), None), what="the line")
+    assert (line["operation"], json.loads(line["about"])) == ("publish", "room") and line["flush_ms"] >= 450, line
+    assert "of a user" not in json.dumps(slow_lines(server))
+    assert (slow_count(server, "api"), slow_count(server, "live")) == (1, 1)
+
+
+def test_a_back_end_that_is_slow_is_told_of_as_the_proxys(make_server, tmp_path):
+    back_end = BackEnd()
+    answered = threading.Event()
+
+    def rpc(_):
+        answered.wait(0.5)
+        return {"result": {"data": 1}}
+
+    back_end.answers["/rpc"] = rpc
+    config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc"), "timeout": "60s"}, "without_namespace": {"proxy_enabled": True}}}
+    try:
+        server = live_server(make_server, tmp_path, config, settings=SLOW)
+
+        async def run():
+            client, _ = await connecting(server, False, token=token("ann"))
+            await client.rpc("m", {"x": 1})
+            await client.disconnect()
+
+        asyncio.run(run())
+        line = told(server, "rpc")
+        assert line["door"] == "live" and line["proxy_ms"] >= 400, line
+    finally:
+        back_end.close()
