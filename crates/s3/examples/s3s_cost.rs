@@ -23,7 +23,7 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
-#[path = "../tests/common/signer.rs"]
+#[path = "../tests/it/common/signer.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
 mod signer;
 use signer::{Signer, sha256_hex};

@@ -1,0 +1,10 @@
+//! The S3 door, called in process.
+//!
+//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+
+#![allow(clippy::disallowed_methods, reason = "test code is outside the seam")]
+
+mod common;
+mod objects;
+mod protocol;
+mod signed;

@@ -1,0 +1,318 @@
+//! Objects through the door: what is put is what is got, and what is wrong is refused in S3's words.
+
+use crate::common::{Client, options};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use md5::{Digest as _, Md5};
+use steadfast_s3::EtagKind;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 31 % 251) as u8).collect()
+}
+
+fn md5_hex(data: &[u8]) -> String {
+    hex::encode(Md5::digest(data))
+}
+
+#[tokio::test]
+async fn what_is_put_is_got() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for size in [0, 1, 4096, 70_000, 3 << 20] {
+        let data = pattern(size);
+        let put = c.put("/bucket/some/kéy +&", data.clone()).await.expect(200);
+        let tag = format!("\"{}\"", md5_hex(&data));
+        assert_eq!(put.header("etag"), tag);
+        assert_eq!(put.header("x-steadfast-durable"), "true");
+        assert_eq!(put.header("x-amz-request-id").len(), 16);
+        let got = c.get("/bucket/some/kéy +&").await.expect(200);
+        assert!(got.bytes() == data, "{size} bytes");
+        assert_eq!(got.header("etag"), tag);
+        assert_eq!(got.header("content-length"), size.to_string());
+        assert_eq!(got.header("content-type"), "binary/octet-stream");
+        assert_eq!(got.header("accept-ranges"), "bytes");
+        assert!(got.header("last-modified").ends_with("GMT"));
+        let head = c.call("HEAD", "/bucket/some/kéy +&").send().await.expect(200);
+        assert_eq!(head.header("content-length"), size.to_string());
+        assert!(head.bytes().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn headers_come_back() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let sent = [
+        ("content-type", "text/html; charset=utf-8"),
+        ("cache-control", "max-age=60"),
+        ("content-disposition", "attachment; filename=\"a.html\""),
+        ("content-language", "de"),
+        ("expires", "Thu, 21 Oct 2032 07:28:00 GMT"),
+        ("x-amz-meta-colour", "blue"),
+        ("x-amz-meta-name", "=?UTF-8?B?SMOkbnNlbA==?="),
+    ];
+    let mut call = c.call("PUT", "/bucket/k").body("x").header("content-encoding", "aws-chunked,gzip");
+    for (name, value) in sent {
+        call = call.header(name, value);
+    }
+    call.send().await.expect(200);
+    for method in ["GET", "HEAD"] {
+        let got = c.call(method, "/bucket/k").send().await.expect(200);
+        for (name, value) in sent {
+            if name != "x-amz-meta-name" {
+                assert_eq!(got.header(name), value, "{method} {name}");
+            }
+        }
+        assert_eq!(got.header("content-encoding"), "gzip");
+        assert!(got.header("x-amz-meta-name").to_ascii_lowercase().starts_with("=?utf-8?"), "non-ASCII is encoded");
+    }
+    let got = c
+        .get("/bucket/k?response-content-type=text/plain&response-cache-control=no-store&response-expires=Fri, 21 Oct 2033 07:28:00 GMT")
+        .await
+        .expect(200);
+    assert_eq!(got.header("content-type"), "text/plain");
+    assert_eq!(got.header("cache-control"), "no-store");
+    assert_eq!(got.header("expires"), "Fri, 21 Oct 2033 07:28:00 GMT");
+}
+
+#[tokio::test]
+async fn ranges() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let data = pattern(3_000_000);
+    c.put("/bucket/k", data.clone()).await.expect(200);
+    for (range, start, end) in [
+        ("bytes=0-0", 0, 1),
+        ("bytes=5-1048580", 5, 1_048_581),
+        ("bytes=2999999-", 2_999_999, 3_000_000),
+        ("bytes=-7", 2_999_993, 3_000_000),
+        ("bytes=2999990-9999999", 2_999_990, 3_000_000),
+    ] {
+        let got = c.call("GET", "/bucket/k").header("range", range).send().await.expect(206);
+        assert!(got.bytes() == &data[start..end], "{range}");
+        assert_eq!(got.header("content-range"), format!("bytes {start}-{}/3000000", end - 1));
+        let head = c.call("HEAD", "/bucket/k").header("range", range).send().await.expect(206);
+        assert_eq!(head.header("content-length"), (end - start).to_string());
+    }
+    let got = c.call("GET", "/bucket/k").header("range", "bytes=3000000-").send().await.refused(416, "InvalidRange");
+    assert_eq!(got.header("content-range"), "bytes */3000000");
+    c.get("/bucket/k?partNumber=1").await.expect(206);
+    c.get("/bucket/k?partNumber=2").await.refused(416, "InvalidPartNumber");
+}
+
+#[tokio::test]
+async fn conditions_of_reads() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let put = c.put("/bucket/k", "data").await.expect(200);
+    let tag = put.header("etag").to_owned();
+    let get = |name: &'static str, value: String| {
+        let c = &c;
+        async move { c.call("GET", "/bucket/k").header(name, &value).send().await }
+    };
+    get("if-match", tag.clone()).await.expect(200);
+    get("if-match", "\"other\"".into()).await.refused(412, "PreconditionFailed");
+    get("if-none-match", "\"other\"".into()).await.expect(200);
+    let same = get("if-none-match", tag.clone()).await.expect(304);
+    assert_eq!(same.header("etag"), tag);
+    assert!(same.bytes().is_empty());
+    get("if-modified-since", "Wed, 21 Oct 2037 07:28:00 GMT".into()).await.expect(304);
+    get("if-modified-since", "Sun, 21 Oct 2001 07:28:00 GMT".into()).await.expect(200);
+    get("if-unmodified-since", "Sun, 21 Oct 2001 07:28:00 GMT".into()).await.refused(412, "PreconditionFailed");
+}
+
+#[tokio::test]
+async fn conditions_of_writes() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let put = |name: &'static str, value: String| {
+        let c = &c;
+        async move { c.call("PUT", "/bucket/k").body("new").header(name, &value).send().await }
+    };
+    put("if-match", "\"abc\"".into()).await.refused(404, "NoSuchKey");
+    put("if-none-match", "*".into()).await.expect(200);
+    put("if-none-match", "*".into()).await.refused(412, "PreconditionFailed");
+    put("if-none-match", "\"abc\"".into()).await.refused(501, "NotImplemented");
+    put("if-match", "\"abc\"".into()).await.refused(412, "PreconditionFailed");
+    put("if-match", format!("\"{}\"", md5_hex(b"new"))).await.expect(200);
+    let delete = c.call("DELETE", "/bucket/k").header("if-match", "\"abc\"").send().await;
+    delete.refused(412, "PreconditionFailed");
+}
+
+#[tokio::test]
+async fn what_is_not_there() {
+    let c = Client::new().await;
+    c.get("/nowhere/k").await.refused(404, "NoSuchBucket");
+    c.put("/nowhere/k", "x").await.refused(404, "NoSuchBucket");
+    c.get("/nowhere").await.refused(404, "NoSuchBucket");
+    c.bucket("bucket").await;
+    c.get("/bucket/k").await.refused(404, "NoSuchKey");
+    c.call("HEAD", "/bucket/k").send().await.expect(404);
+    c.call("DELETE", "/bucket/k").send().await.expect(204);
+    c.put(&format!("/bucket/{}", "k".repeat(1025)), "x").await.refused(400, "KeyTooLongError");
+    c.put("/Bad_Bucket", "").await.refused(400, "InvalidBucketName");
+    c.get("/bucket/k?versionId=abc").await.refused(404, "NoSuchVersion");
+}
+
+#[tokio::test]
+async fn digests_are_checked() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let put = |name: &'static str, value: &'static str| {
+        let c = &c;
+        async move { c.call("PUT", "/bucket/k").body("123456789").header(name, value).send().await }
+    };
+    let right = [
+        ("x-amz-checksum-crc32", "y/Q5Jg=="),
+        ("x-amz-checksum-crc32c", "4waSgw=="),
+        ("x-amz-checksum-crc64nvme", "rosUhgp5mIg="),
+        ("x-amz-checksum-sha1", "98O8HYCOBHMq32eZZczDTKeuNEE="),
+        ("x-amz-checksum-sha256", "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU="),
+    ];
+    for (name, value) in right {
+        let put = put(name, value).await.expect(200);
+        assert_eq!(put.header(name), value);
+        assert_eq!(put.header("x-amz-checksum-type"), "FULL_OBJECT");
+        let got = c.call("GET", "/bucket/k").header("x-amz-checksum-mode", "ENABLED").send().await.expect(200);
+        assert_eq!(got.header(name), value);
+        let ranged = c.call("GET", "/bucket/k").header("x-amz-checksum-mode", "ENABLED").header("range", "bytes=0-3");
+        assert_eq!(ranged.send().await.expect(206).header(name), "", "it is of the whole");
+        assert_eq!(c.get("/bucket/k").await.expect(200).header(name), "", "it was not asked for");
+    }
+    c.call("DELETE", "/bucket/k").send().await.expect(204);
+    put("x-amz-checksum-crc32", "AAAAAA==").await.refused(400, "BadDigest");
+    put("x-amz-checksum-sha256", "98O8HYCOBHMq32eZZczDTKeuNEE=").await.refused(400, "InvalidRequest");
+    put("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==").await.refused(400, "BadDigest");
+    put("content-md5", "AAAA").await.refused(400, "InvalidDigest");
+    let wrong = c.call("PUT", "/bucket/k").body("123456789").payload(&crate::common::signer::sha256_hex(b"other"));
+    wrong.send().await.refused(400, "XAmzContentSHA256Mismatch");
+    c.get("/bucket/k").await.refused(404, "NoSuchKey");
+    let md5 = BASE64.encode(Md5::digest(b"123456789"));
+    c.call("PUT", "/bucket/k").body("123456789").header("content-md5", &md5).send().await.expect(200);
+}
+
+#[tokio::test]
+async fn opaque_entity_tags() {
+    let c = Client::with(steadfast_s3::S3Options { etag: EtagKind::Opaque, ..options() }).await;
+    c.bucket("bucket").await;
+    let first = c.put("/bucket/k", "same").await.expect(200).header("etag").to_owned();
+    let second = c.put("/bucket/k", "same").await.expect(200).header("etag").to_owned();
+    assert_ne!(first, second);
+    assert!(first.ends_with("-1\"") && first.len() == 36, "{first}");
+    c.call("PUT", "/bucket/k").body("x").header("if-match", &first).send().await.refused(412, "PreconditionFailed");
+    c.call("PUT", "/bucket/k").body("x").header("if-match", &second).send().await.expect(200);
+    // A Content-MD5 is checked all the same.
+    let wrong = c.call("PUT", "/bucket/k").body("x").header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==");
+    wrong.send().await.refused(400, "BadDigest");
+}
+
+#[tokio::test]
+async fn durability_is_the_clients_choice() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.call("PUT", "/lazy").header("x-steadfast-durability", "async").send().await.expect(200);
+    let put = |path: &'static str, value: Option<&'static str>| {
+        let mut call = c.call("PUT", path).body("x");
+        if let Some(value) = value {
+            call = call.header("x-steadfast-durability", value);
+        }
+        call.send()
+    };
+    assert_eq!(put("/bucket/k", None).await.expect(200).header("x-steadfast-durable"), "true");
+    assert_eq!(put("/bucket/k", Some("async")).await.expect(200).header("x-steadfast-durable"), "false");
+    assert_eq!(put("/lazy/k", None).await.expect(200).header("x-steadfast-durable"), "false");
+    assert_eq!(put("/lazy/k", Some("sync")).await.expect(200).header("x-steadfast-durable"), "true");
+    put("/bucket/k", Some("maybe")).await.refused(400, "InvalidArgument");
+}
+
+#[tokio::test]
+async fn copies() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.bucket("other").await;
+    let put = c.call("PUT", "/bucket/a b").body("data").header("x-amz-meta-m", "1").header("content-type", "text/x");
+    let put = put.header("x-amz-tagging", "t=1").header("x-amz-checksum-crc32", "rfPzYw==").send().await.expect(200);
+    let tag = put.header("etag").to_owned();
+    let copy = |to: &'static str| c.call("PUT", to).header("x-amz-copy-source", "/bucket/a%20b");
+    let copied = copy("/other/k").send().await.expect(200);
+    assert_eq!(copied.xml("ETag").replace("&quot;", "\""), tag);
+    assert_eq!(copied.xml("ChecksumCRC32"), "rfPzYw==");
+    let got = c.get("/other/k").await.expect(200);
+    assert_eq!((got.bytes(), got.header("x-amz-meta-m"), got.header("content-type")), (&b"data"[..], "1", "text/x"));
+    assert_eq!(got.header("x-amz-tagging-count"), "1");
+
+    let replaced = copy("/other/k").header("x-amz-metadata-directive", "REPLACE").header("x-amz-meta-n", "2");
+    replaced.send().await.expect(200);
+    let got = c.get("/other/k").await.expect(200);
+    assert_eq!((got.header("x-amz-meta-m"), got.header("x-amz-meta-n")), ("", "2"));
+    assert_eq!((got.bytes(), got.header("etag")), (&b"data"[..], tag.as_str()));
+
+    copy("/bucket/a b").send().await.refused(400, "InvalidRequest");
+    for to in ["/other/summed", "/bucket/a b"] {
+        let summed = copy(to).header("x-amz-checksum-algorithm", "SHA1").send().await.expect(200);
+        let sum = summed.xml("ChecksumSHA1").to_owned();
+        let kept = c.call("HEAD", to).header("x-amz-checksum-mode", "ENABLED").send().await.expect(200);
+        assert_eq!((kept.header("x-amz-checksum-sha1"), kept.header("x-amz-checksum-type")), (&*sum, "FULL_OBJECT"));
+    }
+    copy("/other/k").header("x-amz-checksum-algorithm", "MD4").send().await.refused(400, "InvalidRequest");
+    copy("/bucket/a b").header("x-amz-metadata-directive", "REPLACE").send().await.expect(200);
+    copy("/other/k").header("x-amz-copy-source-if-match", "\"x\"").send().await.refused(412, "PreconditionFailed");
+    copy("/other/k").header("x-amz-copy-source-if-none-match", &tag).send().await.refused(412, "PreconditionFailed");
+    copy("/other/k").header("if-none-match", "*").send().await.refused(412, "PreconditionFailed");
+    let missing = c.call("PUT", "/other/k").header("x-amz-copy-source", "/bucket/none").send().await;
+    missing.refused(404, "NoSuchKey");
+}
+
+#[tokio::test]
+async fn deletes_in_bulk() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for key in ["a", "b", "c&d"] {
+        c.put(&format!("/bucket/{key}"), "x").await.expect(200);
+    }
+    let delete = |xml: &'static str| {
+        let md5 = BASE64.encode(Md5::digest(xml));
+        c.call("POST", "/bucket?delete").body(xml).header("content-md5", &md5).send()
+    };
+    let done =
+        delete("<Delete><Object><Key>a</Key></Object><Object><Key>none</Key></Object></Delete>").await.expect(200);
+    assert_eq!(done.xml_all("Key"), ["a", "none"]);
+    let quiet = delete("<Delete><Quiet>true</Quiet><Object><Key>c&amp;d</Key></Object></Delete>").await.expect(200);
+    assert_eq!(quiet.xml_all("Key").len(), 0);
+    let listed = c.get("/bucket?list-type=2").await.expect(200);
+    assert_eq!(listed.xml_all("Key"), ["b"]);
+    delete("<Delete><Object>").await.refused(400, "MalformedXML");
+}
+
+#[tokio::test]
+async fn tags() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "x").await.expect(200);
+    let xml = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>";
+    c.put("/bucket/k?tagging", xml).await.expect(200);
+    let got = c.get("/bucket/k?tagging").await.expect(200);
+    assert_eq!((got.xml("Key"), got.xml("Value")), ("a", "1"));
+    c.call("DELETE", "/bucket/k?tagging").send().await.expect(204);
+    assert_eq!(c.get("/bucket/k?tagging").await.expect(200).xml("Key"), "");
+    let twice = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag><Tag><Key>a</Key><Value>2</Value></Tag></TagSet></Tagging>";
+    c.put("/bucket/k?tagging", twice).await.refused(400, "InvalidTag");
+}
+
+#[tokio::test]
+async fn what_is_not_offered_is_refused() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let put = |name: &'static str, value: &'static str| c.call("PUT", "/bucket/k").body("x").header(name, value).send();
+    put("x-amz-server-side-encryption", "AES256").await.refused(501, "NotImplemented");
+    put("x-amz-storage-class", "GLACIER").await.refused(400, "InvalidStorageClass");
+    put("x-amz-storage-class", "STANDARD").await.expect(200);
+    put("x-amz-object-lock-mode", "GOVERNANCE").await.refused(400, "InvalidRequest");
+    c.get("/bucket?lifecycle").await.expect(501);
+    c.call("POST", "/bucket")
+        .header("content-type", "multipart/form-data; boundary=x")
+        .body("--x--")
+        .send()
+        .await
+        .refused(501, "NotImplemented");
+}

@@ -1,0 +1,517 @@
+//! What a signature covers, who is let in by it, and bodies whose pieces are signed.
+
+use crate::common::{Client, options};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Every header that changes what some operation does, or that one reads.
+const HEADERS: &[(&str, &str)] = &[
+    ("x-amz-copy-source", "/bucket/secret"),
+    ("x-amz-copy-source-range", "bytes=0-1"),
+    ("x-amz-copy-source-if-match", "\"0\""),
+    ("x-amz-copy-source-if-none-match", "\"0\""),
+    ("x-amz-copy-source-if-modified-since", "Wed, 02 Jan 2030 03:04:05 GMT"),
+    ("x-amz-copy-source-if-unmodified-since", "Wed, 02 Jan 2030 03:04:05 GMT"),
+    ("x-amz-metadata-directive", "REPLACE"),
+    ("x-amz-tagging-directive", "REPLACE"),
+    ("x-amz-tagging", "a=b"),
+    ("x-amz-meta-a", "b"),
+    ("x-amz-acl", "public-read"),
+    ("x-amz-grant-read", "id=\"x\""),
+    ("x-amz-storage-class", "STANDARD"),
+    ("x-amz-website-redirect-location", "https://evil.example/"),
+    ("x-amz-server-side-encryption", "AES256"),
+    ("x-amz-server-side-encryption-customer-algorithm", "AES256"),
+    ("x-amz-object-lock-mode", "GOVERNANCE"),
+    ("x-amz-bucket-object-lock-enabled", "true"),
+    ("x-amz-bypass-governance-retention", "true"),
+    ("x-amz-write-offset-bytes", "0"),
+    ("x-amz-if-match-size", "1"),
+    ("x-amz-if-match-last-modified-time", "Wed, 02 Jan 2030 03:04:05 GMT"),
+    ("x-amz-if-match-initiated-time", "Wed, 02 Jan 2030 03:04:05 GMT"),
+    ("x-amz-mp-object-size", "1"),
+    ("x-amz-object-attributes", "ETag"),
+    ("x-amz-max-parts", "1"),
+    ("x-amz-optional-object-attributes", "RestoreStatus"),
+    ("x-amz-checksum-mode", "ENABLED"),
+    ("x-amz-checksum-algorithm", "CRC32"),
+    ("x-amz-sdk-checksum-algorithm", "CRC32"),
+    ("x-amz-checksum-type", "FULL_OBJECT"),
+    ("x-amz-checksum-crc32", "AAAAAA=="),
+    ("x-amz-trailer", "x-amz-checksum-crc32"),
+    ("x-amz-decoded-content-length", "1"),
+    ("x-amz-expected-bucket-owner", "somebody"),
+    ("x-amz-source-expected-bucket-owner", "somebody"),
+    ("x-amz-request-payer", "requester"),
+    ("x-amz-mfa", "1 2"),
+    ("x-amz-security-token", "token"),
+    ("x-amz-skip-destination-validation", "true"),
+    ("x-steadfast-durability", "async"),
+    ("x-steadfast-anything", "1"),
+];
+
+/// Requests for each operation that is served; `{id}` is an upload of `bucket/up`.
+const OPERATIONS: &[(&str, &str, &str)] = &[
+    ("PUT", "/bucket/mine", "new"),
+    ("PUT", "/bucket/up?partNumber=1&uploadId={id}", "part"),
+    ("POST", "/bucket/up?uploadId={id}", "<CompleteMultipartUpload/>"),
+    ("DELETE", "/bucket/up?uploadId={id}", ""),
+    ("GET", "/bucket/up?uploadId={id}", ""),
+    ("POST", "/bucket/mine?uploads", ""),
+    ("GET", "/bucket?uploads", ""),
+    ("GET", "/bucket/mine", ""),
+    ("HEAD", "/bucket/mine", ""),
+    ("GET", "/bucket/mine?attributes", ""),
+    ("GET", "/bucket/mine?acl", ""),
+    ("DELETE", "/bucket/mine", ""),
+    ("POST", "/bucket?delete", "<Delete><Object><Key>mine</Key></Object></Delete>"),
+    ("GET", "/bucket/mine?tagging", ""),
+    ("PUT", "/bucket/mine?tagging", "<Tagging><TagSet/></Tagging>"),
+    ("DELETE", "/bucket/mine?tagging", ""),
+    ("GET", "/bucket?list-type=2", ""),
+    ("GET", "/bucket", ""),
+    ("GET", "/bucket?location", ""),
+    ("GET", "/bucket?versioning", ""),
+    ("GET", "/bucket?acl", ""),
+    ("GET", "/bucket?notification", ""),
+    ("PUT", "/bucket?notification", "<NotificationConfiguration/>"),
+    ("HEAD", "/bucket", ""),
+    ("DELETE", "/bucket", ""),
+    ("PUT", "/another", ""),
+    ("GET", "/", ""),
+];
+
+#[tokio::test]
+async fn a_header_that_is_not_signed_changes_nothing() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/secret", "secret").await.expect(200);
+    c.put("/bucket/mine", "mine").await.expect(200);
+    let id = c.call("POST", "/bucket/up?uploads").send().await.expect(200).xml("UploadId").to_owned();
+    for (method, path, body) in OPERATIONS {
+        let path = path.replace("{id}", &id);
+        for (name, value) in HEADERS {
+            let call = || c.call(method, &path).body(*body);
+            for answer in
+                [call().header(name, value).send_presigned(60).await, call().unsigned(name, value).send().await]
+            {
+                assert_eq!(answer.status, 403, "{method} {path} {name}: {answer:?}");
+                if *method != "HEAD" {
+                    assert_eq!(answer.xml("Code"), "AccessDenied", "{method} {path} {name}");
+                    assert!(answer.xml("Message").contains("not signed"), "{method} {path} {name}");
+                }
+            }
+        }
+    }
+    assert_eq!(c.get("/bucket/mine").await.expect(200).bytes(), b"mine");
+    assert_eq!(c.get("/bucket/mine?tagging").await.expect(200).xml("Key"), "");
+    assert_eq!(c.get("/bucket/up").await.expect(404).xml("Code"), "NoSuchKey");
+    c.call("HEAD", "/another").send().await.expect(404);
+}
+
+#[tokio::test]
+async fn what_must_not_be_signed_need_not_be() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let put = || c.call("PUT", "/bucket/k").body("data");
+    for (name, value) in
+        [("x-amz-user-agent", "a/1"), ("x-amz-cf-id", "b"), ("content-type", "a/b"), ("cache-control", "no-store")]
+    {
+        put().unsigned(name, value).send().await.expect(200);
+        put().header(name, value).send_presigned(60).await.expect(200);
+    }
+    // The hash of the body counts whether or not its header is signed, and is checked.
+    put().header("x-amz-content-sha256", "UNSIGNED-PAYLOAD").send_presigned(60).await.expect(200);
+    let wrong = crate::common::signer::sha256_hex(b"other");
+    put().header("x-amz-content-sha256", &wrong).send_presigned(60).await.refused(400, "XAmzContentSHA256Mismatch");
+    // Signed, all the same headers do what they say.
+    put().header("x-amz-tagging", "a=b").send().await.expect(200);
+    assert_eq!(c.get("/bucket/k?tagging").await.expect(200).xml("Key"), "a");
+}
+
+#[tokio::test]
+async fn a_presigned_url_lives_a_week_at_most() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "data").await.expect(200);
+    c.call("GET", "/bucket/k").send_presigned(604_800).await.expect(200);
+    for long in [604_801, u32::MAX] {
+        c.call("GET", "/bucket/k").send_presigned(long).await.refused(400, "AuthorizationQueryParametersError");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_sub_resource_is_not_the_plain_operation() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "data").await.expect(200);
+    for (method, path) in [
+        ("PUT", "/bucket/k?renameObject"),
+        ("PUT", "/bucket/k?append"),
+        ("PUT", "/bucket/k?append&position=0"),
+        ("PUT", "/bucket/k?encryption"),
+        ("PUT", "/bucket/k?partNumber=1"),
+        ("PUT", "/bucket/k?anything=1"),
+        ("DELETE", "/bucket/k?acl"),
+        ("DELETE", "/bucket/k?retention"),
+        ("DELETE", "/bucket/k?legal-hold"),
+        ("GET", "/bucket/k?anything"),
+        ("GET", "/bucket?anything"),
+        ("PUT", "/other?anything"),
+        ("DELETE", "/bucket?anything"),
+        ("POST", "/bucket/k?uploads&anything"),
+    ] {
+        c.call(method, path).send().await.refused(501, "NotImplemented");
+        // A signature is asked for first.
+        c.call(method, path).send_unsigned().await.refused(403, "AccessDenied");
+    }
+    c.call("HEAD", "/bucket/k?anything").send().await.expect(501);
+    assert_eq!(c.get("/bucket/k").await.expect(200).bytes(), b"data");
+    c.call("HEAD", "/other").send().await.expect(404);
+    // What SDKs and caches add does no harm.
+    c.call("PUT", "/bucket/k?x-id=PutObject&x-amz-acl=private").body("new").send().await.expect(200);
+    c.get("/bucket/k?x-id=GetObject&response-content-type=a/b&v=7").await.expect(200);
+    c.get("/bucket?list-type=2&metadata=true&prefix=").await.expect(200);
+    c.call("DELETE", "/bucket/k?versionId=null&x-id=DeleteObject").send().await.expect(204);
+}
+
+#[tokio::test]
+async fn any_name_of_a_region() {
+    let mut c = Client::new().await;
+    c.bucket("bucket").await;
+    for region in ["US", "EU", "us_east_1", "a.b", "local.host", "us-east-1"] {
+        c.signer.region = region.into();
+        c.put("/bucket/k", "data").await.expect(200);
+        assert_eq!(c.call("GET", "/bucket/k").send_presigned(60).await.expect(200).bytes(), b"data", "{region}");
+        c.call("PUT", "/bucket/k").send_chunks(&[b"chunk"], |_| ()).await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn version_2_is_told_what_to_set() {
+    let c = Client::new().await;
+    for path in ["/bucket/k?AWSAccessKeyId=access&Signature=AAAA&Expires=4000000000", "/bucket/k?Signature=AAAA"] {
+        let refused = c.call("GET", path).send_unsigned().await.refused(400, "InvalidRequest");
+        assert!(refused.xml("Message").contains("s3v4"), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn signed_chunks() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let (first, second) = (vec![1_u8; 3 << 20], vec![2_u8; 70_001]);
+    let chunks = [&first[..], &second[..], b"end"];
+    let put = |key: &str| c.call("PUT", &format!("/bucket/{key}"));
+    put("k").send_chunks(&chunks, |_| ()).await.expect(200);
+    assert_eq!(c.get("/bucket/k").await.expect(200).bytes(), chunks.concat());
+    put("empty").send_chunks(&[], |_| ()).await.expect(200);
+    assert_eq!(c.get("/bucket/empty").await.expect(200).bytes(), b"");
+    // A byte of a chunk's data: at its start, at its end, in the last one; and its signature.
+    let text = |body: &[u8], what: &[u8]| body.windows(what.len()).position(|w| w == what).expect("it is there");
+    let refused = |key: &'static str, change: fn(&mut Vec<u8>, usize), what: &'static [u8]| {
+        put(key).send_chunks(&chunks, move |body| {
+            let at = text(body, what);
+            change(body, at);
+        })
+    };
+    let flip: fn(&mut Vec<u8>, usize) = |body, at| body[at] ^= 4;
+    refused("a", flip, &[1, 1, 1]).await.refused(403, "SignatureDoesNotMatch");
+    refused("b", flip, &[2, b'\r', b'\n']).await.refused(403, "SignatureDoesNotMatch");
+    refused("c", flip, b"end").await.refused(403, "SignatureDoesNotMatch");
+    refused("d", |body, at| body[at + 17] = if body[at + 17] == b'0' { b'1' } else { b'0' }, b";chunk-signature=")
+        .await
+        .refused(403, "SignatureDoesNotMatch");
+    // The length of a chunk is a number in hexadecimal digits and nothing else.
+    refused("e", |body, at| body[at - 1] = b'z', b";chunk-signature=").await.expect(400);
+    refused("f", |body, at| body[at..at + 17].copy_from_slice(b";chunk-signaturX="), b";chunk-signature=")
+        .await
+        .expect(400);
+    refused("g", |body, at| body.truncate(at + 2), b"end").await.expect(400);
+    for key in ["a", "b", "c", "d", "e", "f", "g"] {
+        c.get(&format!("/bucket/{key}")).await.refused(404, "NoSuchKey");
+    }
+}
+
+/// Reads an answer with a content length, its head in lower case.
+async fn answer(near: &mut tokio::io::DuplexStream) -> String {
+    let mut text = Vec::new();
+    loop {
+        let mut buf = [0; 4096];
+        let n = near.read(&mut buf).await.expect("an answer");
+        assert!(n > 0, "closed after {:?}", String::from_utf8_lossy(&text));
+        text.extend_from_slice(&buf[..n]);
+        let seen = String::from_utf8_lossy(&text).to_lowercase();
+        if let Some((head, body)) = seen.split_once("\r\n\r\n") {
+            let length =
+                head.lines().find_map(|l| l.strip_prefix("content-length: ")).map_or(0, |n| n.parse().unwrap());
+            if body.len() >= length {
+                return seen;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn chunks_in_chunks_keep_the_connection() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    let (mut near, far) = tokio::io::duplex(64 << 10);
+    let connection = tokio::spawn(c.door.connection(far));
+    for round in 0..3 {
+        let path = format!("/bucket/{round}");
+        let mut headers = std::collections::BTreeMap::from([
+            ("host".to_owned(), crate::common::HOST.to_owned()),
+            ("content-encoding".to_owned(), "aws-chunked".to_owned()),
+            ("x-amz-decoded-content-length".to_owned(), "9".to_owned()),
+            ("x-amz-trailer".to_owned(), "x-amz-checksum-crc32".to_owned()),
+        ]);
+        c.signer.sign("PUT", &path, &[], &mut headers, "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+        let mut head = format!("PUT {path} HTTP/1.1\r\ntransfer-encoding: chunked\r\n");
+        headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+        near.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
+        // In pieces as boto3 makes them, and the last of HTTP's own by itself.
+        for piece in ["9\r\n123456789\r\n", "0\r\nx-amz-checksum-crc32:y/Q5Jg==\r\n\r\n"] {
+            near.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes()).await.unwrap();
+        }
+        near.write_all(b"0\r\n\r\n").await.unwrap();
+        let told = answer(&mut near).await;
+        assert!(told.starts_with("http/1.1 200") && !told.contains("connection: close"), "{told}");
+    }
+    drop(near);
+    connection.await.expect("no panic").expect("served to its end");
+    for round in 0..3 {
+        assert_eq!(c.get(&format!("/bucket/{round}")).await.expect(200).bytes(), b"123456789");
+    }
+}
+
+#[tokio::test]
+async fn xml_has_bounds() {
+    let keys = |count: usize, length: usize| {
+        let object = format!("<Object><Key>{}</Key></Object>", "k".repeat(length));
+        format!("<Delete><Quiet>true</Quiet>{}</Delete>", object.repeat(count))
+    };
+    let c = Client::with(steadfast_s3::S3Options {
+        xml_memory_bytes: 4 << 20,
+        request_wait: std::time::Duration::ZERO,
+        ..options()
+    })
+    .await;
+    c.bucket("bucket").await;
+    c.call("POST", "/bucket?delete").body(keys(1000, 1024)).send().await.expect(200);
+    c.call("POST", "/bucket?delete").body(keys(1001, 1)).send().await.refused(400, "MalformedXML");
+    let refused = c.call("POST", "/bucket?delete").body(keys(3000, 1024)).send().await;
+    refused.refused(400, "MaxMessageLengthExceeded");
+    let tags = format!("<Tagging><TagSet>{}</TagSet></Tagging>", " ".repeat(300 << 10));
+    c.put("/bucket/k?tagging", tags).await.refused(400, "MaxMessageLengthExceeded");
+    assert_eq!(c.door.xml_status().used, 0);
+    // A body that has not come yet has its room already; the next has to wait.
+    let (mut near, far) = tokio::io::duplex(64 << 10);
+    let connection = tokio::spawn(c.door.connection(far));
+    let mut headers = std::collections::BTreeMap::from([("host".to_owned(), crate::common::HOST.to_owned())]);
+    let query = [("delete".to_owned(), String::new())];
+    c.signer.sign("POST", "/bucket", &query, &mut headers, "UNSIGNED-PAYLOAD");
+    let mut head = "POST /bucket?delete HTTP/1.1\r\ncontent-length: 1000000\r\n".to_owned();
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    near.write_all(format!("{head}\r\n<Delete>").as_bytes()).await.unwrap();
+    while c.door.xml_status().used == 0 {
+        tokio::task::yield_now().await;
+    }
+    c.call("POST", "/bucket?delete").body(keys(1000, 1024)).send().await.refused(503, "SlowDown");
+    c.call("POST", "/bucket?delete").body(keys(10, 1024)).send().await.expect(200);
+    drop(near);
+    let _ = connection.await;
+    assert_eq!(c.door.xml_status().used, 0);
+    c.call("POST", "/bucket?delete").body(keys(1000, 1024)).send().await.expect(200);
+}
+
+/// Keys to be deleted, about a kilobyte each, and the head of a request that announces them.
+fn many_keys(c: &Client, count: usize) -> (String, String) {
+    let object = format!("<Object><Key>{}</Key></Object>", "k".repeat(1024));
+    let body = format!("<Delete>{}</Delete>", object.repeat(count));
+    let mut headers = std::collections::BTreeMap::from([("host".to_owned(), crate::common::HOST.to_owned())]);
+    let query = [("delete".to_owned(), String::new())];
+    c.signer.sign("POST", "/bucket", &query, &mut headers, "UNSIGNED-PAYLOAD");
+    let mut head = format!("POST /bucket?delete HTTP/1.1\r\ncontent-length: {}\r\n", body.len());
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    (format!("{head}\r\n"), body)
+}
+
+#[tokio::test]
+async fn one_client_does_not_take_all_the_room_for_xml() {
+    let c = Client::with(steadfast_s3::S3Options {
+        xml_memory_bytes: 64 << 20,
+        request_wait: std::time::Duration::ZERO,
+        ..options()
+    })
+    .await;
+    c.bucket("bucket").await;
+    let crowd = steadfast_flow::Crowd::new(steadfast_flow::Env::tokio());
+    let (head, _) = many_keys(&c, 1000);
+    let mut slow = Vec::new();
+    let mut refused = 0;
+    for _ in 0..8 {
+        let (mut near, far) = tokio::io::duplex(64 << 10);
+        let connection = tokio::spawn(c.door.connection_of(far, crowd.join([10, 0, 0, 1].into())));
+        let before = c.door.xml_status();
+        near.write_all(head.as_bytes()).await.unwrap();
+        let after = loop {
+            let now = c.door.xml_status();
+            if (now.used, now.refused) != (before.used, before.refused) {
+                break now;
+            }
+            tokio::task::yield_now().await;
+        };
+        refused += after.refused - before.refused;
+        slow.push((near, connection));
+    }
+    assert!(refused > 0, "8 times 8 MiB is more than one has");
+    assert!(c.door.xml_status().used <= 32 << 20, "{:?}", c.door.xml_status());
+    let keys = many_keys(&c, 1000).1;
+    c.call("POST", "/bucket?delete").body(keys.clone()).send().await.expect(200);
+    drop(slow);
+    while c.door.xml_status().used > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn xml_that_trickles_is_given_up() {
+    use std::time::Duration;
+    let c = Client::with(steadfast_s3::S3Options {
+        body_stall: Duration::from_millis(300),
+        client_bytes_s_min: 0,
+        ..options()
+    })
+    .await;
+    c.bucket("bucket").await;
+    let (head, body) = many_keys(&c, 1000);
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let connection = tokio::spawn(c.door.connection(far));
+    let (mut reader, mut writer) = tokio::io::split(near);
+    let trickle = async {
+        writer.write_all(head.as_bytes()).await.unwrap();
+        for byte in body.as_bytes().chunks(1) {
+            if writer.write_all(byte).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let answered = async {
+        let (mut answer, mut some) = (String::new(), [0; 1024]);
+        while !answer.contains("</Error>") {
+            let count = reader.read(&mut some).await.unwrap();
+            assert!(count > 0, "closed without an answer: {answer}");
+            answer.push_str(&String::from_utf8_lossy(&some[..count]));
+        }
+        answer
+    };
+    let answer = tokio::select! {
+        answer = answered => answer,
+        () = trickle => unreachable!("it goes on"),
+    };
+    assert!(answer.contains("<Code>RequestTimeout</Code>"), "{answer}");
+    assert_eq!(c.door.xml_status().used, 0);
+    connection.abort();
+}
+
+#[tokio::test]
+async fn keys_that_xml_cannot_carry() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for key in ["a/plain", "b/return\r", "b/tab\tline\n", "c/one\u{1}", "d/\u{1f}/x", "e/\u{ffff}"] {
+        c.put(&format!("/bucket/{key}"), "x").await.expect(200);
+    }
+    // What XML can carry comes whole: a carriage return by reference, or a parser would make a line
+    // feed of it.
+    let listed = c.get("/bucket?list-type=2&prefix=b/").await.expect(200);
+    assert_eq!(listed.xml_all("Key"), ["b/return&#13;", "b/tab\tline\n"]);
+    for query in ["list-type=2", "list-type=2&prefix=c/", "prefix=d/", "delimiter=/&prefix=d/", "list-type=2&prefix=e/"]
+    {
+        let refused = c.get(&format!("/bucket?{query}")).await.refused(400, "InvalidArgument");
+        assert!(refused.xml("Message").contains("encoding-type=url"), "{query}");
+        assert!(!refused.bytes().contains(&1) && !refused.bytes().contains(&0x1f), "{query}");
+    }
+    let listed = c.get("/bucket?list-type=2&encoding-type=url").await.expect(200);
+    assert_eq!(
+        listed.xml_all("Key"),
+        ["a/plain", "b/return%0D", "b/tab%09line%0A", "c/one%01", "d/%1F/x", "e/%EF%BF%BF"]
+    );
+    c.call("POST", "/bucket/f\u{2}?uploads").send().await.expect(200);
+    c.get("/bucket?uploads").await.refused(400, "InvalidArgument");
+    assert_eq!(c.get("/bucket?uploads&encoding-type=url").await.expect(200).xml("Key"), "f%02");
+    // Named in a request by reference, named in the answer by reference.
+    let delete = "<Delete><Object><Key>c/one&#1;</Key></Object></Delete>";
+    let deleted = c.call("POST", "/bucket?delete").body(delete).send().await.expect(200);
+    assert_eq!(deleted.xml("Key"), "c/one&#1;");
+    c.get("/bucket/c/one\u{1}").await.refused(404, "NoSuchKey");
+    c.put("/bucket/\u{1f600}", "x").await.expect(200);
+    let delete = "<Delete><Object><Key>&#x1F600;</Key></Object></Delete>";
+    assert_eq!(c.call("POST", "/bucket?delete").body(delete).send().await.expect(200).xml("Key"), "\u{1f600}");
+    let delete = "<Delete><Object><Key>a&#0;</Key></Object></Delete>";
+    c.call("POST", "/bucket?delete").body(delete).send().await.refused(400, "MalformedXML");
+}
+
+#[tokio::test]
+async fn keys_in_sections_of_cdata() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for key in ["a", "a&b", "&amp;", "<b>"] {
+        c.put(&format!("/bucket/{key}"), "x").await.expect(200);
+    }
+    let delete = "<Delete><Object><Key>a<![CDATA[&b]]></Key></Object>\
+        <Object><Key><![CDATA[&amp;]]></Key></Object></Delete>";
+    let deleted = c.call("POST", "/bucket?delete").body(delete).send().await.expect(200);
+    assert_eq!(deleted.xml_all("Key"), ["a&amp;b", "&amp;amp;"]);
+    let listed = c.get("/bucket?list-type=2").await.expect(200);
+    assert_eq!(listed.xml_all("Key"), ["&lt;b&gt;", "a"]);
+    // Where no text belongs, none does.
+    let delete = "<Delete><![CDATA[<Object><Key>a</Key></Object>]]><Object><Key>b</Key></Object></Delete>";
+    c.call("POST", "/bucket?delete").body(delete).send().await.expect(200);
+    assert_eq!(c.get("/bucket?list-type=2").await.expect(200).xml_all("Key"), ["&lt;b&gt;", "a"]);
+}
+
+#[tokio::test]
+async fn a_header_in_the_query_string_is_not_left_out_where_it_matters() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "data").await.expect(200);
+    for query in [
+        "x-amz-copy-source=bucket/other",
+        "X-Amz-Copy-Source=bucket/other",
+        "x-amz-server-side-encryption=AES256",
+        "x-amz-object-lock-mode=COMPLIANCE",
+        "x-steadfast-durability=sync",
+    ] {
+        c.call("PUT", &format!("/bucket/k?{query}")).send_presigned(60).await.refused(501, "NotImplemented");
+    }
+    let owner = "/bucket/k?x-amz-expected-bucket-owner=";
+    c.call("PUT", &format!("{owner}somebody")).send_presigned(60).await.refused(403, "AccessDenied");
+    assert_eq!(c.get("/bucket/k").await.expect(200).bytes(), b"data");
+    c.call("PUT", &format!("{owner}steadfast")).body("data").send_presigned(60).await.expect(200);
+    let query = "x-id=PutObject&x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32";
+    c.call("PUT", &format!("/bucket/k?{query}")).body("new").send_presigned(60).await.expect(200);
+}
+
+#[tokio::test]
+async fn errors_say_what_they_are_about() {
+    let mut c = Client::new().await;
+    c.bucket("bucket").await;
+    c.put("/bucket/k", "data").await.expect(200);
+    let exists = c.call("PUT", "/bucket/k").header("if-none-match", "*").body("x").send().await;
+    assert_eq!(exists.refused(412, "PreconditionFailed").xml("Condition"), "If-None-Match");
+    let differs = c.call("GET", "/bucket/k").header("if-match", "\"0\"").send().await;
+    assert_eq!(differs.refused(412, "PreconditionFailed").xml("Condition"), "If-Match");
+    let absent = c.get("/bucket/a&b").await.refused(404, "NoSuchKey");
+    assert_eq!((absent.xml("Resource"), absent.xml("Condition")), ("/bucket/a%26b", ""));
+    assert_eq!(absent.xml("RequestId"), absent.header("x-amz-request-id"));
+    let head = c.call("HEAD", "/bucket/none").send().await.expect(404);
+    assert_eq!((head.header("x-minio-error-code"), head.bytes()), ("NoSuchKey", &b""[..]));
+    c.signer.secret_key = "wrong".into();
+    let wrong = c.get("/bucket/k").await.refused(403, "SignatureDoesNotMatch");
+    assert!(!wrong.xml("Message").is_empty());
+    let head = c.call("HEAD", "/bucket").send().await.expect(403);
+    assert_eq!(head.header("x-minio-error-code"), "SignatureDoesNotMatch");
+    assert!(!head.header("x-minio-error-desc").is_empty());
+}

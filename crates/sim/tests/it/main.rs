@@ -1,0 +1,6 @@
+//! The simulator over many seeds.
+//!
+//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+
+mod channel_model;
+mod seeds;

@@ -1,0 +1,34 @@
+//! Objects that are larger than their list of chunks may be.
+
+use crate::common::{BUCKET, Pool, bytes_of, etag};
+use steadfast_store::{Attributes, BucketSettings, Condition, PartChoice, StoreError};
+
+#[tokio::test]
+async fn a_part_that_could_never_be_completed_is_refused_when_it_comes() {
+    let mut pool = Pool::new(false).await;
+    // A list of 16 KiB.
+    pool.options.log.frame_bytes_max = 1;
+    pool.options.chunk_bytes = 4096;
+    let store = pool.open().await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    let id = store.create_upload(BUCKET, "k", Attributes::default()).await.expect("upload").upload_id;
+    let part = bytes_of(1, 800_000);
+    let mut taken = Vec::new();
+    let refused = loop {
+        let number = taken.len() as u16 + 1;
+        assert!(number < 20, "{number} parts of about 2.6 KB of the list each");
+        let mut writer = store.part_writer(BUCKET, "k", &id, number, None).await.expect("writer");
+        writer.write(part.clone().into()).await.expect("written");
+        match writer.commit(etag("e"), Condition::None, None).await {
+            Ok(_) => taken.push(PartChoice { number, etag: "e".into() }),
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(&refused, StoreError::TooLarge(why) if why.contains("chunks")), "{refused}");
+    assert!(taken.len() >= 4, "{}", taken.len());
+    // A part that is there may be replaced, and what is small enough be completed.
+    taken.truncate(taken.len() - 2);
+    let done = store.complete_upload(BUCKET, "k", &id, taken.clone(), etag("o"), Condition::None, None).await;
+    done.expect("completed");
+    assert_eq!(store.object(BUCKET, "k").expect("there").size, 800_000 * taken.len() as u64);
+}

@@ -1,0 +1,123 @@
+//! Clients that do not read what they asked for, or do not send what they announced, keep nobody else waiting.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::common::{BUCKET, Pool, bytes_of, etag, get, options};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use steadfast_flow::Env;
+use steadfast_log::LogOptions;
+use steadfast_store::{BucketSettings, Condition, ObjectWriter, Store, StoreOptions};
+
+/// For what would otherwise hang for ever.
+const LONG: Duration = Duration::from_secs(120);
+
+async fn put(store: &Store, key: &str, data: &[u8]) {
+    let mut writer = store.writer(BUCKET, key, Some(data.len() as u64)).await.expect("writer");
+    writer.write(data.to_vec().into()).await.expect("write");
+    writer.commit(etag("t"), Condition::None, None).await.expect("commit");
+}
+
+async fn start(options: StoreOptions) -> (Pool, Store) {
+    let mut pool = Pool::of(1, false).await;
+    pool.options = options;
+    let store = pool.open().await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    (pool, store)
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_do_not_stop_reads() {
+    // What may be read ahead is four pieces.
+    let (_pool, store) = start(StoreOptions {
+        cache_bytes: 0,
+        read_piece_bytes: 256 << 10,
+        read_ahead_bytes_max: 1 << 20,
+        chunk_bytes: 1 << 20,
+        ..options()
+    })
+    .await;
+    let data = bytes_of(1, 2 << 20);
+    put(&store, "big", &data).await;
+    let mut unread = Vec::new();
+    for _ in 0..20 {
+        let reader = store.reader(BUCKET, "big").await.expect("reader");
+        let mut stream = Box::pin(reader.stream(0..u64::MAX));
+        let first = Env::tokio().timeout(LONG, stream.next()).await.expect("in time").expect("a piece").expect("read");
+        assert!(first == data[..first.len()]);
+        unread.push((stream, first.len()));
+    }
+    for _ in 0..3 {
+        let read = Env::tokio().timeout(LONG, get(&store, "big")).await.expect("in time").expect("read");
+        assert!(read == data);
+    }
+    // Those who go on get the rest.
+    for (mut stream, mut taken) in unread {
+        while let Some(piece) = stream.next().await {
+            let piece = piece.expect("read");
+            assert!(piece == data[taken..taken + piece.len()]);
+            taken += piece.len();
+        }
+        assert_eq!(taken, data.len());
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_stall_do_not_stop_writes() {
+    let (_pool, store) = start(StoreOptions {
+        inline_max_bytes: 128 << 10,
+        chunk_bytes: 1 << 20,
+        log: LogOptions { pending_bytes_max: 4 << 20, ..LogOptions::default() },
+        write_wait: LONG,
+        ..options()
+    })
+    .await;
+    // Half of them hold a chunk, half room for their record.
+    let mut stalled = Vec::new();
+    let filling = async {
+        for n in 0..60u64 {
+            let size = if n % 2 == 0 { 100 << 20 } else { 128 << 10 };
+            let mut slow = FuturesUnordered::new();
+            for (writer, _) in &mut stalled {
+                slow.push(Box::pin(ObjectWriter::give_room(writer)));
+            }
+            let mut begin = pin!(async {
+                let mut writer = store.writer(BUCKET, &format!("slow{n}"), Some(size)).await.expect("writer");
+                writer.write(bytes_of(n, 100_000).into()).await.expect("write");
+                (writer, n)
+            });
+            let begun = loop {
+                tokio::select! {
+                    begun = &mut begin => break begun,
+                    Some(()) = slow.next(), if !slow.is_empty() => {}
+                }
+            };
+            drop(slow);
+            stalled.push(begun);
+        }
+        let mut slow: FuturesUnordered<_> = stalled.iter_mut().map(|(writer, _)| writer.give_room()).collect();
+        let data = bytes_of(7, 3 << 20);
+        let quick = async {
+            put(&store, "quick", &data).await;
+            put(&store, "small", &data[..100_000]).await;
+        };
+        tokio::pin!(quick);
+        loop {
+            tokio::select! {
+                () = &mut quick => break,
+                Some(()) = slow.next(), if !slow.is_empty() => {}
+            }
+        }
+        drop(slow);
+        assert!(get(&store, "quick").await.expect("there") == data);
+        // Those that were slow come to their end all the same.
+        for (mut writer, n) in stalled.drain(..).take(4) {
+            writer.write(bytes_of(n + 1000, 20_000).into()).await.expect("write");
+            writer.commit(etag("t"), Condition::None, None).await.expect("commit");
+            let whole = [bytes_of(n, 100_000), bytes_of(n + 1000, 20_000)].concat();
+            assert!(get(&store, &format!("slow{n}")).await.expect("there") == whole);
+        }
+    };
+    Env::tokio().timeout(LONG, filling).await.expect("in time");
+}

@@ -1,0 +1,206 @@
+//! Space that is given back: a small pool that was full takes writes again, without a restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::BUCKET;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log, LogError};
+use steadfast_store::{Attributes, BucketSettings, Condition, IndexKind, Store, StoreError, StoreOptions, Written};
+
+const POOL_BYTES: u64 = 32 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+async fn open(index: IndexKind) -> Store {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(POOL_BYTES));
+    let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+    let mut options = StoreOptions { inline_max_bytes: 100_000, chunk_bytes: 200_000, ..crate::common::options() };
+    options.log.compaction.interval = Duration::from_millis(50);
+    let (store, _) = Store::open(disk, index, Env::tokio(), options).await.expect("open");
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    store
+}
+
+async fn put(store: &Store, key: &str, size: usize) -> Result<Written, StoreError> {
+    let mut writer = store.writer(BUCKET, key, Some(size as u64)).await?;
+    let fill = key.as_bytes().iter().fold(7u8, |a, b| a.wrapping_mul(31).wrapping_add(*b));
+    writer.write(vec![fill; size].into()).await?;
+    writer.commit(Attributes::default(), Condition::None, None).await
+}
+
+/// Puts until it is full; how many were taken.
+async fn fill(store: &Store, size: usize) -> usize {
+    for n in 0..10_000 {
+        match put(store, &format!("k{n}"), size).await {
+            Ok(_) => {}
+            Err(StoreError::Log(LogError::Full)) => return n,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    panic!("never full");
+}
+
+/// Does it again and again until there is room for it.
+async fn in_time<F: Future<Output = Result<Written, StoreError>>>(store: &Store, work: impl Fn() -> F) {
+    let env = Env::tokio();
+    let begun = env.now();
+    loop {
+        match work().await {
+            Ok(_) => return,
+            Err(StoreError::Log(LogError::Full) | StoreError::Busy(_)) => {
+                let status = store.status();
+                assert!(env.now() - begun < LONG, "still full: {:?}, {:?}", status.log.extents, status.log.compaction);
+                env.sleep(Duration::from_millis(20)).await;
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+async fn put_in_time(store: &Store, key: &str, size: usize) {
+    in_time(store, || put(store, key, size)).await;
+}
+
+async fn full_and_back(index: IndexKind, size: usize) {
+    let store = open(index).await;
+    let count = fill(&store, size).await;
+    assert!((count * size) as u64 > POOL_BYTES / 3, "{count} objects of {size} bytes is not full");
+    for n in 0..count {
+        let key = format!("k{n}");
+        in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
+    }
+    // As much as had been there before.
+    for n in 0..count * 3 / 4 {
+        put_in_time(&store, &format!("again{n}"), size).await;
+    }
+    let last = crate::common::get(&store, &format!("again{}", count / 2)).await.expect("there");
+    assert_eq!(last.len(), size);
+    store.close().await.expect("close");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_pool_of_small_objects_recovers() {
+    full_and_back(IndexKind::memory(), 10_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_pool_of_large_objects_recovers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    full_and_back(IndexKind::Lsm(dir.path().join("index")), 700_000).await;
+}
+
+/// Fills it until compaction has packed all there is and finds no more room; how many were taken.
+async fn fill_to_the_brim(store: &Store, size: usize) -> usize {
+    let env = Env::tokio();
+    let mut taken = 0;
+    let mut refused_since = env.now();
+    while env.now() - refused_since < Duration::from_secs(2) {
+        let many = (taken..taken + 64).map(|n| {
+            let store = &store;
+            async move { put(store, &format!("k{n}"), size).await }
+        });
+        for one in futures::future::join_all(many).await {
+            match one {
+                Ok(_) => refused_since = env.now(),
+                Err(StoreError::Log(LogError::Full) | StoreError::Busy(_)) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+        taken += 64;
+    }
+    taken
+}
+
+async fn brimful_and_back(size: usize) {
+    let store = open(IndexKind::memory()).await;
+    let count = fill_to_the_brim(&store, size).await;
+    // One by one: each takes a block for itself, so that many of them need more room than the pool has left. Here and there: no extent
+    // gets much emptier than the others.
+    for n in 0..count.min(1_500) {
+        let key = format!("k{}", n * 7919 % count);
+        in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
+    }
+    store.close().await.expect("close");
+}
+
+/// Deletes are what gives room back, so there must be room for them, whatever the pool is filled with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_go_on_in_a_pool_packed_with_tiny_objects() {
+    for size in [500, 1_200] {
+        brimful_and_back(size).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_go_on_in_a_pool_packed_with_small_objects() {
+    for size in [2_500, 8_000, 10_000] {
+        brimful_and_back(size).await;
+    }
+}
+
+async fn overwrite(size: usize, keys: usize) {
+    let store = open(IndexKind::memory()).await;
+    let mut written = 0;
+    let mut n = 0;
+    while written < 10 * POOL_BYTES {
+        put_in_time(&store, &format!("k{}", n % keys), size).await;
+        written += size as u64;
+        n += 1;
+    }
+    for n in 0..keys {
+        let data = crate::common::get(&store, &format!("k{n}")).await.expect("there");
+        assert_eq!(data.len(), size);
+    }
+    let status = store.status().log;
+    assert!(status.compaction.recycled > 100, "{:?}", status.compaction);
+    assert!(status.compaction.stuck.is_empty(), "{:?}", status.compaction.stuck);
+    store.close().await.expect("close");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwriting_small_objects_goes_on() {
+    overwrite(20_000, 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwriting_large_objects_goes_on() {
+    overwrite(500_000, 20).await;
+}
+
+/// Seven such bodies fit into an extent, and leave a tenth of it empty: of a pool with so much in it that is all there is for compaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwriting_goes_on_where_bodies_do_not_divide_an_extent() {
+    let store = open(IndexKind::memory()).await;
+    let (size, keys) = (130_000, 195);
+    for n in 0..keys {
+        put_in_time(&store, &format!("k{n}"), size).await;
+    }
+    let mut random = 1u64;
+    for _ in 0..1_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        put_in_time(&store, &format!("k{}", (random >> 33) % keys), size).await;
+    }
+    let status = store.status().log;
+    assert!(status.compaction.recycled > 100, "{:?}", status.compaction);
+    let live = status.extents.live_body_bytes + status.extents.live_commit_bytes;
+    assert!(live * 100 / POOL_BYTES >= 75, "{:?}", status.extents);
+    store.close().await.expect("close");
+}
+
+/// Where all but the records is large bodies, nothing but the open extent of records has anything dead in it: it gives that back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
+    let store = open(IndexKind::memory()).await;
+    fill_to_the_brim(&store, 130_000).await;
+    let (env, mut n) = (Env::tokio(), 0);
+    let begun = env.now();
+    while n < 1_500 || store.status().log.compaction.recycled <= 2 {
+        n += 1;
+        let tags = [("n".to_owned(), format!("{n}"))];
+        in_time(&store, || store.set_tags(BUCKET, "k0", tags.clone().into())).await;
+        assert!(n < 1_500 || env.now() - begun < 2 * LONG, "{:?}", store.status().log.compaction);
+    }
+    store.close().await.expect("close");
+}
