@@ -236,10 +236,13 @@ def test_a_slow_disk_slows_writers_and_nobody_else(faulty):
     server, disk = faulty
     assert put(server, "small")[0] == 200
     disk.command(bandwidth=4_000_000)
+    hold = disk.fault("write", "hold")
     uploads = [in_background(lambda n=n: put(server, f"slow/{n}", b"x" * 1_000_000)) for n in range(8)]
-    reads = 0
+    wait.until(lambda: disk.hits(hold) > 0, what="a write that is held")
+    for _ in range(4):
+        assert server.request("GET", "/faults/small", timeout_s=10)[2] == b"data"
+    assert not any(upload.done() for upload in uploads)
+    disk.remove(hold)
     while not all(upload.done() for upload in uploads):
         assert server.request("GET", "/faults/small", timeout_s=10)[2] == b"data"
-        reads += 1
-    assert reads > 3
     assert {upload()[0] for upload in uploads} <= {200, 503}

@@ -11,6 +11,8 @@ import pytest
 from harness.live import API_KEY, again, live_server
 from harness.server import binary
 
+pytestmark = pytest.mark.alone
+
 HISTORY = {"history_ttl": "1h", "force_recovery": True}
 CONFIG = {
     "client": {"insecure": True, "recovery_max_publication_limit": 100_000, "queue_max_size": 1 << 20},
@@ -142,7 +144,7 @@ def test_every_disk_leaves_beneath_a_channel_and_no_session_notices(make_server,
 
 # A busy channel: its sessions, what is published there each second, and for how long: once while all read, and once more while one does not.
 BUSY = {
-    "1,000 sessions": (256 << 10, {"sessions": 1000, "size": 8192, "rate": 20, "seconds": 6}),
+    "500 sessions": (256 << 10, {"sessions": 500, "size": 8192, "rate": 20, "seconds": 6}),
     # So much (94 MiB) that it would be seen in the memory if it were kept for the one that does not read.
     "much data": (24 << 20, {"sessions": 8, "size": 64 << 10, "rate": 150, "seconds": 10}),
 }

@@ -8,6 +8,8 @@ from harness import load, sign, wait
 from harness.raw import Raw
 from harness.server import in_threads
 
+pytestmark = pytest.mark.alone
+
 # Whatever hangs is to hang for longer than any client of these tests waits.
 PATIENT = {"limits.stall_timeout": "1h", "limits.header_timeout": "1h", "limits.client_rate_min": "0 B"}
 
