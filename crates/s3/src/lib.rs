@@ -1,16 +1,8 @@
 //! The S3 door: protocol only.
 //!
 //! `s3s` parses requests, verifies signatures and writes XML; this crate says what they mean in terms of the
-//! [`steadfast_store::Store`], and bounds what a client may hold. The server crate owns listeners, TLS and shutdown:
-//!
-//! ```no_run
-//! # async fn run(store: steadfast_store::Store, env: steadfast_flow::Env, socket: tokio::net::TcpStream) {
-//! use steadfast_s3::{S3Door, S3Options};
-//! let options = S3Options { credentials: vec![("access".into(), "secret".into())], ..S3Options::default() };
-//! let door = S3Door::new(store, env, options).expect("valid options");
-//! let _ = door.connection(socket).await;
-//! # }
-//! ```
+//! [`steadfast_store::Store`], and bounds what a client may hold. The server crate owns listeners, TLS and shutdown;
+//! it hands each connection to [`S3Door::connection_of`].
 //!
 //! `docs/s3.md` lists the operations, the decisions and the measurements.
 
