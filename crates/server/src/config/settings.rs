@@ -172,7 +172,7 @@ sections! {
         webhook_timeout: Duration = Duration::from_secs(10), in 1_000..=600_000_000;
         /// Requests to a webhook at a time; those of one object are always one after another. 1: all in order.
         webhook_parallel: usize = 8, in 1..=256;
-        /// An event that a webhook failed to take so often, while it took others (if it is given any), is put among its dead letters; 0: never.
+        /// An event that a webhook answered so often with another status than 2xx is put among its dead letters; 0: never. No answer does not count.
         webhook_tries: usize = 20, in 0..=1_000_000;
         /// The same for an event that has been posted for so long; 0: for ever.
         webhook_give_up: Duration = Duration::from_secs(86_400), in 0..=31_536_000_000_000;
