@@ -325,6 +325,26 @@ def test_as_many_events_that_fail_as_may_be_begun_become_dead_letters(make_serve
     wait.until(lambda: any(told(body)[1] == "good" for body in hook.bodies), 60, what="the good event behind sixteen bad ones")
 
 
+def test_a_webhook_that_does_not_answer_makes_no_dead_letters(make_server, hook):
+    server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_tries": 2, "events.webhook_timeout": "300ms"})
+    s3 = server.s3()
+    s3.create_bucket(Bucket="photos")
+    notify(s3, "photos", (WEBHOOK + "app", ["s3:ObjectCreated:*"]))
+    hang, unanswered = threading.Event(), iter(range(3))
+
+    def answer(_):
+        if next(unanswered, None) is not None:
+            hang.wait(20)
+        return 200
+
+    hook.answer = answer
+    s3.put_object(Bucket="photos", Key="k", Body=b"")
+    wait.until(lambda: server.metrics()['steadfast_webhook_delivered_total{webhook="app"}'] == 1, what="the event to be taken")
+    hang.set()
+    assert server.metrics()['steadfast_webhook_failures_total{webhook="app"}'] == 3
+    assert webhook(server, "list")[0]["dead_letters"] == 0
+
+
 def test_one_event_that_fails_does_not_keep_what_is_behind_it(make_server, hook):
     """Also where more has been taken behind it than is kept in memory."""
     server = make_server(settings={"events.webhooks": f"app={hook.url}", "events.webhook_tries": 6})

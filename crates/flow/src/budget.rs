@@ -89,10 +89,6 @@ impl Budget {
         self.0.gauge.status(self.0.limit)
     }
 
-    pub(crate) fn gauge(&self) -> &Gauge {
-        &self.0.gauge
-    }
-
     fn units(&self, bytes: u64) -> Result<u32, Refused> {
         let max = self.request_bytes_max();
         match u32::try_from(bytes) {

@@ -10,7 +10,6 @@ mod gauge;
 pub mod histogram;
 pub mod pace;
 pub mod ring;
-pub mod shares;
 pub mod slow;
 pub mod stages;
 #[cfg(test)]
@@ -25,7 +24,6 @@ pub use gauge::{FlowStatus, Refused};
 pub use histogram::{Histogram, HistogramCounter};
 pub use pace::Pace;
 pub use ring::Ring;
-pub use shares::{KeyedBudget, KeyedPermit};
 pub use slow::{Ended, SlowRequests, SlowStatus};
 pub use stages::{Stage, Stages};
 pub use throttle::Throttle;

@@ -9,7 +9,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use steadfast_store::Position;
 
 use crate::deflate::{Deflate, stored};
-use crate::node::{Room, held};
+use crate::node::{AnswerPermit, held};
 use crate::protocol::Encoding;
 use crate::protocol::message::SubscribeResult;
 use crate::websocket;
@@ -38,8 +38,8 @@ pub(crate) struct SubscribeAnswer {
     encoded: [OnceLock<Option<Bytes>>; 2],
     /// The same, compressed; `None` when it is better sent as it is.
     compressed: [OnceLock<Option<Bytes>>; 2],
-    /// What it takes, for as long as anybody has a part of it.
-    pub(crate) room: Room,
+    /// Its memory, for as long as a part of it is in use.
+    pub(crate) permit: AnswerPermit,
 }
 
 impl SubscribeAnswer {
@@ -47,8 +47,8 @@ impl SubscribeAnswer {
         Self::holding(result, None)
     }
 
-    pub(crate) fn holding(result: SubscribeResult, room: Room) -> Self {
-        Self { result, encoded: Default::default(), compressed: Default::default(), room }
+    pub(crate) fn holding(result: SubscribeResult, permit: AnswerPermit) -> Self {
+        Self { result, encoded: Default::default(), compressed: Default::default(), permit }
     }
 
     /// The two parts of the frame that answers a command: the session's own, and that of all. `None` when it cannot be said in JSON. For
@@ -78,13 +78,13 @@ impl SubscribeAnswer {
     }
 
     fn compressed(&self, encoding: Encoding, deflate: Deflate, rest: &[u8]) -> Option<Bytes> {
-        // It is kept for a while: without the room that compressing took.
+        // It is kept for a while: without the capacity that compressing needed.
         let compressed = || deflate.message(rest).map(|out| self.held(Bytes::from(out.into_boxed_slice())));
         self.compressed[encoding as usize].get_or_init(compressed).clone()
     }
 
     fn held(&self, bytes: Bytes) -> Bytes {
-        held(bytes, self.room.as_slice())
+        held(bytes, self.permit.as_slice())
     }
 
     fn encode(&self, encoding: Encoding) -> Option<Bytes> {

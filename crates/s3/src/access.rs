@@ -11,7 +11,7 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::host::{S3Host, VirtualHost};
 use s3s::{S3Result, s3_error};
 
-use steadfast_flow::{Env, KeyedBudget};
+use steadfast_flow::{Budget, Env};
 
 use crate::context::RequestContext;
 use crate::error::slow_down;
@@ -39,11 +39,9 @@ impl S3Auth for Keys {
 /// Refuses what is not signed, as a whole, and what is not served; notes the operation's name for
 /// the metrics. Asked when the signature has been verified, before the body is looked at.
 pub(crate) struct SignedOnly {
-    /// Bounds what XML bodies take of memory, all together and those of one client.
-    pub(crate) xml: KeyedBudget,
-    /// How long a body waits for room,
-    pub(crate) wait: Duration,
-    /// and how long it may take to come, which it does while it holds that.
+    /// Bounds the memory that all XML bodies take together.
+    pub(crate) xml: Budget,
+    /// How long a client may take to send a body, which holds its permit for so long.
     pub(crate) body_time: Duration,
     pub(crate) env: Env,
     /// The largest XML body of any operation, in bytes.
@@ -51,7 +49,7 @@ pub(crate) struct SignedOnly {
 }
 
 /// What the parser makes of an XML body takes up to this many times its bytes.
-pub(crate) const XML_FACTOR: u64 = 8;
+const XML_FACTOR: u64 = 8;
 /// XML bodies up to this many bytes are let in without asking: the bound on requests bounds them.
 const XML_FREE_BYTES: u64 = 16 << 10;
 
@@ -74,10 +72,8 @@ impl S3Access for SignedOnly {
         signed::check(cx.uri(), cx.headers())?;
         let served = Served::find(&name)?;
         served.check_query(cx.method(), cx.uri().query().unwrap_or_default())?;
-        if let Some(room) = self.xml_room(served, cx.headers())? {
-            let client = context.as_ref().map_or("", |context| context.client());
-            let permit = self.xml.acquire(client, room, self.wait).await;
-            let permit = permit.map_err(|_| slow_down("XML in request bodies"))?;
+        if let Some(bytes) = self.xml_memory(served, cx.headers())? {
+            let permit = self.xml.try_acquire(bytes).map_err(|_| slow_down("XML in request bodies"))?;
             if let Some(context) = &context {
                 context.hold_xml(permit);
                 context.set_body_due(self.env.now() + self.body_time);
@@ -88,9 +84,9 @@ impl S3Access for SignedOnly {
 }
 
 impl SignedOnly {
-    /// How much room the XML body of a request needs before it is read, `None` for no room worth
-    /// counting.
-    fn xml_room(&self, served: &Served, headers: &HeaderMap) -> S3Result<Option<u64>> {
+    /// The memory that the XML body of a request needs before it is read; `None` for too little to
+    /// count.
+    fn xml_memory(&self, served: &Served, headers: &HeaderMap) -> S3Result<Option<u64>> {
         let max = served.xml_bytes_max.min(self.xml_bytes_max) as u64;
         if max == 0 {
             return Ok(None);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{KeyedPermit, Stages};
+use steadfast_flow::{Permit, Stages};
 
 use crate::served::operation_name;
 
@@ -50,11 +50,9 @@ pub(crate) struct RequestContext {
     fault: AtomicU8,
     unread: AtomicU64,
     /// What its XML body may take of memory.
-    xml: Mutex<Option<KeyedPermit>>,
+    xml: Mutex<Option<Permit>>,
     /// When an XML body must have come whole, in microseconds of `Env::now`; 0: never.
     body_due: AtomicU64,
-    /// Whose it is: the group of the client's address.
-    client: OnceLock<Arc<str>>,
     /// Where its time goes, if anybody wants to know.
     pub(crate) stages: Option<Arc<Stages>>,
 }
@@ -69,7 +67,6 @@ impl RequestContext {
             unread: AtomicU64::new(0),
             xml: Mutex::new(None),
             body_due: AtomicU64::new(0),
-            client: OnceLock::new(),
             stages,
         }
     }
@@ -82,16 +79,8 @@ impl RequestContext {
         self.operation.get().copied().unwrap_or("-")
     }
 
-    pub(crate) fn set_client(&self, client: Arc<str>) {
-        let _ = self.client.set(client);
-    }
-
-    pub(crate) fn client(&self) -> &str {
-        self.client.get().map_or("", |client| client)
-    }
-
     /// Keeps what the XML body takes, until the operation is done with it.
-    pub(crate) fn hold_xml(&self, permit: KeyedPermit) {
+    pub(crate) fn hold_xml(&self, permit: Permit) {
         *self.xml.lock() = Some(permit);
     }
 

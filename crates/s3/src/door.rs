@@ -16,14 +16,14 @@ use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
 use steadfast_flow::{
-    Crowd, Env, FlowStatus, KeyedBudget, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, SlowRequests, SlowStatus,
-    Stage, Throttle, group_of, stages,
+    Budget, Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, SlowRequests, SlowStatus, Stage,
+    Throttle, group_of, stages,
 };
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::about::About;
-use crate::access::{Domains, Keys, SignedOnly, XML_FACTOR};
+use crate::access::{Domains, Keys, SignedOnly};
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::context::{BodyFault, Observer, RequestContext};
 use crate::cors;
@@ -70,7 +70,7 @@ struct Shared {
     gate: KeyedGate,
     /// Answers that are being sent, where they do not fit into a piece of memory.
     answers: KeyedGate,
-    xml: KeyedBudget,
+    xml: Budget,
     env: Env,
     options: S3Options,
     observer: Option<Arc<dyn Observer>>,
@@ -105,10 +105,9 @@ impl S3Door {
         let handler = Handler::new(store, env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
         let mut builder = S3ServiceBuilder::new(handler);
         builder.set_auth(Keys::new(&options.credentials));
-        let xml = KeyedBudget::new("s3_xml", options.xml_memory_bytes, xml_share(&options), env.clone());
+        let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
         builder.set_access(SignedOnly {
             xml: xml.clone(),
-            wait: options.request_wait,
             body_time: options.body_stall,
             env: env.clone(),
             xml_bytes_max: options.xml_bytes_max,
@@ -267,7 +266,6 @@ impl S3Door {
         });
         // It makes room for others as what it is, not as the proxy that it comes over.
         line.seat.regroup(&client);
-        context.set_client(client.clone());
         // While there is no place, those who keep the server waiting make room.
         let crowd = line.seat.crowd();
         let Ok(pass) = crowd.enter(&shared.gate, &client, options.request_wait).await else {
@@ -351,15 +349,6 @@ impl hyper::service::Service<Request<Incoming>> for Visit {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (door, line) = (self.door.clone(), self.line.clone());
         Box::pin(async move { Ok(door.handle(request, line).await) })
-    }
-}
-
-/// What the XML bodies of one client may take of memory, in bytes: a quarter, but room for the
-/// largest one. All, where clients have no shares.
-fn xml_share(options: &S3Options) -> u64 {
-    match options.address_share_percent {
-        100.. => options.xml_memory_bytes,
-        _ => (options.xml_memory_bytes / 4).max(options.xml_bytes_max as u64 * XML_FACTOR),
     }
 }
 

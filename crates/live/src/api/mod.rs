@@ -7,15 +7,13 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use steadfast_flow::{KeyedPermit, stages};
+use steadfast_flow::{Permit, stages};
 use steadfast_store::Position;
 
 use keys::Keys;
@@ -168,18 +166,13 @@ pub(crate) type Asked = Result<Command, ClientError>;
 
 pub(crate) type Answer = Result<Done, ClientError>;
 
-/// What the answers of the API count as, beside those to users.
-const API: &str = "\0the server API";
-
 /// What holds for all commands of a request.
 #[derive(Default)]
 pub(crate) struct Terms {
     /// What it publishes is so durable, or else as the channel's namespace says.
     pub(crate) durability: Option<ChannelDurability>,
-    /// What its answers have taken of memory, until they are sent.
-    rooms: Mutex<Vec<Arc<KeyedPermit>>>,
-    /// Whether one of them has waited for room in vain.
-    waited: AtomicBool,
+    /// The permits of its answers, until they have been sent.
+    permits: Mutex<Vec<Arc<Permit>>>,
 }
 
 impl Terms {
@@ -187,26 +180,14 @@ impl Terms {
         Self { durability, ..Self::default() }
     }
 
-    /// The answer, which holds what it has taken.
+    /// The answer, holding its permits.
     pub(crate) fn held(self, answer: Bytes) -> Bytes {
-        held(answer, &self.taken())
+        held(answer, &self.into_permits())
     }
 
-    /// What its answers have taken, for whoever sends them.
-    pub(crate) fn taken(self) -> Vec<Arc<KeyedPermit>> {
-        self.rooms.into_inner()
-    }
-
-    /// How long a further part of the answer waits for room: not for what the request holds itself, and not
-    /// again where there was none.
-    fn wait(&self) -> Duration {
-        if self.rooms.lock().is_empty() && !self.waited.load(Relaxed) { GATE_WAIT } else { Duration::ZERO }
-    }
-
-    /// What says that there was none.
-    fn in_vain(&self) -> ClientError {
-        self.waited.store(true, Relaxed);
-        codes::TOO_MANY_REQUESTS
+    /// The permits of the answers.
+    pub(crate) fn into_permits(self) -> Vec<Arc<Permit>> {
+        self.permits.into_inner()
     }
 }
 
@@ -252,7 +233,7 @@ impl Api {
             Command::Refresh(sessions, renewal) => self.refresh(&sessions, renewal),
             Command::Presence(channel) => {
                 self.with_presence(&channel)?;
-                self.room(terms, self.node.presence.list_bytes(&channel, CHANNELS_MAX)).await?;
+                self.take(terms, self.node.presence.list_bytes(&channel, CHANNELS_MAX))?;
                 Ok(Done::Presence(self.node.presence.list(&channel, CHANNELS_MAX)))
             }
             Command::PresenceStats(channel) => {
@@ -261,11 +242,8 @@ impl Api {
             }
             Command::History(request) => {
                 self.with_history(&request.channel)?;
-                let wait = terms.wait();
-                let read = self.node.history_within(&request, API, wait).await;
-                let (history, room) =
-                    read.map_err(|error| if error == codes::TOO_MANY_REQUESTS { terms.in_vain() } else { error })?;
-                terms.rooms.lock().extend(room);
+                let (history, permit) = self.node.history(&request).await?;
+                terms.permits.lock().extend(permit);
                 Ok(Done::History(history))
             }
             Command::HistoryRemove(channel) => {
@@ -276,7 +254,7 @@ impl Api {
             Command::Channels(pattern) => {
                 let found = self.node.channels(|name| matches_pattern(&pattern, name)).into_iter().take(CHANNELS_MAX);
                 let found: BTreeMap<_, _> = found.map(|(name, count)| (name.to_string(), count)).collect();
-                self.room(terms, found.keys().map(|name| name.len() + CHANNEL_BYTES).sum()).await?;
+                self.take(terms, found.keys().map(|name| name.len() + CHANNEL_BYTES).sum())?;
                 Ok(Done::Channels(found))
             }
             Command::Info => {
@@ -303,10 +281,10 @@ impl Api {
         Ok(stream::iter(each).buffered(together).collect().await)
     }
 
-    /// Room for so many bytes of the answer.
-    async fn room(&self, terms: &Terms, bytes: usize) -> Result<(), ClientError> {
-        let room = self.node.answer_room(API, bytes, terms.wait()).await.ok_or_else(|| terms.in_vain())?;
-        terms.rooms.lock().push(Arc::new(room));
+    /// Takes a permit for so many bytes of the answer.
+    fn take(&self, terms: &Terms, bytes: usize) -> Result<(), ClientError> {
+        let permit = self.node.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
+        terms.permits.lock().push(Arc::new(permit));
         Ok(())
     }
 

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::proxied::nonsense;
-use super::subscribe::{Made, Way, kind_of};
+use super::subscribe::{Made, Mode, kind_of};
 use super::{Caller, Refused};
 use crate::auth::{ConnectClaims, TokenError, TokenKey, ttl};
-use crate::node::{GATE_WAIT, Node, Room};
+use crate::node::{AnswerPermit, GATE_WAIT, Node};
 use crate::options::{SubscribeOptions, bytes_of, info_of};
 use crate::partition::{Arrived, Place, SessionId, ToSession, Transport, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -153,7 +152,7 @@ impl Node {
         } else if self.verifier.has_keys() || !self.config.client.insecure {
             key = Some(self.verifier.key_of(&request.token).await.map_err(|e| self.refused_token(e))?);
         }
-        let mut pass = Some(self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?);
+        let _pass = self.connects.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let admitted = match asked {
             Some(admitted) => admitted,
             None => self.admit(&who, &request, key.as_deref()).await?,
@@ -189,18 +188,14 @@ impl Node {
         };
         let caller = Caller { session, who: &who };
         let mut subscribed: Vec<Place> = Vec::with_capacity(subs.len());
-        let mut rooms = Vec::new();
+        let mut permits = Vec::new();
         let mut failed = None;
-        let until = self.env.now() + GATE_WAIT;
         for (channel, said) in subs {
             let asks = request.subs.get(&channel).cloned().unwrap_or_default();
-            // What it holds itself it cannot wait for.
-            let wait = if rooms.is_empty() { until.saturating_sub(self.env.now()) } else { Duration::ZERO };
             let request = SubscribeRequest { channel: channel.clone(), ..asks };
-            let way = Way { unasked: false, own_copy: true, wait, pass: &mut pass };
-            match self.subscribe_first(caller, request, &said, way).await {
-                Ok((place, answer, room)) => {
-                    rooms.extend(room);
+            match self.subscribe_first(caller, request, &said).await {
+                Ok((place, answer, permit)) => {
+                    permits.extend(permit);
                     subscribed.push(place);
                     result.subs.push(Subscribed { channel, result: answer });
                 }
@@ -222,7 +217,7 @@ impl Node {
             false => Reply { id, connect: Some(result), ..Reply::default() },
         });
         let expires_ms = lasts.map(|seconds| now_ms + u64::from(seconds) * 1000);
-        self.to(session, ToSession::Connected { who, expires_ms, reply, subscribed, rooms });
+        self.to(session, ToSession::Connected { who, expires_ms, reply, subscribed, permits });
         Ok(())
     }
 
@@ -232,15 +227,15 @@ impl Node {
         caller: Caller<'_>,
         request: SubscribeRequest,
         said: &SubscribeOptions,
-        way: Way<'_>,
-    ) -> Result<(Place, SubscribeResult, Room), Refused> {
+    ) -> Result<(Place, SubscribeResult, AnswerPermit), Refused> {
         let options = said.of(self.namespace(&request.channel)?);
         let mut kind = kind_of(&options, &request, true);
         kind.info = said.info().map_err(|e| nonsense(&e))?;
         kind.expires_ms = said.expires_ms();
         let data = said.data().map_err(|e| nonsense(&e))?;
-        let Made { place, answer } = self.subscribe(caller, &options, request, kind, way).await?;
-        Ok((place, SubscribeResult { data, ..answer.result.clone() }, answer.room.clone()))
+        let mode = Mode { unasked: false, own_copy: true };
+        let Made { place, answer } = self.subscribe(caller, &options, request, kind, mode).await?;
+        Ok((place, SubscribeResult { data, ..answer.result.clone() }, answer.permit.clone()))
     }
 
     pub(super) async fn refresh(

@@ -6,7 +6,6 @@ mod proxied;
 mod subscribe;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
@@ -16,7 +15,7 @@ use steadfast_store::{HistoryQuery, Position};
 use uuid::Uuid;
 
 use crate::config::{NamespaceOptions, Right};
-use crate::node::{GATE_WAIT, Node, Room, Submission, epoch_text};
+use crate::node::{AnswerPermit, Node, Submission, epoch_text};
 use crate::outgoing::{from_stored, leave_out};
 use crate::partition::{Arrived, Asked, Asker, Hub, SessionId, SubscriptionKind, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
@@ -255,11 +254,11 @@ impl Node {
             let options = self.named(&channel)?;
             self.may_ask(options.presence, options.asking_presence(), caller, subscribed)?;
             let limit = self.config.client.history_max_publication_limit.max(10_000);
-            // Those who wait for room hold no list yet.
+            // Before the list is made, which takes the memory.
             let bytes = self.presence.list_bytes(&channel, limit);
-            let room = self.answer_room(&caller.who.whose(), bytes, GATE_WAIT).await.ok_or(codes::TOO_MANY_REQUESTS)?;
+            let permit = self.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
             reply.presence = Some(PresenceResult { presence: self.presence.list(&channel, limit) });
-            self.to(caller.session, ToSession::Answer(Box::new(reply), vec![Arc::new(room)]));
+            self.to(caller.session, ToSession::Answer(Box::new(reply), vec![Arc::new(permit)]));
             return Ok(());
         } else if let Some(ChannelRequest { channel }) = command.presence_stats {
             let options = self.named(&channel)?;
@@ -268,10 +267,10 @@ impl Node {
         } else if let Some(request) = command.history {
             let options = self.named(&request.channel)?;
             self.may_ask(options.has_history(), options.asking_history(), caller, subscribed)?;
-            let (mut history, room) = self.history(&request, &caller.who.whose()).await?;
+            let (mut history, permit) = self.history(&request).await?;
             leave_out(caller.who.arrived.encoding, &mut history.publications);
             reply.history = Some(history);
-            self.to(caller.session, ToSession::Answer(Box::new(reply), room.into_iter().collect()));
+            self.to(caller.session, ToSession::Answer(Box::new(reply), permit.into_iter().collect()));
             return Ok(());
         } else if command.ping.is_some() {
             reply.ping = Some(Empty {});
@@ -323,31 +322,17 @@ impl Node {
         if allowed || self.config.client.insecure { Ok(()) } else { Err(codes::PERMISSION_DENIED) }
     }
 
-    /// What was published in a channel that keeps it, and the room that this takes of `whose`.
+    /// What was published in a channel that keeps it, and the permit for that.
     ///
     /// # Errors
-    /// Why it cannot be said.
-    pub(crate) async fn history(
-        &self,
-        request: &HistoryRequest,
-        whose: &str,
-    ) -> Result<(HistoryResult, Room), ClientError> {
-        self.history_within(request, whose, GATE_WAIT).await
-    }
-
-    /// The same, with how long it may wait for room.
-    pub(crate) async fn history_within(
-        &self,
-        request: &HistoryRequest,
-        whose: &str,
-        wait: Duration,
-    ) -> Result<(HistoryResult, Room), ClientError> {
+    /// Why it cannot be said; [`codes::TOO_MANY_REQUESTS`] when the budget for answers is exhausted.
+    pub(crate) async fn history(&self, request: &HistoryRequest) -> Result<(HistoryResult, AnswerPermit), ClientError> {
         let most = self.config.client.history_max_publication_limit;
         let limit = usize::try_from(request.limit).map_or(most, |limit| limit.min(most));
         let since = request.since.as_ref().map(|s| Position { epoch: parse_epoch(&s.epoch), offset: s.offset });
         let query = HistoryQuery { since, limit, reverse: request.reverse };
-        let read = self.read(&self.handle(&request.channel)?, query, whose, wait).await?;
-        let (history, room) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
+        let read = self.read(&self.handle(&request.channel)?, query).await?;
+        let (history, permit) = read.ok_or(codes::TOO_MANY_REQUESTS)?;
         let asked = request.since.as_ref().filter(|s| !s.epoch.is_empty());
         if asked.is_some_and(|s| parse_epoch(&s.epoch) != history.position.epoch) {
             return Err(codes::UNRECOVERABLE_POSITION);
@@ -358,7 +343,7 @@ impl Node {
             epoch: epoch_text(history.position.epoch),
             offset: history.position.offset,
         };
-        Ok((result, room))
+        Ok((result, permit))
     }
 }
 

@@ -1,9 +1,7 @@
 //! Subscriptions: who may have them, what they were missing, and how long they last.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use steadfast_flow::Pass;
 use steadfast_store::{History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
@@ -31,15 +29,12 @@ pub(super) struct Made {
 }
 
 /// How a subscription is made.
-pub(super) struct Way<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct Mode {
     /// Whether the server does it, and not the client's command.
     pub(super) unasked: bool,
-    /// Whether the answer is encoded for this session alone, so that what it takes is counted for it alone.
+    /// Whether the answer is encoded for this session alone, so that it needs a permit of its own.
     pub(super) own_copy: bool,
-    /// How long what was missed waits for room,
-    pub(super) wait: Duration,
-    /// and a place that is given back before it does: others need it.
-    pub(super) pass: &'a mut Option<Pass>,
 }
 
 /// The right to subscribe.
@@ -153,12 +148,12 @@ impl Node {
         // Where the back end is asked whether it goes on, the client has nothing to do.
         let ttl = lasts.filter(|_| !refreshed);
         let own_copy = ttl.is_some() || !data.is_empty();
-        let way = Way { unasked: false, own_copy, wait: GATE_WAIT, pass: &mut None };
-        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, way).await?;
+        let mode = Mode { unasked: false, own_copy };
+        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, mode).await?;
         if own_copy {
             let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
-            answer = Arc::new(SubscribeAnswer::holding(result, answer.room.clone()));
+            answer = Arc::new(SubscribeAnswer::holding(result, answer.permit.clone()));
         }
         self.to(caller.session, ToSession::Subscribed(place, Told::Reply { id, answer }));
         Ok(())
@@ -187,8 +182,8 @@ impl Node {
         kind.info = wanted.options.info()?;
         kind.expires_ms = wanted.options.expires_ms();
         let data = wanted.options.data()?;
-        let way = Way { unasked: true, own_copy: true, wait: GATE_WAIT, pass: &mut None };
-        let made = self.subscribe(Caller { session, who }, &options, request, kind, way).await;
+        let mode = Mode { unasked: true, own_copy: true };
+        let made = self.subscribe(Caller { session, who }, &options, request, kind, mode).await;
         let Made { place, answer } = made.map_err(|refused| match refused {
             Refused::Error(error) => error,
             Refused::End(_) => codes::INTERNAL,
@@ -205,8 +200,8 @@ impl Node {
         };
         let push = Push { channel: wanted.channel.clone(), subscribe: Some(subscribe), ..Push::default() };
         let (done, made) = oneshot::channel();
-        let rooms = answer.room.iter().cloned().collect();
-        let told = Told::Push { push: Box::new(push), missed: result.publications.clone(), rooms, done };
+        let permits = answer.permit.iter().cloned().collect();
+        let told = Told::Push { push: Box::new(push), missed: result.publications.clone(), permits, done };
         self.to(session, ToSession::Subscribed(place, told));
         // A session that has ended says nothing.
         made.await.unwrap_or(Ok(()))
@@ -219,19 +214,19 @@ impl Node {
         options: &NamespaceOptions,
         request: SubscribeRequest,
         kind: SubscriptionKind,
-        way: Way<'_>,
+        mode: Mode,
     ) -> Result<Made, Refused> {
         let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
         let (positioned, delta) = (kind.positioned, kind.delta);
-        let pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let channel = self.join(caller.session, &request.channel, options)?;
         // In this order: what is published from here on is kept for the session, what was published before is in the store.
         let attempt = self.next_attempt();
         let subscribing =
-            ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked: way.unasked };
+            ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked: mode.unasked };
         self.to(caller.session, subscribing);
         let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
-        let told = self.recover(caller, &channel, options, &request, result, way, pass).await;
+        let told = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;
         match told {
             Ok((offset, answer)) => Ok(Made { place: Place { channel, attempt, offset }, answer }),
             Err(refused) => {
@@ -242,7 +237,6 @@ impl Node {
     }
 
     /// What was missed, and where the subscription begins.
-    #[expect(clippy::too_many_arguments, reason = "what a subscription is made of")]
     async fn recover(
         &self,
         caller: Caller<'_>,
@@ -250,8 +244,7 @@ impl Node {
         options: &NamespaceOptions,
         request: &SubscribeRequest,
         mut result: SubscribeResult,
-        way: Way<'_>,
-        pass: Pass,
+        own_copy: bool,
     ) -> Result<(u64, Arc<SubscribeAnswer>), Refused> {
         if !options.has_history() {
             return Ok((0, Arc::new(SubscribeAnswer::new(result))));
@@ -271,13 +264,13 @@ impl Node {
         let shared = request.tf.is_none();
         let mut taken = None;
         if shared && let Some(answer) = self.answer(channel, &asked) {
-            if !way.own_copy || answer.room.is_none() {
+            if !own_copy || answer.permit.is_none() {
                 return Ok((position.offset, answer));
             }
             // A copy takes as much again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
-            if let Some(room) = self.answer_room(&caller.who.whose(), bytes, Duration::ZERO).await {
-                let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(room)));
+            if let Some(permit) = self.answer_permit(bytes) {
+                let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(permit)));
                 return Ok((position.offset, Arc::new(copy)));
             }
         }
@@ -293,19 +286,12 @@ impl Node {
             } else {
                 HistoryQuery { since: Some(since), limit, reverse: false }
             };
-            let whose = &*caller.who.whose();
-            let mut read = self.read(&handle, query, whose, Duration::ZERO).await?;
-            if read.is_none() && !way.wait.is_zero() {
-                // Nobody waits for room with a place that others need.
-                drop((pass, way.pass.take()));
-                read = self.read(&handle, query, whose, way.wait).await?;
-            }
-            // Without room it gets nothing of what it missed, and is told that it was not recovered.
-            let (history, room) = match read {
+            // Without a permit the client gets nothing that it missed, and hears that it was not recovered.
+            let (history, permit) = match self.read(&handle, query).await? {
                 Some(read) => read,
                 None => (History { publications: Vec::new(), position, complete: false }, None),
             };
-            taken = room;
+            taken = permit;
             position = history.position;
             let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
             result.was_recovering = true;
@@ -340,8 +326,8 @@ impl Node {
         }
         // One that was not recovered may be refused, as its client asks.
         let shared = shared && (result.recovered || !recovers);
-        let room = taken.filter(|_| !result.publications.is_empty());
-        let answer = Arc::new(SubscribeAnswer::holding(result, room));
+        let permit = taken.filter(|_| !result.publications.is_empty());
+        let answer = Arc::new(SubscribeAnswer::holding(result, permit));
         if shared {
             asked.top = position;
             self.keep_answer(channel, asked, &answer);

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::poll;
 use jsonwebtoken::{EncodingKey, Header, encode};
@@ -12,12 +13,13 @@ use steadfast_store::{IndexKind, Store, StoreOptions};
 
 use super::*;
 
+mod answers;
 mod names;
 mod rights;
-mod rooms;
+
 mod tokens;
 
-use crate::node::Limits;
+use crate::node::{GATE_WAIT, Limits};
 use crate::partition::{self, Transport};
 use crate::protocol::Encoding;
 use crate::protocol::message::{ConnectRequest, SubscribeRequest};
@@ -55,7 +57,7 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
         grpc_calls: 1,
         api_requests: 1,
         api_bytes: 1 << 20,
-        answers_bytes: 80_000,
+        answers_bytes: 20_000,
         history_bytes_max: 10_000,
         compression_bytes_max: 0,
         slow_request: Duration::from_secs(1),

@@ -17,19 +17,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prost::Message;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_flow::{BoxFuture, Ended, Env, KeyedPermit, Patience};
+use steadfast_flow::{BoxFuture, Ended, Env, Patience, Permit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
-use super::untaken::Untaken;
 use super::{Raw, message, put_field};
 use crate::api::{Api, Asked, BATCH_MAX, Terms, durability};
 use crate::door::{DoorOptions, same};
 use crate::gateway::Stalling;
 use crate::node::{GATE_WAIT, Node, held};
-use crate::partition::ANSWER_S_MAX;
 use crate::protocol::codes::{self, ClientError};
 
 const SERVICE: &str = "/centrifugal.centrifugo.api.CentrifugoApi/";
@@ -47,9 +45,6 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// How often a connection without traffic is looked at, and how long its client may take to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How often it is looked for answers that a client does not take.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// What a message has in front of it.
 const FRAME_HEAD_BYTES: usize = 5;
@@ -110,11 +105,10 @@ impl GrpcDoor {
     {
         let env = self.node.env.clone();
         let known = Arc::new(AtomicBool::new(false));
-        let untaken = Arc::new(Untaken::default());
-        let (door, knows, given) = (self.clone(), known.clone(), untaken.clone());
+        let (door, knows) = (self.clone(), known.clone());
         let service = service_fn(move |request| {
-            let (door, known, given) = (door.clone(), knows.clone(), given.clone());
-            async move { Ok::<_, Infallible>(door.answer(request, &known, &given).await) }
+            let (door, known) = (door.clone(), knows.clone());
+            async move { Ok::<_, Infallible>(door.answer(request, &known).await) }
         });
         let patience = Patience::new(self.options.stall_timeout, self.options.client_bytes_s_min);
         let connection = http2::Builder::new(Tasks(env.clone()))
@@ -129,8 +123,6 @@ impl GrpcDoor {
         let mut stop = pin!(stop);
         // A connection is kept for who has made a call that was let in: else anybody could hold all there may be.
         let mut late = env.sleep(self.options.header_timeout);
-        let mut look = env.sleep(LOOK_EVERY);
-        let answer_max = Duration::from_secs(ANSWER_S_MAX) + self.options.stall_timeout;
         let (mut stopping, mut looked) = (false, false);
         loop {
             tokio::select! {
@@ -154,17 +146,11 @@ impl GrpcDoor {
                     }
                     looked = true;
                 }
-                () = &mut look => {
-                    if untaken.any_before(env.now().saturating_sub(answer_max)) {
-                        return tracing::debug!(%peer, "an answer was not taken in time");
-                    }
-                    look = env.sleep(LOOK_EVERY);
-                }
             }
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, known: &AtomicBool, untaken: &Untaken) -> Response<Body> {
+    async fn answer(&self, request: Request<Incoming>, known: &AtomicBool) -> Response<Body> {
         if !self.lets_in(request.headers()) {
             return Status::unauthenticated(
                 "the API needs the metadata authorization: apikey KEY, with the key of grpc_api.key",
@@ -183,7 +169,7 @@ impl GrpcDoor {
         };
         let slow = &self.node.slow_calls;
         let stages = slow.begin(Stage::Other);
-        let response = stages::measured(stages.clone(), self.carry_out(method.clone(), request, untaken)).await;
+        let response = stages::measured(stages.clone(), self.carry_out(method.clone(), request)).await;
         if let Some(stages) = &stages {
             slow.end(stages, &Ended { operation: &method, ..Ended::default() });
         }
@@ -191,7 +177,7 @@ impl GrpcDoor {
     }
 
     /// Reads a call and carries it out.
-    async fn carry_out(&self, method: String, request: Request<Incoming>, untaken: &Untaken) -> Response<Body> {
+    async fn carry_out(&self, method: String, request: Request<Incoming>) -> Response<Body> {
         let Ok(_pass) = self.node.grpc_calls.enter(GATE_WAIT).await else {
             stages::note(|stages| stages.set_outcome(codes::TOO_MANY_REQUESTS.code));
             return Status::resource_exhausted("too many calls are under way").into_http();
@@ -216,12 +202,10 @@ impl GrpcDoor {
         let call = Call { api: self.api.clone(), method, transport };
         let request = Request::from_parts(head, Full::new(body));
         let mut response = Grpc::new(Raw).max_decoding_message_size(max).unary(call, request).await;
-        // Only what is handed to the connection is there until the client has taken it: the message that
-        // it is made from is gone by then.
-        match response.extensions_mut().remove::<Taken>() {
-            Some(Taken(rooms)) if !rooms.is_empty() => {
-                untaken.add(self.node.env.now(), &rooms);
-                response.map(|body| Body::new(body.map_frame(move |frame| frame.map_data(|data| held(data, &rooms)))))
+        // The frames hold the permits: only they live until the connection has sent them.
+        match response.extensions_mut().remove::<Permits>() {
+            Some(Permits(permits)) if !permits.is_empty() => {
+                response.map(|body| Body::new(body.map_frame(move |frame| frame.map_data(|data| held(data, &permits)))))
             }
             _ => response,
         }
@@ -234,14 +218,14 @@ impl GrpcDoor {
     }
 }
 
-/// What an answer has taken of memory.
+/// The permits of an answer.
 #[derive(Clone)]
-struct Taken(Arc<[Arc<KeyedPermit>]>);
+struct Permits(Arc<[Arc<Permit>]>);
 
-/// An answer, with what it has taken.
-fn taking(answer: Vec<u8>, terms: Terms) -> tonic::Response<Bytes> {
+/// An answer, with its permits.
+fn with_permits(answer: Vec<u8>, terms: Terms) -> tonic::Response<Bytes> {
     let mut response = tonic::Response::new(answer.into());
-    response.extensions_mut().insert(Taken(terms.taken().into()));
+    response.extensions_mut().insert(Permits(terms.into_permits().into()));
     response
 }
 
@@ -272,7 +256,7 @@ impl UnaryService<Bytes> for Call {
             };
             match answer {
                 Err(error) if transport => Err(status(&error)),
-                answer => Ok(taking(message::response(answer).encode_to_vec(), terms)),
+                answer => Ok(with_permits(message::response(answer).encode_to_vec(), terms)),
             }
         })
     }
@@ -326,7 +310,7 @@ async fn batch(api: &Api, body: Bytes, terms: Terms) -> Result<tonic::Response<B
     for (tag, answer) in tags.into_iter().zip(answers) {
         put_field(REPLIES, &message::reply(tag, answer), &mut out);
     }
-    Ok(taking(out, terms))
+    Ok(with_permits(out, terms))
 }
 
 /// An error of the API as one of gRPC's: Centrifugo's own table.

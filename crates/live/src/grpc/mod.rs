@@ -6,7 +6,6 @@ pub(crate) mod config;
 mod door;
 pub(crate) mod fuzzing;
 pub(crate) mod message;
-mod untaken;
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;

@@ -2,8 +2,8 @@
 
 mod announce;
 mod answers;
+mod history;
 mod publish;
-mod rooms;
 
 pub use publish::Submission;
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use regex::Regex;
-use steadfast_flow::{Budget, Env, Gate, KeyedBudget, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
+use steadfast_flow::{Budget, Env, Gate, KeyedGate, KeyedGateOptions, SlowRequests, Throttle};
 use steadfast_log::LogError;
 use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_channel};
 use tokio::sync::Notify;
@@ -36,7 +36,7 @@ use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
 use crate::proxy::{Event as ProxyEvent, Proxies};
 
-pub(crate) use rooms::{Room, bytes_of, held};
+pub(crate) use history::{AnswerPermit, bytes_of, held};
 
 const PARTS: usize = 64;
 
@@ -71,8 +71,7 @@ pub struct Limits {
     pub api_requests: usize,
     /// and bytes that their bodies may have together.
     pub api_bytes: u64,
-    /// What long answers may take of memory until their clients have taken them, in bytes: all, of which one
-    /// user gets a quarter.
+    /// Bytes of memory for all long answers that have not been written to their clients.
     pub answers_bytes: u64,
     /// Bytes of publications in an answer to a history or a recovery.
     pub history_bytes_max: usize,
@@ -125,7 +124,8 @@ pub struct Node {
     pub(crate) api_bytes: Budget,
     /// What publications with idempotency keys take that are under way.
     pub(crate) keyed_bytes: Budget,
-    pub(crate) answers: KeyedBudget,
+    /// What long answers take until they have been written to their clients.
+    pub(crate) answers: Budget,
     pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
@@ -205,7 +205,6 @@ impl Node {
             key_limit: if limits.address_connections == 0 { connections } else { limits.address_connections },
             key_waiting_max: ARRIVING_MAX / 4,
         };
-        let answers_share = (limits.answers_bytes / 4).max(limits.history_bytes_max as u64);
         let channel_regexes = config.channel_regexes()?;
         let start = random_name(&env);
         let node = Arc::new_cyclic(|me| Self {
@@ -220,7 +219,7 @@ impl Node {
             api_requests: Gate::new("live_api_requests", limits.api_requests, limits.waiting, env.clone()),
             api_bytes: Budget::new("live_api_bytes", limits.api_bytes, env.clone()),
             keyed_bytes: Budget::new("live_keyed_publications", limits.api_bytes, env.clone()),
-            answers: KeyedBudget::new("live_answers", limits.answers_bytes, answers_share, env.clone()),
+            answers: Budget::new("live_answers", limits.answers_bytes, env.clone()),
             history_bytes_max: limits.history_bytes_max,
             publish_rate: u32::try_from(limits.publish_rate).unwrap_or(u32::MAX),
             publish_reserve: u8::try_from(limits.publish_reserve).unwrap_or(100),

@@ -8,7 +8,6 @@ mod session;
 mod subscriptions;
 mod worker;
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::value::RawValue;
-use steadfast_flow::{KeyedPermit, Seat};
+use steadfast_flow::{Permit, Seat};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -30,7 +29,6 @@ use crate::protocol::Encoding;
 use crate::protocol::codes::{ClientError, Disconnected};
 use crate::protocol::message::{ClientInfo, Command, FilterNode, Publication, Push, Reply};
 
-pub(crate) use session::ANSWER_S_MAX;
 pub use worker::start;
 
 /// A session, for as long as it lasts.
@@ -127,15 +125,6 @@ impl Who {
         news
     }
 
-    /// Whose share of what is shared out it takes: its user's, or, of an anonymous session, that of
-    /// the address from which it came. Nobody else can take that away.
-    pub(crate) fn whose(&self) -> Cow<'_, str> {
-        match self.user.as_str() {
-            "" => Cow::Owned(format!("\0{}", self.arrived.address)),
-            user => Cow::Borrowed(user),
-        }
-    }
-
     /// What others are told.
     pub fn client_info(&self, chan_info: &[u8]) -> ClientInfo {
         ClientInfo {
@@ -230,8 +219,8 @@ pub struct SubscriptionKind {
 pub enum ToSession {
     /// A reply to a command.
     Reply(Box<Reply>),
-    /// The same of a long one, with the room that it has taken.
-    Answer(Box<Reply>, Vec<Arc<KeyedPermit>>),
+    /// The same of a long one, with its permits.
+    Answer(Box<Reply>, Vec<Arc<Permit>>),
     /// It is connected. With the subscriptions that the server made, and up to where each has been told.
     Connected {
         /// Whose it is.
@@ -242,8 +231,8 @@ pub enum ToSession {
         reply: Box<Reply>,
         /// What the reply tells of,
         subscribed: Vec<Place>,
-        /// and the room that this has taken.
-        rooms: Vec<Arc<KeyedPermit>>,
+        /// and their permits.
+        permits: Vec<Arc<Permit>>,
     },
     /// Publications of the channel are kept for it from now on, unless it has that channel already: somebody else may have been quicker.
     Subscribing {
@@ -315,8 +304,8 @@ pub enum Told {
         push: Box<Push>,
         /// and what it was missing.
         missed: Vec<Publication>,
-        /// The room that this has taken.
-        rooms: Vec<Arc<KeyedPermit>>,
+        /// The permits of what was missed.
+        permits: Vec<Arc<Permit>>,
         /// Takes what became of it.
         done: oneshot::Sender<Result<(), ClientError>>,
     },

@@ -21,7 +21,7 @@ use crate::socket::bound_unsent;
 use crate::websocket::{Incoming, Reader};
 
 /// In so many seconds a client takes what it was answered, if that is much: `client_bytes_s_min` is of short answers.
-pub(crate) const ANSWER_S_MAX: u64 = 300;
+const ANSWER_S_MAX: u64 = 300;
 
 /// Commands of a session that wait: one takes much more memory than the bytes that it came as, so at this many those stay bytes.
 pub(super) const COMMANDS_MAX: usize = 128;

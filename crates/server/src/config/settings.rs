@@ -172,7 +172,7 @@ sections! {
         webhook_timeout: Duration = Duration::from_secs(10), in 1_000..=600_000_000;
         /// Requests to a webhook at a time; those of one object are always one after another. 1: all in order.
         webhook_parallel: usize = 8, in 1..=256;
-        /// An event that a webhook failed to take so often, while it took others (if it is given any), is put among its dead letters; 0: never.
+        /// An event that a webhook answered so often with another status than 2xx is put among its dead letters; 0: never. No answer does not count.
         webhook_tries: usize = 20, in 0..=1_000_000;
         /// The same for an event that has been posted for so long; 0: for ever.
         webhook_give_up: Duration = Duration::from_secs(86_400), in 0..=31_536_000_000_000;
@@ -218,8 +218,8 @@ sections! {
         /// and what their bodies may take in memory together.
         api_bytes: Size = Size::mib(64), in 10_485_760..=1_099_511_627_776;
         /// What the publications in one answer may take: a history ends there, and goes on with the next request; a recovery that needs more is none.
-        history_max: Size = Size::mib(16), in 65_536..=1_073_741_824;
-        /// What long answers (histories, recoveries, presence, those of the API) may take in memory until their clients have taken them, together; one user, and the API, get a quarter each. Without room: the temporary error 111, or no recovery.
+        history_max: Size = Size::mib(4), in 65_536..=1_073_741_824;
+        /// What long answers (histories, recoveries, presence, those of the API) may take in memory until their clients have taken them, together. Beyond that, at once: the temporary error 111, or `recovered: false`.
         answers_memory: Size = Size::mib(256), in 16_777_216..=1_099_511_627_776;
         /// How many may wait for each of these; more get the temporary error 111 at once.
         waiting: usize = 20_000, in 0..=1_000_000;
@@ -259,7 +259,7 @@ sections! {
         /// A request (S3, a command of a live client, one to the server API) that takes so long is told of in the log, with where its time went, and
         /// counted. What its client takes to send a body or to take the answer does not count. "0 s": none is.
         slow_request: Duration = Duration::from_secs(1), in 0..=86_400_000_000;
-        /// Memory for the XML in request bodies (DeleteObjects, CompleteMultipartUpload); each counts 8 times its length, and must come within `stall_timeout`. One address gets a quarter, or 32 MiB if that is more.
+        /// Memory for the XML in request bodies (DeleteObjects, CompleteMultipartUpload); each counts 8 times its length, and must come within `stall_timeout`. Beyond that: SlowDown (503) at once.
         xml_memory: Size = Size::mib(128), in 33_554_432..=1_099_511_627_776;
         /// How long a client may take to send a request's header, and how long an idle connection is kept.
         header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;

@@ -45,16 +45,10 @@ pub(super) enum Outcome {
     Taken,
     /// It is not wanted any more: 410.
     Gone(String),
-    /// The webhook says that the event is at fault: it is hardly worth asking again.
-    Refused(String),
-    /// It may be taken another time.
-    Failed {
-        why: String,
-        /// Not before so long.
-        after: Option<Duration>,
-        /// The webhook is there, and answers so.
-        answered: bool,
-    },
+    /// The webhook answered otherwise, and wants no request before `after` is over.
+    Refused { why: String, after: Option<Duration> },
+    /// There was no answer.
+    Unanswered(String),
 }
 
 impl Poster {
@@ -107,18 +101,15 @@ impl Poster {
             for (name, value) in signed {
                 match HeaderValue::from_str(&value) {
                     Ok(value) => drop(request.headers_mut().insert(name, value)),
-                    Err(error) => return Outcome::Refused(format!("{name}: {error}")),
+                    Err(error) => return Outcome::Gone(format!("{name}: {error}")),
                 }
             }
         }
         let now = OffsetDateTime::from_unix_timestamp((self.env.wall_ms() / 1000).cast_signed());
         match self.env.timeout(self.timeout, exchange(&self.client, request, ANSWER_BYTES_MAX)).await {
             Some(Ok(answer)) => meaning(answer.status(), answer.headers(), now.unwrap_or(OffsetDateTime::UNIX_EPOCH)),
-            Some(Err(why)) => Outcome::Failed { why, after: None, answered: false },
-            None => {
-                let why = format!("no answer within {:?}", self.timeout);
-                Outcome::Failed { why, after: None, answered: false }
-            }
+            Some(Err(why)) => Outcome::Unanswered(why),
+            None => Outcome::Unanswered(format!("no answer within {:?}", self.timeout)),
         }
     }
 }
@@ -162,12 +153,7 @@ fn meaning(status: StatusCode, headers: &HeaderMap, now: OffsetDateTime) -> Outc
     match status.as_u16() {
         _ if status.is_success() => Outcome::Taken,
         410 => Outcome::Gone(why),
-        // These are about the request itself. Others may be about the webhook's settings or state.
-        400 | 406 | 411 | 413 | 414 | 415 | 417 | 422 | 431 | 451 => Outcome::Refused(why),
-        _ => {
-            let answered = !matches!(status.as_u16(), 429 | 502 | 503 | 504);
-            Outcome::Failed { why, after: retry_after(headers, now), answered }
-        }
+        _ => Outcome::Refused { why, after: retry_after(headers, now) },
     }
 }
 
@@ -199,16 +185,11 @@ mod tests {
         };
         assert_eq!(with(204, ""), Outcome::Taken);
         assert!(matches!(with(410, ""), Outcome::Gone(_)));
-        for status in [400, 413, 422] {
-            assert!(matches!(with(status, ""), Outcome::Refused(_)), "{status}");
-        }
-        for status in [301, 401, 403, 404, 408, 429, 500, 503] {
-            let found = with(status, "");
-            let there = !matches!(status, 429 | 503);
-            assert!(matches!(found, Outcome::Failed { after: None, answered, .. } if answered == there), "{status}");
+        for status in [301, 400, 401, 403, 404, 408, 413, 422, 429, 500, 502, 503] {
+            assert!(matches!(with(status, ""), Outcome::Refused { after: None, .. }), "{status}");
         }
         let after = |text: &str| match with(503, text) {
-            Outcome::Failed { after, .. } => after,
+            Outcome::Refused { after, .. } => after,
             other => panic!("{other:?}"),
         };
         assert_eq!(after("7"), Some(Duration::from_secs(7)));

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,9 +35,6 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// So many times as many events as there may be requests are begun and not settled: those that wait
 /// to be posted again leave their turns to others.
 const BEGUN_FACTOR: usize = 8;
-
-/// So many answers that say that an event is at fault, and it is not posted any more.
-const REFUSALS_MAX: u32 = 3;
 
 /// What the names of queues begin with.
 pub(super) const QUEUES: &str = "\0webhook/";
@@ -70,7 +67,7 @@ impl OwnChannel {
 /// When to post an event no more.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// After so many failures, while the webhook takes other events, if it is given any meanwhile; 0: any number.
+    /// After so many answers other than 2xx; 0: any number.
     tries: u32,
     /// After this long; zero: never.
     age: Duration,
@@ -89,15 +86,12 @@ pub(super) struct Queue {
     pub(super) arrived: Arc<Notify>,
     poster: Poster,
     parallel: usize,
-    /// How many events that fail keep any other from being begun, now.
-    tried_max: AtomicUsize,
     /// Turns to post: `parallel`.
     turns: Semaphore,
     patience: Patience,
     env: Env,
     counts: Counts,
-    /// Nothing is posted before this time.
-    held: Mutex<Duration>,
+    hold: Mutex<Hold>,
     /// Events that were posted in vain, by their place in the queue.
     tried: Mutex<BTreeMap<u64, Arc<Tried>>>,
     /// Ask the task to give up all that waits.
@@ -115,6 +109,14 @@ struct Counts {
     failing: AtomicBool,
     /// Every event in the queue has a lower place, and is settled.
     settled: AtomicU64,
+}
+
+/// When a webhook as a whole may be asked again.
+struct Hold {
+    /// Nothing is posted before this time: the webhook named it, or did not answer.
+    until: Duration,
+    /// How long the next request without an answer holds the webhook.
+    pause: Duration,
 }
 
 /// An event that was posted in vain.
@@ -250,7 +252,6 @@ impl Queue {
             arrived: Arc::default(),
             poster: Poster::new(hook, events.webhook_parallel, events.webhook_timeout, env)?,
             parallel: events.webhook_parallel,
-            tried_max: AtomicUsize::new(usize::MAX),
             turns: Semaphore::new(events.webhook_parallel),
             patience: Patience {
                 tries: u32::try_from(events.webhook_tries).unwrap_or(u32::MAX),
@@ -258,7 +259,7 @@ impl Queue {
             },
             env: env.clone(),
             counts: Counts::default(),
-            held: Mutex::new(Duration::ZERO),
+            hold: Mutex::new(Hold { until: Duration::ZERO, pause: AGAIN.0 }),
             tried: Mutex::default(),
             purge,
             purges: Mutex::new(Some(purges)),
@@ -316,8 +317,6 @@ impl Queue {
             }
             pause = AGAIN.0;
             self.begin(&mut window, &mut posting);
-            let full = window.items.len() >= WINDOW;
-            self.tried_max.store(if full { posting.len() } else { self.begun_max() }, Relaxed);
             tokio::select! {
                 biased;
                 Some(tell) = purges.recv() => {
@@ -453,75 +452,7 @@ impl Queue {
 
     /// Posts an event until it is taken or given up.
     async fn until_settled(&self, offset: u64, key: &str, letter: Letter) {
-        let begun = self.env.now();
-        let (mut pause, mut refusals, mut tries, mut delivered) = (AGAIN.0, 0, 0, self.counts.delivered.load(Relaxed));
-        let mut tried: Option<Arc<Tried>> = None;
-        let why = loop {
-            let skipped = async {
-                match &tried {
-                    Some(tried) => tried.skip.notified().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let posted = async {
-                // Nobody closes it.
-                let _turn = self.turns.acquire().await;
-                self.until_not_held().await;
-                self.poster.post(&letter.id, letter.publication.data.clone().into()).await
-            };
-            let outcome = tokio::select! {
-                biased;
-                () = skipped => break Some("skipped by the operator".to_owned()),
-                outcome = posted => outcome,
-            };
-            let (why, after, answered) = match outcome {
-                Outcome::Taken => break None,
-                Outcome::Gone(why) => break Some(why),
-                Outcome::Refused(why) => {
-                    refusals += 1;
-                    if refusals >= REFUSALS_MAX {
-                        break Some(why);
-                    }
-                    (why, None, true)
-                }
-                Outcome::Failed { why, after, answered } => (why, after, answered),
-            };
-            self.failed(&why);
-            // It counts against the event only while the webhook takes others: else it is the webhook that is away.
-            let now_delivered = self.counts.delivered.load(Relaxed);
-            // Where all that may be begun fail and it answers, no other could show that it is there: also where
-            // few have been begun, but what is settled behind them fills the window.
-            let all_fail = answered && self.tried.lock().len() >= self.tried_max.load(Relaxed);
-            tries += u32::from(self.parallel == 1 || now_delivered != delivered || all_fail);
-            delivered = now_delivered;
-            let too_old = !self.patience.age.is_zero() && self.env.now().saturating_sub(begun) >= self.patience.age;
-            if too_old || (self.patience.tries > 0 && tries >= self.patience.tries) {
-                break Some(why);
-            }
-            let tried = tried.get_or_insert_with(|| {
-                let new = Arc::new(Tried {
-                    key: key.to_owned(),
-                    tries: AtomicU64::new(0),
-                    why: Mutex::default(),
-                    skip: Notify::new(),
-                });
-                self.tried.lock().insert(offset, new.clone());
-                new
-            });
-            tried.tries.fetch_add(1, Relaxed);
-            *tried.why.lock() = why;
-            if let Some(after) = after {
-                let until = self.env.now() + after;
-                let mut held = self.held.lock();
-                *held = until.max(*held);
-            }
-            let skipped = self.env.timeout(jittered(&self.env, pause), tried.skip.notified()).await.is_some();
-            if skipped {
-                break Some("skipped by the operator".to_owned());
-            }
-            pause = (pause * 2).min(AGAIN.1);
-        };
-        match why {
+        match self.post(offset, key, &letter).await {
             None => {
                 self.counts.delivered.fetch_add(1, Relaxed);
                 if self.counts.failing.swap(false, Relaxed) {
@@ -543,6 +474,79 @@ impl Queue {
         self.tried.lock().remove(&offset);
     }
 
+    /// Posts an event until the webhook takes it; else why it becomes a dead letter.
+    async fn post(&self, offset: u64, key: &str, letter: &Letter) -> Option<String> {
+        let skipped_why = || Some("skipped by the operator".to_owned());
+        let (begun, mut pause, mut tries) = (self.env.now(), AGAIN.0, 0);
+        let mut tried: Option<Arc<Tried>> = None;
+        loop {
+            let skipped = async {
+                match &tried {
+                    Some(tried) => tried.skip.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let outcome = tokio::select! {
+                biased;
+                () = skipped => return skipped_why(),
+                outcome = self.post_once(letter) => outcome,
+            };
+            let why = match outcome {
+                Outcome::Taken => return None,
+                Outcome::Gone(why) => return Some(why),
+                Outcome::Refused { why, .. } => {
+                    tries += 1;
+                    why
+                }
+                Outcome::Unanswered(why) => why,
+            };
+            self.failed(&why);
+            let too_old = !self.patience.age.is_zero() && self.env.now().saturating_sub(begun) >= self.patience.age;
+            if too_old || (self.patience.tries > 0 && tries >= self.patience.tries) {
+                return Some(why);
+            }
+            let tried = tried.get_or_insert_with(|| self.begin_tried(offset, key));
+            tried.tries.fetch_add(1, Relaxed);
+            *tried.why.lock() = why;
+            if self.env.timeout(jittered(&self.env, pause), tried.skip.notified()).await.is_some() {
+                return skipped_why();
+            }
+            pause = (pause * 2).min(AGAIN.1);
+        }
+    }
+
+    /// Posts an event once, as soon as the webhook may be asked, and notes when it may be asked next.
+    async fn post_once(&self, letter: &Letter) -> Outcome {
+        // The semaphore is never closed.
+        let _turn = self.turns.acquire().await;
+        self.until_not_held().await;
+        let outcome = self.poster.post(&letter.id, letter.publication.data.clone().into()).await;
+        let now = self.env.now();
+        let mut hold = self.hold.lock();
+        match &outcome {
+            Outcome::Unanswered(_) if now >= hold.until => {
+                hold.until = now + jittered(&self.env, hold.pause);
+                hold.pause = (hold.pause * 2).min(AGAIN.1);
+            }
+            // Requests that were made together are one attempt to reach the webhook.
+            Outcome::Unanswered(_) => {}
+            Outcome::Refused { after, .. } => {
+                hold.pause = AGAIN.0;
+                hold.until = hold.until.max(now + after.unwrap_or_default());
+            }
+            Outcome::Taken | Outcome::Gone(_) => hold.pause = AGAIN.0,
+        }
+        outcome
+    }
+
+    /// Notes that an event was posted in vain.
+    fn begin_tried(&self, offset: u64, key: &str) -> Arc<Tried> {
+        let (key, tries, why, skip) = (key.to_owned(), AtomicU64::new(0), Mutex::default(), Notify::new());
+        let tried = Arc::new(Tried { key, tries, why, skip });
+        self.tried.lock().insert(offset, tried.clone());
+        tried
+    }
+
     /// Puts an event among the dead letters, until that has succeeded.
     async fn bury(&self, letter: &Letter, why: &str) {
         let mut pause = AGAIN.0;
@@ -561,10 +565,10 @@ impl Queue {
         }
     }
 
-    /// Waits until the webhook may be asked again, if it said when.
+    /// Waits until the webhook may be asked again.
     async fn until_not_held(&self) {
         loop {
-            let left = self.held.lock().saturating_sub(self.env.now());
+            let left = self.hold.lock().until.saturating_sub(self.env.now());
             if left.is_zero() {
                 return;
             }

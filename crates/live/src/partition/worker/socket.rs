@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::event::epoll;
-use steadfast_flow::KeyedPermit;
+use steadfast_flow::Permit;
 
 use super::Worker;
 use crate::node::held;
@@ -168,15 +168,15 @@ impl Worker {
         self.replies(slot, std::slice::from_ref(reply), &[]);
     }
 
-    /// Writes replies, whose frames hold the room that they have taken until they are written.
-    pub(super) fn replies(&mut self, slot: u32, replies: &[Reply], rooms: &[Arc<KeyedPermit>]) {
+    /// Writes replies, whose frames hold their permits until they are written.
+    pub(super) fn replies(&mut self, slot: u32, replies: &[Reply], permits: &[Arc<Permit>]) {
         let Some(session) = self.session(slot) else { return };
         let (encoding, deflate) = (session.encoding, session.deflate);
         let frame = |reply| {
             let mut payload = Vec::new();
             encode_reply(encoding, reply, &mut payload)?;
             let compressed = deflate.and_then(|deflate| websocket::compressed(encoding, deflate, &payload));
-            Ok((held(compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), rooms), None))
+            Ok((held(compressed.unwrap_or_else(|| websocket::message(encoding, &payload)), permits), None))
         };
         let frames: Result<Vec<_>, Malformed> = replies.iter().map(frame).collect();
         match frames {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{Crowd, Panicked, Seat, TokioRuntime};
+use steadfast_flow::{Budget, Crowd, Panicked, Seat, TokioRuntime};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -17,7 +17,9 @@ use crate::answer::SubscribeAnswer;
 use crate::outgoing::Outgoing;
 use crate::partition::{Arrived, Asked, Asker, Place, SubscriptionKind, Told, Transport, Who};
 use crate::protocol::Encoding;
-use crate::protocol::message::{Publication, Push, Reply, Subscribe, SubscribeResult};
+use crate::protocol::message::{HistoryResult, Publication, Push, Reply, Subscribe, SubscribeResult};
+
+mod slow_readers;
 
 /// Bytes that may wait for a session.
 const QUEUE: usize = 1 << 20;
@@ -98,6 +100,7 @@ struct Scene {
     /// Those who make room, and it among them.
     crowd: Crowd,
     seat: Weak<Seat>,
+    env: Env,
 }
 
 impl Scene {
@@ -153,7 +156,7 @@ impl Scene {
         };
         inbox.send(Event::Open(Box::new(opened)));
         let session = asked.recv_timeout(DEADLINE).expect("its connect command");
-        Self { inbox, hub, client, session, thread: Some(thread), attempts: 0, crowd, seat: weak }
+        Self { inbox, hub, client, session, thread: Some(thread), attempts: 0, crowd, seat: weak, env }
     }
 
     fn tell(&self, what: ToSession) {
@@ -167,7 +170,7 @@ impl Scene {
     fn connect_until(&mut self, expires_ms: Option<u64>) {
         let who = Arc::new(Who::ann(arrived()));
         let reply = Box::new(Reply { id: 1, ..Reply::default() });
-        self.tell(ToSession::Connected { who, expires_ms, reply, subscribed: Vec::new(), rooms: Vec::new() });
+        self.tell(ToSession::Connected { who, expires_ms, reply, subscribed: Vec::new(), permits: Vec::new() });
         assert_eq!(self.hears(), r#"{"id":1}"#);
     }
 
@@ -245,7 +248,7 @@ impl Scene {
         let subscribe = Some(Subscribe::default());
         let push = Box::new(Push { channel: place.channel.as_ref().into(), subscribe, ..Push::default() });
         let (done, told) = oneshot::channel();
-        self.tell(ToSession::Subscribed(place, Told::Push { push, missed: Vec::new(), rooms: Vec::new(), done }));
+        self.tell(ToSession::Subscribed(place, Told::Push { push, missed: Vec::new(), permits: Vec::new(), done }));
         told.blocking_recv().ok()
     }
 
@@ -409,112 +412,4 @@ fn the_panic_of_a_worker_is_told() {
     assert!(scene.thread.take().expect("it runs").join().is_err());
     let told = TOLD.lock().clone();
     assert_eq!(told, [Panicked { task: "live worker", message: "a hub that panics".into() }]);
-}
-
-#[test]
-fn whoever_reads_gets_what_it_asked_for_and_each_publication_however_large_they_are() {
-    let mut scene = Scene::new();
-    scene.connect();
-    scene.subscribes(7, 8 * QUEUE, 1);
-    // Behind the answer, which is being written.
-    scene.published(2, 3 * QUEUE / 2);
-    scene.dealt();
-    scene.passes(4_000);
-    assert!(!scene.ended());
-    assert!(scene.hears().starts_with(r#"{"id":7,"subscribe":{"#));
-    assert!(scene.hears().contains(r#""offset":2"#));
-    for offset in 3..6 {
-        scene.published(offset, 3 * QUEUE);
-        assert!(scene.hears().contains(&format!(r#""offset":{offset}"#)));
-    }
-    assert!(!scene.ended());
-}
-
-#[test]
-fn commands_wait_for_who_does_not_read_what_it_was_answered() {
-    let mut scene = Scene::new();
-    scene.connect();
-    scene.subscribes(7, 8 * QUEUE, 1);
-    scene.tell(ToSession::Ready);
-    let asks = |id: u32| format!(r#"{{"id":{id},"history":{{"channel":"room"}}}}"#);
-    for id in 8..11 {
-        scene.client.write_all(&websocket::from_client(Encoding::Json, asks(id).as_bytes())).expect("sent");
-    }
-    scene.passes(1_000);
-    let before = scene.hub.carried_out.load(Relaxed);
-    scene.passes(1_000);
-    assert_eq!((before, scene.hub.carried_out.load(Relaxed)), (1, 1), "the connect command");
-    scene.hears();
-    for id in 8..11 {
-        while scene.hub.carried_out.load(Relaxed) < id as usize - 6 {
-            std::thread::yield_now();
-        }
-        scene.tell(ToSession::Reply(Box::new(Reply { id, ..Reply::default() })));
-        scene.tell(ToSession::Ready);
-        assert_eq!(scene.hears(), format!(r#"{{"id":{id}}}"#));
-    }
-}
-
-#[test]
-fn who_takes_nothing_for_too_long_is_ended_and_who_takes_something_is_not() {
-    let mut scene = Scene::new();
-    scene.connect();
-    scene.subscribes(7, 8 * QUEUE, 1);
-    let mut taken = vec![0; 2 * QUEUE];
-    for _ in 0..3 {
-        scene.passes(4_000);
-        scene.client.read_exact(&mut taken).expect("something");
-        // Until the worker has written more.
-        scene.passes(250);
-    }
-    assert!(!scene.ended());
-    scene.passes(250);
-    scene.passes(5_000);
-    scene.passes(250);
-    assert!(scene.ended());
-}
-
-#[test]
-fn who_does_not_read_is_told_why_it_was_ended_behind_the_frame_that_was_begun() {
-    let mut scene = Scene::new();
-    scene.connect();
-    scene.subscribes(7, 10, 1);
-    scene.hears();
-    for offset in 2..40 {
-        scene.published(offset, QUEUE / 4);
-    }
-    scene.dealt();
-    assert!(scene.ended(), "about a quarter of this may wait, beside what the kernel has");
-    // Nothing but whole frames, in order, and then the reason.
-    let mut next = 2;
-    scene.client.set_read_timeout(Some(Duration::from_millis(20))).expect("a socket");
-    let mut came = Vec::new();
-    let mut part = vec![0; 64 << 10];
-    loop {
-        match scene.client.read(&mut part) {
-            Ok(0) => break,
-            Ok(len) => came.extend_from_slice(&part[..len]),
-            // What waits for a session that has ended is written with the clock.
-            Err(_) => scene.passes(250),
-        }
-    }
-    let mut rest = &came[..];
-    loop {
-        let len = match rest[1] {
-            127 => {
-                usize::try_from(u64::from_be_bytes(rest[2..10].try_into().expect("a length"))).expect("a length") + 10
-            }
-            len => usize::from(len) + 2,
-        };
-        let (frame, behind) = rest.split_at(len);
-        rest = behind;
-        if frame[0] & 15 == 8 {
-            assert_eq!(&frame[2..4], 3008u16.to_be_bytes());
-            break;
-        }
-        let offset = format!(r#""offset":{next}"#);
-        assert!(frame.windows(offset.len()).any(|part| part == offset.as_bytes()), "{next}");
-        next += 1;
-    }
-    assert!(rest.is_empty() && (3..30).contains(&next), "{next}");
 }

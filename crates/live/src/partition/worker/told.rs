@@ -12,8 +12,8 @@ impl Worker {
     pub(super) fn told(&mut self, slot: u32, what: ToSession) {
         match what {
             ToSession::Reply(reply) => self.reply(slot, &reply),
-            ToSession::Answer(reply, rooms) => self.replies(slot, std::slice::from_ref(&*reply), &rooms),
-            ToSession::Connected { who, expires_ms, reply, subscribed, rooms } => {
+            ToSession::Answer(reply, permits) => self.replies(slot, std::slice::from_ref(&*reply), &permits),
+            ToSession::Connected { who, expires_ms, reply, subscribed, permits } => {
                 let generation = self.generations[slot as usize];
                 let turn = (self.tick as usize).wrapping_sub(1) % self.wheel.len();
                 self.wheel[turn].push((slot, generation));
@@ -21,7 +21,7 @@ impl Worker {
                     (session.who, session.seat) = (Some(who), None);
                     session.expires_ms = expires_ms;
                 }
-                self.replies(slot, std::slice::from_ref(&*reply), &rooms);
+                self.replies(slot, std::slice::from_ref(&*reply), &permits);
                 for place in subscribed {
                     self.activate(slot, &place);
                 }
@@ -151,7 +151,7 @@ impl Worker {
                 let error = if has { codes::ALREADY_SUBSCRIBED } else { codes::PERMISSION_DENIED };
                 self.reply(slot, &Reply { id, error: Some(error.into()), ..Reply::default() });
             }
-            Told::Push { push, missed, rooms, done } if let_in => {
+            Told::Push { push, missed, permits, done } if let_in => {
                 let missed = missed.into_iter().map(|publication| Push {
                     channel: place.channel.as_ref().to_owned(),
                     publication: Some(publication),
@@ -159,7 +159,7 @@ impl Worker {
                 });
                 let reply = |push| Reply { push: Some(push), ..Reply::default() };
                 let replies: Vec<Reply> = std::iter::once(*push).chain(missed).map(reply).collect();
-                self.replies(slot, &replies, &rooms);
+                self.replies(slot, &replies, &permits);
                 self.activate(slot, place);
                 // Who asked may have stopped waiting.
                 let _ = done.send(Ok(()));

@@ -1,0 +1,193 @@
+//! Long answers take their memory from one budget; beyond it, clients get their answer at once.
+
+use bytes::Bytes;
+use futures::FutureExt;
+
+use super::tokens::told;
+use super::*;
+use crate::api::{Api, Command as ApiCommand, Done, Publish, Terms};
+use crate::node::held;
+use crate::options::Wanted;
+use crate::partition::Told;
+use crate::protocol::message::SubscribeResult;
+
+/// The channel `c`, with publications of 9 KB; the budget is enough for two answers with all of them.
+async fn filled() -> Arc<Node> {
+    let node = node().await;
+    for _ in 0..3 {
+        let data = format!("\"{}\"", "x".repeat(3000)).into_bytes();
+        let publication = Publication { data, ..Publication::default() };
+        node.publish("c", publication, Submission::default()).await.expect("published");
+    }
+    node
+}
+
+fn all() -> HistoryRequest {
+    HistoryRequest { channel: "c".into(), limit: 100, since: None, reverse: false }
+}
+
+fn recovering() -> SubscribeRequest {
+    SubscribeRequest { recover: true, ..SubscribeRequest::default() }
+}
+
+/// Takes the whole budget, as two answers.
+async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
+    let mut permits = Vec::new();
+    for _ in 0..2 {
+        let (found, permit) = node.history(&all()).await.expect("within the budget");
+        assert_eq!(found.publications.len(), 3);
+        permits.push(permit);
+    }
+    permits
+}
+
+/// What a history command comes to, which is answered at once.
+fn ask_history(node: &Node) -> i64 {
+    let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
+    let command = Command { id: 1, history: Some(all()), ..Command::default() };
+    let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
+    code(node.other(caller, asked).now_or_never().expect("at once"))
+}
+
+/// The result of the subscription that the session was told of last.
+fn subscribed(node: &Node) -> SubscribeResult {
+    let result = told(node).into_iter().find_map(|what| match what {
+        ToSession::Subscribed(_, Told::Reply { answer, .. }) => Some(answer.result.clone()),
+        ToSession::Connected { reply, .. } => Some(reply.connect?.subs.pop()?.result),
+        _ => None,
+    });
+    result.expect("subscribed")
+}
+
+fn assert_not_recovered(result: &SubscribeResult) {
+    assert!(result.was_recovering && !result.recovered && result.publications.is_empty(), "{result:?}");
+    assert_eq!(result.offset, 3, "the subscription begins here");
+}
+
+#[tokio::test]
+async fn a_history_beyond_the_budget_gets_error_111_at_once() {
+    let node = filled().await;
+    let mut permits = exhaust(&node).await;
+    assert!((18_000..20_000).contains(&node.answers.status().used), "{:?}", node.answers.status());
+    assert_eq!(ask_history(&node), 111);
+    // The frame of an answer holds the permit until its last part has been written.
+    let frame = held(Bytes::from_static(b"0123456789"), permits.pop().flatten().as_slice());
+    let rest = frame.slice(7..);
+    drop(frame);
+    assert_eq!(ask_history(&node), 111);
+    assert_eq!(&rest[..], b"789");
+    drop(rest);
+    assert!(node.history(&all()).await.is_ok());
+    drop(permits);
+    assert_eq!(node.answers.status().used, 0);
+}
+
+#[tokio::test]
+async fn a_recovery_beyond_the_budget_is_refused_at_once() {
+    let node = filled().await;
+    let permits = exhaust(&node).await;
+    assert_eq!(code(subscribe(&node, recovering()).now_or_never().expect("at once")), 0);
+    assert_not_recovered(&subscribed(&node));
+    let refused = SubscribeRequest { flag: 2, ..recovering() };
+    assert_eq!(code(subscribe(&node, refused).now_or_never().expect("at once")), 112);
+    assert!(empty(&node.subscribes.status()), "{:?}", node.subscribes.status());
+    drop(permits);
+    told(&node);
+    assert_eq!(code(subscribe(&node, recovering()).await), 0);
+    assert!(subscribed(&node).recovered);
+}
+
+#[tokio::test]
+async fn a_connect_that_recovers_beyond_the_budget_is_answered_at_once() {
+    let node = filled().await;
+    let _permits = exhaust(&node).await;
+    let claims = serde_json::json!({"sub": "ann", "channels": ["c"]});
+    let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"s")).expect("signed");
+    let request = ConnectRequest { token, subs: [("c".to_owned(), recovering())].into(), ..ConnectRequest::default() };
+    assert_eq!(code(node.connect(SESSION, arrived(), 1, request).now_or_never().expect("at once")), 0);
+    assert_not_recovered(&subscribed(&node));
+    assert!(empty(&node.connects.status()) && empty(&node.subscribes.status()));
+}
+
+#[tokio::test]
+async fn a_client_that_missed_nothing_recovers_beyond_the_budget() {
+    let node = filled().await;
+    let _permits = exhaust(&node).await;
+    let position = node.handle("c").expect("a channel").position().expect("a position");
+    let request = SubscribeRequest { epoch: epoch_text(position.epoch), offset: position.offset, ..recovering() };
+    assert_eq!(code(subscribe(&node, request).await), 0);
+    assert!(subscribed(&node).recovered);
+}
+
+/// What a session is told of a subscription that the server makes, with what it missed.
+async fn unasked(node: &Node) -> Told {
+    let who = Arc::new(Who::ann(arrived()));
+    let wanted = Wanted { channel: "c".into(), since: Some(Default::default()), options: Default::default() };
+    let mut asks = pin!(node.subscribe_unasked(SESSION, &who, &wanted));
+    loop {
+        assert!(poll!(&mut asks).is_pending());
+        let subscribed = told(node).into_iter().find_map(|what| match what {
+            ToSession::Subscribed(_, told) => Some(told),
+            _ => None,
+        });
+        match subscribed {
+            Some(told) => return told,
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_copy_of_an_answer_takes_its_own_permit() {
+    let node = filled().await;
+    let mut all = Vec::new();
+    for wanted in [3, 3, 0] {
+        let told = unasked(&node).await;
+        let Told::Push { missed, .. } = &told else { panic!("no push") };
+        assert_eq!(missed.len(), wanted);
+        all.push(told);
+    }
+    assert!((18_000..20_000).contains(&node.answers.status().used), "{:?}", node.answers.status());
+}
+
+#[tokio::test]
+async fn the_answers_of_a_batch_share_the_budget() {
+    let api = Api::new(filled().await);
+    let publish =
+        Publish { data: b"1".to_vec(), tags: Default::default(), skip_history: true, idempotency_key: String::new() };
+    let terms = Terms::default();
+    let mut commands: Vec<_> = (0..5).map(|_| Ok(ApiCommand::History(all()))).collect();
+    commands.push(Ok(ApiCommand::Publish("c".into(), publish)));
+    let answers = api.batch(commands, false, &terms).await.expect("carried out");
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(error) if *error == codes::TOO_MANY_REQUESTS));
+    assert_eq!(refused.count(), 3);
+    assert!(matches!(&answers[0], Ok(Done::History(found)) if found.publications.len() == 3));
+    assert!(matches!(&answers[5], Ok(Done::Published(_))), "what asks for nothing is carried out");
+    let body = terms.held(Bytes::from_static(b"its answer"));
+    let ask = || async { api.batch(vec![Ok(ApiCommand::History(all()))], false, &Terms::default()).await };
+    assert!(ask().await.is_ok_and(|answers| answers[0].is_err()));
+    drop(body);
+    assert!(ask().await.is_ok_and(|answers| answers[0].is_ok()));
+}
+
+#[tokio::test]
+async fn a_publication_that_nobody_waits_for_any_more_still_counts() {
+    let node = node().await;
+    let api = Api::new(node.clone());
+    let publish = Publish {
+        data: vec![b'1'; 10_000],
+        tags: Default::default(),
+        skip_history: false,
+        idempotency_key: "k".into(),
+    };
+    let terms = Terms::default();
+    {
+        let mut asks = pin!(api.carry_out(ApiCommand::Publish("c".into(), publish), &terms));
+        assert!(poll!(&mut asks).is_pending());
+    }
+    assert!(node.keyed_bytes.used_bytes() > 10_000);
+    while node.keyed_bytes.used_bytes() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(node.history(&all()).await.expect("read").0.publications.len(), 1, "it was published");
+}
