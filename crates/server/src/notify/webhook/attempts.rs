@@ -1,0 +1,163 @@
+//! Posting one event until the webhook takes it, or until it becomes a dead letter.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{AGAIN, Queue, jittered};
+use crate::notify::letters::{self, Letter};
+use crate::notify::post::Outcome;
+
+/// When a webhook as a whole may be asked again.
+pub(super) struct Hold {
+    /// Nothing is posted before this time: the webhook named it, or did not answer.
+    until: Duration,
+    /// How long the next request without an answer holds the webhook.
+    pause: Duration,
+}
+
+/// An event that was posted in vain.
+pub(super) struct Tried {
+    pub(super) key: String,
+    pub(super) tries: AtomicU64,
+    pub(super) why: Mutex<String>,
+    /// The operator wants it to be posted no more.
+    pub(super) skip: Notify,
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self { until: Duration::ZERO, pause: AGAIN.0 }
+    }
+}
+
+impl Queue {
+    /// Posts an event until it is taken or given up.
+    pub(super) async fn until_settled(&self, offset: u64, key: &str, letter: Letter) {
+        match self.post(offset, key, &letter).await {
+            None => {
+                self.counts.delivered.fetch_add(1, Relaxed);
+                if self.counts.failing.swap(false, Relaxed) {
+                    tracing::info!(webhook = self.name, "the webhook takes events again");
+                }
+            }
+            Some(why) => {
+                self.counts.failures.fetch_add(1, Relaxed);
+                tracing::error!(
+                    webhook = self.name,
+                    key,
+                    why,
+                    "a webhook does not take an event: it is put among its dead letters"
+                );
+                self.bury(&letter, &why).await;
+                self.counts.dead.fetch_add(1, Relaxed);
+            }
+        }
+        self.tried.lock().remove(&offset);
+    }
+
+    /// Posts an event until the webhook takes it; else why it becomes a dead letter.
+    async fn post(&self, offset: u64, key: &str, letter: &Letter) -> Option<String> {
+        let skipped_why = || Some("skipped by the operator".to_owned());
+        let (begun, mut pause, mut tries) = (self.env.now(), AGAIN.0, 0);
+        let mut tried: Option<Arc<Tried>> = None;
+        loop {
+            let skipped = async {
+                match &tried {
+                    Some(tried) => tried.skip.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let outcome = tokio::select! {
+                biased;
+                () = skipped => return skipped_why(),
+                outcome = self.post_once(letter) => outcome,
+            };
+            let why = match outcome {
+                Outcome::Taken => return None,
+                Outcome::Gone(why) => return Some(why),
+                Outcome::Refused { why, .. } => {
+                    tries += 1;
+                    why
+                }
+                Outcome::Unanswered(why) => why,
+            };
+            self.failed(&why);
+            let too_old = !self.patience.age.is_zero() && self.env.now().saturating_sub(begun) >= self.patience.age;
+            if too_old || (self.patience.tries > 0 && tries >= self.patience.tries) {
+                return Some(why);
+            }
+            let tried = tried.get_or_insert_with(|| self.begin_tried(offset, key));
+            tried.tries.fetch_add(1, Relaxed);
+            *tried.why.lock() = why;
+            if self.env.timeout(jittered(&self.env, pause), tried.skip.notified()).await.is_some() {
+                return skipped_why();
+            }
+            pause = (pause * 2).min(AGAIN.1);
+        }
+    }
+
+    /// Posts an event once, as soon as the webhook may be asked, and notes when it may be asked next.
+    async fn post_once(&self, letter: &Letter) -> Outcome {
+        // The semaphore is never closed.
+        let _turn = self.turns.acquire().await;
+        self.until_not_held().await;
+        let outcome = self.poster.post(&letter.id, letter.publication.data.clone().into()).await;
+        let now = self.env.now();
+        let mut hold = self.hold.lock();
+        match &outcome {
+            Outcome::Unanswered(_) if now >= hold.until => {
+                hold.until = now + jittered(&self.env, hold.pause);
+                hold.pause = (hold.pause * 2).min(AGAIN.1);
+            }
+            // Requests that were made together are one attempt to reach the webhook.
+            Outcome::Unanswered(_) => {}
+            Outcome::Refused { after, .. } => {
+                hold.pause = AGAIN.0;
+                hold.until = hold.until.max(now + after.unwrap_or_default());
+            }
+            Outcome::Taken | Outcome::Gone(_) => hold.pause = AGAIN.0,
+        }
+        outcome
+    }
+
+    /// Notes that an event was posted in vain.
+    fn begin_tried(&self, offset: u64, key: &str) -> Arc<Tried> {
+        let (key, tries, why, skip) = (key.to_owned(), AtomicU64::new(0), Mutex::default(), Notify::new());
+        let tried = Arc::new(Tried { key, tries, why, skip });
+        self.tried.lock().insert(offset, tried.clone());
+        tried
+    }
+
+    /// Puts an event among the dead letters, until that has succeeded.
+    async fn bury(&self, letter: &Letter, why: &str) {
+        let mut pause = AGAIN.0;
+        let bury = async || self.dead.get()?.publish(letters::buried(letter, why, self.dead_max)).await;
+        while let Err(error) = bury().await {
+            tracing::warn!(webhook = self.name, %error, "a dead letter cannot be kept; that is tried again");
+            self.env.sleep(jittered(&self.env, pause)).await;
+            pause = (pause * 2).min(AGAIN.1);
+        }
+    }
+
+    fn failed(&self, why: &str) {
+        self.counts.failures.fetch_add(1, Relaxed);
+        if !self.counts.failing.swap(true, Relaxed) {
+            tracing::warn!(webhook = self.name, why, "a webhook did not take an event; it is posted again");
+        }
+    }
+
+    /// Waits until the webhook may be asked again.
+    async fn until_not_held(&self) {
+        loop {
+            let left = self.hold.lock().until.saturating_sub(self.env.now());
+            if left.is_zero() {
+                return;
+            }
+            self.env.sleep(left).await;
+        }
+    }
+}
