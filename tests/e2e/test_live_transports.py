@@ -69,7 +69,7 @@ def test_a_unidirectional_session_hears_what_it_was_subscribed_to(pinging, trans
     stream = unidirectional(live, transport)
     first = stream.next()["connect"]
     assert first["client"] and list(first["subs"]) == ["news"] and not first.get("pong")
-    # Nobody gives it commands, though its name is known to those who are told of it.
+    # It takes no commands, though other sessions know its name.
     other = Stream(live, "/connection/sse", "POST", json.dumps({"id": 1, "connect": {"token": token("bob")}}))
     emulated = {"node": other.next()["connect"]["node"], "session": first["session"],
                 "data": json.dumps({"id": 2, "subscribe": {"channel": "passing:other"}})}
@@ -192,7 +192,7 @@ def whole_messages(sock):
         head = take(2)
         length = head[1]
         length = int.from_bytes(take({126: 2, 127: 8}[length])) if length > 125 else length
-        assert head[0] & 0x0f == (0 if text else 1), "a fragment goes on with what has begun"
+        assert head[0] & 0x0f == (0 if text else 1), "a fragment continues the message that has begun"
         text += take(length)
         if head[0] & 0x80:
             message, text = json.loads(text), b""

@@ -1,4 +1,4 @@
-"""What the server tells of itself: every metric is documented, devices are measured leg by leg, slow requests are told of."""
+"""What the server tells of itself: every metric is documented, devices are measured leg by leg, slow requests are logged."""
 
 import asyncio
 import json
@@ -150,7 +150,7 @@ def test_a_slow_write_is_told_of_with_its_stages(fuse_disk, make_server):
     server.s3().create_bucket(Bucket="slow")
     assert server.request("PUT", "/slow/quick", b"x" * 4096)[0] == 200
     delay = fuse_disk.fault("fsync", "delay", delay_ms=500)
-    status, headers, _ = server.request("PUT", "/slow/a-private-key", b"what nobody may see" * 100)
+    status, headers, _ = server.request("PUT", "/slow/a-private-key", b"what no log may show" * 100)
     fuse_disk.remove(delay)
     assert status == 200
     line = told(server, "PutObject")
@@ -160,7 +160,7 @@ def test_a_slow_write_is_told_of_with_its_stages(fuse_disk, make_server):
     # All of the time is some stage's.
     assert abs(sum(stages(line).values()) - line["total_ms"]) < 2, line
     assert slow_count(server, "s3") == 1 and len(slow_lines(server)) == 1
-    for secret in ("a-private-key", "nobody may see", sign.ACCESS, sign.SECRET):
+    for secret in ("a-private-key", "no log may show", sign.ACCESS, sign.SECRET):
         assert secret not in json.dumps(slow_lines(server)), secret
     assert [one["count"] for one in server.status()["slow_requests"] if one["door"] == "s3"] == [1]
 
@@ -193,7 +193,7 @@ def test_a_request_that_waits_for_its_turn_is_told_of_as_the_gates(fuse_disk, ma
     fuse_disk.remove(hold)
     first.join(30), second.join(30)
     wait.until(lambda: slow_count(server, "s3") == 2, what="both")
-    # Of two at once, one is told of; how many there were is counted.
+    # Of two at once, the log has one; the counter has both.
     lines = {line["operation"]: line for line in slow_lines(server)}
     assert len(lines) == 1, lines
     if "HeadBucket" in lines:
@@ -216,7 +216,7 @@ def test_a_client_that_takes_its_time_makes_no_request_slow(make_server):
     assert slow_count(server, "s3") == 0 and not slow_lines(server)
 
 
-def test_none_is_slow_where_nobody_wants_to_know(fuse_disk, make_server):
+def test_no_request_is_slow_where_the_log_is_off(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings={**SLOW, "limits.slow_request": "0s"})
     server.s3().create_bucket(Bucket="slow")
     with_delay = fuse_disk.fault("fsync", "delay", delay_ms=300)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// So many sizes are told apart: of microseconds, up to more than an hour.
+/// Number of buckets: from microseconds up to more than an hour.
 const BUCKETS: usize = 32;
 
 /// Counts of values by size: bucket `i` counts values of at least `2^i` and below `2^(i+1)` (bucket 0 also 0, the last one also

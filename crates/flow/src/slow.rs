@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::stages::{cut, millis};
 use crate::{Env, Stage, Stages, Throttle};
 
-/// One is told of at most once in this time: where a disk is slow, every request is.
+/// The log gets one line in this time: where a disk is slow, every request is.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// The slow requests of a door.
@@ -27,7 +27,7 @@ pub struct SlowRequests {
 pub struct Ended<'a> {
     /// Its number, where it has one that its client knows too.
     pub id: &'a str,
-    /// What was asked. Its client may have made that up, so it is told of shortened and escaped.
+    /// The operation. A client may have made it up, so the log line has it shortened and escaped.
     pub operation: &'a str,
     /// Bytes of the answer's body, where they are counted.
     pub bytes_out: Option<u64>,
@@ -50,7 +50,7 @@ impl SlowRequests {
         Self { door, bound, env, told: Throttle::new(TOLD_EVERY), count: AtomicU64::new(0) }
     }
 
-    /// A request begins, at this stage; `None` where nobody wants to know.
+    /// A request begins, at this stage; `None` where slow requests are not logged.
     pub fn begin(&self, stage: Stage) -> Option<Arc<Stages>> {
         (!self.bound.is_zero()).then(|| Stages::begin(&self.env, stage))
     }

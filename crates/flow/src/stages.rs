@@ -2,7 +2,7 @@
 //!
 //! A request is at one stage at a time, and all of its time is some stage's; going on to the next one costs a look at the clock. The door
 //! that takes a request in begins its [`Stages`] and runs the work under [`measured`]; layers below say what they wait for with
-//! [`enter`], and need not know who asks. Where nobody does, that costs a look at a variable of the task.
+//! [`enter`], and need not know for which request. Where no request is measured, that costs a look at a variable of the task.
 
 use std::future::Future;
 use std::pin::pin;
@@ -44,7 +44,7 @@ pub enum Stage {
 
 const STAGES: usize = Stage::Other as usize + 1;
 
-/// The longest name that is told of, in bytes.
+/// The longest name in a log line, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
 /// The beginning of a name that a client may have chosen.
@@ -96,12 +96,12 @@ impl Stages {
         Arc::new(Self { env: env.clone(), begun, laps: Mutex::new(laps) })
     }
 
-    /// The request goes on to another stage; which it was at before.
+    /// The request enters another stage. Returns the one before.
     pub fn enter(&self, stage: Stage) -> Stage {
         self.enter_at(stage, self.env.now())
     }
 
-    /// The same for who has looked at the clock.
+    /// The same for a caller that has read the clock.
     pub fn enter_at(&self, stage: Stage, now: Duration) -> Stage {
         let mut laps = self.laps.lock();
         let before = laps.stage;

@@ -404,7 +404,7 @@ impl Extents {
             let id = self.id(extent, epoch);
             (ExtentHeader { id, kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }, suspect.flatten())
         };
-        // For who has opened the disk since, it may be in use.
+        // The server that has opened the disk since may be using it.
         crate::fence::check(self).await.map_err(TakeError::Disk)?;
         self.mark_free(&header).await?;
         self.0.roster.free(extent);

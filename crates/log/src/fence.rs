@@ -1,7 +1,7 @@
 //! Noticing that somebody else has opened the disk: a volume of a network that is attached to two machines, where no lock of either reaches the other.
 //!
 //! Each opening that may write says so in the superblock first. The one before looks there before it takes an extent, which the other may have taken,
-//! too, before it marks one free or heals one, which the other may be using, and every few seconds. It stops then: what it goes on writing would be lost, or worse, be taken for the other's. What was
+//! too, before it marks one free or heals one, which the other may be using, and every few seconds. It stops then: what it still writes would be lost, or worse, be taken for the other's. What was
 //! committed between the other's coming and the look may be lost: nothing that the disks offer everywhere prevents that.
 
 use std::sync::Arc;

@@ -176,7 +176,7 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         let this = &mut *self;
         let frame = match &this.tail.context.stages {
-            // What it reads from the disk is told by the layers below.
+            // The layers below report what it reads from the disk.
             Some(stages) => stages.within(|| Pin::new(&mut this.inner).poll_frame(cx)),
             None => Pin::new(&mut this.inner).poll_frame(cx),
         };

@@ -90,7 +90,7 @@ pub struct S3Options {
     pub requests_waiting_max: usize,
     /// How long a request waits for a place before it is refused with `SlowDown`.
     pub request_wait: Duration,
-    /// Requests that take so long, without what their clients take, are told of in the log; zero: none.
+    /// Requests that take so long, without the time of their clients, are logged; zero: none.
     pub slow_request: Duration,
     /// A connection must have sent a whole request head within this time.
     pub header_timeout: Duration,

@@ -153,7 +153,7 @@ const RELIED_ON: [&str; 9] = [
 ];
 
 /// Whether a parameter names a header that SDKs put into the query string of URLs that they presign
-/// (that for JavaScript does so with all of them), and whoever signed it relies on.
+/// (that for JavaScript does so with all of them), and the signer relies on.
 fn is_relied_on(name: &str) -> bool {
     RELIED_ON.iter().any(|start| name.get(..start.len()).is_some_and(|part| part.eq_ignore_ascii_case(start)))
 }

@@ -216,7 +216,7 @@ impl Shared {
         self.durable_answered(offset, result)
     }
 
-    /// Copy 1. What it cannot give is left as it is: who asks for one copy compares the two, and what the durable leg has may be what is wrong.
+    /// Copy 1. What it cannot give is left as it is: the caller compares the two copies, and the durable leg may be the wrong one.
     pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
         let readable = self.is_fast(offset, len);
         let Some(fast) = self.fast.clone().filter(|_| readable) else {

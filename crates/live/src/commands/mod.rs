@@ -76,7 +76,7 @@ impl Hub for NodeHub {
         let quick = commands.iter().all(|asked| self.0.is_quick(&asked.command));
         let (mut operation, stages) = ("-", self.0.slow_commands.begin(Stage::Other));
         if let Some(stages) = &stages {
-            // Several at a time are publications, of which the channel of the first is told.
+            // Several commands at a time are publications; the log names the channel of the first.
             for asked in &commands {
                 let (asks, channel, bytes) = about::about(&asked.command);
                 operation = asks;

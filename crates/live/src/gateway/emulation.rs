@@ -114,7 +114,7 @@ impl Emulation {
         random_name(&self.env).into()
     }
 
-    /// Takes in a session of this name. A unidirectional one gets no commands from outside, whoever knows its
+    /// Takes in a session of this name. A unidirectional one gets no commands from outside, even from a client that knows its
     /// name: the back end does, for the server API.
     pub(crate) fn enter(
         self: &Arc<Self>,

@@ -77,7 +77,7 @@ pub struct Limits {
     pub history_bytes_max: usize,
     /// Bytes of a message that is compressed, at most.
     pub compression_bytes_max: usize,
-    /// Commands and requests to the API that take so long are told of in the log; zero: none.
+    /// Commands and requests to the API that take so long are logged; zero: none.
     pub slow_request: Duration,
 }
 

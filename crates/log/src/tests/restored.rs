@@ -174,7 +174,7 @@ async fn a_copy_that_goes_while_an_extent_is_taken_from_it_is_missed() {
                 let report = &opened.report;
                 let told = report.read_only || !report.lost.is_empty() || !report.damage.is_empty();
                 let what = format!("closed {closed}, extent {extent}, {reads} reads: {report:?}");
-                // All records are known, if not readable, or it is told.
+                // All records are known, if not readable, or the loss is reported.
                 assert!(told || opened.lsns().len() as u64 == last, "{what}");
                 if !hurt.is_gone() {
                     break;
@@ -189,7 +189,7 @@ async fn a_copy_that_goes_while_an_extent_is_taken_from_it_is_missed() {
 }
 
 #[tokio::test]
-async fn an_extent_that_was_recycled_and_then_lost_is_missed_by_nobody() {
+async fn an_extent_that_was_recycled_and_then_lost_is_no_loss() {
     let (disk, ..) = filled(true).await;
     let opened = open(&disk).await;
     let extent = opened.log.shared.extents.all().iter().find(|slot| slot.kind == ExtentKind::Body).expect("one").extent;

@@ -54,7 +54,7 @@ impl Handler {
                 };
                 let result = tokio::select! {
                     biased;
-                    // Nobody waits for it any more: the connection is gone.
+                    // No client waits for it any more: the connection is closed.
                     () = tx.closed() => return,
                     result = work => result,
                 };

@@ -256,7 +256,7 @@ sections! {
         requests_waiting: usize = 4096, in 0..=1_000_000;
         /// How long a request waits for its turn before it is told to slow down.
         request_wait: Duration = Duration::from_secs(5), in 0..=600_000_000;
-        /// A request (S3, a command of a live client, one to the server API) that takes so long is told of in the log, with where its time went, and
+        /// A request (S3, a command of a live client, one to the server API) that takes so long is logged, with the time of each stage, and
         /// counted. What its client takes to send a body or to take the answer does not count. "0 s": none is.
         slow_request: Duration = Duration::from_secs(1), in 0..=86_400_000_000;
         /// Memory for the XML in request bodies (DeleteObjects, CompleteMultipartUpload); each counts 8 times its length, and must come within `stall_timeout`. Beyond that: SlowDown (503) at once.

@@ -208,7 +208,7 @@ impl Shard {
         // A disk that cannot be read says nothing of its index: that is left alone.
         let index = if pool == Id::default() { IndexKind::memory() } else { index };
         let mut unfit = None;
-        // An index that is made anew may fail as well; where it goes on failing, its directory is at fault.
+        // An index that is made anew may fail as well; where it keeps failing, its directory is at fault.
         for _ in 1..OPEN_TRIES {
             match Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await {
                 Err(e) => {

@@ -246,7 +246,7 @@ async fn refuse_strangers(
 }
 
 /// Of the disks that do not say themselves which pool they are of, since what would say it is damaged: those that the layouts of others name. A disk's
-/// identity is its log's own, and stays as long as that is not made anew: who is named is no stranger. Whether it is still one of them is decided
+/// identity is its log's own, and stays as long as that is not made anew: a disk that is named is no stranger. Whether it is still one of them is decided
 /// when all are open.
 async fn named_by_others(disks: &[PoolDisk], ids: &[Id], seen: &[Option<Peeked>], family: Id) -> Vec<Id> {
     let silent = |(peeked, id): (&Option<Peeked>, &Id)| {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn whoever_reads_gets_what_it_asked_for_and_each_publication_however_large_they_are() {
+fn each_reader_gets_its_answer_and_each_publication_whatever_their_size() {
     let mut scene = Scene::new();
     scene.connect();
     scene.subscribes(7, 8 * QUEUE, 1);
