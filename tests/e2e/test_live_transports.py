@@ -147,8 +147,11 @@ def test_a_unidirectional_websocket(pinging):
     assert rest == [{"disconnect": {"code": 3503, "reason": "force disconnect"}}, 3503]
 
 
-def test_long_messages_come_whole_in_every_transport(live):
+def test_long_messages_come_whole_in_every_transport(make_server, tmp_path):
     """Longer than a gateway holds: lines and events in pieces, WebSocket messages in fragments."""
+    # The queue of a session holds both publications: the test reads one stream after the other.
+    client = {**CONFIG["client"], "queue_max_size": 2_000_000}
+    live = live_server(make_server, tmp_path, {**CONFIG, **ENABLED, "client": client})
     streams = [unidirectional(live, transport) for transport in ("uni_sse", "uni_http_stream")]
     connect = json.dumps({"id": 1, "connect": json.loads(connect_request())})
     streams += [Stream(live, "/connection/http_stream", "POST", connect), Stream(live, "/connection/sse", "POST", connect)]

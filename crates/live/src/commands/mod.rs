@@ -108,12 +108,12 @@ impl Hub for NodeHub {
         self.spawn_of(session, "live refresh", task);
     }
 
-    fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
-        self.0.came(who, channel, kind);
+    fn joined(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.0.joined(who, channel, kind);
     }
 
-    fn renamed(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
-        self.0.renamed(who, channel, kind);
+    fn set_presence(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind) {
+        self.0.set_presence(who, channel, kind);
     }
 
     fn left(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {

@@ -93,24 +93,17 @@ impl Announcements {
 }
 
 impl Node {
-    /// Somebody has subscribed.
-    pub(crate) fn came(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
-        if !kind.presence && !kind.announced {
-            return;
-        }
-        let info = Arc::new(who.client_info(&kind.info));
-        if kind.presence {
-            self.presence.add(channel, who.client, info.clone());
-        }
+    /// Sends the join of a new subscriber.
+    pub(crate) fn joined(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
         if kind.announced {
-            let join = Some(Presence { info: Some(info.as_ref().clone()) });
+            let join = Some(Presence { info: Some(who.client_info(&kind.info)) });
             let push = Push { channel: channel.as_ref().to_owned(), join, ..Push::default() };
             self.announce(channel, who.client, push);
         }
     }
 
-    /// What is said of a subscriber has changed: presence says it from now on, and a leave will.
-    pub(crate) fn renamed(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
+    /// Puts a subscriber into the presence of a channel, or replaces its information there.
+    pub(crate) fn set_presence(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
         if kind.presence {
             self.presence.add(channel, who.client, Arc::new(who.client_info(&kind.info)));
         }

@@ -404,11 +404,11 @@ pub trait Hub: Send + Sync + 'static {
     /// The same of a subscription.
     fn sub_refresh(&self, session: SessionId, who: Arc<Who>, channel: Arc<str>);
 
-    /// A subscription gets what is published from now on.
-    fn came(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
+    /// A subscription gets what is published from now on: sends its join.
+    fn joined(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
 
-    /// What others are told of a subscriber has changed.
-    fn renamed(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
+    /// Puts a subscriber into the presence of a channel, or replaces its information there.
+    fn set_presence(&self, who: &Arc<Who>, channel: &Arc<str>, kind: &SubscriptionKind);
 
     /// A subscription has ended. `kind` announces it only if it had come that far.
     fn left(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind);

@@ -144,9 +144,8 @@ impl Channels {
         }
         let mut removed = session.subscriptions.swap_remove(at);
         if !matches!(removed.progress, Progress::Active(_)) {
-            // Nobody has heard of it.
+            // No join was sent, so no leave is.
             removed.kind.announced = false;
-            removed.kind.presence = false;
         }
         // The last one of the session has taken its place there.
         if let Some(moved) = session.subscriptions.get(at)

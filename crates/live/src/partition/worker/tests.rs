@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Says which session asks, and which channels were left.
 struct Recorder {
     asks: SyncSender<SessionId>,
-    /// Asked for presence, it panics.
+    /// It panics at a join.
     poisoned: bool,
     ticks: AtomicU64,
     /// Commands that were carried out: those of the sessions.
@@ -51,13 +51,13 @@ impl Hub for Recorder {
     fn sub_refresh(&self, _: SessionId, _: Arc<Who>, _: Arc<str>) {}
 
     #[allow(clippy::panic, reason = "what is tested")]
-    fn came(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {
+    fn joined(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {
         if self.poisoned {
             panic!("a hub that panics");
         }
     }
 
-    fn renamed(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
+    fn set_presence(&self, _: &Arc<Who>, _: &Arc<str>, _: &SubscriptionKind) {}
 
     fn left(&self, _: SessionId, _: Option<&Arc<Who>>, channel: &Arc<str>, _: &SubscriptionKind) {
         self.left.lock().push(channel.as_ref().to_owned());

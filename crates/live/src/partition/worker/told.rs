@@ -21,6 +21,9 @@ impl Worker {
                     (session.who, session.seat) = (Some(who), None);
                     session.expires_ms = expires_ms;
                 }
+                for place in &subscribed {
+                    self.enter_presence(slot, place);
+                }
                 self.replies(slot, std::slice::from_ref(&*reply), &permits);
                 for place in subscribed {
                     self.activate(slot, &place);
@@ -49,7 +52,7 @@ impl Worker {
                     session.refreshing = false;
                     if let Some(who) = session.who.as_ref().filter(|_| renamed) {
                         let told = session.subscriptions.iter().filter(|s| s.is_active());
-                        told.for_each(|subscription| hub.renamed(who, &subscription.channel, &subscription.kind));
+                        told.for_each(|subscription| hub.set_presence(who, &subscription.channel, &subscription.kind));
                     }
                 }
                 self.await_end(slot);
@@ -67,7 +70,7 @@ impl Worker {
                     if !info.is_empty() && info != subscription.kind.info {
                         subscription.kind.info = info;
                         if let Some(who) = session.who.as_ref().filter(|_| subscription.is_active()) {
-                            hub.renamed(who, &channel, &subscription.kind);
+                            hub.set_presence(who, &channel, &subscription.kind);
                         }
                     }
                 }
@@ -143,6 +146,7 @@ impl Worker {
                 let Some((head, rest)) = answer.frame(encoding, id, deflate) else {
                     return self.end(slot, Some(codes::INAPPROPRIATE_PROTOCOL));
                 };
+                self.enter_presence(slot, place);
                 self.answer(slot, [(head, Some(rest))]);
                 self.activate(slot, place);
             }
@@ -159,6 +163,7 @@ impl Worker {
                 });
                 let reply = |push| Reply { push: Some(push), ..Reply::default() };
                 let replies: Vec<Reply> = std::iter::once(*push).chain(missed).map(reply).collect();
+                self.enter_presence(slot, place);
                 self.replies(slot, &replies, &permits);
                 self.activate(slot, place);
                 // Who asked may have stopped waiting.
@@ -172,6 +177,16 @@ impl Worker {
         }
     }
 
+    /// Puts the session into the presence of a channel. A client that has the reply finds itself there.
+    fn enter_presence(&mut self, slot: u32, place: &Place) {
+        let Some(at) = self.place_of_attempt(slot, &place.channel, place.attempt) else { return };
+        let Some(Some(session)) = self.sessions.get(slot as usize) else { return };
+        if let Some(who) = &session.who {
+            let subscription = &session.subscriptions[at];
+            self.hub.set_presence(who, &subscription.channel, &subscription.kind);
+        }
+    }
+
     /// The client has been told of all up to the place: what has been kept follows, and then what comes.
     fn activate(&mut self, slot: u32, place: &Place) {
         let Some(at) = self.place_of_attempt(slot, &place.channel, place.attempt) else { return };
@@ -179,10 +194,8 @@ impl Worker {
         let subscription = &mut session.subscriptions[at];
         match std::mem::replace(&mut subscription.progress, Progress::Active(place.offset)) {
             Progress::Syncing(kept) => {
-                if let (Some(who), true) =
-                    (session.who.clone(), subscription.kind.announced || subscription.kind.presence)
-                {
-                    self.hub.came(&who, &subscription.channel, &subscription.kind);
+                if let Some(who) = &session.who {
+                    self.hub.joined(who, &subscription.channel, &subscription.kind);
                 }
                 self.bring_kept(slot, at, &kept);
             }
