@@ -16,9 +16,8 @@ def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=5, help="rounds of kill -9")
 
 
-# These have failed while other tests ran on the same two cores.
-ALONE = ("test_live_transports.py", "test_live_grpc_proxies.py", "test_live_python_sdk.py", "test_moves.py", "test_live.py",
-         "test_superdisk.py", "test_trouble.py")
+# Has failed while other tests ran on the same two cores.
+ALONE = ("test_live_python_sdk.py",)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -107,7 +107,7 @@ def in_time(work, answers, key):
     answers.append((key, status, text, time.monotonic() - begin))
 
 
-@pytest.mark.parametrize("kind,hangs_s", [("single", 12), ("pool", 30), ("super-disk", 12)])
+@pytest.mark.parametrize("kind,hangs_s", [("single", 12), ("pool", 15), ("super-disk", 12)])
 def test_a_disk_that_hangs(trouble, kind, hangs_s):
     it = trouble(kind)
     server = it.server
@@ -157,8 +157,9 @@ def test_a_disk_that_hangs(trouble, kind, hangs_s):
     for key, data in it.on_it.items():
         status, _, found = it.get(key)
         assert status == 200 and found in (data, new.get(key)), (key, status, len(found))
+    # The writes that waited are ahead of these, so a slow machine may still answer SlowDown.
     for key, data in new.items():
-        assert it.put(key, data)[0] == 200
+        wait.until(lambda k=key, d=data: it.put(k, d)[0] == 200, 30, f"a write of {key}", 0.1)
     it.on_it |= new
     it.restart_and_check()
 
