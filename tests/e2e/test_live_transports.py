@@ -310,7 +310,7 @@ def test_a_session_that_never_connects_is_ended(make_server, tmp_path):
 def test_one_address_cannot_take_all_connections(make_server, tmp_path):
     live = live_server(make_server, tmp_path, settings={"live.address_connections": 2})
     first, second = (handshake(live)[0] for _ in range(2))
-    # Those who have connected stay; who has not makes room.
+    # Sessions stay; a further connection of the address is closed.
     for sock in (first, second):
         sock.sendall(frame(b'{"id":1,"connect":{"token":"%s"}}' % token().encode()))
         next(messages(sock))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -197,15 +197,6 @@ impl KeyedGate {
     /// # Errors
     /// [`Refused::Busy`] after `wait`, [`Refused::Crowded`] at once when too many wait already, of this key or of all.
     pub async fn enter(&self, key: &str, wait: Duration) -> Result<Pass, Refused> {
-        self.enter_noting(key, wait, &AtomicBool::new(false)).await
-    }
-
-    /// As [`KeyedGate::enter`]. `all_full` is set when it is the common bound that it waits for, and
-    /// no longer that of its key.
-    ///
-    /// # Errors
-    /// As [`KeyedGate::enter`].
-    pub(crate) async fn enter_noting(&self, key: &str, wait: Duration, all_full: &AtomicBool) -> Result<Pass, Refused> {
         let gate = &self.0.gate;
         let present = gate.present()?;
         let lease = self.lease(key)?;
@@ -221,10 +212,6 @@ impl KeyedGate {
                 Some(turn) => turn,
                 None => lease.room.clone().acquire_owned().await.ok()?,
             };
-            if let Ok(room) = gate.0.room.clone().try_acquire_owned() {
-                return Some((turn, room));
-            }
-            all_full.store(true, Relaxed);
             Some((turn, gate.0.room.clone().acquire_owned().await.ok()?))
         };
         match gate.0.env.timeout(wait, both).await.flatten() {

@@ -3,12 +3,13 @@
 //! The lowest layer: it imports nothing of Steadfast's and does no I/O.
 
 pub mod budget;
-pub mod crowd;
+pub mod connections;
 pub mod env;
 pub mod gate;
 mod gauge;
 pub mod histogram;
 pub mod pace;
+pub mod patience;
 pub mod ring;
 pub mod slow;
 pub mod stages;
@@ -17,12 +18,13 @@ mod testing;
 pub mod throttle;
 
 pub use budget::{Budget, Permit};
-pub use crowd::{Crowd, Leaving, Patience, Seat, group_of};
+pub use connections::{Closing, Connection, Connections, group_of};
 pub use env::{BoxFuture, Env, Panicked, Runtime, TokioRuntime};
 pub use gate::{Gate, KeyedGate, KeyedGateOptions, Pass};
 pub use gauge::{FlowStatus, Refused};
 pub use histogram::{Histogram, HistogramCounter};
 pub use pace::Pace;
+pub use patience::Patience;
 pub use ring::Ring;
 pub use slow::{Ended, SlowRequests, SlowStatus};
 pub use stages::{Stage, Stages};

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use serde_json::{Value, json};
 use steadfast_flow::stages::{self, Stage};
-use steadfast_flow::{Crowd, Ended, Pass, Patience, Seat, Throttle, group_of};
+use steadfast_flow::{Connection, Connections, Ended, Pass, Patience, Throttle, group_of};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -47,8 +47,11 @@ const ACCEPTS: usize = 64;
 /// Bytes of an API request.
 const API_BYTES_MAX: usize = 10 << 20;
 
-/// How long a connection waits for room.
+/// How long a connection to a full port waits for an idle one to close.
 const ARRIVE_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a connection without a session may be idle while the port is full.
+const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
 
 /// How long a request to the API waits for its turn.
 const API_WAIT: Duration = Duration::from_secs(5);
@@ -68,6 +71,10 @@ pub struct DoorOptions {
     pub stall_timeout: Duration,
     /// Bytes a second that a client must take; 0: something in each `stall_timeout`.
     pub client_bytes_s_min: u64,
+    /// How many of all connections one address may have without a connected session, in percent.
+    pub address_share: usize,
+    /// Whether an address is that of a proxy, which may have any number of them.
+    pub is_proxy: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
 }
 
 /// An answer, whole or one that goes on.
@@ -80,8 +87,8 @@ pub struct LiveDoor {
     api: Arc<Api>,
     emulation: Arc<Emulation>,
     options: DoorOptions,
-    /// Connections that have no session yet, or one that has not connected.
-    arriving: Crowd,
+    /// Connections that have no session, or one that is not connected yet.
+    unconnected: Connections,
 }
 
 /// The workers of a door.
@@ -117,8 +124,10 @@ impl LiveDoor {
             threads.push(partition::start(number, inbox.clone(), hub, bounds, &node.env)?);
         }
         let emulation = Arc::new(Emulation::new(node.start.clone(), node.env.clone()));
-        let arriving = Crowd::new(node.env.clone());
-        let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node, arriving };
+        let connections = usize::try_from(node.connections.status().limit).unwrap_or(usize::MAX);
+        let unconnected =
+            Connections::new(connections.saturating_mul(options.address_share).div_ceil(100), node.env.clone());
+        let door = Self { api: Arc::new(Api::new(node.clone())), emulation, options, node, unconnected };
         Ok((door.clone(), Workers { node: door.node, threads }))
     }
 
@@ -172,10 +181,14 @@ impl LiveDoor {
         if let Some(place) = self.node.connections.enter_at_once(&group) {
             return self.admit(socket, peer, place);
         }
-        // Who has no session makes room for it, and it gets the place. How many wait is bounded by the gate.
+        // The port is full. The gate bounds how many connections wait.
         let door = self.clone();
+        let connections = door.node.connections.status();
+        if connections.used >= connections.limit {
+            door.unconnected.close_idle(IDLE_WHEN_FULL);
+        }
         self.node.env.spawn("live arrival", async move {
-            match door.arriving.arrive(&door.node.connections, &group, ARRIVE_WAIT).await {
+            match door.node.connections.enter(&group, ARRIVE_WAIT).await {
                 Ok(place) => door.admit(socket, peer, place),
                 Err(_) => {
                     tracing::debug!(%peer, "refused: as many connections as there may be, of all or of this address");
@@ -185,54 +198,62 @@ impl LiveDoor {
     }
 
     fn admit(&self, socket: std::net::TcpStream, peer: SocketAddr, place: Pass) {
-        let seat = Arc::new(self.arriving.join(peer.ip()));
-        let short =
-            if self.options.tls.is_none() { handshake::short(&self.node, &socket, seat.group()) } else { Ok(None) };
+        let Some(connection) = self.unconnected.open(peer.ip(), (self.options.is_proxy)(peer.ip())) else {
+            return tracing::debug!(%peer, "refused: its address has too many connections without a session");
+        };
+        let connection = Arc::new(connection);
+        let short = if self.options.tls.is_none() {
+            handshake::short(&self.node, &socket, connection.group())
+        } else {
+            Ok(None)
+        };
         let long = match short {
-            Ok(Some(arrived)) => return self.open(socket, Vec::new(), arrived, Some(place), Some(seat)),
+            Ok(Some(arrived)) => return self.open(socket, Vec::new(), arrived, Some(place), Some(connection)),
             Ok(None) => TcpStream::from_std(socket),
             Err(error) => Err(error),
         };
         match long {
-            Ok(socket) => self.node.env.spawn("live connection", self.clone().connection(socket, peer, place, seat)),
+            Ok(socket) => {
+                self.node.env.spawn("live connection", self.clone().connection(socket, peer, place, connection))
+            }
             Err(error) => tracing::debug!(%peer, %error, "connection ended"),
         }
     }
 
-    async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass, seat: Arc<Seat>) {
+    async fn connection(self, socket: TcpStream, peer: SocketAddr, place: Pass, connection: Arc<Connection>) {
         let (env, options) = (self.node.env.clone(), self.options.clone());
         let limit = options.header_timeout;
         let patience = Patience::new(options.stall_timeout, options.client_bytes_s_min);
         let max = self.node.config.websocket.message_size_limit;
         let Some(tls) = options.tls else {
             let client = Stalling::new(socket, env, patience);
-            let Some((client, leftover, upgraded)) = self.http(client, peer, &seat).await else { return };
+            let Some((client, leftover, upgraded)) = self.http(client, peer, &connection).await else { return };
             if upgraded.transport == Transport::UniWebSocket {
-                return self.unidirectional(client, leftover, max, upgraded, (place, seat)).await;
+                return self.unidirectional(client, leftover, max, upgraded, (place, connection)).await;
             }
             // The worker gets the socket itself.
             return match client.into_inner().into_std() {
-                Ok(socket) => self.open(socket, leftover, upgraded, Some(place), Some(seat)),
+                Ok(socket) => self.open(socket, leftover, upgraded, Some(place), Some(connection)),
                 Err(error) => tracing::warn!(%peer, %error, "a connection cannot be handed over"),
             };
         };
         let shaken = tokio::select! {
             biased;
             shaken = env.timeout(limit, tls.accept(socket)) => shaken,
-            () = seat.leaving().told() => return,
+            () = connection.closing().requested() => return,
         };
         let client = match shaken {
             Some(Ok(client)) => Stalling::new(client, env, patience),
             Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             None => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
-        let Some((client, leftover, upgraded)) = self.http(client, peer, &seat).await else { return };
+        let Some((client, leftover, upgraded)) = self.http(client, peer, &connection).await else { return };
         if upgraded.transport == Transport::UniWebSocket {
-            return self.unidirectional(client, leftover, max, upgraded, (place, seat)).await;
+            return self.unidirectional(client, leftover, max, upgraded, (place, connection)).await;
         }
         match gateway::pair() {
             Ok((worker, gateway)) => {
-                self.open(worker, leftover, upgraded, None, Some(seat));
+                self.open(worker, leftover, upgraded, None, Some(connection));
                 gateway::bridge(client, gateway, &self.node.env).await;
                 drop(place);
             }
@@ -241,20 +262,21 @@ impl LiveDoor {
     }
 
     /// Serves requests on a connection. If it has become a WebSocket: it, and what the client sent behind its handshake.
-    /// One that is between requests makes room for others where there is none.
-    async fn http<T>(&self, client: T, peer: SocketAddr, seat: &Arc<Seat>) -> Option<(T, Vec<u8>, Arrived)>
+    /// It is closed when it is idle and the port is full.
+    async fn http<T>(&self, client: T, peer: SocketAddr, connection: &Arc<Connection>) -> Option<(T, Vec<u8>, Arrived)>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let upgraded = Arc::new(Mutex::new(None));
-        let (door, decided, leave, seat) = (self.clone(), upgraded.clone(), seat.leaving(), seat.clone());
+        let (door, decided, leave, connection) =
+            (self.clone(), upgraded.clone(), connection.closing(), connection.clone());
         let service = service_fn(move |request| {
-            let (door, decided, seat) = (door.clone(), decided.clone(), seat.clone());
+            let (door, decided, connection) = (door.clone(), decided.clone(), connection.clone());
             async move {
-                seat.asks();
-                let answer = door.answer(request, &decided, &seat).await;
+                connection.busy();
+                let answer = door.answer(request, &decided, &connection).await;
                 if answer.body().size_hint().exact().is_some() {
-                    seat.idle();
+                    connection.idle();
                 }
                 Ok::<_, Infallible>(answer)
             }
@@ -267,8 +289,8 @@ impl LiveDoor {
         let ended = tokio::select! {
             biased;
             ended = connection.without_shutdown() => ended,
-            () = leave.told() => {
-                tracing::debug!(%peer, "closed: it has no session, and others wait to be let in");
+            () = leave.requested() => {
+                tracing::debug!(%peer, "closed: idle without a session, and the port is full");
                 return None;
             }
         };
@@ -290,31 +312,36 @@ impl LiveDoor {
         leftover: Vec<u8>,
         arrived: Arrived,
         place: Option<Pass>,
-        seat: Option<Arc<Seat>>,
+        unconnected: Option<Arc<Connection>>,
     ) {
+        if let Some(connection) = &unconnected {
+            // The worker ends it when it does not connect in time.
+            connection.busy();
+        }
         let place = place.map(|place| Box::new(place) as Box<dyn Send>);
-        let opened = Opened { socket, leftover, arrived, place, seat };
+        let opened = Opened { socket, leftover, arrived, place, unconnected };
         let least = self.node.inboxes.iter().min_by_key(|inbox| inbox.sessions.load(Relaxed));
         if let Some(inbox) = least {
             inbox.send(Event::Open(Box::new(opened)));
         }
     }
 
-    /// `place` is its place, and its seat in the crowd; a unidirectional one connects with its first message.
+    /// A unidirectional session connects with its first message.
     async fn unidirectional<T>(
         &self,
         client: T,
         leftover: Vec<u8>,
         message_max: usize,
         arrived: Arrived,
-        (place, seat): (Pass, Arc<Seat>),
+        (place, connection): (Pass, Arc<Connection>),
     ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         match gateway::pair() {
             Ok((worker, gateway)) => {
                 let name = self.emulation.name();
-                self.open(worker, Vec::new(), Arrived { session: Some(name.clone()), ..arrived }, None, Some(seat));
+                let arrived = Arrived { session: Some(name.clone()), ..arrived };
+                self.open(worker, Vec::new(), arrived, None, Some(connection));
                 let served =
                     gateway::unidirectional(client, leftover, message_max, gateway, name, &self.emulation).await;
                 if let Err(error) = served {
@@ -326,13 +353,18 @@ impl LiveDoor {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, upgraded: &Mutex<Option<Arrived>>, seat: &Seat) -> Answer {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        upgraded: &Mutex<Option<Arrived>>,
+        connection: &Connection,
+    ) -> Answer {
         let path = request.uri().path();
         let config = &self.node.config;
         let transport = match path {
-            handshake::PATH => return self.upgrade(&request, Transport::WebSocket, upgraded, seat),
+            handshake::PATH => return self.upgrade(&request, Transport::WebSocket, upgraded, connection),
             "/connection/uni_websocket" if config.uni_websocket.enabled => {
-                return self.upgrade(&request, Transport::UniWebSocket, upgraded, seat);
+                return self.upgrade(&request, Transport::UniWebSocket, upgraded, connection);
             }
             "/connection/http_stream" if config.http_stream.enabled => Some(Transport::HttpStream),
             "/connection/sse" if config.sse.enabled => Some(Transport::Sse),
@@ -348,8 +380,8 @@ impl LiveDoor {
             }
             let mut response = match transport {
                 _ if *request.method() == Method::OPTIONS => preflight(request.headers()),
-                Some(transport) => self.stream(request, transport, seat).await,
-                None => self.emulate(request, seat).await,
+                Some(transport) => self.stream(request, transport, connection).await,
+                None => self.emulate(request).await,
             };
             if let Some(origin) = origin {
                 // The page of another origin may read the answer: its origin was looked at above.
@@ -366,7 +398,7 @@ impl LiveDoor {
         match path.strip_prefix("/api/") {
             Some(method) => {
                 let method = method.to_owned();
-                self.api(&method, request, seat).await
+                self.api(&method, request).await
             }
             None if path.starts_with("/connection/") || path == "/emulation" => text(
                 StatusCode::NOT_FOUND,
@@ -377,13 +409,10 @@ impl LiveDoor {
     }
 
     /// A body, of a bounded size and in a bounded time.
-    /// While it comes, its client keeps the server waiting.
-    async fn body(&self, body: Incoming, max: usize, seat: &Seat) -> Result<Bytes, Answer> {
+    async fn body(&self, body: Incoming, max: usize) -> Result<Bytes, Answer> {
         let lap = stages::enter(Stage::Receive);
-        seat.waits(Duration::ZERO);
         let collected = Limited::new(body, max).collect();
         let collected = self.node.env.timeout(self.options.header_timeout, collected).await;
-        seat.goes_on();
         drop(lap);
         match collected {
             Some(Ok(body)) => Ok(body.to_bytes()),
@@ -393,7 +422,7 @@ impl LiveDoor {
     }
 
     /// A session whose answer goes on.
-    async fn stream(&self, request: Request<Incoming>, transport: Transport, seat: &Seat) -> Answer {
+    async fn stream(&self, request: Request<Incoming>, transport: Transport, connection: &Connection) -> Answer {
         let events = matches!(transport, Transport::Sse | Transport::UniSse);
         let protobuf = transport == Transport::HttpStream
             && request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/octet-stream");
@@ -404,7 +433,7 @@ impl LiveDoor {
                 Some(connect) => connect,
                 None => return text(StatusCode::BAD_REQUEST, "cf_connect is not text in percent encoding\n"),
             },
-            Method::POST => match self.body(request.into_body(), max, seat).await {
+            Method::POST => match self.body(request.into_body(), max).await {
                 Ok(body) => body.to_vec(),
                 Err(refused) => return refused,
             },
@@ -431,7 +460,7 @@ impl LiveDoor {
         let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
         let leftover = websocket::from_client(encoding, &first);
         let name = self.emulation.name();
-        let address = seat.group().clone();
+        let address = connection.group().clone();
         let arrived = Arrived { encoding, transport, deflate: None, headers, session: Some(name.clone()), address };
         self.open(worker, leftover, arrived, None, None);
         let streaming = Streaming::new(gateway, transport, encoding, name, &self.emulation);
@@ -450,7 +479,7 @@ impl LiveDoor {
     }
 
     /// Commands of a session that has such an answer.
-    async fn emulate(&self, request: Request<Incoming>, seat: &Seat) -> Answer {
+    async fn emulate(&self, request: Request<Incoming>) -> Answer {
         if *request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
         }
@@ -458,7 +487,7 @@ impl LiveDoor {
         let protobuf = kind.is_some_and(|kind| kind == "application/octet-stream");
         // Commands as a JSON text, in which each quote is two bytes, and its cover.
         let max = 2 * self.node.config.websocket.message_size_limit + 1024;
-        match self.body(request.into_body(), max, seat).await {
+        match self.body(request.into_body(), max).await {
             Ok(body) => text(self.emulation.answer(protobuf, &body).await, ""),
             Err(refused) => refused,
         }
@@ -469,9 +498,9 @@ impl LiveDoor {
         request: &Request<Incoming>,
         transport: Transport,
         upgraded: &Mutex<Option<Arrived>>,
-        seat: &Seat,
+        connection: &Connection,
     ) -> Answer {
-        match handshake::agree(&self.node, request, transport, seat.group()) {
+        match handshake::agree(&self.node, request, transport, connection.group()) {
             Ok((arrived, headers)) => {
                 *upgraded.lock() = Some(arrived);
                 let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
@@ -501,7 +530,6 @@ impl LiveDoor {
         method: &str,
         terms: &Terms,
         body: Incoming,
-        seat: &Seat,
     ) -> Result<Result<Value, ClientError>, Answer> {
         let node = &self.node;
         // One that does not say how long it is may be as long as any.
@@ -510,13 +538,13 @@ impl LiveDoor {
         let Ok(mut room) = node.api_bytes.acquire(declared as u64, API_WAIT).await else {
             return Ok(Err(codes::TOO_MANY_REQUESTS));
         };
-        let body = self.body(body, API_BYTES_MAX, seat).await?;
+        let body = self.body(body, API_BYTES_MAX).await?;
         stages::note(|stages| stages.add_received(body.len() as u64));
         room.shrink_to(body.len() as u64);
         Ok(self.api.call(method, terms, &body).await)
     }
 
-    async fn api(&self, method: &str, request: Request<Incoming>, seat: &Seat) -> Answer {
+    async fn api(&self, method: &str, request: Request<Incoming>) -> Answer {
         let config = &self.node.config.http_api;
         let headers = request.headers();
         let given = headers.get("x-api-key").and_then(|key| key.to_str().ok());
@@ -541,7 +569,7 @@ impl LiveDoor {
             None => {
                 let slow = &self.node.slow_calls;
                 let stages = slow.begin(Stage::Other);
-                let carried = stages::measured(stages.clone(), self.carry_out(method, &terms, body, seat)).await;
+                let carried = stages::measured(stages.clone(), self.carry_out(method, &terms, body)).await;
                 if let Some(stages) = &stages {
                     if let Ok(Err(error)) = &carried {
                         stages.set_outcome(error.code);

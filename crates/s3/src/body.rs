@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use s3s::StdError;
-use steadfast_flow::{BoxFuture, Ended, Env, Pass, Patience, SlowRequests, Stage};
+use steadfast_flow::{BoxFuture, Ended, Env, Patience, SlowRequests, Stage};
 
 use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
 use crate::io::Line;
 
-/// The body of a request: counts what comes, and ends with an error when too little comes for too long. Time that passes while nobody asks
-/// for more (back-pressure) does not count.
+/// The body of a request: counts its bytes, and ends with an error when too few arrive for too long. Time in which the
+/// server does not read (backpressure) does not count. The first wait gives the request's place to another one.
 pub(crate) struct RequestBody<B: Body> {
     inner: B,
     context: Arc<RequestContext>,
@@ -25,7 +25,6 @@ pub(crate) struct RequestBody<B: Body> {
     waits: bool,
     /// At which stage its request was when it began to wait.
     waited_from: Option<Stage>,
-    line: Arc<Line>,
     /// Whether the end has come. A body without a length does not say so by itself.
     ended: bool,
 }
@@ -41,8 +40,8 @@ impl<B: Body> Drop for RequestBody<B> {
 }
 
 impl<B: Body> RequestBody<B> {
-    pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, patience: Patience, line: Arc<Line>) -> Self {
-        Self { inner, context, env, patience, timer: None, waits: false, waited_from: None, line, ended: false }
+    pub(crate) fn new(inner: B, context: Arc<RequestContext>, env: Env, patience: Patience) -> Self {
+        Self { inner, context, env, patience, timer: None, waits: false, waited_from: None, ended: false }
     }
 }
 
@@ -61,7 +60,6 @@ where
                 _ => 0,
             };
             if std::mem::take(&mut self.waits) {
-                self.line.seat.goes_on();
                 let now = self.env.now();
                 self.patience.moved(now, 0);
                 if let (Some(stages), Some(before)) = (&self.context.stages, self.waited_from) {
@@ -92,7 +90,8 @@ where
                 left = left.min(due.saturating_sub(now));
             }
             if !std::mem::replace(&mut self.waits, true) {
-                self.line.seat.waits(self.patience.spent(now));
+                // From here on the write budget and the minimum rate bound the request.
+                self.context.release_place();
                 self.waited_from = self.context.stages.as_ref().map(|stages| stages.enter_at(Stage::Receive, now));
             }
             if left.is_zero() {
@@ -129,15 +128,13 @@ pub(crate) struct Tail {
     pub(crate) status: u16,
     pub(crate) bytes_out: u64,
     pub(crate) complete: bool,
-    /// The place of the request, or that of its answer where that is a long one.
-    pub(crate) pass: Option<Pass>,
     pub(crate) line: Arc<Line>,
 }
 
 impl Drop for Tail {
     fn drop(&mut self) {
-        self.pass = None;
-        self.line.seat.idle();
+        self.context.release_place();
+        self.line.connection.idle();
         let (operation, bytes_in) = (self.context.operation(), self.context.bytes_in.load(Relaxed));
         if let Some(stages) = &self.context.stages {
             stages.add_received(bytes_in);
@@ -195,7 +192,7 @@ impl Body for ResponseBody {
         }
         if self.tail.complete {
             // It only waits for its client now, with what it has in memory.
-            self.tail.pass = None;
+            self.tail.context.release_place();
         }
         Poll::Ready(frame)
     }
@@ -216,12 +213,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_stalled_body_ends() {
-        let context = Arc::new(RequestContext::new(1, None));
+        let context = Arc::new(RequestContext::new(1, None, Arc::default()));
         let pieces = futures::stream::iter([Ok::<_, StdError>(Frame::data(Bytes::from_static(b"abc")))]);
         let body = StreamBody::new(futures::StreamExt::chain(pieces, futures::stream::pending()));
-        let line = Arc::new(Line::new(steadfast_flow::Crowd::new(Env::tokio()).join([127, 0, 0, 1].into())));
         let patience = Patience::new(Duration::from_millis(50), 0);
-        let mut body = RequestBody::new(body, context.clone(), Env::tokio(), patience, line);
+        let mut body = RequestBody::new(body, context.clone(), Env::tokio(), patience);
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().as_ref(), b"abc");
         assert!(body.frame().await.unwrap().is_err());
         assert_eq!(context.fault(), Some(BodyFault::Stalled));

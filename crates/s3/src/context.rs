@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{Permit, Stages};
+use steadfast_flow::{Pass, Permit, Stages};
 
 use crate::served::operation_name;
 
@@ -49,25 +49,31 @@ pub(crate) struct RequestContext {
     pub(crate) bytes_in: AtomicU64,
     fault: AtomicU8,
     unread: AtomicU64,
+    /// Its place among the requests that are served, or among the long answers that are sent.
+    place: Mutex<Option<Pass>>,
     /// What its XML body may take of memory.
     xml: Mutex<Option<Permit>>,
     /// When an XML body must have come whole, in microseconds of `Env::now`; 0: never.
     body_due: AtomicU64,
     /// Where its time goes, if anybody wants to know.
     pub(crate) stages: Option<Arc<Stages>>,
+    /// Counts the requests in flight, as many as there are copies of it.
+    _in_flight: Arc<()>,
 }
 
 impl RequestContext {
-    pub(crate) fn new(id: u64, stages: Option<Arc<Stages>>) -> Self {
+    pub(crate) fn new(id: u64, stages: Option<Arc<Stages>>, in_flight: Arc<()>) -> Self {
         Self {
             id: format!("{id:016X}"),
             operation: OnceLock::new(),
             bytes_in: AtomicU64::new(0),
             fault: AtomicU8::new(0),
             unread: AtomicU64::new(0),
+            place: Mutex::new(None),
             xml: Mutex::new(None),
             body_due: AtomicU64::new(0),
             stages,
+            _in_flight: in_flight,
         }
     }
 
@@ -77,6 +83,15 @@ impl RequestContext {
 
     pub(crate) fn operation(&self) -> &'static str {
         self.operation.get().copied().unwrap_or("-")
+    }
+
+    pub(crate) fn hold_place(&self, place: Pass) {
+        *self.place.lock() = Some(place);
+    }
+
+    /// Gives the place to another request: this one only waits for its client.
+    pub(crate) fn release_place(&self) {
+        *self.place.lock() = None;
     }
 
     /// Keeps what the XML body takes, until the operation is done with it.

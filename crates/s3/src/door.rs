@@ -16,7 +16,7 @@ use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, S3Error, s3_error};
 use steadfast_flow::{
-    Budget, Crowd, Env, FlowStatus, KeyedGate, KeyedGateOptions, Pass, Patience, Seat, SlowRequests, SlowStatus, Stage,
+    Budget, Connection, Env, FlowStatus, KeyedGate, KeyedGateOptions, Patience, SlowRequests, SlowStatus, Stage,
     Throttle, group_of, stages,
 };
 use steadfast_store::Store;
@@ -76,6 +76,8 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     failures_told: Throttle,
     slow: Arc<SlowRequests>,
+    /// Each request holds a copy of it.
+    in_flight: Arc<()>,
 }
 
 impl S3Door {
@@ -155,7 +157,13 @@ impl S3Door {
             observer,
             failures_told,
             slow,
+            in_flight: Arc::default(),
         })))
+    }
+
+    /// How many requests have begun and not ended, also those that wait for their clients.
+    pub fn requests_in_flight(&self) -> usize {
+        Arc::strong_count(&self.0.in_flight) - 1
     }
 
     /// How many requests are being served and wait.
@@ -184,23 +192,22 @@ impl S3Door {
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connection_of(io, Crowd::new(self.0.env.clone()).join(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+        self.connection_of(io, Connection::alone(IpAddr::V4(Ipv4Addr::UNSPECIFIED), self.0.env.clone()))
     }
 
-    /// Serves one connection, which is ready. `seat` is that of its client among all who are connected: it is told when the client keeps the
-    /// server waiting, and where places are short, those who do make room for others. The result is a future that ends with
-    /// the connection; [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the request that
+    /// Serves one connection, which is ready. `connection` is what its port knows of it; the door notes there whether it is
+    /// idle. The result is a future that ends with the connection; [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the request that
     /// is being served finish.
     pub fn connection_of<I>(
         &self,
         io: I,
-        seat: Seat,
+        connection: Connection,
     ) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Visit>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         let options = &self.0.options;
-        let line = Arc::new(Line::new(seat));
+        let line = Arc::new(Line::new(connection));
         let io = StallIo::new(io, self.0.env.clone(), options.response_stall, options.client_bytes_s_min, line.clone());
         hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -212,15 +219,16 @@ impl S3Door {
     /// Serves one request.
     async fn handle(&self, request: Request<Incoming>, line: Arc<Line>) -> Response<ResponseBody> {
         let shared = &self.0;
-        line.seat.asks();
+        line.connection.busy();
         line.renewed.store(true, Relaxed);
-        let context = Arc::new(RequestContext::new(shared.env.random_u64(), shared.slow.begin(Stage::Parse)));
+        let (id, stages) = (shared.env.random_u64(), shared.slow.begin(Stage::Parse));
+        let context = Arc::new(RequestContext::new(id, stages, shared.in_flight.clone()));
         let started = shared.env.now();
         let unread_max = if request.headers().contains_key(EXPECT) { 0 } else { UNREAD_BYTES_MAX };
         let about = About::of(&request);
         let origin = cors::allowed(&shared.options.allowed_origins, request.headers());
-        let (mut response, pass) = if origin.is_some() && cors::is_preflight(&request) {
-            (cors::preflight(request.headers()), None)
+        let mut response = if origin.is_some() && cors::is_preflight(&request) {
+            cors::preflight(request.headers())
         } else {
             stages::measured(context.stages.clone(), self.answer(request, &context, &line)).await
         };
@@ -245,7 +253,6 @@ impl S3Door {
             status: response.status().as_u16(),
             bytes_out: 0,
             complete: false,
-            pass,
             line,
         };
         response.map(|body| ResponseBody::new(body, tail))
@@ -256,23 +263,20 @@ impl S3Door {
         request: Request<Incoming>,
         context: &Arc<RequestContext>,
         line: &Arc<Line>,
-    ) -> (Response<Body>, Option<Pass>) {
+    ) -> Response<Body> {
         let (shared, options) = (&self.0, &self.0.options);
-        let client = forwarded_for(&options.trusted_proxies, line.seat.address(), request.headers());
-        let client: Arc<str> = client.map_or_else(|| line.seat.group().clone(), |client| group_of(client).into());
+        let client = forwarded_for(&options.trusted_proxies, line.connection.address(), request.headers());
+        let client: Arc<str> = client.map_or_else(|| line.connection.group().clone(), |client| group_of(client).into());
         let request = request.map(|body| {
             let patience = Patience::new(options.body_stall, options.client_bytes_s_min);
-            RequestBody::new(body, context.clone(), shared.env.clone(), patience, line.clone())
+            RequestBody::new(body, context.clone(), shared.env.clone(), patience)
         });
-        // It makes room for others as what it is, not as the proxy that it comes over.
-        line.seat.regroup(&client);
-        // While there is no place, those who keep the server waiting make room.
-        let crowd = line.seat.crowd();
-        let Ok(pass) = crowd.enter(&shared.gate, &client, options.request_wait).await else {
-            return (error_response(slow_down("requests served at a time")), None);
+        let Ok(place) = shared.gate.enter(&client, options.request_wait).await else {
+            return error_response(slow_down("requests served at a time"));
         };
+        context.hold_place(place);
         if let Some(error) = refuse_early(&request) {
-            return (error_response(error), Some(pass));
+            return error_response(error);
         }
         let mut request = request.map(|body| {
             if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::http_body_unsync(body) }
@@ -294,13 +298,16 @@ impl S3Door {
             || body.bytes().is_some()
             || length.is_some_and(|length| length <= options.short_answer_bytes)
         {
-            return (response, Some(pass));
+            return response;
         }
-        // The work is done but for reading: what is to come depends on the client, who may take his time without keeping others from theirs.
-        drop(pass);
-        match crowd.enter(&shared.answers, &client, options.request_wait).await {
-            Ok(place) => (response, Some(place)),
-            Err(_) => (error_response(slow_down("answers sent at a time")), None),
+        // The rest of the work depends on how fast the client reads.
+        context.release_place();
+        match shared.answers.enter(&client, options.request_wait).await {
+            Ok(place) => {
+                context.hold_place(place);
+                response
+            }
+            Err(_) => error_response(slow_down("answers sent at a time")),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use steadfast_flow::{BoxFuture, Env, Patience, Seat};
+use steadfast_flow::{BoxFuture, Connection, Env, Patience};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What a client may still send after its last answer, in bytes: more than the parts that SDKs send.
@@ -21,13 +21,13 @@ pub(crate) struct Line {
     pub(crate) linger: AtomicBool,
     /// A request has begun: its answer gets all of the patience that there is.
     pub(crate) renewed: AtomicBool,
-    /// Its presence at its port.
-    pub(crate) seat: Seat,
+    /// What its port knows of it.
+    pub(crate) connection: Connection,
 }
 
 impl Line {
-    pub(crate) fn new(seat: Seat) -> Self {
-        Self { linger: AtomicBool::new(false), renewed: AtomicBool::new(false), seat }
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { linger: AtomicBool::new(false), renewed: AtomicBool::new(false), connection }
     }
 }
 
@@ -85,18 +85,12 @@ impl<I> StallIo<I> {
             if self.waits || bytes > 0 {
                 self.patience.moved(self.env.now(), bytes);
             }
-            if std::mem::take(&mut self.waits) {
-                self.line.seat.goes_on();
-            }
+            self.waits = false;
             return Poll::Ready(done);
         }
         loop {
-            let now = self.env.now();
-            let left = self.patience.waits(now);
-            if !self.waits || left.is_zero() {
-                self.waits = true;
-                self.line.seat.waits(self.patience.spent(now));
-            }
+            self.waits = true;
+            let left = self.patience.waits(self.env.now());
             if left.is_zero() {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
             }
@@ -194,7 +188,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     fn line() -> Arc<Line> {
-        Arc::new(Line::new(steadfast_flow::Crowd::new(Env::tokio()).join([127, 0, 0, 1].into())))
+        Arc::new(Line::new(Connection::alone([127, 0, 0, 1].into(), Env::tokio())))
     }
 
     #[tokio::test]

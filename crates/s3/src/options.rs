@@ -144,7 +144,7 @@ impl Default for S3Options {
             client_bytes_s_min: 4 << 10,
             answers_max: 2048,
             short_answer_bytes: 256 << 10,
-            address_share_percent: 75,
+            address_share_percent: 25,
             trusted_proxies: Vec::new(),
             inline_hash_bytes: 64 << 10,
             xml_bytes_max: 4 << 20,

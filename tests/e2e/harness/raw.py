@@ -4,10 +4,10 @@ import socket
 
 
 class Raw:
-    """A connection to the S3 port."""
+    """A connection to the S3 port, from the address `source`."""
 
-    def __init__(self, server, timeout_s=30):
-        self.socket = socket.create_connection(("127.0.0.1", server.s3_port), timeout=timeout_s)
+    def __init__(self, server, timeout_s=30, source="127.0.0.1"):
+        self.socket = socket.create_connection(("127.0.0.1", server.s3_port), timeout=timeout_s, source_address=(source, 0))
         self.host = server.host
 
     def send(self, data):

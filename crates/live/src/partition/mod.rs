@@ -17,7 +17,7 @@ use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::value::RawValue;
-use steadfast_flow::{Permit, Seat};
+use steadfast_flow::{Connection, Permit};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -186,8 +186,8 @@ pub struct Opened {
     pub arrived: Arrived,
     /// Given back when the connection ends.
     pub place: Option<Box<dyn Send>>,
-    /// Its presence among those that have not connected yet, who make room for others.
-    pub seat: Option<Arc<Seat>>,
+    /// Counts it among those of its address without a connected session.
+    pub unconnected: Option<Arc<Connection>>,
 }
 
 /// How a subscription behaves.
@@ -273,8 +273,6 @@ pub enum ToSession {
     },
     /// Its commands have been carried out: the next ones may come.
     Ready,
-    /// It ends, unless it is connected by now.
-    MakeRoom,
     /// It ends.
     Disconnect(Disconnected),
 }

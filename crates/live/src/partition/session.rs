@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
-use steadfast_flow::{Patience, Seat};
+use steadfast_flow::{Connection, Patience};
 
 use super::subscriptions::Subscription;
 use super::{Asked, Bounds, Opened, Transport, Who};
@@ -55,8 +55,8 @@ pub(super) struct Session {
     /// Where it comes from.
     pub(super) address: Arc<str>,
     pub(super) who: Option<Arc<Who>>,
-    /// Until it is connected, it makes room for others.
-    pub(super) seat: Option<Arc<Seat>>,
+    /// Until it is connected: counts it among those of its address that are not.
+    pub(super) unconnected: Option<Arc<Connection>>,
     reader: Reader,
     /// The rest of a message for whose commands there is no room yet.
     rest: Vec<u8>,
@@ -125,7 +125,7 @@ impl Session {
             name: opened.arrived.session,
             address: opened.arrived.address,
             who: None,
-            seat: opened.seat,
+            unconnected: opened.unconnected,
             reader: Reader::new(opened.arrived.deflate.is_some()),
             rest: Vec::new(),
             held: false,
@@ -408,7 +408,7 @@ impl Session {
         self.reader = Reader::new(false);
         self.rest = Vec::new();
         (self.who, self.headers, self.name) = (None, None, None);
-        (self.seat, self._place) = (None, None);
+        (self.unconnected, self._place) = (None, None);
     }
 
     /// The last frame. What waits goes before it: all of it, or where that is too much, only the rest of the frame that is being written.
@@ -439,7 +439,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (encoding, transport) = (Encoding::Json, Transport::WebSocket);
         let arrived = Arrived::of(encoding, transport);
-        let opened = Opened { socket, leftover: Vec::new(), arrived: arrived.clone(), place: None, seat: None };
+        let opened = Opened { socket, leftover: Vec::new(), arrived: arrived.clone(), place: None, unconnected: None };
         let mut session = Session::new(opened, 0);
         session.who = connected.then(|| Arc::new(Who::ann(arrived)));
         session

@@ -24,7 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
-use steadfast_flow::{Env, Seat};
+use steadfast_flow::{Connection, Env};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::config::{AdminSection, Secret};
@@ -171,13 +171,19 @@ fn typed(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full
 }
 
 impl Door for Admin {
-    async fn serve<T>(&self, io: T, seat: Seat, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
-    where
+    async fn serve<T>(
+        &self,
+        io: T,
+        connection: Connection,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let idle = move || connection.idle();
         let admin = self.clone();
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            seat.idle();
+            idle();
             let response = admin.answer(request.method(), request.uri().path(), request.headers());
             async move { Ok::<_, Infallible>(response) }
         });

@@ -269,8 +269,8 @@ sections! {
         client_rate_min: Size = Size::kib(4), in 0..=1_073_741_824;
         /// Answers of more than 256 KiB that are being sent at a time; they count no longer as requests that are served.
         answers: usize = 2048, in 1..=1_000_000;
-        /// How much of `requests` and `answers` one address may have, in percent (of IPv6 a network of 64 bits).
-        address_share: usize = 75, in 1..=100;
+        /// How much of `connections`, `requests` and `answers` one address may have, in percent (of IPv6 a network of 64 bits), and how much of the live port's connections before they have sent `connect`. A further connection is closed at once. Proxies named in `trusted_proxies` may have all connections.
+        address_share: usize = 25, in 1..=100;
         /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]: their X-Forwarded-For says whose share it is.
         trusted_proxies: Networks = Networks::default();
         /// File descriptors that connections may not take: they are for the disks, the index, the admin port and commands.

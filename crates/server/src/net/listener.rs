@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use steadfast_flow::{Crowd, Env, Seat, Throttle};
+use steadfast_flow::{Connection, Connections, Env, Throttle};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -16,8 +16,10 @@ use tokio_rustls::TlsAcceptor;
 
 /// Connections to the admin port at a time.
 pub const ADMIN_CONNECTIONS: usize = 64;
-/// How often a connection that waits for room has another one closed.
-const RELIEF_EVERY: Duration = Duration::from_millis(100);
+/// How long a connection may be idle while its port is full.
+const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
+/// How often a full port looks for an idle connection.
+const CLOSE_IDLE_EVERY: Duration = Duration::from_millis(100);
 /// Failures to accept are told of at most once in this time.
 const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// Bytes of answers that the kernel keeps for a connection and has not sent.
@@ -25,12 +27,12 @@ const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// What speaks a protocol on connections.
 pub trait Door: Clone + Send + Sync + 'static {
-    /// Serves one connection until it ends. When `stop` completes it ends after the request that it is serving, if any. `seat` is to be told
-    /// what its client does; it is idle at first, and one that stays so makes room for others where the port is full.
+    /// Serves one connection until it ends. When `stop` completes it ends after the request that it is serving, if any. The
+    /// door notes in `connection` whether it is idle: a full port closes those that are.
     fn serve<T>(
         &self,
         io: T,
-        seat: Seat,
+        connection: Connection,
         peer: SocketAddr,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send
@@ -51,8 +53,10 @@ pub struct PortStats {
     pub at_bound: AtomicU64,
     /// TLS handshakes that failed: also those that were none, and those that took too long.
     pub tls_failed: AtomicU64,
-    /// Connections that were closed to make room: idle ones, and ones whose clients kept the server waiting.
-    pub relieved: AtomicU64,
+    /// Idle connections that were closed because the port was full.
+    pub idle_closed: AtomicU64,
+    /// Connections that were refused because their address had as many as one gets.
+    pub refused: AtomicU64,
 }
 
 /// Counts down when dropped.
@@ -77,6 +81,10 @@ pub struct Tls {
 pub struct Port {
     listener: TcpListener,
     connections: usize,
+    /// Connections of one address, at most.
+    of_address: usize,
+    /// Whether an address may have any number of connections, as a proxy in front of many clients.
+    exempt: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
     tls: Option<Tls>,
     stats: Arc<PortStats>,
 }
@@ -99,7 +107,16 @@ impl Port {
             _ => format!("{setting}: cannot listen on {address}: {e}"),
         })?;
         let stats = PortStats { limit: AtomicU64::new(connections as u64), ..PortStats::default() };
-        Ok(Self { listener, connections, tls, stats: Arc::new(stats) })
+        let exempt = Box::new(|_| false);
+        Ok(Self { listener, connections, of_address: usize::MAX, exempt, tls, stats: Arc::new(stats) })
+    }
+
+    /// Bounds one address to `percent` of the connections; an `exempt` address is not bounded.
+    #[must_use]
+    pub fn share(mut self, percent: usize, exempt: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Self {
+        self.of_address = (self.connections * percent).div_ceil(100).max(1);
+        self.exempt = Box::new(exempt);
+        self
     }
 
     /// The address, with the port that it really has.
@@ -119,7 +136,7 @@ impl Port {
     /// serves is cut off. Returns how many connections were.
     pub async fn run(self, env: Env, door: impl Door, mut stop: watch::Receiver<bool>, deadline: Duration) -> usize {
         let slots = Arc::new(Semaphore::new(self.connections));
-        let crowd = Crowd::new(env.clone());
+        let connections = Connections::new(self.of_address, env.clone());
         let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
         let (cut, cut_watch) = watch::channel(false);
         let stopping = stop.clone();
@@ -136,28 +153,33 @@ impl Port {
                         continue;
                     }
                 };
-                // It waits here, one at a time, and behind it the others in the kernel's queue.
+                let Some(connection) = connections.open(peer.ip(), (self.exempt)(peer.ip())) else {
+                    self.stats.refused.fetch_add(1, Relaxed);
+                    continue;
+                };
+                // It counts as busy while it waits here, and behind it the others in the kernel's queue.
+                connection.busy();
                 let slot = match slots.clone().try_acquire_owned() {
                     Ok(slot) => Some(slot),
                     Err(_) => {
                         self.stats.at_bound.fetch_add(1, Relaxed);
-                        self.slot(&slots, &crowd, &env, peer).await
+                        self.slot(&slots, &connections, &env).await
                     }
                 };
                 self.stats.accepted.fetch_add(1, Relaxed);
                 self.stats.open.fetch_add(1, Relaxed);
                 let open = Open(self.stats.clone());
-                let seat = crowd.join(peer.ip());
-                let (leave, stats) = (seat.leaving(), self.stats.clone());
+                connection.idle();
+                let (closing, stats) = (connection.closing(), self.stats.clone());
                 let handshake = Handshake { tls: self.tls.clone(), stats: self.stats.clone() };
-                let served = serve(socket, seat, peer, door.clone(), handshake, env.clone(), stopping.clone());
+                let served = serve(socket, connection, peer, door.clone(), handshake, env.clone(), stopping.clone());
                 let cut = set(cut_watch.clone());
                 env.spawn("connection", async move {
                     tokio::select! {
                         biased;
                         () = served => {}
-                        () = leave.told() => {
-                            stats.relieved.fetch_add(1, Relaxed);
+                        () = closing.requested() => {
+                            stats.idle_closed.fetch_add(1, Relaxed);
                         }
                         () = cut => {}
                     }
@@ -183,22 +205,16 @@ impl Port {
 }
 
 impl Port {
-    /// A slot, when one connection has ended; where none does, one of those that only keep the port waiting is closed.
-    async fn slot(
-        &self,
-        slots: &Arc<Semaphore>,
-        crowd: &Crowd,
-        env: &Env,
-        peer: SocketAddr,
-    ) -> Option<OwnedSemaphorePermit> {
+    /// A slot, when one connection has ended; meanwhile idle ones are closed.
+    async fn slot(&self, slots: &Arc<Semaphore>, connections: &Connections, env: &Env) -> Option<OwnedSemaphorePermit> {
         let mut waiting = std::pin::pin!(slots.clone().acquire_owned());
         loop {
-            crowd.relieve(peer.ip());
+            connections.close_idle(IDLE_WHEN_FULL);
             tokio::select! {
                 biased;
                 // Nobody closes the semaphore.
                 slot = waiting.as_mut() => return slot.ok(),
-                () = env.sleep(RELIEF_EVERY) => {}
+                () = env.sleep(CLOSE_IDLE_EVERY) => {}
             }
         }
     }
@@ -217,7 +233,7 @@ struct Handshake {
 
 async fn serve(
     socket: TcpStream,
-    seat: Seat,
+    connection: Connection,
     peer: SocketAddr,
     door: impl Door,
     handshake: Handshake,
@@ -232,7 +248,7 @@ async fn serve(
         tracing::debug!(%peer, error = %e, "cannot set TCP_NOTSENT_LOWAT");
     }
     let Handshake { tls, stats } = handshake;
-    let Some(tls) = tls else { return door.serve(socket, seat, peer, set(stop)).await };
+    let Some(tls) = tls else { return door.serve(socket, connection, peer, set(stop)).await };
     let handshake = async {
         let mut first = [0];
         if socket.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
@@ -245,7 +261,7 @@ async fn serve(
         stats.tls_failed.fetch_add(1, Relaxed);
     }
     match shaken {
-        Some(Ok(Ok(io))) => door.serve(io, seat, peer, set(stop)).await,
+        Some(Ok(Ok(io))) => door.serve(io, connection, peer, set(stop)).await,
         Some(Ok(Err(plain))) => {
             tracing::debug!(%peer, "HTTP without TLS");
             let _ = env.timeout(tls.timeout, refuse_plain(plain)).await;
@@ -296,7 +312,7 @@ mod tests {
         async fn serve<T>(
             &self,
             mut io: T,
-            seat: Seat,
+            connection: Connection,
             _peer: SocketAddr,
             stop: impl Future<Output = ()> + Send + 'static,
         ) where
@@ -307,7 +323,7 @@ mod tests {
             loop {
                 let stopped = futures::poll!(stop.as_mut()).is_ready();
                 match io.read_u8().await {
-                    Ok(byte) if io.write_u8(byte).await.is_ok() && !stopped => seat.idle(),
+                    Ok(byte) if io.write_u8(byte).await.is_ok() && !stopped => connection.idle(),
                     _ => return,
                 }
             }
@@ -350,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_connections_make_room() {
+    async fn a_full_port_closes_idle_connections() {
         let (address, stats, _door, _stop, _done) = start(3).await;
         let mut idle = Vec::new();
         for _ in 0..3 {
@@ -361,7 +377,7 @@ mod tests {
         // It is served though none of the others ends by itself.
         let mut new = TcpStream::connect(address).await.expect("in the backlog");
         talk(&mut new).await;
-        assert_eq!((stats.relieved.load(Relaxed), stats.open.load(Relaxed)), (1, 3));
+        assert_eq!((stats.idle_closed.load(Relaxed), stats.open.load(Relaxed)), (1, 3));
         let mut gone = 0;
         for socket in &mut idle {
             let ended = Env::tokio().timeout(Duration::from_millis(50), socket.read_u8()).await;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use steadfast_flow::{Env, Seat};
+use steadfast_flow::{Connection, Env};
 use steadfast_live::{DoorOptions, GrpcApiConfig, GrpcDoor, Limits, LiveConfig, LiveDoor, Node, Workers};
 use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -76,7 +76,7 @@ impl Door for Grpc {
     fn serve<T>(
         &self,
         io: T,
-        seat: Seat,
+        connection: Connection,
         peer: SocketAddr,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send
@@ -84,11 +84,11 @@ impl Door for Grpc {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // Back ends keep such connections open, and use them when there is something to say.
-        seat.asks();
+        connection.busy();
         let served = self.0.serve(io, peer, stop);
         async move {
             served.await;
-            drop(seat);
+            drop(connection);
         }
     }
 }
@@ -179,11 +179,14 @@ impl LivePort {
             compression_bytes_max: live.compression_max.bytes(),
             slow_request: config.limits.slow_request,
         };
+        let proxies = config.limits.trusted_proxies.0.clone();
         let door = DoorOptions {
             tls: self.tls.map(|tls| tls.acceptor),
             header_timeout: config.limits.header_timeout,
             stall_timeout: config.limits.stall_timeout,
             client_bytes_s_min: config.limits.client_rate_min.0,
+            address_share: config.limits.address_share,
+            is_proxy: Arc::new(move |address| proxies.iter().any(|network| network.contains(address))),
         };
         let node = Node::new(options, &limits, store.clone(), env.clone(), partitions).map_err(|e| e.to_string())?;
         let (door, workers) =

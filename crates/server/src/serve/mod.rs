@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use steadfast_flow::{Env, Panicked, Seat, TokioRuntime};
+use steadfast_flow::{Connection, Env, Panicked, TokioRuntime};
 use steadfast_live::{CONNECTIONS, LiveConfig};
 use steadfast_s3::{EtagKind as S3Etag, Observer, RequestRecord, S3Door, S3Options};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -158,6 +158,9 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let s3_port = Port::bind(config.s3.listen, shares.s3, tls.clone(), "s3.listen").await?;
+    let proxies = config.limits.trusted_proxies.0.clone();
+    let s3_port = s3_port
+        .share(config.limits.address_share, move |address| proxies.iter().any(|network| network.contains(address)));
     let admin_port = Port::bind(config.admin.listen, ADMIN_CONNECTIONS, None, "admin.listen").await?;
     let live_port = LivePort::bind(config, tls, shares).await?;
     let addresses = (address(&s3_port)?, address(&admin_port)?);
@@ -383,11 +386,16 @@ fn s3_options(config: &Config, keys: Credentials, targets: Targets) -> S3Options
 struct S3(S3Door);
 
 impl Door for S3 {
-    async fn serve<T>(&self, io: T, seat: Seat, peer: SocketAddr, stop: impl Future<Output = ()> + Send + 'static)
-    where
+    async fn serve<T>(
+        &self,
+        io: T,
+        connection: Connection,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut connection = std::pin::pin!(self.0.connection_of(io, seat));
+        let mut connection = std::pin::pin!(self.0.connection_of(io, connection));
         let ended = tokio::select! {
             biased;
             ended = connection.as_mut() => Some(ended),

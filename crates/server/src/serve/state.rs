@@ -123,14 +123,14 @@ impl Source for State {
                 "limit": connections.limit.load(Relaxed),
                 "accepted": connections.accepted.load(Relaxed),
                 "at_bound": connections.at_bound.load(Relaxed),
-                "relieved": connections.relieved.load(Relaxed),
+                "idle_closed": connections.idle_closed.load(Relaxed),
+                "refused": connections.refused.load(Relaxed),
                 "tls_failed": connections.tls_failed.load(Relaxed),
             },
         });
         if let Phase::Serving(serving) = &*self.phase.read() {
             serving.engine.describe(&mut status);
-            let gate = serving.door.gate_status();
-            status["s3"] = json!({"requests_in_flight": gate.used});
+            status["s3"] = json!({"requests_in_flight": serving.door.requests_in_flight()});
             if let Some(live) = &serving.live {
                 status["live"] = json!(live.status());
             }
@@ -139,7 +139,7 @@ impl Source for State {
             let mut slow = vec![json!(door.slow_status())];
             slow.extend(status["live"]["slow_requests"].as_array().into_iter().flatten().cloned());
             status["slow_requests"] = Value::Array(slow);
-            let mut bounds = vec![json!(gate), json!(door.answers_status()), json!(door.xml_status())];
+            let mut bounds = vec![json!(door.gate_status()), json!(door.answers_status()), json!(door.xml_status())];
             collect_bounds(&status["live"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);
             status["bounds"] = Value::Array(bounds);

@@ -24,7 +24,14 @@ struct Served {
 async fn served(grpc_api: &str, header_timeout: Duration) -> Served {
     let channel = r#"{"without_namespace": {"history_size": 5, "history_ttl": "60s"}}"#;
     let node = node_with(&format!(r#"{{"grpc_api": {grpc_api}, "channel": {channel}}}"#)).await;
-    let options = DoorOptions { tls: None, header_timeout, stall_timeout: LONG, client_bytes_s_min: 0 };
+    let options = DoorOptions {
+        tls: None,
+        header_timeout,
+        stall_timeout: LONG,
+        client_bytes_s_min: 0,
+        address_share: 100,
+        is_proxy: Arc::new(|_| false),
+    };
     let door = GrpcDoor::new(node.clone(), Arc::new(Api::new(node.clone())), options);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");

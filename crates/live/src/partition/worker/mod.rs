@@ -204,14 +204,6 @@ impl Worker {
             self.free.push(slot);
             return;
         }
-        if let Some(seat) = &session.seat {
-            let (inbox, id) = (Arc::downgrade(&self.inbox), self.id(slot));
-            seat.on_leaving(move || {
-                if let Some(inbox) = inbox.upgrade() {
-                    inbox.send(Event::To(id, ToSession::MakeRoom));
-                }
-            });
-        }
         self.inbox.sessions.fetch_add(1, Relaxed);
         self.inbox.counters.opened(session.encoding, session.transport);
         self.sessions[slot as usize] = Some(session);

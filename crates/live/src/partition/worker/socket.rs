@@ -103,7 +103,6 @@ impl Worker {
                 asked.subscribed = found.map(|subscription| subscription.kind.server_side);
             }
             session.busy = true;
-            session.seat.iter().for_each(|seat| seat.asks());
             let asker = match &session.who {
                 Some(who) => Asker::Known(who.clone()),
                 None => {

@@ -2,14 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_flow::{Budget, Crowd, Panicked, Seat, TokioRuntime};
+use steadfast_flow::{Budget, Panicked, TokioRuntime};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -97,9 +96,6 @@ struct Scene {
     session: SessionId,
     thread: Option<JoinHandle<()>>,
     attempts: u64,
-    /// Those who make room, and it among them.
-    crowd: Crowd,
-    seat: Weak<Seat>,
     env: Env,
 }
 
@@ -144,19 +140,16 @@ impl Scene {
         client.set_read_timeout(Some(DEADLINE)).expect("a socket");
         let (socket, _) = listener.accept().expect("accepted");
         socket.set_nonblocking(true).expect("a socket");
-        let crowd = Crowd::new(env.clone());
-        let seat = Arc::new(crowd.join([127, 0, 0, 1].into()));
-        let weak = Arc::downgrade(&seat);
         let opened = Opened {
-            seat: Some(seat),
             socket,
             leftover: websocket::from_client(Encoding::Json, br#"{"id":1,"connect":{}}"#),
             arrived: arrived(),
             place: None,
+            unconnected: None,
         };
         inbox.send(Event::Open(Box::new(opened)));
         let session = asked.recv_timeout(DEADLINE).expect("its connect command");
-        Self { inbox, hub, client, session, thread: Some(thread), attempts: 0, crowd, seat: weak, env }
+        Self { inbox, hub, client, session, thread: Some(thread), attempts: 0, env }
     }
 
     fn tell(&self, what: ToSession) {
@@ -270,30 +263,6 @@ impl Drop for Scene {
             let _ = thread.join();
         }
     }
-}
-
-#[test]
-fn who_has_not_connected_makes_room_and_who_has_does_not() {
-    let mut scene = Scene::new();
-    assert!(scene.seat.upgrade().is_some());
-    scene.connect();
-    assert!(scene.seat.upgrade().is_none(), "it is none of those who make room any more");
-
-    let mut scene = Scene::new();
-    // Its connect command is refused, and it sends no other.
-    scene.tell(ToSession::Ready);
-    while !scene.crowd.relieve([10, 0, 0, 9].into()) {
-        scene.seat.upgrade().expect("not connected").waits(Duration::from_secs(9));
-        std::thread::yield_now();
-    }
-    let (opcode, payload) = scene.frame();
-    assert_eq!((opcode, &payload[..2]), (8, &codes::STALE.code.to_be_bytes()[..]));
-    // One that was told when it had just connected goes on.
-    let mut scene = Scene::new();
-    scene.connect();
-    scene.tell(ToSession::MakeRoom);
-    scene.tell(ToSession::Reply(Box::new(Reply { id: 9, ..Reply::default() })));
-    assert_eq!(scene.hears(), r#"{"id":9}"#);
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Worker {
                 let turn = (self.tick as usize).wrapping_sub(1) % self.wheel.len();
                 self.wheel[turn].push((slot, generation));
                 if let Some(session) = self.session(slot) {
-                    (session.who, session.seat) = (Some(who), None);
+                    (session.who, session.unconnected) = (Some(who), None);
                     session.expires_ms = expires_ms;
                 }
                 for place in &subscribed {
@@ -82,14 +82,8 @@ impl Worker {
             ToSession::Ready => {
                 if let Some(session) = self.session(slot) {
                     session.busy = false;
-                    session.seat.iter().for_each(|seat| seat.idle());
                 }
                 self.next_commands(slot);
-            }
-            ToSession::MakeRoom => {
-                if self.session(slot).is_some_and(|session| session.who.is_none()) {
-                    self.end(slot, Some(codes::STALE));
-                }
             }
             ToSession::Disconnect(why) => self.end(slot, Some(why)),
         }
