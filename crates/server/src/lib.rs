@@ -10,6 +10,7 @@ pub mod datadir;
 pub mod disks;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod memory;
 pub mod net;
 mod notify;
 pub mod output;

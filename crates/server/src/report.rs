@@ -301,6 +301,9 @@ pub fn table(status: &Value) -> String {
     if let (Some(open), Some(limit)) = (number("/connections/open"), number("/connections/limit")) {
         line("connections", format!("{open} of {limit}"));
     }
+    if let (Some(used), Some(limit)) = (number("/store/cache/bytes"), number("/store/cache/bytes_max")) {
+        line("read cache", format!("{} of {}", size(used), size(limit)));
+    }
     if let Some(bytes) = number("/memory/resident_bytes") {
         line(
             "memory",
@@ -382,6 +385,8 @@ mod tests {
     #[test]
     fn whatever_a_server_says_gives_a_table() {
         assert!(table(&serde_json::json!({})).contains("ready        NO"));
+        let cache = serde_json::json!({"store": {"cache": {"bytes": 4096, "bytes_max": 1 << 30}}});
+        assert!(table(&cache).contains("read cache   4 KiB of 1 GiB"));
         assert!(table(&serde_json::json!({"ready": true, "disk": 7, "bounds": [1, {"name": "x"}]})).contains("yes"));
         let hook = serde_json::json!({"name": "app", "delivered": 5, "failures": 2, "dropped": 0, "failing": true});
         let shown = table(&serde_json::json!({"webhooks": [hook, 7]}));

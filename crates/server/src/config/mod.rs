@@ -43,6 +43,13 @@ pub fn parse(text: &str) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
+impl StoreSection {
+    /// The size of the read cache, in bytes.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache.map_or_else(crate::memory::cache_bytes, |size| size.0)
+    }
+}
+
 impl Config {
     /// Reads a file's text over what is there.
     ///

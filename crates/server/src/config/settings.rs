@@ -119,8 +119,8 @@ sections! {
         inline_max: Size = Size::kib(128), in 0..=1_048_576;
         /// How long a write waits for room in a budget before it is told to slow down.
         write_wait: Duration = Duration::from_secs(10), in 0..=600_000_000;
-        /// Read cache, in memory; "0 B" for none.
-        cache: Size = Size::mib(256), in 0..=17_592_186_044_416;
+        /// Read cache, in memory; "0 B" for none. Empty: an eighth of the memory (of the limit of a cgroup), at least 256 MiB.
+        cache: Option<Size> = None, in 0..=17_592_186_044_416;
         /// The newest publications of channels in use, in memory, of all channels together; "0 B" for none. What is not there is read from the disk.
         channel_tails: Size = Size::mib(128), in 0..=17_592_186_044_416;
         /// Cache of the index, in memory.

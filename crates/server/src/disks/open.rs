@@ -25,7 +25,7 @@ const BUFFERS_BYTES_MIN: usize = 32 << 20;
 pub fn memory_beyond_settings(config: &Config) -> Vec<String> {
     let count = config.data.disks.0.len().max(1) as u64;
     let shared = [
-        ("store.cache", config.store.cache.0, StoreOptions::CACHE_BYTES_MIN),
+        ("store.cache", config.store.cache_bytes(), StoreOptions::CACHE_BYTES_MIN),
         ("store.index_cache", config.store.index_cache.0, StoreOptions::INDEX_CACHE_BYTES_MIN),
         ("log.write_budget", config.log.write_budget.0, StoreOptions::PENDING_BYTES_MIN),
         ("data.write_buffers", config.data.write_buffers.0, BUFFERS_BYTES_MIN as u64),

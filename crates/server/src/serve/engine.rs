@@ -309,7 +309,7 @@ fn store_options(config: &Config) -> Result<StoreOptions, String> {
         inline_max_bytes: config.store.inline_max.bytes(),
         write_wait: config.store.write_wait,
         read_ahead_bytes_max: config.store.read_ahead.0,
-        cache_bytes: config.store.cache.0,
+        cache_bytes: config.store.cache_bytes(),
         channel_tail_bytes: config.store.channel_tails.0,
         index_cache_bytes: config.store.index_cache.0,
         upload_expiry: config.store.upload_expiry,

@@ -141,6 +141,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     for warning in memory_beyond_settings(config) {
         tracing::warn!("{warning}");
     }
+    tracing::info!("read cache: {}", crate::report::size(config.store.cache_bytes()));
     let mut signals = Signals::new()?;
     let live_options = config.live_options().map_err(|e| e.to_string())?;
     let mut warnings = exposure::check(config, &live_options)?;
