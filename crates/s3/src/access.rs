@@ -56,10 +56,10 @@ const XML_FREE_BYTES: u64 = 16 << 10;
 #[async_trait::async_trait]
 impl S3Access for SignedOnly {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let name = cx.s3_op().name().to_owned();
+        let served = Served::find(cx.s3_op().name());
         let context = cx.extensions_mut().get::<Arc<RequestContext>>().cloned();
         if let Some(context) = &context {
-            context.set_operation(&name);
+            context.set_operation(served.as_ref().map_or("Other", |served| served.name));
         }
         if let (Some(stages), Some(bucket)) =
             (context.as_ref().and_then(|context| context.stages.as_ref()), cx.s3_path().get_bucket_name())
@@ -70,7 +70,7 @@ impl S3Access for SignedOnly {
             return Err(s3_error!(AccessDenied, "Access Denied"));
         }
         signed::check(cx.uri(), cx.headers())?;
-        let served = Served::find(&name)?;
+        let served = served?;
         served.check_query(cx.method(), cx.uri().query().unwrap_or_default())?;
         if let Some(bytes) = self.xml_memory(served, cx.headers())? {
             let permit = self.xml.try_acquire(bytes).map_err(|_| slow_down("XML in request bodies"))?;

@@ -166,23 +166,25 @@ impl Claim {
     /// `InvalidRequest` for more than one checksum, or one that is malformed.
     pub(crate) fn read(headers: &HeaderMap) -> S3Result<Self> {
         let mut claim = Self::default();
-        let mut found = 0;
-        for algorithm in Algorithm::ALL {
-            let name = header_name(algorithm);
-            if let Some(value) = headers.get(name) {
-                let value = value.to_str().unwrap_or_default();
-                algorithm.check_form(value)?;
-                claim = Self { algorithm: Some(algorithm), value: Some(value.to_owned()), trailer: false };
-                found += 1;
-            }
-        }
-        for names in headers.get_all("x-amz-trailer") {
-            for name in names.to_str().unwrap_or_default().split(',') {
-                let name = name.trim();
-                if let Some(algorithm) = Algorithm::ALL.into_iter().find(|a| header_name(*a).eq_ignore_ascii_case(name))
-                {
-                    claim = Self { algorithm: Some(algorithm), value: None, trailer: true };
-                    found += 1;
+        let (mut found, mut named) = (0, [None; 2]);
+        let of = |name: &str| Algorithm::ALL.into_iter().find(|a| header_name(*a).eq_ignore_ascii_case(name));
+        for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with("x-amz-")) {
+            let value = value.to_str().unwrap_or_default();
+            match name.as_str() {
+                "x-amz-sdk-checksum-algorithm" => named[0] = named[0].or(Some(value)),
+                "x-amz-checksum-algorithm" => named[1] = named[1].or(Some(value)),
+                "x-amz-trailer" => {
+                    for algorithm in value.split(',').filter_map(|name| of(name.trim())) {
+                        claim = Self { algorithm: Some(algorithm), value: None, trailer: true };
+                        found += 1;
+                    }
+                }
+                name => {
+                    if let Some(algorithm) = of(name) {
+                        algorithm.check_form(value)?;
+                        claim = Self { algorithm: Some(algorithm), value: Some(value.to_owned()), trailer: false };
+                        found += 1;
+                    }
                 }
             }
         }
@@ -192,10 +194,9 @@ impl Claim {
             ));
         }
         if found == 0
-            && let Some(name) =
-                headers.get("x-amz-sdk-checksum-algorithm").or_else(|| headers.get("x-amz-checksum-algorithm"))
+            && let Some(name) = named[0].or(named[1])
         {
-            claim.algorithm = Some(Algorithm::parse(name.to_str().unwrap_or_default())?);
+            claim.algorithm = Some(Algorithm::parse(name)?);
         }
         Ok(claim)
     }

@@ -123,7 +123,11 @@ pub(crate) fn header_condition(headers: &HeaderMap) -> S3Result<Condition> {
 }
 
 /// Headers that say whose a bucket is expected to be. Presigned URLs may have them in their query.
-pub(crate) const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
+pub(crate) static EXPECTED_OWNERS: [HeaderName; 2] = [
+    HeaderName::from_static("x-amz-expected-bucket-owner"),
+    HeaderName::from_static("x-amz-source-expected-bucket-owner"),
+];
+static DURABILITY: HeaderName = HeaderName::from_static("x-steadfast-durability");
 
 /// The owner that is expected is not the one of everything here.
 pub(crate) fn another_owner() -> S3Error {
@@ -136,7 +140,7 @@ pub(crate) fn another_owner() -> S3Error {
 /// # Errors
 /// `NotImplemented`, and `AccessDenied` where the owner that is expected is not the one of everything here.
 pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderMap) -> S3Result<()> {
-    for name in EXPECTED_OWNERS {
+    for name in &EXPECTED_OWNERS {
         if headers.get(name).is_some_and(|expected| expected != OWNER) {
             return Err(another_owner());
         }
@@ -169,7 +173,7 @@ pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderM
 /// # Errors
 /// `InvalidArgument` for anything but `sync` and `async`.
 pub(crate) fn durability(headers: &HeaderMap) -> S3Result<Option<Durability>> {
-    match headers.get("x-steadfast-durability").map(|v| v.as_bytes()) {
+    match headers.get(&DURABILITY).map(|v| v.as_bytes()) {
         None => Ok(None),
         Some(b"sync") => Ok(Some(Durability::Sync)),
         Some(b"async") => Ok(Some(Durability::Async)),

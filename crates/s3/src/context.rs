@@ -7,13 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_flow::{Pass, Permit, Stages};
 
-use crate::served::operation_name;
-
 /// A request that has ended: its response has been sent, or given up.
 #[derive(Debug, Clone)]
-pub struct RequestRecord<'a> {
+pub struct RequestRecord {
     /// S3's name of the operation (`PutObject`), or `-` when it was refused before that was known.
-    pub operation: &'a str,
+    pub operation: &'static str,
     /// HTTP status.
     pub status: u16,
     /// Body bytes received.
@@ -29,7 +27,7 @@ pub struct RequestRecord<'a> {
 /// Is told of every request when it ends. Called on the threads that serve requests: must not block.
 pub trait Observer: Send + Sync + 'static {
     /// A request has ended.
-    fn finished(&self, record: &RequestRecord<'_>);
+    fn finished(&self, record: &RequestRecord);
 }
 
 /// What went wrong with the body of a request. `s3s` wraps errors so that their type is lost; this is how we know.
@@ -77,8 +75,10 @@ impl RequestContext {
         }
     }
 
-    pub(crate) fn set_operation(&self, name: &str) {
-        let _ = self.operation.set(operation_name(name));
+    /// What it turned out to be: the name of an operation that is served, or one name for the rest,
+    /// so that clients cannot make up metric labels.
+    pub(crate) fn set_operation(&self, name: &'static str) {
+        let _ = self.operation.set(name);
     }
 
     pub(crate) fn operation(&self) -> &'static str {

@@ -230,7 +230,8 @@ impl S3Door {
         let mut response = if origin.is_some() && cors::is_preflight(&request) {
             cors::preflight(request.headers())
         } else {
-            stages::measured(context.stages.clone(), self.answer(request, &context, &line)).await
+            // It is large: in a box, it is not copied along with what holds it.
+            stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &line))).await
         };
         if context.fault() == Some(BodyFault::Stalled) && response.status() != StatusCode::OK {
             // `s3s` may have taken the end of an XML body for something else.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue};
+use futures::TryFutureExt;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
-use steadfast_flow::{Env, Stage, stages};
+use steadfast_flow::{BoxFuture, Env, Stage, stages};
 use steadfast_store::Store;
 
 use crate::conditions::refuse_ignored;
@@ -60,10 +61,12 @@ pub(crate) fn context<T>(req: &S3Request<T>) -> Option<Arc<RequestContext>> {
     req.extensions.get::<Arc<RequestContext>>().cloned()
 }
 
+const DURABLE: HeaderName = HeaderName::from_static("x-steadfast-durable");
+
 /// The header that says whether a write was flushed before the answer.
 pub(crate) fn durable_header(durable: bool) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(1);
-    headers.insert("x-steadfast-durable", HeaderValue::from_static(if durable { "true" } else { "false" }));
+    headers.insert(DURABLE, HeaderValue::from_static(if durable { "true" } else { "false" }));
     headers
 }
 
@@ -77,15 +80,21 @@ pub(crate) fn owner() -> Owner {
 
 macro_rules! operations {
     ($($method:ident($input:ty) -> $output:ty = $function:path;)*) => {
-        #[async_trait::async_trait]
         impl S3 for Handler {
             $(
-                async fn $method(&self, req: S3Request<$input>) -> S3Result<S3Response<$output>> {
+                // As `async_trait` has it, but the future holds the request, which is large, once.
+                fn $method<'a, 'f>(&'a self, req: S3Request<$input>) -> BoxFuture<'f, S3Result<S3Response<$output>>>
+                where
+                    'a: 'f,
+                    Self: 'f,
+                {
                     stages::note(|stages| {
                         stages.enter(Stage::Other);
                     });
-                    refuse_ignored(stringify!($method), &req.method, &req.headers)?;
-                    $function(self, req).await.map_err(|error| self.advised(error))
+                    match refuse_ignored(stringify!($method), &req.method, &req.headers) {
+                        Ok(()) => Box::pin($function(self, req).map_err(|error| self.advised(error))),
+                        Err(error) => Box::pin(std::future::ready(Err(error))),
+                    }
                 }
             )*
         }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
 use steadfast_flow::Env;
 use steadfast_store::ObjectWriter;
@@ -17,6 +17,8 @@ use crate::context::RequestContext;
 use crate::error::{body_error, custom, incomplete_body, store_error};
 use crate::md5::{BodyMd5, Md5Pool};
 use crate::options::EtagKind;
+
+static CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// What is to be computed of a body and what it must match.
 pub(crate) struct Wanted {
@@ -33,7 +35,7 @@ impl Wanted {
     /// # Errors
     /// `InvalidDigest`, `InvalidRequest`, `EntityTooLarge`.
     pub(crate) fn read(headers: &HeaderMap, length: Option<u64>, etag: EtagKind, bytes_max: u64) -> S3Result<Self> {
-        let content_md5 = match headers.get("content-md5") {
+        let content_md5 = match headers.get(&CONTENT_MD5) {
             None => None,
             Some(value) => {
                 let digest = BASE64.decode(value.as_bytes()).ok().and_then(|d| d.try_into().ok());

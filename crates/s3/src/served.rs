@@ -114,7 +114,7 @@ impl Served {
             // Signatures, `x-id` and other headers of SDKs that presigned URLs carry in their query
             // string.
             let of_sdk = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
-            if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner)) {
+            if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner.as_str())) {
                 match value == OWNER {
                     true => continue,
                     false => return Err(another_owner()),
@@ -156,12 +156,6 @@ const RELIED_ON: [&str; 9] = [
 /// (that for JavaScript does so with all of them), and the signer relies on.
 fn is_relied_on(name: &str) -> bool {
     RELIED_ON.iter().any(|start| name.get(..start.len()).is_some_and(|part| part.eq_ignore_ascii_case(start)))
-}
-
-/// The operation's name if it is served; one name for the rest, so that clients cannot make up
-/// metric labels.
-pub(crate) fn operation_name(name: &str) -> &'static str {
-    SERVED.iter().find(|s| s.name == name).map_or("Other", |s| s.name)
 }
 
 #[cfg(test)]

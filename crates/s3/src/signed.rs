@@ -6,6 +6,8 @@
 //! those that were signed, whoever the client says signed it. `s3s` sees to this for `x-amz-*`;
 //! this is a second line, and covers our own headers too.
 
+use std::borrow::Cow;
+
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Uri};
 use s3s::{S3Result, s3_error};
@@ -24,7 +26,7 @@ pub(crate) const UNSIGNED: [&str; 3] = ["x-amz-user-agent", "x-amz-cf-id", "x-am
 /// `AccessDenied`.
 pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let names = names(uri, headers).unwrap_or_default();
-    let signed = |name: &str| names.iter().any(|n| n.eq_ignore_ascii_case(name));
+    let signed = |name: &str| names.split(';').any(|n| n.eq_ignore_ascii_case(name));
     if !signed("host") {
         return Err(s3_error!(AccessDenied, "The header host must be signed."));
     }
@@ -41,20 +43,19 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     Ok(())
 }
 
-/// The names that the signature claims to cover; `None` when the request does not say them once and
+/// The names that the signature claims to cover, with `;` between them; `None` when the request does not say them once and
 /// clearly.
-fn names(uri: &Uri, headers: &HeaderMap) -> Option<Vec<String>> {
+fn names<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
     let query = uri.query().unwrap_or_default().as_bytes();
-    let list = if form_urlencoded::parse(query).any(|(name, _)| name == "X-Amz-Signature") {
+    Some(if form_urlencoded::parse(query).any(|(name, _)| name == "X-Amz-Signature") {
         let values = form_urlencoded::parse(query).filter(|(name, _)| name == "X-Amz-SignedHeaders");
-        only(values)?.1.into_owned()
+        only(values)?.1
     } else {
         let value = only(headers.get_all(AUTHORIZATION).iter())?.to_str().ok()?;
         let (_, parameters) = value.split_once(' ')?;
         let values = parameters.split(',').filter_map(|p| p.trim().strip_prefix("SignedHeaders="));
-        only(values)?.to_owned()
-    };
-    Some(list.split(';').map(str::to_owned).collect())
+        Cow::Borrowed(only(values)?)
+    })
 }
 
 fn only<T>(mut values: impl Iterator<Item = T>) -> Option<T> {

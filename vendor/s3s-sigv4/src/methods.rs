@@ -3,9 +3,12 @@
 
 //! Canonicalization and signing for AWS Signature Version 4.
 
+use std::cell::RefCell;
+
+use arrayvec::ArrayString;
 use smallvec::SmallVec;
 use stdx::str::StrExt;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::AmzDate;
 use crate::crypto::{hex_bytes32, hex_sha256, hex_sha256_chunk, hmac_sha256};
@@ -472,8 +475,43 @@ pub fn calculate_signature(
     region: &str,
     service: &str,
 ) -> String {
-    let signing_key = derive_signing_key(secret_key, amz_date, region, service);
-    hex_bytes32(&calculate_signature_with_key(string_to_sign, &signing_key), str::to_owned)
+    with_signing_key(secret_key.as_ref(), amz_date, region, service, |signing_key| {
+        hex_bytes32(&calculate_signature_with_key(string_to_sign, signing_key), str::to_owned)
+    })
+}
+
+/// steadfast patch 7: what a signing key was derived from, and the key.
+struct Derived {
+    secret_key: Zeroizing<Vec<u8>>,
+    date: ArrayString<8>,
+    region: String,
+    service: String,
+    signing_key: Zeroizing<[u8; 32]>,
+}
+
+thread_local! {
+    /// steadfast patch 7: the last signing key of this thread. It is the same for a day.
+    static LAST: RefCell<Option<Derived>> = const { RefCell::new(None) };
+}
+
+fn with_signing_key<T>(secret_key: &[u8], amz_date: &AmzDate, region: &str, service: &str, sign: impl FnOnce(&[u8; 32]) -> T) -> T {
+    let date = amz_date.fmt_date();
+    LAST.with_borrow_mut(|last| {
+        let fits = |l: &Derived| {
+            l.date == date && l.region == region && l.service == service && l.secret_key.as_slice() == secret_key
+        };
+        let derived = match last.take().filter(fits) {
+            Some(derived) => last.insert(derived),
+            None => last.insert(Derived {
+                secret_key: Zeroizing::new(secret_key.to_vec()),
+                date,
+                region: region.to_owned(),
+                service: service.to_owned(),
+                signing_key: Zeroizing::new(derive_signing_key(secret_key, amz_date, region, service)),
+            }),
+        };
+        sign(&derived.signing_key)
+    })
 }
 
 /// calculate signature with a derived signing key

@@ -187,6 +187,21 @@ async fn any_name_of_a_region() {
 }
 
 #[tokio::test]
+async fn each_key_signs_only_for_itself() {
+    let pairs = ["a", "b"].map(|name| (name.to_owned(), format!("secret of {name}")));
+    let mut c = Client::with(steadfast_s3::S3Options { credentials: pairs.to_vec(), ..options() }).await;
+    for (access, secret, fits) in [(0, 0, true), (1, 1, true), (0, 1, false), (1, 0, false), (0, 0, true)] {
+        (c.signer.access_key, c.signer.secret_key) = (pairs[access].0.clone(), pairs[secret].1.clone());
+        let answer = c.get("/").await;
+        if fits {
+            answer.expect(200)
+        } else {
+            answer.refused(403, "SignatureDoesNotMatch")
+        };
+    }
+}
+
+#[tokio::test]
 async fn version_2_is_told_what_to_set() {
     let c = Client::new().await;
     for path in ["/bucket/k?AWSAccessKeyId=access&Signature=AAAA&Expires=4000000000", "/bucket/k?Signature=AAAA"] {

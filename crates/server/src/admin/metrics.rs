@@ -14,7 +14,7 @@ const LATENCY_BUCKETS: [f64; 16] =
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
-    operation: String,
+    operation: &'static str,
     status: u32,
 }
 
@@ -58,8 +58,16 @@ impl Requests {
     }
 
     /// A request has ended.
-    pub fn record(&self, operation: &str, status: u16, received: u64, sent: u64, took: Duration, complete: bool) {
-        let labels = Labels { operation: operation.to_owned(), status: u32::from(status) };
+    pub fn record(
+        &self,
+        operation: &'static str,
+        status: u16,
+        received: u64,
+        sent: u64,
+        took: Duration,
+        complete: bool,
+    ) {
+        let labels = Labels { operation, status: u32::from(status) };
         self.seconds.get_or_create(&labels).observe(took.as_secs_f64());
         self.received.inc_by(received);
         self.sent.inc_by(sent);

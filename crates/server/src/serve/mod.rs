@@ -419,7 +419,7 @@ impl Door for S3 {
 struct Measured(Requests);
 
 impl Observer for Measured {
-    fn finished(&self, r: &RequestRecord<'_>) {
+    fn finished(&self, r: &RequestRecord) {
         self.0.record(r.operation, r.status, r.bytes_in, r.bytes_out, r.duration, r.complete);
     }
 }

@@ -43,6 +43,10 @@ fn get_required_header<'r>(req: &'r Request, name: &HeaderName) -> S3Result<&'r 
 }
 
 fn get_optional_header<'r>(req: &'r Request, name: &HeaderName) -> S3Result<Option<&'r HeaderValue>> {
+    // steadfast patch 6: most are absent, and comparing a long name costs less than hashing it.
+    if !req.headers.keys().any(|key| key == name) {
+        return Ok(None);
+    }
     let mut iter = req.headers.get_all(name).into_iter();
     let Some(val) = iter.next() else { return Ok(None) };
     let None = iter.next() else { return Err(duplicate_header(name)) };

@@ -45,7 +45,8 @@ pub(crate) fn header_value_to_str(value: &hyper::header::HeaderValue) -> Option<
 /// silently picking an arbitrary duplicate, so validation-sensitive consumers
 /// (authorization, dates, content lengths) never observe an ambiguous value.
 pub(crate) fn get_unique_header_str<'a>(headers: &'a hyper::HeaderMap, name: &str) -> Option<&'a str> {
-    let mut iter = headers.get_all(name).iter();
+    // steadfast patch 6: there are few headers, and comparing names costs less than parsing and hashing one.
+    let mut iter = headers.iter().filter(|(key, _)| key.as_str() == name).map(|(_, value)| value);
     let value = iter.next()?;
     if iter.next().is_some() {
         return None;

@@ -129,7 +129,8 @@ pub(super) fn collect_signed_headers<'a>(
     for &name in names {
         let mut has_value = false;
         let mut has_invalid_value = false;
-        for value in hs.get_all(name) {
+        // steadfast patch 6
+        for (_, value) in hs.iter().filter(|(key, _)| key.as_str().eq_ignore_ascii_case(name)) {
             if let Some(value) = http::header_value_to_str(value) {
                 headers.push((name, value));
                 has_value = true;

@@ -43,7 +43,7 @@ pub type Seen = (String, u16, u64, u64, bool);
 pub struct Records(pub Mutex<Vec<Seen>>);
 
 impl Observer for Records {
-    fn finished(&self, r: &RequestRecord<'_>) {
+    fn finished(&self, r: &RequestRecord) {
         self.0.lock().push((r.operation.into(), r.status, r.bytes_in, r.bytes_out, r.complete));
     }
 }
