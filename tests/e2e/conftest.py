@@ -13,7 +13,7 @@ from harness.server import Server
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="run the slow tests too")
-    parser.addoption("--rounds", type=int, default=5, help="rounds of kill -9")
+    parser.addoption("--rounds", type=int, default=3, help="rounds of kill -9")
 
 
 # Has failed while other tests ran on the same two cores.

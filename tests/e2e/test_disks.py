@@ -202,7 +202,7 @@ def test_a_disk_that_fails_takes_only_its_own_objects_to_read_only(fuse_disk, ma
 
 
 @pytest.fixture
-def make_pairs(make_server, make_fuse_disk):
+def make_pairs(make_fuse_disk, make_server):
     """A pool of two super-disks: the durable legs on one FUSE disk, the fast ones plain files beside it."""
     def make(**settings):
         disk = make_fuse_disk()
@@ -333,7 +333,7 @@ def test_format_shows_and_makes_a_pool_of_several_disks(make_server):
     assert server.s3().list_buckets()["Buckets"] == []
 
 
-def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_server, make_fuse_disk):
+def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_fuse_disk, make_server):
     disk = make_fuse_disk()
     disks = [str(disk.mount / name) for name in ("d0", "d1", "d2")]
     server = make_server(pool_size="256 MiB", extent_size="8 MiB", start=False, settings={"data.disks": ",".join(disks)})

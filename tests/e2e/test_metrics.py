@@ -73,7 +73,7 @@ class Legs:
         return found[0]
 
 
-def test_devices_are_measured_by_leg_and_member(make_server, make_fuse_disk, tmp_path):
+def test_devices_are_measured_by_leg_and_member(make_fuse_disk, make_server, tmp_path):
     disk = make_fuse_disk()
     pool, fast = disk.mount / "durable.pool", [tmp_path / "fast0", tmp_path / "fast1"]
     server = make_server(pool_size="128 MiB", extent_size="4 MiB", settings={

@@ -46,7 +46,7 @@ class Pair:
 
 
 @pytest.fixture
-def make_pair(make_server, make_fuse_disk, tmp_path):
+def make_pair(make_fuse_disk, make_server, tmp_path):
     """Makes a server on a super-disk; `slow` names the legs that are on FUSE disks."""
     pairs = []
 

@@ -80,7 +80,7 @@ class Trouble:
 
 
 @pytest.fixture
-def trouble(make_server, make_fuse_disk):
+def trouble(make_fuse_disk, make_server):
     def make(kind, **settings):
         disk = make_fuse_disk()
         mount = disk.mount
