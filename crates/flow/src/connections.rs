@@ -80,7 +80,7 @@ impl Connections {
         else {
             return false;
         };
-        if Duration::from_millis(self.now_ms().saturating_sub(since(oldest))) < idle_min {
+        if Duration::from_millis(millis(self.0.env.now()).saturating_sub(since(oldest))) < idle_min {
             return false;
         }
         // It is not asked twice.
@@ -88,10 +88,11 @@ impl Connections {
         oldest.close.notify_one();
         true
     }
+}
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.0.env.now().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
-    }
+/// A time of the environment's clock in milliseconds, plus one.
+fn millis(now: Duration) -> u64 {
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 impl std::fmt::Debug for Connections {
@@ -142,7 +143,12 @@ impl Connection {
 
     /// It has no request from now on.
     pub fn idle(&self) {
-        self.entry.idle_since.store(self.of.now_ms(), Relaxed);
+        self.idle_at(self.of.0.env.now());
+    }
+
+    /// As [`Connection::idle`], for a caller that has read the clock.
+    pub fn idle_at(&self, now: Duration) {
+        self.entry.idle_since.store(millis(now), Relaxed);
     }
 
     /// For whoever serves it: completes when it is to be closed, because the port is full and it is idle.

@@ -42,6 +42,11 @@ impl Patience {
         self.spent + self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
+    /// Whether the peer has the whole limit, so that what it moves earns nothing.
+    pub fn is_whole(&self) -> bool {
+        self.spent.is_zero() && self.since.is_none()
+    }
+
     /// Gives the peer the whole limit again.
     pub fn renew(&mut self) {
         self.spent = Duration::ZERO;
@@ -73,8 +78,11 @@ mod tests {
         assert_eq!(patience.waits(now), seconds(30), "but not more than there is at first");
         // Without a rate any byte will do.
         let mut patience = Patience::new(seconds(30), 0);
+        assert!(patience.is_whole());
         patience.waits(seconds(0));
+        assert!(!patience.is_whole());
         patience.moved(seconds(29), 1);
+        assert!(patience.is_whole());
         assert_eq!(patience.waits(seconds(29)), seconds(30));
     }
 }

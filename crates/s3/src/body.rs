@@ -134,7 +134,8 @@ pub(crate) struct Tail {
 impl Drop for Tail {
     fn drop(&mut self) {
         self.context.release_place();
-        self.line.connection.idle();
+        let now = self.env.now();
+        self.line.connection.idle_at(now);
         let (operation, bytes_in) = (self.context.operation(), self.context.bytes_in.load(Relaxed));
         if let Some(stages) = &self.context.stages {
             stages.add_received(bytes_in);
@@ -147,7 +148,7 @@ impl Drop for Tail {
             status: self.status,
             bytes_in,
             bytes_out: self.bytes_out,
-            duration: self.env.now().saturating_sub(self.started),
+            duration: now.saturating_sub(self.started),
             complete: self.complete,
         });
     }

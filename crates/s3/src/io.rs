@@ -82,7 +82,7 @@ impl<I> StallIo<I> {
         }
         if let Poll::Ready(done) = polled {
             let bytes = done.as_ref().map_or(0, &moved) as u64;
-            if self.waits || bytes > 0 {
+            if self.waits || bytes > 0 && !self.patience.is_whole() {
                 self.patience.moved(self.env.now(), bytes);
             }
             self.waits = false;
