@@ -77,7 +77,7 @@ def test_uploads_that_stall(make_server):
     in_threads(8, lambda n: [work(server, n * 5 + i) for i in range(5)])
     assert places(server) == 0, "they hold request places"
     grown_mib = (server.memory_kib("VmHWM") - base_kib) / 1024
-    assert grown_mib < 16 + 64 + 64, f"memory grew by {grown_mib:.0f} MiB"
+    assert grown_mib < 16 + 64 + 96, f"memory grew by {grown_mib:.0f} MiB"
     # They come to their end all the same.
     for number in range(8):
         size, sent = sizes[number % 4]
