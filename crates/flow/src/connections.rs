@@ -151,7 +151,7 @@ impl Connection {
         self.entry.idle_since.store(millis(now), Relaxed);
     }
 
-    /// For whoever serves it: completes when it is to be closed, because the port is full and it is idle.
+    /// Completes when the connection is to be closed, because the port is full and it is idle.
     pub fn closing(&self) -> Closing {
         Closing(self.entry.clone())
     }
