@@ -323,6 +323,21 @@ def test_one_address_cannot_take_all_connections(make_server, tmp_path):
     second.close()
 
 
+def test_one_address_has_a_share_of_connections_without_connect(make_server, tmp_path):
+    client = {**CONFIG["client"], "connection_limit": 8}
+    live = live_server(make_server, tmp_path, {**CONFIG, "client": client}, settings={"limits.address_share": 25})
+    first, second = (handshake(live)[0] for _ in range(2))
+    with socket.create_connection(("127.0.0.1", live.live_port), timeout=DEADLINE_S) as third:
+        assert ended(third) == b""
+    # A session that has connected does not count.
+    first.sendall(frame(b'{"id":1,"connect":{"token":"%s"}}' % token().encode()))
+    next(messages(first))
+    third, status = handshake(live)
+    assert status == b"101"
+    for sock in (first, second, third):
+        sock.close()
+
+
 def test_a_session_publishes_no_faster_than_it_may(make_server, tmp_path):
     live = live_server(make_server, tmp_path, settings={"live.publish_rate": 5})
     sock, _ = handshake(live)
