@@ -9,11 +9,11 @@ use serde::Serialize;
 use steadfast_flow::Pace;
 
 use crate::background::Stop;
-use crate::check::{Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
+use crate::check::{CheckedState, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
 use crate::extents::{ExtentInfo, ExtentState};
-use crate::format::FrameHeader;
+use crate::format::{ExtentHeader, FrameHeader};
 use crate::log::Shared;
-use crate::scrub_when::{self, DayWindow, Over, Wishes};
+use crate::scrub_when::{self, Asked, DayWindow, Over, Wishes};
 use crate::{mend, scrub_open};
 
 /// Damages kept for status; more are only counted.
@@ -136,15 +136,40 @@ impl Scrub {
     }
 }
 
+/// What one look at a sealed extent found.
 #[derive(Default)]
-struct Found(Vec<Damage>);
+struct Found {
+    damage: Vec<Damage>,
+    /// As its header says.
+    epoch: Option<u64>,
+}
+
+impl Found {
+    /// Adds damage where a whole extent is found, but not the one that the table of extents names.
+    /// An extent that reads as zeros, or as of an earlier use, has no other fault.
+    fn compare(&mut self, info: &ExtentInfo, state: CheckedState, extent_bytes: u64) {
+        let sealed = state == CheckedState::Sealed(info.kind);
+        // Recovery takes an extent without a trailer as sealed where the power went.
+        let unsealed = state == CheckedState::Open(info.kind) && info.footer.is_none();
+        let same = self.epoch.is_none_or(|epoch| epoch == info.epoch) && (sealed || unsealed);
+        if !same && self.damage.is_empty() {
+            let found = self.epoch.map_or_else(|| "no epoch".to_owned(), |epoch| format!("epoch {epoch}"));
+            let what = format!("the extent is lost: {:?} is expected here, found {state:?} of {found}", info.kind);
+            self.damage.push(Damage { len: extent_bytes, ..Damage::new(info.extent, info.epoch, 0, what) });
+        }
+    }
+}
 
 impl Findings for Found {
     fn damage(&mut self, damage: Damage) {
         // Of an extent that is damaged all over, the first places say enough.
-        if self.0.len() < SCRUB_DAMAGE_MAX {
-            self.0.push(damage);
+        if self.damage.len() < SCRUB_DAMAGE_MAX {
+            self.damage.push(damage);
         }
+    }
+
+    fn extent(&mut self, header: &ExtentHeader) {
+        self.epoch = Some(header.id.epoch);
     }
 
     fn tail(&mut self, _tail: Tail) {}
@@ -156,7 +181,8 @@ impl Findings for Found {
 
 /// Runs until it is stopped.
 pub(crate) async fn run(shared: Arc<Shared>, mut stop: Stop) {
-    let mut seen = shared.scrub.wishes.now();
+    // A pass that was asked for before this task began counts.
+    let mut seen = Asked::default();
     loop {
         let over = scrub_when::next(&shared, &mut stop, seen.starts).await;
         if over == Over::Stopped {
@@ -285,14 +311,18 @@ async fn extent(shared: &Shared, check: &ExtentCheck, info: &ExtentInfo, pace: &
         }
         stuck = mended.stuck;
     }
-    let mut found = Found::default();
-    let (_, mut counts) = check.run(extent, &mut found).await;
-    if !found.0.is_empty() && in_use() {
+    let look = async || {
+        let mut found = Found::default();
+        let (state, counts) = check.run(extent, &mut found).await;
+        found.compare(info, state, shared.pool.extent_bytes);
+        (found.damage, counts)
+    };
+    let (mut found, mut counts) = look().await;
+    if !found.is_empty() && in_use() {
         // A wrong bit may have come from the way, and a disk with two legs heals on the way: so a second look.
-        let mut again = Found::default();
-        let (_, more) = check.run(extent, &mut again).await;
+        let (again, more) = look().await;
         counts.read_bytes += more.read_bytes;
-        if again.0.is_empty() {
+        if again.is_empty() {
             shared.scrub.status.lock().healed += 1;
         }
         found = again;
@@ -304,7 +334,7 @@ async fn extent(shared: &Shared, check: &ExtentCheck, info: &ExtentInfo, pace: &
     }
     // Recycled meanwhile: then what was read may be of its next use.
     if in_use() {
-        for mut damage in found.0 {
+        for mut damage in found {
             let end = damage.offset + damage.len.max(1);
             if stuck.iter().any(|(at, len)| *at < end && damage.offset < at + len) {
                 damage.what = format!("{}; good on another copy, but it cannot be rewritten here", damage.what);

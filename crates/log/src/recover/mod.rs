@@ -128,7 +128,7 @@ pub(crate) async fn open(
     if read_only.is_none() && checkpoint > replay.last.max(recycled_lsn) {
         let why = format!(
             "the index has records up to LSN {checkpoint}, the log ends at {}: commits that were acknowledged are missing. If the \
-             pool was restored from an older copy, stop, delete the index, and start again",
+             pool was restored from a snapshot, restart it once with `steadfast serve --restored`, which rebuilds the index",
             replay.last
         );
         report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });

@@ -257,12 +257,12 @@ async fn a_read_heals_the_copy_that_was_bad() {
     }
 }
 
-fn scrubbing() -> LogOptions {
+pub(super) fn scrubbing() -> LogOptions {
     let scrub = ScrubOptions { enabled: true, bytes_s: 0, interval: Duration::from_millis(1), window: None };
     LogOptions { scrub, ..options() }
 }
 
-async fn two_passes(opened: &Opened) -> crate::ScrubStatus {
+pub(super) async fn two_passes(opened: &Opened) -> crate::ScrubStatus {
     let begun = opened.log.status().scrub.passes;
     while opened.log.status().scrub.passes < begun + 2 {
         steadfast_flow::Env::tokio().sleep(Duration::from_millis(1)).await;

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use steadfast_disk::{BLOCK, Disk, MemDisk};
 
+use super::copies::{scrubbing, two_passes};
 use super::crashes::copy_without;
-use super::harness::{Opened, format, open, open_at, record};
+use super::harness::{Opened, format, open, open_at, open_with, record};
+use crate::extents::ExtentState;
 use crate::format::{EXTENTS_START, ExtentHeader, ExtentKind};
 use crate::{Durability, LogError, Priority, VerifyReport};
 
@@ -190,4 +192,31 @@ async fn an_extent_whose_second_half_is_gone_is_told_at_each_start() {
     }
     let opened = open(&hurt).await;
     assert!(opened.report.read_only && opened.report.doubt.is_some(), "{:?}", opened.report);
+}
+
+#[tokio::test]
+async fn the_scrub_reports_an_extent_that_vanishes_while_the_log_runs() {
+    let (disk, _) = filled().await;
+    let older = disk.image();
+    let opened = open_with(Arc::new(disk.clone()), 0, scrubbing()).await;
+    let sealed = |kind| {
+        let all = opened.log.shared.extents.all();
+        all.into_iter().find(|e| e.state == ExtentState::Sealed && e.kind == kind).expect("one is sealed")
+    };
+    let (commit, body) = (sealed(ExtentKind::Commit), sealed(ExtentKind::Body));
+    assert_eq!(two_passes(&opened).await.damaged, 0);
+    disk.write(extent(commit.extent).start, vec![0; EXTENT as usize].into()).await.expect("writes");
+    let status = two_passes(&opened).await;
+    let places: Vec<_> = status.damage.iter().map(|d| (d.extent, d.epoch)).collect();
+    assert_eq!(places, [(commit.extent, commit.epoch)], "{:?}", status.damage);
+    // A whole extent of an earlier use is damage, too.
+    let header = older.read(extent(body.extent).start, BLOCK).await.expect("reads");
+    let mut header = ExtentHeader::decode(&header).expect("a header");
+    header.id.epoch -= 1;
+    disk.write(extent(body.extent).start, vec![0; EXTENT as usize].into()).await.expect("writes");
+    disk.write(extent(body.extent).start, header.encode().to_vec().into()).await.expect("writes");
+    let status = two_passes(&opened).await;
+    let places: Vec<_> = status.damage.iter().map(|d| (d.extent, d.epoch)).collect();
+    assert_eq!(places, [(commit.extent, commit.epoch), (body.extent, body.epoch)], "{:?}", status.damage);
+    let _ = opened.log.close().await;
 }

@@ -41,6 +41,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 
+    /// Throw the index away and rebuild it: once, after disks of the pool were restored from a snapshot
+    #[arg(long)]
+    restored: bool,
+
     /// Print the configuration in force, with comments, and end
     #[arg(long)]
     print_config: bool,
@@ -55,6 +59,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         ("--live-config", "live.config", args.live_config),
         ("--log-format", "output.format", args.log_format),
         ("--log-level", "output.level", args.log_level),
+        ("--restored", "data.restored", args.restored.then(|| "true".to_owned())),
     ])?;
     if args.print_config {
         config.live_options()?;

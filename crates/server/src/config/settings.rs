@@ -57,6 +57,9 @@ sections! {
         /// Where damage has taken records and the index is gone too, nobody knows what they said. What is not found is then refused, and so is
         /// what they may have replaced or deleted. "true" gives the latter all the same, to save what there is.
         serve_doubtful: bool = false;
+        /// For one start, after disks of the pool were restored from a snapshot: throws the index away and rebuilds it from the disks.
+        /// `serve --restored` says the same.
+        restored: bool = false;
     }
 
     /// A super-disk: fast local disks beside a pool on a slow or distant one. Writes are answered when the pool has them, reads come from the

@@ -57,6 +57,9 @@ impl Engine {
         }
         let disks = open::Disks::open(config, &set, env, Taking::Safe).await?;
         tracing::info!(disk = %disks.top().describe(), "opening the pool");
+        if config.data.restored {
+            many::discard_indexes(data)?;
+        }
         let begun = env.now();
         let index = IndexKind::Lsm(data.index());
         let given = PoolDisk { name: set.name(), disk: Ok(disks.top().clone()), hint: false };

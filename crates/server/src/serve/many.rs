@@ -187,6 +187,9 @@ pub async fn open(
         make_missing(config, env, &paths).await?;
     }
     let mut disks = Disks::open(config, env, Taking::Safe).await;
+    if config.data.restored {
+        discard_indexes(data)?;
+    }
     let opened = Store::open_pool(disks.given(), IndexKind::Lsm(data.index()), env.clone(), options).await;
     let (store, report) = match opened {
         Ok(opened) => opened,
@@ -303,6 +306,22 @@ pub fn indexes(data: &DataDir) -> Result<Vec<PathBuf>, String> {
         }
     }
     Ok(found)
+}
+
+/// Removes every index, as a restored pool may be older than they are. The start rebuilds them.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn discard_indexes(data: &DataDir) -> Result<(), String> {
+    let mut found = indexes(data)?;
+    if data.index().exists() {
+        found.push(data.index());
+    }
+    for index in found {
+        std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
+        tracing::warn!(index = %index.display(), "data.restored: the index was thrown away and is rebuilt from the disks");
+    }
+    Ok(())
 }
 
 /// Indexes without their pool mean that the pool is somewhere else now: a new one would hide that.

@@ -90,7 +90,7 @@ async fn after(disk: MemDisk, live: tempfile::TempDir, mut ledger: Ledger, crash
     Whole { disk: disk.image(), index, ledger }
 }
 
-fn copy_dir(from: &Path, to: &Path) {
+pub fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("made");
     for entry in std::fs::read_dir(from).expect("readable") {
         let entry = entry.expect("readable");
@@ -104,10 +104,10 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 /// Random numbers from a seed.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
@@ -236,7 +236,7 @@ async fn what_was_acknowledged_is_right_or_an_error() {
     trials(0..24).await;
 }
 
-/// `cargo test -p steadfast-store --test damages -- --ignored`
+/// `./test --long` runs it.
 #[tokio::test]
 #[ignore = "takes minutes"]
 async fn five_hundred_damages() {
