@@ -65,7 +65,7 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
         if reached() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        Env::tokio().sleep(Duration::from_millis(10)).await;
     }
     panic!("not within 30 s: {what}");
 }

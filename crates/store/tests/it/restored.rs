@@ -22,7 +22,7 @@ async fn a_restored_pool_serves_what_index_and_log_have_until_the_index_is_remov
     let (store, _) = open(&disk).await;
     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
     // Inline bodies and chunks.
-    let body = |i: u64| bytes_of(i, if i % 4 == 0 { 30_000 } else { 500 });
+    let body = |i: u64| bytes_of(i, if i.is_multiple_of(4) { 30_000 } else { 500 });
     for i in 0..200 {
         put(&store, &format!("kept{i:03}"), &body(i)).await;
     }
