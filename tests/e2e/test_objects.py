@@ -244,6 +244,15 @@ def test_tags(s3, bucket):
         s3.get_object_tagging(Bucket=bucket, Key="absent")
 
 
+@pytest.mark.parametrize("written,meant", [("<![CDATA[b & c]]>", "b & c"), ("a<![CDATA[b]]>c", "abc"),
+                                           ("a<!-- x -->b<?y z?>c", "abc"), ("&#38;&#x41;&lt;", "&A<")])
+def test_text_of_tags(s3, shared, bucket, written, meant):
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    text = f"<Tagging><TagSet><Tag><Key>k</Key><Value>{written}</Value></Tag></TagSet></Tagging>".encode()
+    assert shared.request("PUT", f"/{bucket}/k", text, query={"tagging": ""})[0] == 200
+    assert s3.get_object_tagging(Bucket=bucket, Key="k")["TagSet"] == [{"Key": "k", "Value": meant}]
+
+
 def test_attributes_of_an_object(s3, bucket):
     s3.put_object(Bucket=bucket, Key="k", Body=b"12345", ChecksumAlgorithm="SHA256")
     got = s3.get_object_attributes(Bucket=bucket, Key="k", ObjectAttributes=["ETag", "ObjectSize", "Checksum"])

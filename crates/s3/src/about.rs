@@ -3,6 +3,7 @@
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use s3s::Body;
+use s3s::xml::is_unfit;
 
 const END: &[u8] = b"</Error>";
 /// The conditions of requests, as `Condition` of an error names them.
@@ -59,7 +60,8 @@ fn condition(headers: &HeaderMap) -> Option<&'static str> {
     given.next().filter(|_| given.next().is_none())
 }
 
-/// The path of a request is visible ASCII.
+/// The path of a request has no control characters, but may have others that XML cannot carry.
 fn escape(text: &str) -> String {
+    let text = text.replace(is_unfit, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -8,3 +8,4 @@ mod common;
 mod objects;
 mod protocol;
 mod signed;
+mod xml;
