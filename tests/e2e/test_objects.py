@@ -158,6 +158,15 @@ def test_copy(s3, bucket, rng):
         assert body(s3.get_object(Bucket=bucket, Key="to/ü")) == data
 
 
+def test_a_plus_in_the_source_of_a_copy_is_a_blank(s3, shared, bucket):
+    """The SDK for Ruby writes blanks so."""
+    for key in ("a b", "a+b"):
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    for source, key in ((f"{bucket}/a+b", "a b"), (f"/{bucket}/a%20b", "a b"), (f"/{bucket}/a%2Bb", "a+b")):
+        assert shared.request("PUT", f"/{bucket}/c", None, {"x-amz-copy-source": source})[0] == 200
+        assert body(s3.get_object(Bucket=bucket, Key="c")) == key.encode()
+
+
 def test_copy_to_another_bucket_and_over_itself(s3, bucket):
     s3.create_bucket(Bucket=bucket + "-b")
     s3.put_object(Bucket=bucket, Key="k", Body=b"data", Metadata={"old": "1"})

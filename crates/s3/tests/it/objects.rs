@@ -264,6 +264,38 @@ async fn copies() {
 }
 
 #[tokio::test]
+async fn a_plus_in_the_source_of_a_copy_is_a_blank() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for key in ["a b", "a+b", "a%2Bb", "++", "  "] {
+        c.put(&format!("/bucket/{key}"), format!("<{key}>")).await.expect(200);
+    }
+    let id = c.call("POST", "/bucket/up?uploads").send().await.expect(200).xml("UploadId").to_owned();
+    let part = format!("/bucket/up?partNumber=1&uploadId={id}");
+    for (source, key) in [
+        ("/bucket/a+b", "a b"),
+        ("bucket/a+b", "a b"),
+        ("/bucket/a%20b", "a b"),
+        ("/bucket/a b", "a b"),
+        ("/bucket/a%2Bb", "a+b"),
+        ("/bucket/a%2bb", "a+b"),
+        ("/bucket/a%252Bb", "a%2Bb"),
+        ("bucket%2Fa+b?versionId=null", "a b"),
+        ("/bucket/a%2Bb?versionId=null", "a+b"),
+        ("/bucket/%2B%2B", "++"),
+        ("/bucket/++", "  "),
+    ] {
+        c.call("PUT", "/bucket/to").header("x-amz-copy-source", source).send().await.expect(200);
+        assert_eq!(c.get("/bucket/to").await.bytes(), format!("<{key}>").as_bytes(), "{source}");
+        let copied = c.call("PUT", &part).header("x-amz-copy-source", source).send().await.expect(200);
+        let tag = format!("\"{}\"", md5_hex(format!("<{key}>").as_bytes()));
+        assert_eq!(copied.xml("ETag").replace("&quot;", "\""), tag, "{source}");
+    }
+    let other = c.call("PUT", "/bucket/to").header("x-amz-copy-source", "/bucket/a%2Bb?versionId=a+b");
+    other.send().await.refused(404, "NoSuchVersion");
+}
+
+#[tokio::test]
 async fn deletes_in_bulk() {
     let c = Client::new().await;
     c.bucket("bucket").await;
