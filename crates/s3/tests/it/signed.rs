@@ -389,28 +389,6 @@ async fn xml_that_trickles_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_header_in_the_query_string_is_not_left_out_where_it_matters() {
-    let c = Client::new().await;
-    c.bucket("bucket").await;
-    c.put("/bucket/k", "data").await.expect(200);
-    for query in [
-        "x-amz-copy-source=bucket/other",
-        "X-Amz-Copy-Source=bucket/other",
-        "x-amz-server-side-encryption=AES256",
-        "x-amz-object-lock-mode=COMPLIANCE",
-        "x-steadfast-durability=sync",
-    ] {
-        c.call("PUT", &format!("/bucket/k?{query}")).send_presigned(60).await.refused(501, "NotImplemented");
-    }
-    let owner = "/bucket/k?x-amz-expected-bucket-owner=";
-    c.call("PUT", &format!("{owner}somebody")).send_presigned(60).await.refused(403, "AccessDenied");
-    assert_eq!(c.get("/bucket/k").await.expect(200).bytes(), b"data");
-    c.call("PUT", &format!("{owner}steadfast")).body("data").send_presigned(60).await.expect(200);
-    let query = "x-id=PutObject&x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32";
-    c.call("PUT", &format!("/bucket/k?{query}")).body("new").send_presigned(60).await.expect(200);
-}
-
-#[tokio::test]
 async fn errors_say_what_they_are_about() {
     let mut c = Client::new().await;
     c.bucket("bucket").await;
