@@ -53,6 +53,32 @@ def test_a_presigned_put_is_no_more_than_that(s3, bucket):
     assert s3.head_object(Bucket=bucket, Key="mine")["Metadata"] == {"a": "b"}
 
 
+def test_headers_in_the_query_string_of_a_presigned_url(shared, s3, bucket):
+    """The SDKs for JavaScript and Ruby move headers there."""
+    path = f"/{bucket}/k"
+
+    def put(query):
+        return fetch(f"{shared.endpoint}{path}?{sign.presigned_query('PUT', shared.host, path, query)}", "PUT", b"data")
+
+    assert put({"x-amz-meta-owner": "ann", "X-Amz-Tagging": "a=b%20c", "x-amz-acl": "private", "x-id": "PutObject",
+                "x-amz-checksum-crc32": "AAAAAA==", "x-amz-sdk-checksum-algorithm": "CRC32"})[0] == 200
+    got = s3.get_object(Bucket=bucket, Key="k")
+    assert body(got) == b"data" and got["Metadata"] == {"owner": "ann"}
+    assert s3.get_object_tagging(Bucket=bucket, Key="k")["TagSet"] == [{"Key": "a", "Value": "b c"}]
+    for name, value, status, code in (("x-amz-storage-class", "GLACIER", 400, b"InvalidStorageClass"),
+                                      ("x-amz-server-side-encryption", "AES256", 501, b"NotImplemented"),
+                                      ("x-amz-object-lock-mode", "COMPLIANCE", 400, b"InvalidRequest"),
+                                      ("x-amz-copy-source", f"{bucket}/absent", 404, b"NoSuchKey")):
+        refused, text = put({name: value})
+        assert refused == status and b"<Code>" + code + b"</Code>" in text, (name, refused, text)
+    s3.put_object(Bucket=bucket, Key="a b", Body=b"copied")
+    status, text = put({"x-amz-copy-source": f"{bucket}/a+b", "x-amz-metadata-directive": "REPLACE",
+                        "x-amz-meta-owner": "bob"})
+    assert status == 200 and b"CopyObjectResult" in text
+    got = s3.get_object(Bucket=bucket, Key="k")
+    assert body(got) == b"copied" and got["Metadata"] == {"owner": "bob"}
+
+
 def test_a_url_of_version_2_is_told_what_to_set(shared, bucket):
     """What boto3 makes when it is not told otherwise."""
     plain = boto3.client("s3", endpoint_url=shared.endpoint, region_name="us-east-1", verify=False,

@@ -158,6 +158,15 @@ def test_copy(s3, bucket, rng):
         assert body(s3.get_object(Bucket=bucket, Key="to/ü")) == data
 
 
+def test_a_plus_in_the_source_of_a_copy_is_a_blank(s3, shared, bucket):
+    """The SDK for Ruby writes blanks so."""
+    for key in ("a b", "a+b"):
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    for source, key in ((f"{bucket}/a+b", "a b"), (f"/{bucket}/a%20b", "a b"), (f"/{bucket}/a%2Bb", "a+b")):
+        assert shared.request("PUT", f"/{bucket}/c", None, {"x-amz-copy-source": source})[0] == 200
+        assert body(s3.get_object(Bucket=bucket, Key="c")) == key.encode()
+
+
 def test_copy_to_another_bucket_and_over_itself(s3, bucket):
     s3.create_bucket(Bucket=bucket + "-b")
     s3.put_object(Bucket=bucket, Key="k", Body=b"data", Metadata={"old": "1"})
@@ -242,6 +251,15 @@ def test_tags(s3, bucket):
     assert body(got) == b"x" and got["ETag"] == etag
     with fails("NoSuchKey", 404):
         s3.get_object_tagging(Bucket=bucket, Key="absent")
+
+
+@pytest.mark.parametrize("written,meant", [("<![CDATA[b & c]]>", "b & c"), ("a<![CDATA[b]]>c", "abc"),
+                                           ("a<!-- x -->b<?y z?>c", "abc"), ("&#38;&#x41;&lt;", "&A<")])
+def test_text_of_tags(s3, shared, bucket, written, meant):
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    text = f"<Tagging><TagSet><Tag><Key>k</Key><Value>{written}</Value></Tag></TagSet></Tagging>".encode()
+    assert shared.request("PUT", f"/{bucket}/k", text, query={"tagging": ""})[0] == 200
+    assert s3.get_object_tagging(Bucket=bucket, Key="k")["TagSet"] == [{"Key": "k", "Value": meant}]
 
 
 def test_attributes_of_an_object(s3, bucket):

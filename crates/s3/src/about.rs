@@ -1,8 +1,9 @@
 //! What the error of a request says besides its code and message: the request it is about.
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response, StatusCode, Uri};
+use http::{HeaderName, Request, Response, StatusCode, Uri};
 use s3s::Body;
+use s3s::xml::is_unfit;
 
 const END: &[u8] = b"</Error>";
 /// The conditions of requests, as `Condition` of an error names them.
@@ -24,7 +25,8 @@ pub(crate) struct About {
 
 impl About {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
-        Self { uri: request.uri().clone(), condition: condition(request.headers()) }
+        let names = request.headers().keys().map(HeaderName::as_str);
+        Self { uri: request.uri().clone(), condition: condition(names) }
     }
 
     /// Gives an error the elements that clients look for: the resource, the request's id, and which
@@ -40,8 +42,13 @@ impl About {
         let mut element = |name: &str, text: &str| {
             xml.extend_from_slice(format!("<{name}>{}</{name}>", escape(text)).as_bytes());
         };
-        if let (StatusCode::PRECONDITION_FAILED, Some(condition)) = (response.status(), self.condition) {
-            element("Condition", condition);
+        if response.status() == StatusCode::PRECONDITION_FAILED {
+            // A presigned URL may have the headers of a copy in its query string.
+            let query = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
+            let moved = query.map(|(name, _)| name.to_ascii_lowercase()).filter(|name| name.starts_with("x-amz-"));
+            if let Some(condition) = self.condition.or_else(|| condition(moved)) {
+                element("Condition", condition);
+            }
         }
         element("Resource", self.uri.path());
         element("RequestId", id);
@@ -52,14 +59,15 @@ impl About {
 }
 
 /// The condition of a request, if it has one alone: of several, nobody remembers which it was.
-fn condition(headers: &HeaderMap) -> Option<&'static str> {
+fn condition(names: impl Iterator<Item = impl AsRef<str>>) -> Option<&'static str> {
     let known = |name: &str| CONDITIONS.iter().find(|(known, _)| *known == name).map(|(_, shown)| *shown);
     // Most requests have none, so the names are looked at once rather than each condition looked up.
-    let mut given = headers.keys().filter_map(|name| known(name.as_str()));
+    let mut given = names.filter_map(|name| known(name.as_ref()));
     given.next().filter(|_| given.next().is_none())
 }
 
-/// The path of a request is visible ASCII.
+/// The path of a request has no control characters, but may have others that XML cannot carry.
 fn escape(text: &str) -> String {
+    let text = text.replace(is_unfit, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

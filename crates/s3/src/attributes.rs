@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use s3s::dto::{Metadata, ServerSideEncryption, StorageClass};
+use s3s::xml::is_unfit;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_store::Attributes;
 
@@ -126,14 +127,14 @@ fn parse_tagging(text: &str) -> S3Result<BTreeMap<String, String>> {
     check_tags(pairs)
 }
 
-/// S3's limits on the tags of an object.
+/// S3's limits on the tags of an object. They are read as XML, which cannot carry every character.
 pub(crate) fn check_tags(pairs: Vec<(String, String)>) -> S3Result<BTreeMap<String, String>> {
     let mut tags = BTreeMap::new();
     for (name, value) in pairs {
-        if name.is_empty() || name.chars().count() > 128 {
+        if name.is_empty() || name.chars().count() > 128 || name.contains(is_unfit) {
             return Err(s3_error!(InvalidTag, "The TagKey you have provided is invalid"));
         }
-        if value.chars().count() > 256 {
+        if value.chars().count() > 256 || value.contains(is_unfit) {
             return Err(s3_error!(InvalidTag, "The TagValue you have provided is invalid"));
         }
         if tags.insert(name, value).is_some() {

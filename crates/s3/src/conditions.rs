@@ -36,6 +36,14 @@ fn matches(condition: &ETagCondition, tag: &str) -> bool {
 }
 
 impl ReadConditions<'_> {
+    /// Whether there is one.
+    pub(crate) fn any(&self) -> bool {
+        self.if_match.is_some()
+            || self.if_none_match.is_some()
+            || self.if_modified_since.is_some()
+            || self.if_unmodified_since.is_some()
+    }
+
     /// `None` when the read may go on, else the status: 412 or 304.
     fn verdict(&self, info: &ObjectInfo) -> Option<u16> {
         // Headers carry whole seconds.

@@ -6,6 +6,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use crate::conditions::{EXPECTED_OWNERS, another_owner};
 use crate::handler::OWNER;
+use crate::signed::is_presigned;
 
 /// An operation that is served.
 pub(crate) struct Served {
@@ -110,9 +111,9 @@ impl Served {
     /// `NotImplemented`; `AccessDenied` where another owner is expected.
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let reads = *method == Method::GET || *method == Method::HEAD;
+        let presigned = is_presigned(query);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            // Signatures, `x-id` and other headers of SDKs that presigned URLs carry in their query
-            // string.
+            // `x-id`, signatures, and headers: those of a presigned URL count as headers by now.
             let of_sdk = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
             if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner.as_str())) {
                 match value == OWNER {
@@ -120,7 +121,8 @@ impl Served {
                     false => return Err(another_owner()),
                 }
             }
-            let relied_on = of_sdk && is_relied_on(&name);
+            let counts = presigned && starts_with(&name, "x-amz-");
+            let relied_on = of_sdk && !counts && RELIED_ON.iter().any(|start| starts_with(&name, start));
             let ignored = of_sdk || (reads && !value.is_empty());
             if !relied_on && (ignored || self.query.contains(&name.as_ref())) {
                 continue;
@@ -139,7 +141,8 @@ impl Served {
 }
 
 /// What a header of one of these names asks for would not be done where it is a parameter of the
-/// query string, and something else would: a presigned copy, say, would write an empty object.
+/// query string, and something else would: a copy, say, would write an empty object. Those that an
+/// SDK has moved there when it presigned the URL are headers again before they come here.
 const RELIED_ON: [&str; 9] = [
     "x-amz-copy-source",
     "x-amz-rename-source",
@@ -152,10 +155,8 @@ const RELIED_ON: [&str; 9] = [
     "x-steadfast-",
 ];
 
-/// Whether a parameter names a header that SDKs put into the query string of URLs that they presign
-/// (that for JavaScript does so with all of them), and the signer relies on.
-fn is_relied_on(name: &str) -> bool {
-    RELIED_ON.iter().any(|start| name.get(..start.len()).is_some_and(|part| part.eq_ignore_ascii_case(start)))
+fn starts_with(name: &str, start: &str) -> bool {
+    name.get(..start.len()).is_some_and(|part| part.eq_ignore_ascii_case(start))
 }
 
 #[cfg(test)]
@@ -177,6 +178,9 @@ mod tests {
         for query in ["X-Amz-Copy-Source=a%2Fb", "x-amz-server-side-encryption=AES256", "x%2Damz-if-match-size=1"] {
             assert!(!ask("PutObject", Method::PUT, query), "{query}");
         }
+        let presigned = "X-Amz-Copy-Source=a%2Fb&x-amz-server-side-encryption=AES256&X-Amz-Signature=0";
+        assert!(ask("CopyObject", Method::PUT, presigned), "they are headers by now");
+        assert!(!ask("PutObject", Method::PUT, "x-steadfast-durability=sync&X-Amz-Signature=0"));
         assert!(!ask("GetObject", Method::GET, "x-amz-expected-bucket-owner=somebody"));
         assert!(ask("GetObject", Method::GET, "X-Amz-Expected-Bucket-Owner=steadfast"));
         assert!(ask("GetObject", Method::GET, "x-amz-checksum-mode=ENABLED&X-Amz-Security-Token=t"));

@@ -61,6 +61,15 @@ def headers_for(method, host, path, query=None, headers=None, payload_hash=UNSIG
     return out
 
 
+def presigned_query(method, host, path, query=None, expires_s=60, date=None):
+    """The query string of a presigned URL, with parameters of its own; only `host` is a signed header."""
+    date = date or amz_date()
+    query = {**(query or {}), "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{ACCESS}/{scope(date)}",
+             "X-Amz-Date": date, "X-Amz-Expires": str(expires_s), "X-Amz-SignedHeaders": "host"}
+    value = signature(method, quote_path(path), query, {"host": host}, UNSIGNED, date)
+    return canonical_query(query) + "&X-Amz-Signature=" + value
+
+
 def chunked_body(chunks, seed, date, trailer=None):
     """An aws-chunked body whose chunks are signed in a chain from `seed`; `trailer` is a (name, value)."""
     key, previous, out = signing_key(date), seed, b""

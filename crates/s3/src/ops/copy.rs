@@ -75,6 +75,10 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     let given = described!(input).attributes()?;
     // What is copied is what was looked at: of another key through one reader, of the same key by its entity tag.
     for _ in 0..SELF_COPY_TRIES {
+        // A reader reads a small object at once. What the index refuses already needs none.
+        if conditions.any() {
+            conditions.check_source(&handler.store.object(from.0, from.1).map_err(store_error)?)?;
+        }
         let reader = handler.store.reader(from.0, from.1).await.map_err(store_error)?;
         let info = reader.info().clone();
         conditions.check_source(&info)?;
@@ -178,13 +182,15 @@ pub(crate) async fn copy_part(
     let from = source(&input.copy_source)?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
     let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
+    let conditions = source_conditions!(input);
+    let range_of = |info: &ObjectInfo| {
+        conditions.check_source(info)?;
+        input.copy_source_range.as_deref().map_or(Ok(0..info.size), |text| part_range(text, info.size))
+    };
+    range_of(&handler.store.object(from.0, from.1).map_err(store_error)?)?;
     let reader = handler.store.reader(from.0, from.1).await.map_err(store_error)?;
     let info = reader.info().clone();
-    source_conditions!(input).check_source(&info)?;
-    let range = match input.copy_source_range.as_deref() {
-        Some(text) => part_range(text, info.size)?,
-        None => 0..info.size,
-    };
+    let range = range_of(&info)?;
     let size = range.end - range.start;
     if size > COPY_BYTES_MAX {
         return too_large(&info).and_then(|()| Err(invalid_request("the range is too large")));

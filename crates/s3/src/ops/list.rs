@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use s3s::dto::*;
+use s3s::xml::is_unfit;
 use s3s::{S3Request, S3Response, S3Result};
 use steadfast_store::{ListEntry, ListPage, ListQuery};
 
@@ -37,11 +38,10 @@ impl Encoding {
     /// # Errors
     /// `InvalidArgument`.
     pub(crate) fn check<'a>(self, names: impl IntoIterator<Item = &'a String>) -> S3Result<()> {
-        let unfit = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
-        match names.into_iter().find(|name| !self.0 && name.contains(unfit)) {
+        match names.into_iter().find(|name| !self.0 && name.contains(is_unfit)) {
             None => Ok(()),
             Some(name) => Err(invalid_argument(format!(
-                "The key {} has characters that XML cannot carry. Ask for the listing with encoding-type=url.",
+                "The name {} has characters that XML cannot carry. Ask for the listing with encoding-type=url.",
                 url_encode(name)
             ))),
         }
@@ -72,6 +72,8 @@ fn object(entry: ListEntry, encoding: Encoding, with_owner: bool) -> Object {
 
 /// A page; an empty one, and the end, when nothing is asked for.
 fn page(handler: &Handler, bucket: &str, query: &ListQuery, encoding: Encoding) -> S3Result<ListPage> {
+    // The answer repeats the question.
+    encoding.check([&query.prefix, &query.delimiter, &query.start_after])?;
     if query.limit == 0 {
         handler.store.bucket(bucket).map_err(store_error)?;
         return Ok(ListPage::default());

@@ -100,18 +100,34 @@ fn length(span: &Span<u64>) -> i64 {
     i64::try_from(span.end - span.start).unwrap_or(i64::MAX)
 }
 
+/// The conditions of an input on what it reads.
+macro_rules! read_conditions {
+    ($input:expr) => {
+        ReadConditions {
+            if_match: $input.if_match.as_ref(),
+            if_none_match: $input.if_none_match.as_ref(),
+            if_modified_since: $input.if_modified_since.as_ref(),
+            if_unmodified_since: $input.if_unmodified_since.as_ref(),
+        }
+    };
+}
+
 pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
+    let conditions = read_conditions!(input);
+    // A reader reads a small object at once. What the index refuses already needs none.
+    if conditions.any() || input.range.is_some() || input.part_number.is_some() {
+        let info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+        conditions.check(&info)?;
+        if input.part_number.is_none() || info.part_count == 0 {
+            select(info.size, &[], input.range.as_ref(), input.part_number)?;
+        }
+    }
     let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
     let info = reader.info().clone();
-    ReadConditions {
-        if_match: input.if_match.as_ref(),
-        if_none_match: input.if_none_match.as_ref(),
-        if_modified_since: input.if_modified_since.as_ref(),
-        if_unmodified_since: input.if_unmodified_since.as_ref(),
-    }
-    .check(&info)?;
+    // It may be another object by now.
+    conditions.check(&info)?;
     let selection = select(info.size, reader.parts(), input.range.as_ref(), input.part_number)?;
     let mut output = GetObjectOutput::default();
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
@@ -161,19 +177,16 @@ where
 pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let (info, parts) = if input.part_number.is_some() {
+    let conditions = read_conditions!(input);
+    let mut info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+    conditions.check(&info)?;
+    let mut parts = Vec::new();
+    if input.part_number.is_some() && info.part_count > 0 {
         let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
-        (reader.info().clone(), reader.parts().to_vec())
-    } else {
-        (handler.store.object(&input.bucket, &input.key).map_err(store_error)?, Vec::new())
-    };
-    ReadConditions {
-        if_match: input.if_match.as_ref(),
-        if_none_match: input.if_none_match.as_ref(),
-        if_modified_since: input.if_modified_since.as_ref(),
-        if_unmodified_since: input.if_unmodified_since.as_ref(),
+        // It may be another object by now.
+        conditions.check(reader.info())?;
+        (info, parts) = (reader.info().clone(), reader.parts().to_vec());
     }
-    .check(&info)?;
     let selection = select(info.size, &parts, input.range.as_ref(), input.part_number)?;
     let mut output = HeadObjectOutput::default();
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
@@ -210,9 +223,13 @@ pub(crate) async fn attributes(
 ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
-    let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
-    let info = reader.info();
+    let mut info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
     let wants = |name: &str| input.object_attributes.iter().any(|a| a.as_str().split(',').any(|a| a.trim() == name));
+    let mut parts = Vec::new();
+    if wants(ObjectAttributes::OBJECT_PARTS) && info.part_count > 0 {
+        let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
+        (info, parts) = (reader.info().clone(), reader.parts().to_vec());
+    }
     let mut output =
         GetObjectAttributesOutput { last_modified: Some(timestamp(info.modified_ms)), ..Default::default() };
     if wants(ObjectAttributes::ETAG) {
@@ -230,11 +247,11 @@ pub(crate) async fn attributes(
         checksum.checksum_type = checksum_type(&info.attributes);
         output.checksum = Some(checksum);
     }
-    if wants(ObjectAttributes::OBJECT_PARTS) && !reader.parts().is_empty() {
+    if !parts.is_empty() {
         let limit = page_size(input.max_parts, 1000, "max-parts")?;
         let after = input.part_number_marker.unwrap_or(0);
-        let mut rest = reader.parts().iter().filter(|p| i32::from(p.number) > after);
-        let parts: Vec<ObjectPart> = rest
+        let mut rest = parts.iter().filter(|p| i32::from(p.number) > after);
+        let page: Vec<ObjectPart> = rest
             .by_ref()
             .take(limit as usize)
             .map(|p| {
@@ -250,10 +267,10 @@ pub(crate) async fn attributes(
         output.object_parts = Some(GetObjectAttributesParts {
             is_truncated: Some(rest.next().is_some()),
             max_parts: Some(limit),
-            next_part_number_marker: parts.last().and_then(|p| p.part_number),
+            next_part_number_marker: page.last().and_then(|p| p.part_number),
             part_number_marker: Some(after),
-            parts: Some(parts),
-            total_parts_count: i32::try_from(reader.parts().len()).ok(),
+            parts: Some(page),
+            total_parts_count: i32::try_from(parts.len()).ok(),
         });
     }
     Ok(S3Response::new(output))

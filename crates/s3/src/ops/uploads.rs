@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use s3s::dto::*;
+use s3s::xml::is_unfit;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 use steadfast_store::{Attributes, Condition, PartChoice, PartInfo, StoreError, UploadInfo};
 
@@ -24,6 +25,12 @@ pub(crate) async fn create(
     let condition = header_condition(&req.headers)?;
     let input = req.input;
     refuse_unsupported!(input)?;
+    // The answers that name the key could not be read: those to this request and to the completion.
+    if input.key.contains(is_unfit) {
+        return Err(invalid_argument(
+            "The key has characters that XML cannot carry. Such an object can only be uploaded in one piece.",
+        ));
+    }
     let mut attributes = described!(input).attributes()?;
     let algorithm = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
     match (algorithm, &input.checksum_type) {
@@ -273,6 +280,8 @@ pub(crate) async fn list(
     let key_marker = input.key_marker.clone().unwrap_or_default();
     // Without a key marker, S3 ignores the other one.
     let upload_marker = input.upload_id_marker.clone().filter(|_| !key_marker.is_empty()).unwrap_or_default();
+    // The answer repeats the question.
+    encoding.check([&prefix, &delimiter, &key_marker])?;
     let page = handler
         .store
         .uploads(&input.bucket, &prefix, &delimiter, (&key_marker, &upload_marker), limit as usize)

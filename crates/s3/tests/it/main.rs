@@ -6,5 +6,7 @@
 
 mod common;
 mod objects;
+mod presigned;
 mod protocol;
 mod signed;
+mod xml;

@@ -4,7 +4,12 @@ use crate::common::{Client, options};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use md5::{Digest as _, Md5};
+use std::sync::Arc;
+use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, MemDisk, OpKind};
+use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log};
 use steadfast_s3::EtagKind;
+use steadfast_store::{IndexKind, Store, StoreOptions};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 31 % 251) as u8).collect()
@@ -261,6 +266,86 @@ async fn copies() {
     copy("/other/k").header("if-none-match", "*").send().await.refused(412, "PreconditionFailed");
     let missing = c.call("PUT", "/other/k").header("x-amz-copy-source", "/bucket/none").send().await;
     missing.refused(404, "NoSuchKey");
+}
+
+#[tokio::test]
+async fn a_plus_in_the_source_of_a_copy_is_a_blank() {
+    let c = Client::new().await;
+    c.bucket("bucket").await;
+    for key in ["a b", "a+b", "a%2Bb", "++", "  "] {
+        c.put(&format!("/bucket/{key}"), format!("<{key}>")).await.expect(200);
+    }
+    let id = c.call("POST", "/bucket/up?uploads").send().await.expect(200).xml("UploadId").to_owned();
+    let part = format!("/bucket/up?partNumber=1&uploadId={id}");
+    for (source, key) in [
+        ("/bucket/a+b", "a b"),
+        ("bucket/a+b", "a b"),
+        ("/bucket/a%20b", "a b"),
+        ("/bucket/a b", "a b"),
+        ("/bucket/a%2Bb", "a+b"),
+        ("/bucket/a%2bb", "a+b"),
+        ("/bucket/a%252Bb", "a%2Bb"),
+        ("bucket%2Fa+b?versionId=null", "a b"),
+        ("/bucket/a%2Bb?versionId=null", "a+b"),
+        ("/bucket/%2B%2B", "++"),
+        ("/bucket/++", "  "),
+    ] {
+        c.call("PUT", "/bucket/to").header("x-amz-copy-source", source).send().await.expect(200);
+        assert_eq!(c.get("/bucket/to").await.bytes(), format!("<{key}>").as_bytes(), "{source}");
+        let copied = c.call("PUT", &part).header("x-amz-copy-source", source).send().await.expect(200);
+        let tag = format!("\"{}\"", md5_hex(format!("<{key}>").as_bytes()));
+        assert_eq!(copied.xml("ETag").replace("&quot;", "\""), tag, "{source}");
+    }
+    let other = c.call("PUT", "/bucket/to").header("x-amz-copy-source", "/bucket/a%2Bb?versionId=a+b");
+    other.send().await.refused(404, "NoSuchVersion");
+}
+
+#[tokio::test]
+async fn what_the_index_refuses_reads_nothing_from_the_disk() {
+    let faults = Faults::new();
+    let disk: Arc<dyn Disk> = Arc::new(Faulty::new(Arc::new(MemDisk::fixed(256 << 20)), faults.clone()));
+    Log::format(&disk, &Env::tokio(), &FormatOptions::default()).await.expect("a pool");
+    let uncached = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+    let (store, _) = Store::open(disk, IndexKind::memory(), Env::tokio(), uncached).await.expect("a store");
+    let c = Client::over(store, options());
+    c.bucket("bucket").await;
+    for (key, size) in [("small", 1000), ("large", 3 << 20)] {
+        let tag = c.put(&format!("/bucket/{key}"), pattern(size)).await.expect(200).header("etag").to_owned();
+        let path = format!("/bucket/{key}");
+        let reads = faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)));
+        c.get(&path).await.refused(500, "InternalError");
+        let asked = faults.harmed(reads);
+        assert!(asked > 0, "it is not in a cache");
+        let (past, future) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Wed, 02 Jan 2030 03:04:05 GMT");
+        for (name, value, status) in [
+            ("if-none-match", tag.as_str(), 304),
+            ("if-none-match", "*", 304),
+            ("if-modified-since", future, 304),
+            ("if-match", "\"0\"", 412),
+            ("if-unmodified-since", past, 412),
+            ("range", "bytes=9000000-", 416),
+            ("range", "bytes=-0", 416),
+        ] {
+            let answer = c.call("GET", &path).header(name, value).send().await.expect(status);
+            if status == 304 {
+                assert_eq!(answer.header("etag"), tag);
+            }
+            if status == 416 {
+                assert_eq!(answer.header("content-range"), format!("bytes */{size}"));
+            }
+        }
+        c.get(&format!("{path}?partNumber=2")).await.expect(416);
+        c.call("HEAD", &format!("{path}?partNumber=1")).send().await.expect(206);
+        let about = c.call("GET", &format!("{path}?attributes")).header("x-amz-object-attributes", "ETag,ObjectParts");
+        about.send().await.expect(200);
+        let copy = || c.call("PUT", "/bucket/copy").header("x-amz-copy-source", &path);
+        copy().header("x-amz-copy-source-if-match", "\"0\"").send().await.refused(412, "PreconditionFailed");
+        assert_eq!(faults.harmed(reads), asked);
+        // What holds is answered by what is on the disk.
+        faults.clear();
+        let held = c.call("GET", &path).header("if-match", &tag).header("range", "bytes=1-2").send().await.expect(206);
+        assert_eq!(held.bytes(), &pattern(3)[1..]);
+    }
 }
 
 #[tokio::test]

@@ -266,7 +266,9 @@ impl CopySource {
     pub fn parse(header: &str) -> Result<Self, ParseCopySourceError> {
         let (path_part, version_id) = extract_version_id(header)?;
 
-        let decoded = urlencoding::decode(path_part).map_err(|_| ParseCopySourceError::InvalidEncoding)?;
+        // steadfast patch 8: in this header a plus stands for a blank, as in a form; a plus itself is `%2B`.
+        let path_part = path_part.replace('+', " ");
+        let decoded = urlencoding::decode(&path_part).map_err(|_| ParseCopySourceError::InvalidEncoding)?;
         let decoded = decoded.strip_prefix('/').unwrap_or(&decoded);
 
         // Check if this is an ARN-based format

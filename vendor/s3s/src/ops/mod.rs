@@ -811,6 +811,48 @@ fn apply_credentials(req: &mut Request, credentials: Option<CredentialsExt>, vh_
     Ok(())
 }
 
+/// steadfast patch 9: parameters of this prefix that are no headers which an SDK has moved into the query
+/// string. They are of the signature, of how the body was sent, or ignored by S3 as well.
+const NOT_HOISTED: [&str; 12] = [
+    "x-amz-algorithm",
+    "x-amz-credential",
+    "x-amz-date",
+    "x-amz-expires",
+    "x-amz-signedheaders",
+    "x-amz-signature",
+    "x-amz-security-token",
+    "x-amz-content-sha256",
+    "x-amz-decoded-content-length",
+    "x-amz-trailer",
+    "x-amz-sdk-checksum-algorithm",
+    "x-amz-user-agent",
+];
+
+/// steadfast patch 9: SDKs move `x-amz-*` headers into the query string of the URLs that they presign. The
+/// signature covers them there, and they count as the headers that they are unless those came too.
+/// Returns whether there were any.
+fn hoist_headers(req: &mut Request) -> S3Result<bool> {
+    let Some(qs) = req.s3ext.qs.as_ref().filter(|qs| qs.has("X-Amz-Signature")) else {
+        return Ok(false);
+    };
+    let mut hoisted = HeaderMap::new();
+    for (name, value) in qs.as_ref() {
+        let lower = name.to_ascii_lowercase();
+        let is_header = lower.starts_with("x-amz-") && !lower.starts_with("x-amz-checksum-");
+        if !is_header || NOT_HOISTED.contains(&lower.as_str()) || req.headers.contains_key(&lower) {
+            continue;
+        }
+        let value = value.trim_matches([' ', '\t']).as_bytes();
+        let (Ok(name), Ok(value)) = (http::HeaderName::try_from(lower), http::HeaderValue::from_bytes(value)) else {
+            return Err(s3_error!(InvalidArgument, "The query parameter {name} cannot be a header."));
+        };
+        hoisted.append(name, value);
+    }
+    let any = !hoisted.is_empty();
+    req.headers.extend(hoisted);
+    Ok(any)
+}
+
 /// Resolves the client-declared operation intent from the `x-id` query
 /// parameter (signed under `SigV4` and sent by official SDKs). The former
 /// `x-s3s-operation-id` header extension was removed: it was a redundant,
@@ -955,6 +997,10 @@ async fn prepare(req: &mut Request, ccx: &CallContext<'_>) -> S3Result<Prepare> 
     if let Some(err) = oir_error {
         return Err(err);
     }
+
+    // steadfast patch 9: not before the signature has been verified, which is over the headers as they
+    // came. `x-amz-copy-source` makes another operation of a request, so that is looked for again.
+    let resolved_op = if hoist_headers(req)? { None } else { resolved_op };
 
     let op = if let Some(op) = resolved_op {
         op

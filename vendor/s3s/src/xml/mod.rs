@@ -18,6 +18,12 @@ pub use self::ser::*;
 
 mod generated;
 
+/// steadfast patch 4: whether XML 1.0 does not have a character, by reference or otherwise.
+#[must_use]
+pub const fn is_unfit(c: char) -> bool {
+    matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}')
+}
+
 mod manually {
     use super::*;
 

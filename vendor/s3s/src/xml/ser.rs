@@ -227,21 +227,17 @@ fn end(name: &str) -> Event<'_> {
 
 /// text event
 fn text(content: &str) -> Event<'_> {
-    // steadfast patch 4: a carriage return as it is would be read as a line feed, and other control characters have
-    // no place in XML at all; by reference the first is right, and the others are what S3 writes.
-    let raw = |b: u8| b < 0x20 && b != b'\t' && b != b'\n';
-    if content.bytes().any(raw) {
+    // steadfast patch 4: a parser would take a carriage return as it is for a line feed. What XML does
+    // not have is replaced, as no parser would take the answer at all.
+    if content.contains(|c| c == '\r' || super::is_unfit(c)) {
         let mut escaped = String::with_capacity(content.len().saturating_add(16));
         for c in content.chars() {
             match c {
                 '&' => escaped.push_str("&amp;"),
                 '<' => escaped.push_str("&lt;"),
                 '>' => escaped.push_str("&gt;"),
-                c if u8::try_from(c).is_ok_and(raw) => {
-                    escaped.push_str("&#");
-                    escaped.push_str(&u32::from(c).to_string());
-                    escaped.push(';');
-                }
+                '\r' => escaped.push_str("&#13;"),
+                c if super::is_unfit(c) => escaped.push(char::REPLACEMENT_CHARACTER),
                 c => escaped.push(c),
             }
         }
