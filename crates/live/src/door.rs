@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use serde_json::{Value, json};
+use serde_json::json;
 use steadfast_flow::stages::{self, Stage};
 use steadfast_flow::{Connection, Connections, Ended, Pass, Patience, Throttle, group_of};
 use tokio::io::unix::AsyncFdReadyGuard;
@@ -28,7 +28,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::api::json::error_json;
+use crate::api::result::error_json;
 use crate::api::{Api, Terms, durability};
 use crate::commands::NodeHub;
 use crate::gateway::{self, Emulation, Stalling, Streaming, connect_command};
@@ -530,7 +530,7 @@ impl LiveDoor {
         method: &str,
         terms: &Terms,
         body: Incoming,
-    ) -> Result<Result<Value, ClientError>, Answer> {
+    ) -> Result<Result<Vec<u8>, ClientError>, Answer> {
         let node = &self.node;
         // One that does not say how long it is may be as long as any.
         let declared = body.size_hint().exact().map_or(API_BYTES_MAX, |len| len.min(API_BYTES_MAX as u64) as usize);
@@ -583,11 +583,11 @@ impl LiveDoor {
             }
         };
         let (status, answer) = match answer {
-            Ok(result) => (StatusCode::OK, json!({"result": result})),
-            Err(error) if transport => (status_of(&error), error_json(&error)),
-            Err(error) => (StatusCode::OK, json!({"error": error_json(&error)})),
+            Ok(reply) => (StatusCode::OK, reply),
+            Err(error) if transport => (status_of(&error), error_json(&error).to_string().into_bytes()),
+            Err(error) => (StatusCode::OK, json!({"error": error_json(&error)}).to_string().into_bytes()),
         };
-        let mut response = Response::new(whole(terms.held(Bytes::from(answer.to_string()))));
+        let mut response = Response::new(whole(terms.held(Bytes::from(answer))));
         *response.status_mut() = status;
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response

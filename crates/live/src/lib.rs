@@ -35,6 +35,6 @@ pub use door::{DoorOptions, LiveDoor, Workers};
 pub use grpc::{GrpcApiConfig, GrpcDoor, GrpcTlsConfig};
 pub use http_client::{HttpClient, exchange, http_client, http_client_tls};
 pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
-pub use node::{CONNECTIONS, Limits, Node, Submission};
-pub use outgoing::{from_stored, to_stored};
+pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission};
+pub use outgoing::{Encoded, from_stored, to_stored};
 pub use proxy::{ProxyStatus, ProxyTlsConfig};

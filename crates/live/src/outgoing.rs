@@ -19,6 +19,30 @@ pub fn to_stored(publication: &Publication) -> Bytes {
     publication.encode_to_vec().into()
 }
 
+/// A publication to be submitted, encoded for the store once, however many channels get it.
+pub struct Encoded {
+    publication: Publication,
+    body: OnceLock<Bytes>,
+}
+
+impl From<Publication> for Encoded {
+    fn from(publication: Publication) -> Self {
+        Self { publication, body: OnceLock::new() }
+    }
+}
+
+impl Encoded {
+    /// As the store keeps it.
+    pub fn body(&self) -> Bytes {
+        self.body.get_or_init(|| to_stored(&self.publication)).clone()
+    }
+
+    /// As it is.
+    pub fn publication(&self) -> &Publication {
+        &self.publication
+    }
+}
+
 /// A publication from what the store kept.
 ///
 /// # Errors

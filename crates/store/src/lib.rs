@@ -32,6 +32,7 @@ pub use names::{Names, named_chunks};
 pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions, StoreSabotage};
 pub use record::keys::is_own_channel;
 pub use shard::channels::CHANNEL_BYTES_MAX;
+pub use shard::channels::pending::PendingPublication;
 pub use shard::reader::ObjectReader;
 pub use status::{DiskState, DiskStatus, EventsStatus, StoreStatus};
 pub use store::Store;

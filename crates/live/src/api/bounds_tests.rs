@@ -12,9 +12,11 @@ fn publish(data: Vec<u8>) -> Publish {
 #[test]
 fn the_channels_of_a_broadcast_share_a_bound_on_what_they_take() {
     for bytes in [0, 1 << 10, 50_000, 400_000, 4 << 20, usize::MAX >> 1] {
-        let together = channels_together(bytes);
-        assert!((4..=1024).contains(&together));
-        assert!(together == 4 || together * bytes <= BYTES_TOGETHER);
+        for commands in [0, 1, 7, COMMANDS_TOGETHER] {
+            let together = channels_together(bytes, commands);
+            assert!((1..=1024).contains(&together));
+            assert!(together == 1 || (together - 1) * commands.max(1) * bytes <= BYTES_TOGETHER);
+        }
     }
 }
 

@@ -7,13 +7,11 @@ use std::marker::PhantomData;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
-use steadfast_store::Position;
 
-use super::{Answer, Api, BATCH_MAX, Command, Done, Ending, Publish, Renewal, Sessions, Terms, refuse};
-use crate::node::epoch_text;
+use super::result::{BatchReply, BatchResult, MethodResult, Reply};
+use super::{Api, BATCH_MAX, Command, Ending, Publish, Renewal, Sessions, Terms, refuse};
 use crate::options::{Overrides, SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{HistoryRequest, StreamPosition};
@@ -205,18 +203,20 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
 }
 
 impl Api {
-    /// Carries out a method; the result.
+    /// Carries out a method; the body of its reply.
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn call(&self, method: &str, terms: &Terms, body: &[u8]) -> Result<Value, ClientError> {
+    pub(crate) async fn call(&self, method: &str, terms: &Terms, body: &[u8]) -> Result<Vec<u8>, ClientError> {
         if method == "batch" {
-            return self.json_batch(body, terms).await;
+            let result = self.json_batch(body, terms).await?;
+            return written(&Reply { result });
         }
-        self.carry_out(command(method, body)?, terms).await.and_then(result)
+        let done = self.carry_out(command(method, body)?, terms).await?;
+        written(&Reply { result: MethodResult(&done) })
     }
 
-    async fn json_batch(&self, body: &[u8], terms: &Terms) -> Result<Value, ClientError> {
+    async fn json_batch(&self, body: &[u8], terms: &Terms) -> Result<BatchResult, ClientError> {
         let request: Batch = read(body)?;
         let (methods, commands): (Vec<_>, Vec<_>) = request
             .commands
@@ -231,12 +231,16 @@ impl Api {
             })
             .unzip();
         let answers = self.batch(commands, request.parallel, terms).await?;
-        let reply = |(method, answer): (String, Answer)| match answer.and_then(result) {
-            Ok(result) => Value::Object(Map::from_iter([(method, result)])),
-            Err(error) => said(Err(error)),
-        };
-        Ok(json!({"replies": methods.into_iter().zip(answers).map(reply).collect::<Vec<_>>()}))
+        let replies = methods.into_iter().zip(answers).map(|(method, answer)| BatchReply(method, answer));
+        Ok(BatchResult { replies: replies.collect() })
     }
+}
+
+fn written(reply: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(reply).map_err(|error| {
+        tracing::error!(%error, "a reply of the API cannot be written as JSON");
+        codes::INTERNAL
+    })
 }
 
 /// Reads a command.
@@ -311,62 +315,9 @@ fn publish(request: PublishBody) -> Result<Publish, ClientError> {
     Ok(Publish { data, tags, skip_history, idempotency_key })
 }
 
-/// The result of a method.
-fn result(done: Done) -> Result<Value, ClientError> {
-    Ok(match done {
-        Done::Nothing => json!({}),
-        Done::Published(position) => position_json(position),
-        Done::Broadcast(positions) => {
-            let responses = positions.into_iter().map(|position| said(position.map(position_json)));
-            json!({"responses": responses.collect::<Vec<_>>()})
-        }
-        Done::Presence(clients) => json!({"presence": value(&clients)?}),
-        Done::PresenceStats(stats) => json!({"num_clients": stats.num_clients, "num_users": stats.num_users}),
-        Done::History(history) => json!({
-            "publications": value(&history.publications)?, "epoch": history.epoch, "offset": history.offset,
-        }),
-        Done::Channels(found) => {
-            let channels: Map<String, Value> =
-                found.into_iter().map(|(name, count)| (name, json!({"num_clients": count}))).collect();
-            json!({"channels": channels})
-        }
-        Done::Info(info) => json!({"nodes": [{
-            "uid": "steadfast", "name": "steadfast", "version": info.version, "num_clients": info.clients,
-            "num_users": info.users, "num_channels": info.channels, "uptime": info.uptime,
-        }]}),
-    })
-}
-
-/// Data that is not JSON cannot be shown in it.
-fn value(data: &impl serde::Serialize) -> Result<Value, ClientError> {
-    serde_json::to_value(data).map_err(|_| ClientError {
-        message: "not available: there is data that is not JSON, which the gRPC API shows".into(),
-        ..codes::NOT_AVAILABLE
-    })
-}
-
-fn said(answer: Result<Value, ClientError>) -> Value {
-    match answer {
-        Ok(result) => json!({"result": result}),
-        Err(error) => json!({"error": error_json(&error)}),
-    }
-}
-
-pub(crate) fn error_json(error: &ClientError) -> Value {
-    json!({"code": error.code, "message": error.message})
-}
-
-fn position_json(position: Position) -> Value {
-    match position.offset {
-        0 => json!({}),
-        offset => json!({"offset": offset, "epoch": epoch_text(position.epoch)}),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::message::{HistoryResult, Publication};
 
     #[test]
     fn commands_are_read_and_what_is_wrong_with_them_is_said() {
@@ -442,12 +393,5 @@ mod tests {
             };
             assert_eq!(request.limit, expected);
         }
-    }
-
-    #[test]
-    fn data_that_is_not_json_is_no_answer_in_json() {
-        let publications = vec![Publication { data: vec![0xff, 0], ..Publication::default() }];
-        let error = result(Done::History(HistoryResult { publications, ..HistoryResult::default() })).expect_err("no");
-        assert!(error.code == 108 && error.message.contains("gRPC"), "{error:?}");
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_flow::Env;
@@ -17,6 +18,9 @@ use crate::protocol::codes::{self, ClientError};
 /// For how long a publication is known by its key, milliseconds, and how many are.
 const KNOWN_MS: u64 = 300_000;
 const KNOWN_MAX: usize = 100_000;
+
+/// How long a request waits for a publication that is under way. It may be committed after that.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// Publications with keys that are under way at a time.
 const UNDER_WAY_MAX: usize = 20_000;
@@ -52,7 +56,7 @@ impl Keys {
     }
 
     /// Publishes, unless that was done or is being done with this key. It goes on when the caller does not wait any more: one that
-    /// gives up and asks again finds it under way.
+    /// gives up and asks again finds it under way. `publish` ends when it is certain whether it was published, however long that takes.
     ///
     /// # Errors
     /// Those of `publish`, also of a first one that this one waited for; it may be tried again then.
@@ -82,8 +86,8 @@ impl Keys {
                 }
             }
         };
-        let told = outcome.wait_for(Option::is_some).await;
-        told.ok().and_then(|outcome| outcome.clone()).unwrap_or(Err(codes::INTERNAL))
+        let outcome = self.0.env.timeout(WAIT, outcome.wait_for(Option::is_some)).await.ok_or(codes::DISK_HANGS)?;
+        outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or(Err(codes::INTERNAL))
     }
 
     fn now_ms(&self) -> u64 {

@@ -4,9 +4,11 @@
 mod bounds_tests;
 pub(crate) mod json;
 mod keys;
+pub(crate) mod result;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -22,6 +24,7 @@ use crate::commands::parse_client;
 use crate::config::ChannelDurability;
 use crate::node::{GATE_WAIT, Node, Submission, held, refusal};
 use crate::options::{SubscribeOptions, Wanted};
+use crate::outgoing::Encoded;
 use crate::partition::{SessionId, ToSession, Who};
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
@@ -34,8 +37,8 @@ pub(crate) const BATCH_MAX: usize = 10_000;
 /// Commands of a batch that are carried out together,
 const COMMANDS_TOGETHER: usize = 256;
 
-/// and channels of a broadcast: so many, or as many as take so many bytes.
-const CHANNELS_TOGETHER: (usize, usize) = (4, 1024);
+/// and channels of all broadcasts of a request: so many, or as many as take so many bytes.
+const CHANNELS_TOGETHER: usize = 1024;
 const BYTES_TOGETHER: usize = 16 << 20;
 
 /// Sessions of a user that are subscribed at a time.
@@ -68,6 +71,21 @@ pub(crate) struct Publish {
     pub(crate) tags: BTreeMap<String, String>,
     pub(crate) skip_history: bool,
     pub(crate) idempotency_key: String,
+}
+
+/// A publication and how it is made, shared by the channels of a broadcast.
+struct EncodedPublish {
+    publication: Encoded,
+    skip_history: bool,
+    idempotency_key: String,
+}
+
+impl Publish {
+    fn encoded(self) -> EncodedPublish {
+        let Self { data, tags, skip_history, idempotency_key } = self;
+        let publication = Publication { data, tags, ..Publication::default() }.into();
+        EncodedPublish { publication, skip_history, idempotency_key }
+    }
 }
 
 /// The sessions that a command is about: all of a user, or the one that is named in either way.
@@ -171,6 +189,8 @@ pub(crate) type Answer = Result<Done, ClientError>;
 pub(crate) struct Terms {
     /// What it publishes is so durable, or else as the channel's namespace says.
     pub(crate) durability: Option<ChannelDurability>,
+    /// How many of its commands are carried out at a time; 0 for one.
+    commands_together: AtomicUsize,
     /// The permits of its answers, until they have been sent.
     permits: Mutex<Vec<Arc<Permit>>>,
 }
@@ -216,15 +236,21 @@ impl Api {
     async fn answer(&self, command: Command, terms: &Terms) -> Answer {
         let wish = terms.durability;
         match command {
-            Command::Publish(channel, publish) => self.publish(&channel, &publish, wish).await.map(Done::Published),
+            Command::Publish(channel, publish) => {
+                let publish = Arc::new(publish.encoded());
+                self.publish(&channel, &publish, wish).await.map(Done::Published)
+            }
             Command::Broadcast(channels, publish) => {
                 if channels.is_empty() || channels.len() > BATCH_MAX {
                     return Err(codes::BAD_REQUEST);
                 }
-                // What is published is there once for each channel that is under way.
-                let (publish, together) = (&publish, channels_together(publish.data.len()));
-                let each =
-                    channels.into_iter().map(|channel| async move { self.publish(&channel, publish, wish).await });
+                // A channel that is under way may hold a copy of what is published.
+                let together = channels_together(publish.data.len(), terms.commands_together.load(Relaxed));
+                let publish = Arc::new(publish.encoded());
+                let each = channels.into_iter().map(|channel| {
+                    let publish = publish.clone();
+                    async move { self.publish(&channel, &publish, wish).await }
+                });
                 Ok(Done::Broadcast(stream::iter(each).buffered(together).collect().await))
             }
             Command::Subscribe(sessions, wanted) => self.subscribe(&sessions, &wanted).await,
@@ -277,7 +303,8 @@ impl Api {
             return Err(codes::LIMIT_EXCEEDED);
         }
         let each = commands.into_iter().map(|command| async move { self.carry_out(command?, terms).await });
-        let together = if parallel { COMMANDS_TOGETHER } else { 1 };
+        let together = if parallel { each.len().clamp(1, COMMANDS_TOGETHER) } else { 1 };
+        terms.commands_together.store(together, Relaxed);
         Ok(stream::iter(each).buffered(together).collect().await)
     }
 
@@ -291,25 +318,28 @@ impl Api {
     async fn publish(
         &self,
         channel: &str,
-        publish: &Publish,
+        publish: &Arc<EncodedPublish>,
         wish: Option<ChannelDurability>,
     ) -> Result<Position, ClientError> {
         if channel.is_empty() {
             return Err(codes::BAD_REQUEST);
         }
-        self.node.check_data(self.node.namespace(channel)?, &publish.data)?;
-        let (data, tags) = (publish.data.clone(), publish.tags.clone());
-        let publication = Publication { data, tags, ..Publication::default() };
+        let data = &publish.publication.publication().data;
+        self.node.check_data(self.node.namespace(channel)?, data)?;
         let wanted = Submission { skip_history: publish.skip_history, durability: wish, ..Submission::default() };
         if publish.idempotency_key.is_empty() {
-            return self.node.publish(channel, publication, wanted).await;
+            return self.node.submit(channel, &publish.publication, wanted).await?.committed().await;
         }
-        let (node, name) = (self.node.clone(), channel.to_owned());
+        let (node, name, keyed) = (self.node.clone(), channel.to_owned(), publish.clone());
         // It goes on when the request that it came with has ended, with what that had taken.
-        let bytes = node.keyed_bytes.clamp(publish.data.len() as u64 + PUBLICATION_BYTES);
+        let bytes = node.keyed_bytes.clamp(data.len() as u64 + PUBLICATION_BYTES);
         let room = node.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let publishing = async move {
-            let published = node.publish(&name, publication, wanted).await;
+            // The key is known until it is certain whether this was published, so that a retry never doubles it.
+            let published = match node.submit(&name, &keyed.publication, wanted).await {
+                Ok(accepted) => accepted.resolved().await,
+                Err(error) => Err(error),
+            };
             drop(room);
             published
         };
@@ -413,9 +443,9 @@ pub(crate) fn refuse(is_set: bool, name: &str) -> Result<(), ClientError> {
     if is_set { Err(ClientError::bad_request(format!("{name}: it is not supported"))) } else { Ok(()) }
 }
 
-/// How many channels of a broadcast of so many bytes are published into at a time.
-fn channels_together(bytes: usize) -> usize {
-    (BYTES_TOGETHER / (bytes + 1024)).clamp(CHANNELS_TOGETHER.0, CHANNELS_TOGETHER.1)
+/// How many channels of a broadcast of so many bytes are published into at a time, beside so many commands.
+fn channels_together(bytes: usize, commands: usize) -> usize {
+    (BYTES_TOGETHER / (bytes + 1024)).clamp(1, CHANNELS_TOGETHER).div_ceil(commands.max(1))
 }
 
 /// Whether a name matches a pattern with `*` for anything; an empty pattern is matched by all.

@@ -304,7 +304,7 @@ impl Node {
         let info = Some(caller.who.client_info(&[]));
         let publication = Publication { data, info, ..Publication::default() };
         let wanted = Submission { skip_history, leaves_percent: self.publish_reserve, ..Submission::default() };
-        Ok(self.submit(&request.channel, publication, wanted).await?)
+        Ok(self.submit(&request.channel, &publication.into(), wanted).await?.committed())
     }
 
     /// Whether a session may ask for what the channel has, if it has it.

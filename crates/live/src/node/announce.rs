@@ -1,9 +1,9 @@
 //! Who came to a channel and who went, told to its subscribers: at once where little happens, together where much does.
 //!
 //! When N sessions come back to a channel, each would be told of each: N times N messages. So after one telling there is a pause, longer where
-//! more have to be told, and what happens meanwhile is told in one message; who came and went again within it is not told of at all. What that
-//! message takes is bounded; the rest waits for the next one. Those that wait are not more than the members, those who went and were told of
-//! included: whoever follows joins and leaves comes to what presence says.
+//! more have to be told, and what happens meanwhile is told in one message. A join and its leave within it become the leave alone, since presence
+//! may have shown the member in between. What that message takes is bounded; the rest waits for the next one. Leaves whose joins were never sent
+//! are bounded too: whoever follows joins and leaves comes to what presence says.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,6 +33,9 @@ fn message_bytes_max(subscribers: usize) -> usize {
     (TOLD_BYTES / subscribers.max(1)).clamp(MESSAGE_BYTES.0, MESSAGE_BYTES.1)
 }
 
+/// Bytes of leaves that wait whose joins were never sent. Beyond them both are left out.
+const UNANNOUNCED_LEAVES_BYTES: usize = 1 << 20;
+
 /// What is to be told of a channel.
 #[derive(Default)]
 pub(super) struct Announcements {
@@ -43,6 +46,8 @@ pub(super) struct Announcements {
     waiting: BTreeMap<(Kind, u64), Waiting>,
     by_client: HashMap<Uuid, (Kind, u64)>,
     count: u64,
+    /// Bytes of leaves that wait whose joins were never sent.
+    unannounced: usize,
     /// A task comes for those that wait.
     awaited: bool,
 }
@@ -60,20 +65,32 @@ struct Waiting {
     known: bool,
 }
 
+impl Waiting {
+    fn unannounced_bytes(&self) -> usize {
+        if self.push.leave.is_some() && !self.known { bytes_of(&self.push) } else { 0 }
+    }
+}
+
 impl Announcements {
     /// Has a push wait for the next telling. It takes the place of what waits of the same client.
     fn add(&mut self, client: Uuid, push: Push) {
         let before = self.by_client.remove(&client).and_then(|at| self.waiting.remove(&at));
         let kind = if push.leave.is_some() { Kind::Leave } else { Kind::Join };
         // Of one that leaves and of whom nothing waits it was told that it came; of one that comes, that it is not there.
-        let known = before.map_or(kind == Kind::Leave, |before| before.known);
-        if kind == Kind::Leave && !known {
+        let known = before.as_ref().map_or(kind == Kind::Leave, |before| before.known);
+        if let Some(before) = &before {
+            self.unannounced -= before.unannounced_bytes();
+        }
+        // Presence may have shown it in between, so its leave is sent though its join was not.
+        if kind == Kind::Leave && !known && self.unannounced + bytes_of(&push) > UNANNOUNCED_LEAVES_BYTES {
             return;
         }
         self.count += 1;
         let at = (kind, self.count);
         self.by_client.insert(client, at);
-        self.waiting.insert(at, Waiting { client, push, known });
+        let waiting = Waiting { client, push, known };
+        self.unannounced += waiting.unannounced_bytes();
+        self.waiting.insert(at, waiting);
     }
 
     /// What is told next: not more than so many bytes, but one at least.
@@ -84,9 +101,10 @@ impl Announcements {
             if !pushes.is_empty() && bytes > bytes_max {
                 break;
             }
-            let Waiting { client, push, .. } = next.remove();
-            self.by_client.remove(&client);
-            pushes.push(push);
+            let next = next.remove();
+            self.by_client.remove(&next.client);
+            self.unannounced -= next.unannounced_bytes();
+            pushes.push(next.push);
         }
         pushes
     }
@@ -231,11 +249,11 @@ mod tests {
         for n in 1..=20 {
             node.announce(&channel, Uuid::from_u128(n), push(n, true));
         }
-        // Came and went again; and one of whom it was told that it came.
+        // A member that joined and left within the pause; and one whose join was sent.
         node.announce(&channel, Uuid::from_u128(7), push(7, false));
         node.announce(&channel, Uuid::from_u128(1), push(1, false));
         let came = (2..=20).filter(|n| *n != 7).map(|n| n.to_string());
-        let together: Vec<String> = std::iter::once("-1".to_owned()).chain(came).collect();
+        let together: Vec<String> = ["-7", "-1"].map(str::to_owned).into_iter().chain(came).collect();
         assert_eq!(told(&node, 2).await, [vec!["1".to_owned()], together]);
         node.env.sleep(Duration::from_millis(PAUSE_MS.0 as u64)).await;
         node.announce(&channel, Uuid::from_u128(30), push(30, true));
@@ -255,7 +273,8 @@ mod tests {
                 assert!(message.len() <= MESSAGE_BYTES.1 / 128, "{}", message.len());
                 for one in message {
                     match one.strip_prefix('-') {
-                        Some(gone) => assert!(present.remove(gone), "{gone} was never told of"),
+                        // The leave of a member whose join was never sent is sent as well.
+                        Some(gone) => _ = present.remove(gone),
                         None => assert!(present.insert(one), "told twice"),
                     }
                 }
@@ -304,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_client_the_last_thing_waits_and_only_if_it_is_news() {
+    fn the_last_join_or_leave_of_a_client_waits() {
         let mut announcements = Announcements::default();
         let one = Uuid::from_u128(1);
-        // It came and went before anybody heard of it.
+        // Presence may have shown it between its join and its leave.
         announcements.add(one, push(1, true));
         announcements.add(one, push(1, false));
-        assert!(announcements.take(1).is_empty());
+        assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]));
         // It is known, goes, comes, and goes.
         announcements.add(one, push(1, false));
         announcements.add(one, push(1, true));
@@ -322,6 +341,21 @@ mod tests {
         assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]), "those that went first");
         assert!(matches!(&announcements.take(1)[..], [Push { join: Some(_), .. }]));
         assert!(announcements.waiting.is_empty() && announcements.by_client.is_empty());
+        assert_eq!(announcements.unannounced, 0);
+    }
+
+    #[test]
+    fn leaves_whose_joins_were_never_sent_are_bounded() {
+        let mut announcements = Announcements::default();
+        for n in 0..100_000 {
+            announcements.add(Uuid::from_u128(n), push(n, true));
+            announcements.add(Uuid::from_u128(n), push(n, false));
+        }
+        let waiting = announcements.waiting.len();
+        assert!((1_000..50_000).contains(&waiting), "{waiting}");
+        assert!(announcements.unannounced <= UNANNOUNCED_LEAVES_BYTES);
+        assert_eq!(announcements.take(usize::MAX).len(), waiting);
+        assert_eq!(announcements.unannounced, 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod answers;
 mod history;
 mod publish;
 
-pub use publish::Submission;
+pub use publish::{Accepted, Submission};
 
 use announce::Announcements;
 

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use steadfast_log::{Durability, Priority};
-use steadfast_store::{ChannelSink, NewPublication, Position, Publication as Stored, Published};
+use steadfast_store::{ChannelSink, NewPublication, PendingPublication, Position, Publication as Stored};
 
 use super::{Node, refusal};
 use crate::config::ChannelDurability;
-use crate::outgoing::{Outgoing, from_stored, to_stored};
+use crate::outgoing::{Encoded, Outgoing, from_stored};
 use crate::partition::Event;
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::Publication;
@@ -36,6 +36,29 @@ pub struct Submission {
 impl Default for Submission {
     fn default() -> Self {
         Self { skip_history: false, durability: None, priority: Priority::Write, leaves_percent: 0 }
+    }
+}
+
+/// A publication that has its place, if its channel keeps history.
+pub struct Accepted(Option<PendingPublication>);
+
+impl Accepted {
+    /// Awaits the commit, for as long as a write may wait where the disk hangs.
+    ///
+    /// # Errors
+    /// Why it cannot be said to be committed. It may be.
+    pub async fn committed(self) -> Result<Position, ClientError> {
+        let Some(pending) = self.0 else { return Ok(Position::default()) };
+        pending.committed().await.map(|published| published.position).map_err(|e| refusal(&e))
+    }
+
+    /// Awaits the commit, however long the disk hangs.
+    ///
+    /// # Errors
+    /// Why it was not committed.
+    pub async fn resolved(self) -> Result<Position, ClientError> {
+        let Some(pending) = self.0 else { return Ok(Position::default()) };
+        pending.resolved().await.map(|published| published.position).map_err(|e| refusal(&e))
     }
 }
 
@@ -69,19 +92,18 @@ impl Node {
     pub async fn submit(
         &self,
         channel: &str,
-        publication: Publication,
+        publication: &Encoded,
         wanted: Submission,
-    ) -> Result<impl Future<Output = Result<Position, ClientError>> + Send + use<>, ClientError> {
+    ) -> Result<Accepted, ClientError> {
         let options = self.namespace(channel)?;
         self.room().await?;
         let pending = if options.has_history() && !wanted.skip_history {
             let handle = self.handle(channel)?;
             if wanted.leaves_percent > 0 && handle.spare_percent().map_err(|e| refusal(&e))? < wanted.leaves_percent {
-                let message = "limit exceeded: the disk is nearly full, and the rest of it is not for clients".into();
-                return Err(ClientError { message, ..codes::LIMIT_EXCEEDED });
+                return Err(codes::DISK_NEARLY_FULL);
             }
             let new = NewPublication {
-                body: to_stored(&publication),
+                body: publication.body(),
                 history_size: options.history_size,
                 history_ttl_ms: u64::try_from(options.history_ttl.0.as_millis()).unwrap_or(u64::MAX),
                 durability: match wanted.durability.unwrap_or(options.durability) {
@@ -92,21 +114,13 @@ impl Node {
             };
             Some(handle.submit(new).await.map_err(|e| refusal(&e))?)
         } else {
-            let mut publication = publication;
+            let mut publication = publication.publication().clone();
             publication.time = self.env.wall_ms() as i64;
             self.fan_out(channel, 0, publication);
             None
         };
         self.publications.fetch_add(1, Relaxed);
-        Ok(async move {
-            match pending {
-                Some(pending) => {
-                    let published: Published = pending.await.map_err(|e| refusal(&e))?;
-                    Ok(published.position)
-                }
-                None => Ok(Position::default()),
-            }
-        })
+        Ok(Accepted(pending))
     }
 
     /// Publishes, and waits for the answer.
@@ -119,7 +133,7 @@ impl Node {
         publication: Publication,
         wanted: Submission,
     ) -> Result<Position, ClientError> {
-        self.submit(channel, publication, wanted).await?.await
+        self.submit(channel, &publication.into(), wanted).await?.committed().await
     }
 
     fn fan_out(&self, channel: &str, epoch: u32, publication: Publication) {

@@ -28,6 +28,8 @@ const fn temporary(code: u32, message: &'static str) -> ClientError {
 pub const INTERNAL: ClientError = temporary(100, "internal server error");
 /// The same, with what is wrong: a client can do nothing but come again, a back end may say so to people.
 pub const DISK_FULL: ClientError = temporary(100, "internal server error: the disk is full");
+/// See [`DISK_FULL`]. The rest of the disk is not for publications of clients.
+pub const DISK_NEARLY_FULL: ClientError = temporary(100, "internal server error: the disk is nearly full");
 /// See [`DISK_FULL`].
 pub const DISK_HANGS: ClientError = temporary(100, "internal server error: the disk does not answer");
 /// See [`DISK_FULL`].

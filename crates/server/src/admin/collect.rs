@@ -234,6 +234,12 @@ pub const TABLE: &[Metric] = &[
         Gauge,
         "Disks that refused new data for want of space, and have taken none since",
     ),
+    metric(
+        "/spare_percent",
+        "disks_free_percent",
+        Gauge,
+        "Share of the fullest disk that nothing needs; below live.publish_reserve clients cannot publish",
+    ),
     metric("/disks_hanging", "disks_hanging", Gauge, "Disks that have not answered a request for 5 s or more"),
     metric("/disk/len_bytes", "pool_bytes", Gauge, "Size of the pool now"),
     metric("/disk/geometry/capacity_bytes", "pool_capacity_bytes", Gauge, "What the pool may grow to"),
@@ -461,6 +467,10 @@ pub mod testing {
     impl Source for Fixed {
         fn not_ready(&self) -> Option<String> {
             None
+        }
+
+        fn warnings(&self) -> Vec<String> {
+            Vec::new()
         }
 
         fn status(&self) -> Value {

@@ -35,6 +35,9 @@ pub trait Source: Send + Sync + 'static {
     /// Why the server should get no requests now; `None` when it should.
     fn not_ready(&self) -> Option<String>;
 
+    /// What is wrong though the server takes requests, in words.
+    fn warnings(&self) -> Vec<String>;
+
     /// Everything that there is to know, as JSON.
     fn status(&self) -> serde_json::Value;
 }
@@ -129,7 +132,10 @@ impl Admin {
         match path {
             "/health/live" => text(StatusCode::OK, "live\n".to_owned()),
             "/health/ready" => match self.source.not_ready() {
-                None => text(StatusCode::OK, "ready\n".to_owned()),
+                None => {
+                    let warnings: String = self.source.warnings().iter().map(|line| format!("{line}\n")).collect();
+                    text(StatusCode::OK, format!("ready\n{warnings}"))
+                }
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
             },
             "/metrics" => self.metrics(headers),
@@ -220,6 +226,10 @@ mod tests {
     impl Source for Told {
         fn not_ready(&self) -> Option<String> {
             self.0.lock().clone()
+        }
+
+        fn warnings(&self) -> Vec<String> {
+            Vec::new()
         }
 
         fn status(&self) -> serde_json::Value {

@@ -202,7 +202,7 @@ sections! {
         /// Publications that a session may make in a second; more get the temporary error 111. 0: any number.
         publish_rate: usize = 1000, in 0..=1_000_000;
         /// Share of each disk, in percent, that publications of clients leave free for objects and for what the back end publishes; clients
-        /// get the error 106 then. 0: none.
+        /// get a temporary error 100 then. 0: none.
         publish_reserve: usize = 10, in 0..=90;
         /// Longest message that is compressed (where `websocket.compression` is on): other sessions of the same thread wait meanwhile.
         compression_max: Size = Size::mib(1), in 0..=1_073_741_824;

@@ -170,7 +170,7 @@ impl Webhooks {
             for stored in &letters {
                 let Ok(mut letter) = from_stored(stored) else { continue };
                 letter.tags.remove(WHY);
-                answers.push(events.submit(new(&letter, queue.max)).await.map_err(failed)?);
+                answers.push(events.submit(new(&letter, queue.max)).await.map_err(failed)?.committed());
             }
             for answer in futures::future::join_all(answers).await {
                 answer.map_err(failed)?;

@@ -340,8 +340,8 @@ impl Forwarder {
                 }
                 let later = |e: steadfast_live::protocol::codes::ClientError| Failure::Later(e.message.into_owned());
                 let wanted = Submission { priority: Priority::Delete, ..Submission::default() };
-                let answer = node.submit(channel, publication, wanted).await.map_err(later)?;
-                Ok(Box::pin(async move { answer.await.map(drop).map_err(later) }))
+                let answer = node.submit(channel, &publication.into(), wanted).await.map_err(later)?;
+                Ok(Box::pin(async move { answer.committed().await.map(drop).map_err(later) }))
             }
             To::Webhook(name) => {
                 let Some(queue) = self.webhooks.queue(name) else {
@@ -358,7 +358,7 @@ impl Forwarder {
                 let answer = queue.channel.get().map_err(later)?.submit(new).await.map_err(later)?;
                 let arrived = queue.arrived.clone();
                 Ok(Box::pin(async move {
-                    answer.await.map_err(later)?;
+                    answer.committed().await.map_err(later)?;
                     arrived.notify_one();
                     Ok(())
                 }))

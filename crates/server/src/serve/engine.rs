@@ -159,6 +159,21 @@ impl Engine {
         all.then(|| format!("the disk {} hangs: it has not answered for {} s", path.display(), ms / 1000))
     }
 
+    /// The disks that are full, or of which less than `reserve_percent` is free, in words.
+    pub fn short_of_space(&self, reserve_percent: u8) -> Vec<String> {
+        let full = self.store.full_disks();
+        let word = |(name, spare): (String, u8)| {
+            if full.contains(&name) {
+                Some(format!("the disk {name} is full: it refuses new data"))
+            } else if spare < reserve_percent {
+                Some(format!("the disk {name} is nearly full ({spare} % free): it refuses publications of clients"))
+            } else {
+                None
+            }
+        };
+        self.store.spare_percents().into_iter().filter_map(word).collect()
+    }
+
     /// The disks of a pool of several that do not do all of their part, by name, and why.
     pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
         if self.is_many() { self.store.disks_in_trouble() } else { Vec::new() }
@@ -229,6 +244,7 @@ impl Engine {
         status["disk"] = disks.describe();
         status["disks"] = disks.list();
         status["disks_full"] = json!(self.store.full_disks().len());
+        status["spare_percent"] = json!(self.store.spare_percents().into_iter().map(|(_, spare)| spare).min());
         status["disks_hanging"] = json!(self.hanging().len());
         status["superdisks"] = self.superdisks().iter().map(|fast| fast.status().clone()).collect();
         status["store"] = json!(self.store.status());

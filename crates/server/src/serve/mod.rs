@@ -248,7 +248,11 @@ async fn serve_engine(
     let forwarder = Forwarder::new(config, engine.store(), node.clone(), options.region.clone(), env)?;
     let door = S3Door::build(engine.store().clone(), env.clone(), options, Some(compute), Some(observer))
         .map_err(|e| e.to_string())?;
-    state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node, webhooks: forwarder.webhooks() });
+    // Without the live port there are no clients that publish.
+    let publish_reserve = if node.is_some() { config.live.publish_reserve } else { 0 };
+    let publish_reserve = u8::try_from(publish_reserve).unwrap_or(100);
+    let webhooks = forwarder.webhooks();
+    state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node, webhooks, publish_reserve });
     let forwarded = forwarder.start(&stopped);
     watches::start(env, engine, state);
     let membership = Membership::new(engine.clone(), config, env);

@@ -33,6 +33,8 @@ pub struct Serving {
     pub live: Option<Arc<Node>>,
     /// Who takes events of objects.
     pub webhooks: Arc<Webhooks>,
+    /// The share of each disk that publications of clients leave free, in percent; 0 for none.
+    pub publish_reserve: u8,
 }
 
 /// The server's state.
@@ -103,6 +105,13 @@ impl Source for State {
             Phase::Opening => Some("the pool is being opened".to_owned()),
             Phase::Stopping => Some("the server is stopping".to_owned()),
             Phase::Serving(serving) => serving.engine.not_ready(),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        match &*self.phase.read() {
+            Phase::Serving(serving) => serving.engine.short_of_space(serving.publish_reserve),
+            Phase::Opening | Phase::Stopping => Vec::new(),
         }
     }
 

@@ -93,7 +93,7 @@ impl Publisher {
         }
         let mut last = 0;
         for (id, answer) in answers {
-            match answer.await {
+            match answer.committed().await {
                 Ok(published) => {
                     self.say("published", channel, id);
                     shared.channels.lock().model.answered(id, &published)?;

@@ -441,19 +441,24 @@ impl Core {
     /// Awaits a ticket.
     pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
         let lap = stages::enter(Stage::Apply);
-        match self.unless_hanging(self.unless_ailing(ticket)).await? {
-            Ok(committed) => {
-                lap.was(Stage::Queue, committed.begun);
-                lap.was(Stage::Flush, committed.written);
-                Ok(committed)
+        let committed = self.outcome(self.unless_hanging(self.unless_ailing(ticket)).await?)?;
+        lap.was(Stage::Queue, committed.begun);
+        lap.was(Stage::Flush, committed.written);
+        Ok(committed)
+    }
+
+    /// Awaits a ticket however long the disk hangs.
+    pub(crate) async fn resolved(&self, ticket: Ticket) -> Result<Committed, StoreError> {
+        self.outcome(ticket.await)
+    }
+
+    fn outcome(&self, outcome: Result<Committed, LogError>) -> Result<Committed, StoreError> {
+        outcome.map_err(|e| {
+            if matches!(e, LogError::Unknown { .. } | LogError::Failed { .. }) {
+                self.progress.send_modify(|p| p.failed = true);
             }
-            Err(e) => {
-                if matches!(e, LogError::Unknown { .. } | LogError::Failed { .. }) {
-                    self.progress.send_modify(|p| p.failed = true);
-                }
-                Err(e.into())
-            }
-        }
+            e.into()
+        })
     }
 
     /// Waits until all records up to `lsn` have been applied.

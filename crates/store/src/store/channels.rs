@@ -10,6 +10,7 @@ use crate::StoreError;
 use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Published};
 use crate::layout::slot_of;
 use crate::record::keys;
+use crate::shard::channels::pending::PendingPublication;
 use crate::shard::channels::{CHANNEL_BYTES_MAX, ShardChannel};
 
 impl Store {
@@ -113,18 +114,14 @@ impl ChannelHandle {
     /// # Errors
     /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
     pub async fn publish(&self, new: NewPublication) -> Result<Published, StoreError> {
-        self.submit(new).await?.await
+        self.submit(new).await?.committed().await
     }
 
-    /// Publishes: the publication has its place when this returns, and will be answered by what it returns. Those that are submitted
-    /// later have higher offsets.
+    /// Publishes: the publication has its place when this returns. Those that are submitted later have higher offsets.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
-    pub async fn submit(
-        &self,
-        new: NewPublication,
-    ) -> Result<impl Future<Output = Result<Published, StoreError>> + Send + use<>, StoreError> {
+    pub async fn submit(&self, new: NewPublication) -> Result<PendingPublication, StoreError> {
         let home = self.store.enter_slot(self.slot).await?;
         // Who moves the slot waits for what was submitted: the answer may come after this has left.
         home.said(self.at(&home)?.submit(new).await)

@@ -366,6 +366,13 @@ impl Store {
         full.map(|(member, _)| member.name.clone()).collect()
     }
 
+    /// The share of each open disk that nothing needs, in percent, by the disk's name.
+    pub fn spare_percents(&self) -> Vec<(String, u8)> {
+        let topology = self.topology();
+        let spare = |shard: &Shard| shard.core.spare.percent(&shard.core.env, shard.log());
+        topology.open().map(|(member, shard)| (member.name.clone(), spare(shard))).collect()
+    }
+
     /// Whether any disk takes writes.
     pub fn takes_writes(&self) -> bool {
         self.topology()

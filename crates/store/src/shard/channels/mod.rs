@@ -1,5 +1,6 @@
 //! The channels of a shard.
 
+pub(crate) mod pending;
 pub(crate) mod record;
 pub(crate) mod state;
 mod sweep;
@@ -17,7 +18,7 @@ use steadfast_log::{Applied, Durability, LogError, Priority, Record};
 
 pub(crate) use sweep::sweep;
 
-use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published};
+use crate::channels::{ChannelSink, History, HistoryQuery, NewPublication, Position, Publication};
 use crate::index::IndexError;
 use crate::outbox::Outbox;
 use crate::record::wire::Malformed;
@@ -29,6 +30,7 @@ use crate::shard::dirty::Thing;
 use crate::shard::follow::{self, Follow};
 use crate::shard::writer::{batch_bytes, check_head};
 use crate::{StoreError, StoreSabotage};
+use pending::PendingPublication;
 use record::PublicationMeta;
 use state::{Channel, Held, Loaded, State};
 use tails::Tails;
@@ -339,10 +341,7 @@ impl ShardChannel {
         self.channel.state.lock().position()
     }
 
-    pub(crate) async fn submit(
-        &self,
-        new: NewPublication,
-    ) -> Result<impl Future<Output = Result<Published, StoreError>> + Send + use<>, StoreError> {
+    pub(crate) async fn submit(&self, new: NewPublication) -> Result<PendingPublication, StoreError> {
         let (core, log) = (self.shard.core.clone(), self.shard.log());
         let bytes = (128 + self.channel.name.len() + 64 + new.body.len()) as u64;
         let room = core.reserve(log, bytes, new.priority).await?;
@@ -375,10 +374,7 @@ impl ShardChannel {
         state.pending.push_back(Held { publication, ttl_ms: new.history_ttl_ms });
         let position = Position { epoch: state.epoch, offset };
         drop(state);
-        Ok(async move {
-            let committed = core.committed(ticket).await?;
-            Ok(Published { position, durable: early || committed.durable })
-        })
+        Ok(PendingPublication { core, ticket, position, early })
     }
 
     pub(crate) async fn clear(&self) -> Result<(), StoreError> {

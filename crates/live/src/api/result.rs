@@ -1,0 +1,161 @@
+//! Results of the API as JSON. They are written straight to bytes: data of publications is copied
+//! as it is, not read into values, which take about ninety times as much memory.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use steadfast_store::Position;
+
+use super::{Answer, Done};
+use crate::node::epoch_text;
+use crate::protocol::codes::ClientError;
+use crate::protocol::message::{ClientInfo, Publication};
+
+/// The body of a reply to one method.
+#[derive(Serialize)]
+pub(super) struct Reply<T> {
+    pub(super) result: T,
+}
+
+/// The result of a batch.
+#[derive(Serialize)]
+pub(super) struct BatchResult {
+    pub(super) replies: Vec<BatchReply>,
+}
+
+/// What a command of a batch came to, by its method.
+pub(super) struct BatchReply(pub(super) String, pub(super) Answer);
+
+impl Serialize for BatchReply {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut map = s.serialize_map(Some(1))?;
+        match &self.1 {
+            Ok(done) => map.serialize_entry(&self.0, &MethodResult(done))?,
+            Err(error) => map.serialize_entry("error", &error_json(error))?,
+        }
+        map.end()
+    }
+}
+
+/// The result of a method.
+pub(super) struct MethodResult<'a>(pub(super) &'a Done);
+
+impl Serialize for MethodResult<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Done::Nothing => json!({}).serialize(s),
+            Done::Published(position) => position_json(*position).serialize(s),
+            Done::Broadcast(positions) => {
+                let response = |position: &Result<Position, ClientError>| match position {
+                    Ok(position) => json!({"result": position_json(*position)}),
+                    Err(error) => json!({"error": error_json(error)}),
+                };
+                json!({"responses": positions.iter().map(response).collect::<Vec<_>>()}).serialize(s)
+            }
+            Done::Presence(clients) => PresenceJson { presence: clients }.serialize(s),
+            Done::PresenceStats(stats) => {
+                json!({"num_clients": stats.num_clients, "num_users": stats.num_users}).serialize(s)
+            }
+            Done::History(history) => {
+                let publications = history.publications.iter().map(PublicationJson::of).collect();
+                HistoryJson { publications, epoch: &history.epoch, offset: history.offset }.serialize(s)
+            }
+            Done::Channels(found) => {
+                let channels: Map<String, Value> =
+                    found.iter().map(|(name, count)| (name.clone(), json!({"num_clients": count}))).collect();
+                json!({"channels": channels}).serialize(s)
+            }
+            Done::Info(info) => json!({"nodes": [{
+                "uid": "steadfast", "name": "steadfast", "version": info.version, "num_clients": info.clients,
+                "num_users": info.users, "num_channels": info.channels, "uptime": info.uptime,
+            }]})
+            .serialize(s),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PresenceJson<'a> {
+    presence: &'a BTreeMap<String, ClientInfo>,
+}
+
+#[derive(Serialize)]
+struct HistoryJson<'a> {
+    publications: Vec<PublicationJson<'a>>,
+    epoch: &'a str,
+    offset: u64,
+}
+
+/// A publication: data that is not JSON is shown as Base64.
+#[derive(Serialize)]
+struct PublicationJson<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b64data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<&'a ClientInfo>,
+    #[serde(skip_serializing_if = "is_zero")]
+    offset: u64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tags: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    time: i64,
+}
+
+impl<'a> PublicationJson<'a> {
+    fn of(publication: &'a Publication) -> Self {
+        let bytes = &publication.data[..];
+        let data = serde_json::from_slice::<&RawValue>(bytes).ok();
+        let b64data = (data.is_none() && !bytes.is_empty()).then(|| STANDARD.encode(bytes));
+        let (info, offset) = (publication.info.as_ref(), publication.offset);
+        Self { data, b64data, info, offset, tags: &publication.tags, time: publication.time }
+    }
+}
+
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// An error, as every reply shows it.
+pub(crate) fn error_json(error: &ClientError) -> Value {
+    json!({"code": error.code, "message": error.message})
+}
+
+fn position_json(position: Position) -> Value {
+    match position.offset {
+        0 => json!({}),
+        offset => json!({"offset": offset, "epoch": epoch_text(position.epoch)}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::message::HistoryResult;
+
+    #[test]
+    fn data_is_shown_as_it_is_and_binary_data_as_base64() {
+        let info = ClientInfo { conn_info: b"[7]".to_vec(), ..ClientInfo::default() };
+        let publication = |data: &[u8], offset| Publication { data: data.to_vec(), offset, ..Publication::default() };
+        let publications = vec![
+            publication(b"{\"b\": 1,\n \"a\":1.0}", 1),
+            Publication { info: Some(info), ..publication(&[0xff, 0], 2) },
+            publication(b"", 3),
+        ];
+        let history = HistoryResult { publications, epoch: "e".into(), offset: 3 };
+        let shown = serde_json::to_string(&MethodResult(&Done::History(history))).expect("JSON");
+        let expected = concat!(
+            r#"{"publications":[{"data":{"b": 1,"#,
+            "\n",
+            r#" "a":1.0},"offset":1},{"b64data":"/wA=","info":{"conn_info":[7]},"offset":2},"#,
+            r#"{"offset":3}],"epoch":"e","offset":3}"#,
+        );
+        assert_eq!(shown, expected);
+    }
+}
