@@ -106,7 +106,7 @@ def test_a_full_history_is_compacted_and_survives(make_server):
     written = 0
     for _ in range(3):
         threads = load.start(writers, server)
-        goal = written + 300
+        goal = written + 200
         wait.until(lambda: sum(w.count for w in writers) >= goal, 150, "writes that replace each other")
         written = sum(w.count for w in writers)
         server.kill()
