@@ -109,7 +109,18 @@ impl Io {
     pub(crate) async fn write_flush(&self, offset: u64, data: Bytes) -> Result<(), LogError> {
         let _one = self.flushing.lock().await;
         self.unknown()?;
-        self.disk.write_flush(offset, data).await.map_err(|error| self.latch.fail("write or flush", &error))?;
+        let written = match self.disk.write_flush(offset, data.clone()).await {
+            // The write failed: a disk whose flush failed refuses the next flush as well.
+            Err(error) if passes(&error) => {
+                tracing::warn!(%error, "a write is tried again");
+                match self.put(offset, data).await {
+                    Ok(()) => self.disk.flush().await,
+                    failed => failed,
+                }
+            }
+            done => done,
+        };
+        written.map_err(|error| self.latch.fail("write or flush", &error))?;
         self.unknown()
     }
 

@@ -13,6 +13,8 @@ use crate::{Location, Log, LogError, LogState, Priority};
 
 const EXTENT: u64 = 1 << 20;
 const EIO: i32 = 5;
+const EINTR: i32 = 4;
+const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
 const ENOSPC: i32 = 28;
 
@@ -106,6 +108,24 @@ async fn what_fails_for_a_moment_is_tried_again() {
     reads(&opened.log, 2, at).await;
     assert_eq!(opened.log.status().writes_elsewhere, 0);
     assert!(is_well(&opened));
+}
+
+#[tokio::test]
+async fn a_commit_whose_write_fails_for_a_moment_is_tried_again() {
+    for errno in [ENOMEM, EAGAIN, EINTR] {
+        let (_disk, faults, opened) = faulty().await;
+        faults.add(Fault::new(OpKind::Write, Effect::Error(errno)).times(3));
+        opened.put(1, 9_000).await;
+        opened.put(2, 9_000).await;
+        assert!(is_well(&opened), "{errno}: {:?}", opened.log.status().log);
+        assert_eq!(opened.check_all().await, 2);
+        // A flush that fails is never tried again.
+        faults.add(Fault::new(OpKind::Flush, Effect::Error(errno)).times(2));
+        let commit = opened.submit(vec![super::harness::record(3, 9_000)], crate::Durability::Sync).await;
+        let told = commit.expect("accepted").await;
+        assert!(matches!(told, Err(LogError::Unknown { .. })), "{errno}: {told:?}");
+        assert!(!is_well(&opened));
+    }
 }
 
 #[tokio::test]
