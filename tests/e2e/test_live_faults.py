@@ -96,3 +96,21 @@ def test_a_full_pool_is_shown_to_monitoring(make_server, tmp_path):
     wait.until(lambda: "nearly full" in server.admin("/health/ready")[1], what="the word in /health/ready")
     assert server.admin("/health/ready")[0] == 200
     assert 10 < server.metric("steadfast_disks_free_percent") < 60
+
+
+def test_many_histories_from_the_disk_do_not_wait_for_each_other(make_server, tmp_path):
+    settings = {"data.read_buffers": "32 MiB", "store.cache": "0 B"}
+    server = live_server(make_server, tmp_path, config(history_size=1000), pool_size="512 MiB", settings=settings)
+    server.s3().create_bucket(Bucket="others")
+    assert server.request("PUT", "/others/one", bytes(100_000))[0] == 200
+    channels, data = [f"c{n}" for n in range(40)], "x" * 13_000
+    for _ in range(30):
+        post(server, "batch", {"commands": [{"broadcast": {"channels": channels, "data": data}}] * 8})
+    # Nothing of it is in memory any more.
+    assert server.stop() == 0
+    server.start()
+    histories = [{"history": {"channel": channel, "limit": 1000}} for channel in channels]
+    replies = json.loads(post(server, "batch", {"commands": histories, "parallel": True}))["result"]["replies"]
+    assert len(replies) == len(channels)
+    assert any("history" in reply for reply in replies), replies[0]
+    assert len(server.request("GET", "/others/one", timeout_s=10)[2]) == 100_000
