@@ -1,9 +1,9 @@
 //! Who came to a channel and who went, told to its subscribers: at once where little happens, together where much does.
 //!
 //! When N sessions come back to a channel, each would be told of each: N times N messages. So after one telling there is a pause, longer where
-//! more have to be told, and what happens meanwhile is told in one message. A join and its leave within it become the leave alone, since presence
+//! more have to be told, and what happens meanwhile is sent in one message. A join and its leave within it become the leave alone, since presence
 //! may have shown the member in between. What that message takes is bounded; the rest waits for the next one. Leaves whose joins were never sent
-//! are bounded too: whoever follows joins and leaves comes to what presence says.
+//! are bounded too: a subscriber that follows joins and leaves comes to what presence says.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

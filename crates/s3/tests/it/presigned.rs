@@ -91,7 +91,7 @@ async fn what_is_refused_as_a_header_is_refused_in_the_query_string() {
     c.put("/bucket/from", "other").await.expect(200);
     let differs = put(&c, &[("x-amz-copy-source", "bucket/from"), ("X-Amz-Copy-Source-If-Match", "\"0\"")]).await;
     assert_eq!(differs.refused(412, "PreconditionFailed").xml("Condition"), "x-amz-copy-source-If-Match");
-    // What nobody could send as a header.
+    // No client can send these as headers.
     for (name, value) in [("x-amz-meta-a", "a\nb"), ("x-amz-meta-a b", "c"), ("x-amz-meta-\u{e9}", "c")] {
         put(&c, &[(name, value)]).await.refused(400, "InvalidArgument");
     }

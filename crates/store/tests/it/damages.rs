@@ -19,7 +19,7 @@ const LAST: &str = "last";
 const CAPACITY: u64 = 64 * MIB;
 
 /// What was acknowledged: bodies, or that the key was deleted.
-type Ledger = BTreeMap<String, Option<Vec<u8>>>;
+pub type Ledger = BTreeMap<String, Option<Vec<u8>>>;
 
 /// A pool with its index and what it must hold.
 struct Whole {
@@ -36,6 +36,19 @@ async fn open(disk: &MemDisk, index: &Path) -> Result<(Store, OpenReport), Store
     Store::open(Arc::new(disk.clone()), IndexKind::Lsm(index.join("index")), Env::tokio(), options()).await
 }
 
+/// Puts or deletes one of the keys, and enters it into the ledger.
+pub async fn change(store: &Store, ledger: &mut Ledger, op: u64) {
+    let key = format!("k{:03}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57);
+    if op % 6 == 5 {
+        store.delete(BUCKET, &key, Condition::None, None).await.expect("deleted");
+        ledger.insert(key, None);
+    } else {
+        let data = bytes_of(op, [300, 9_000, 15_000, 90_000][op as usize % 4]);
+        put(store, &key, &data).await;
+        ledger.insert(key, Some(data));
+    }
+}
+
 /// Written, overwritten, deleted, compacted; closed, or as it is found after a crash.
 async fn whole(crashed: bool) -> Whole {
     let disk = MemDisk::growable(CAPACITY);
@@ -47,15 +60,7 @@ async fn whole(crashed: bool) -> Whole {
     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("made");
     let mut ledger = Ledger::new();
     for op in 0..500u64 {
-        let key = format!("k{:03}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57);
-        if op % 6 == 5 {
-            store.delete(BUCKET, &key, Condition::None, None).await.expect("deleted");
-            ledger.insert(key, None);
-        } else {
-            let data = bytes_of(op, [300, 9_000, 15_000, 90_000][op as usize % 4]);
-            put(&store, &key, &data).await;
-            ledger.insert(key, Some(data));
-        }
+        change(&store, &mut ledger, op).await;
         if op == 300 {
             // What comes after it is replayed.
             store.close().await.expect("closes");
@@ -70,15 +75,7 @@ async fn whole(crashed: bool) -> Whole {
 async fn after(disk: MemDisk, live: tempfile::TempDir, mut ledger: Ledger, crashed: bool) -> Whole {
     let (store, _) = open(&disk, live.path()).await.expect("opens");
     for op in 301..600u64 {
-        let key = format!("k{:03}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57);
-        if op % 6 == 5 {
-            store.delete(BUCKET, &key, Condition::None, None).await.expect("deleted");
-            ledger.insert(key, None);
-        } else {
-            let data = bytes_of(op, [300, 9_000, 15_000, 90_000][op as usize % 4]);
-            put(&store, &key, &data).await;
-            ledger.insert(key, Some(data));
-        }
+        change(&store, &mut ledger, op).await;
     }
     // The very last frame before a crash is vouched for by none: damaged, it looks as one that was being written.
     put(&store, LAST, b"x").await;

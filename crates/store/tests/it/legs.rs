@@ -3,22 +3,19 @@
 //! After a clean stop both legs hold everything. So whatever one of them loses is served right and is
 //! healed, on a running store and on a stopped one. After a crash it is right or an error.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{BUCKET, bytes_of, get, put};
+use crate::common::{BUCKET, bytes_of, get};
+use crate::damages::{Dice, Ledger, change, copy_dir};
 use steadfast_disk::{BLOCK, Disk, FastState, MemDisk, Superdisk, SuperdiskOptions};
 use steadfast_flow::Env;
 use steadfast_log::{FormatOptions, Log, ScrubOptions, ScrubWish, verify_named};
-use steadfast_store::{BucketSettings, Condition, IndexKind, Store, StoreError, StoreOptions, named_chunks};
+use steadfast_store::{BucketSettings, IndexKind, Store, StoreError, StoreOptions, named_chunks};
 
 const MIB: u64 = 1 << 20;
 const CAPACITY: u64 = 48 * MIB;
-
-/// What was acknowledged: bodies, or that the key was deleted.
-type Ledger = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Both legs as they are at one moment.
 struct Legs([MemDisk; 2]);
@@ -87,15 +84,7 @@ async fn whole(crashed: bool) -> Whole {
     let mut ledger = Ledger::new();
     let mut older = legs.image();
     for op in 0..500u64 {
-        let key = format!("k{:03}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57);
-        if op % 6 == 5 {
-            store.delete(BUCKET, &key, Condition::None, None).await.expect("deleted");
-            ledger.insert(key, None);
-        } else {
-            let data = bytes_of(op, [300, 9_000, 15_000, 90_000][op as usize % 4]);
-            put(&store, &key, &data).await;
-            ledger.insert(key, Some(data));
-        }
+        change(&store, &mut ledger, op).await;
         if op == 300 {
             fast_leg_is_clean(&pair).await;
             older = legs.image();
@@ -113,12 +102,12 @@ async fn whole(crashed: bool) -> Whole {
 
 fn copied(index: &Path) -> tempfile::TempDir {
     let to = tempfile::tempdir().expect("a directory");
-    crate::damages::copy_dir(&index.join("index"), &to.path().join("index"));
+    copy_dir(&index.join("index"), &to.path().join("index"));
     to
 }
 
 /// Damages one leg within one extent; says how.
-async fn damage(legs: &Legs, older: &Legs, dice: &mut crate::damages::Dice) -> String {
+async fn damage(legs: &Legs, older: &Legs, dice: &mut Dice) -> String {
     let leg = dice.below(2) as usize;
     let used = legs.0[0].len() / MIB;
     let extent = 1 + dice.below(used - 1);
@@ -166,7 +155,7 @@ async fn scrubbed(store: &Store, what: &str) -> u64 {
 }
 
 async fn trial(whole: &Whole, crashed: bool, seed: u64) {
-    let mut dice = crate::damages::Dice(seed);
+    let mut dice = Dice(seed);
     let (legs, index) = (whole.legs.image(), copied(whole.index.path()));
     let running = !crashed && dice.below(2) == 0;
     if dice.below(3) == 0 {
