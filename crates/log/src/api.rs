@@ -121,6 +121,18 @@ pub struct ChunkMove {
     pub to: Location,
 }
 
+/// What a record is of, as its head says. A subject is a hash, the same for all records that a
+/// delete may hide and for that delete itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// Something of this subject, which only deletes of this subject hide.
+    Put(u64),
+    /// Deletes what there is of this subject with a lower version, and hides nothing else.
+    Delete(u64),
+    /// Not known: it may hide anything, and anything may hide it.
+    Unknown,
+}
+
 /// What the layer above does with committed records. One call at a time, in LSN order, at run time and in recovery alike, so that
 /// the state it derives is the same both times.
 pub trait Applier: Send + Sync + 'static {
@@ -156,9 +168,18 @@ pub trait Applier: Send + Sync + 'static {
     /// The usage saved with that checkpoint.
     fn usage(&self) -> Vec<ExtentUsage>;
 
-    /// Whether the record at `location`, with this head and version, must outlive its extent. For a commit record (not a chunk).
-    /// `oldest` is the lowest version that any other extent may hold: a delete record older than it has nothing left to hide.
+    /// Whether the record at `location`, with this head and version, must outlive its extent. For a
+    /// commit record (not a chunk). `oldest` is the lowest version that any other extent may hold
+    /// of what it is about ([`Applier::subject`]): a delete record older than it has nothing left
+    /// to hide.
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool;
+
+    /// What the record with this head is of. Without it a delete is kept as long as there is
+    /// anything older at all.
+    fn subject(&self, head: &[u8]) -> Subject {
+        let _ = head;
+        Subject::Unknown
+    }
 
     /// Whether a chunk, whose head was given to `Log::write_chunk`, is still referred to (or may become so: its upload is going on).
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool>;

@@ -75,6 +75,9 @@ impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, open: OpenCommit, durable_lsn: Lsn, applier: mpsc::Sender<ToApply>) -> Self {
         let frame = shared.frame_bytes_max;
         let prefill = Prefill::start(&shared, open.start, open.at);
+        if open.at == BLOCK as u64 {
+            shared.compaction.moved.begun(&open.id);
+        }
         Self {
             gather: Gather::new(shared.options.gather),
             // One in flight, one being filled, one that the driver has not let go of yet; size classes round up by a quarter.
@@ -285,6 +288,7 @@ impl Committer {
         metrics.group.add(batches as u64);
         self.last_lsn = last_lsn;
         let id = self.open.id;
+        self.shared.compaction.moved.wrote(&id, &applied, &*self.shared.applier);
         self.shared.extents.wrote(id.extent, id.epoch, self.open.at, last_lsn, min_version);
         // Room first: admission must not count the bytes twice, nor for a moment not at all.
         self.publish_room();
@@ -395,6 +399,7 @@ impl Committer {
         };
         self.building.roll = false;
         let start = self.shared.extents.start(prepared.id.extent);
+        self.shared.compaction.moved.begun(&prepared.id);
         let fresh = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
         let full = std::mem::replace(&mut self.open, fresh);
         let prefill = std::mem::replace(&mut self.prefill, prepared.prefill);

@@ -184,11 +184,6 @@ impl Extents {
         });
     }
 
-    /// The lowest version that any extent of records but this one may hold.
-    pub(crate) fn oldest_but(&self, extent: u32) -> Lsn {
-        self.0.table.lock().oldest_but(extent)
-    }
-
     pub(crate) fn usage(&self) -> Vec<ExtentUsage> {
         let mut usage = Vec::new();
         self.each(|slot| {

@@ -48,6 +48,7 @@ mod verify;
 
 pub use api::{
     Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Record,
+    Subject,
 };
 pub use body::ChunkBuf;
 pub use commit::Ticket;

@@ -73,6 +73,8 @@ pub enum Sabotage {
     TornFrames,
     /// Compaction drops deletes although what they hide may still be there.
     EarlyTombstones,
+    /// Compaction takes each extent that has a filter of keys for one that holds none of them.
+    BlindFilters,
     /// Extents are recycled before the copies are flushed and the index's checkpoint has passed.
     EarlyRecycle,
     /// Extents are recycled while somebody reads them.

@@ -115,8 +115,6 @@ struct Tally {
     dead_bytes: u64,
     /// Open extents of records: one or two.
     open_commits: BTreeSet<u32>,
-    /// The lowest version in each extent of records.
-    versions: BTreeSet<(Lsn, u32)>,
     /// All but `free` and `growable`.
     counts: ExtentCounts,
 }
@@ -151,8 +149,6 @@ impl Tally {
         swap(&mut self.fresh, gone, come);
         let (gone, come) = number(|slot| slot.state == Open && slot.kind == ExtentKind::Commit);
         swap(&mut self.open_commits, gone, come);
-        let version = |slot: &ExtentInfo| slot.may_hold_records().then_some((slot.min_version, slot.extent));
-        swap(&mut self.versions, before.and_then(version), version(after));
 
         let add = |to: &mut u64, of: fn(&ExtentInfo) -> u64| {
             let (gone, come) = sum(of);
@@ -250,12 +246,6 @@ impl Table {
     pub(crate) fn open_commits(&self) -> impl Iterator<Item = &ExtentInfo> {
         self.tally.open_commits.iter().filter_map(|extent| self.get(*extent))
     }
-
-    /// The lowest version that any extent of records but this one may hold.
-    pub(crate) fn oldest_but(&self, extent: u32) -> Lsn {
-        let mut lowest = self.tally.versions.iter().filter(|(_, other)| *other != extent);
-        lowest.next().map_or(Lsn::MAX, |(version, _)| *version)
-    }
 }
 
 #[cfg(test)]
@@ -339,11 +329,6 @@ mod tests {
                 let mut free = table.slots.iter().filter(|slot| slot.state == ExtentState::Free);
                 let used = free.clone().find(|slot| slot.epoch > 0);
                 prop_assert_eq!(table.next_free(), used.or(free.next()).map(|slot| slot.extent));
-                for but in 0..14 {
-                    let others = table.slots.iter().filter(|s| s.may_hold_records() && s.extent != but);
-                    let oldest = others.map(|slot| slot.min_version).min().unwrap_or(Lsn::MAX);
-                    prop_assert_eq!(table.oldest_but(but), oldest);
-                }
             }
         }
     }

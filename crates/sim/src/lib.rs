@@ -18,6 +18,7 @@ mod life;
 mod members;
 pub mod model;
 mod moment;
+mod once;
 mod operator;
 mod plan;
 pub mod platter;

@@ -188,6 +188,9 @@ impl Machine {
             Some(keeper) if self.last => !keeper.end().await?,
             _ => false,
         };
+        if let (Some(plan), true, false) = (self.plan.once, self.last, self.idle) {
+            client.come_and_go(plan).await?;
+        }
         if self.last && !self.idle && self.plan.drain && !held {
             client.drain().await?;
         }
@@ -267,6 +270,12 @@ impl Machine {
                     self.shared.counts.lock().starts_incomplete += u64::from(!report.missing.is_empty());
                     let now = self.env().now().as_nanos() as u64;
                     self.opened.lock().0 = Some(store.clone());
+                    if let Some(most) = self.plan.once.filter(|_| self.idle).map(|plan| plan.replayed_max)
+                        && report.replayed_records > most
+                    {
+                        let replayed = report.replayed_records;
+                        return Err(format!("DELETES pile up: {replayed} records are replayed, more than {most}"));
+                    }
                     self.shared.trace.say(now, "opened", [report.replayed_records, 0, 0], || format!("{report:?}"));
                     return Ok(Some(store));
                 }

@@ -12,6 +12,7 @@ use crate::channels::ChannelPlan;
 use crate::disk::DiskProfile;
 use crate::indexes::{IndexFate, IndexTrouble};
 use crate::members::MovePlan;
+use crate::once::OncePlan;
 use crate::platter::FaultRates;
 use crate::rng::Rng;
 use crate::tireless::TirelessPlan;
@@ -132,6 +133,8 @@ pub(crate) struct Plan {
     pub(crate) indexes_suffer: bool,
     /// Clients that never pause, where nobody else asks for anything.
     pub(crate) tireless: Option<TirelessPlan>,
+    /// Keys that are used once, at the end.
+    pub(crate) once: Option<OncePlan>,
     /// See [`Variant::ListWithoutMissing`].
     pub(crate) lists_without_missing: bool,
     pub(crate) format: FormatOptions,
@@ -153,8 +156,10 @@ impl Plan {
             (None, _) => Trouble::LyingFlush,
         };
         // What this variant loses is seen only where the index is made anew, after the delete is gone and before what it hid is.
-        let tombstones =
-            matches!(variant, Some(Variant::EarlyTombstones | Variant::OlderIndex | Variant::ForeignIndex));
+        let tombstones = matches!(
+            variant,
+            Some(Variant::EarlyTombstones | Variant::BlindFilters | Variant::OlderIndex | Variant::ForeignIndex)
+        );
         let heavy = rng.one_in(3) && !tombstones;
         // Small objects that come and go: deletes must be kept as long as what they hide.
         let churn = !heavy && (tombstones || rng.one_in(4));
@@ -223,6 +228,7 @@ impl Plan {
             channels: None,
             indexes_suffer: false,
             tireless: None,
+            once: None,
             lists_without_missing: false,
             format: FormatOptions { extent_bytes: Some(extent_bytes), ..FormatOptions::default() },
             store: store_options(rng),
@@ -275,6 +281,8 @@ impl Plan {
         let alone = alone && plan.channels.is_none() && plan.snapshots == 0 && plan.store.mirrored.is_empty();
         if alone && variant.map_or_else(|| hardships.one_in(2), |variant| variant == Variant::LateFlush) {
             plan.never_pause(&mut hardships);
+        } else if alone && variant.is_none() && hardships.one_in(2) {
+            plan.use_once();
         }
         if let Some(variant) = variant {
             variant.apply(&mut plan);

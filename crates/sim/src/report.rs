@@ -53,6 +53,8 @@ pub struct RunReport {
     pub indexes: bool,
     /// Whether clients never paused.
     pub tireless: bool,
+    /// Whether keys came and went that were used once.
+    pub once: bool,
     /// Whether events of objects were listened to.
     pub listened: bool,
     /// A hash over all that happened.
@@ -96,6 +98,8 @@ pub struct SimReport {
     pub indexes: u64,
     /// Those in which clients never paused.
     pub tireless: u64,
+    /// Those in which keys came and went that were used once.
+    pub once: u64,
     /// Those in which events of objects were listened to.
     pub listened: u64,
     /// The broken build, if one was asked for.

@@ -49,6 +49,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         channels: 0,
         indexes: 0,
         tireless: 0,
+        once: 0,
         listened: 0,
         variant: options.variant,
         lives: 0,
@@ -86,6 +87,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     report.channels += u64::from(one.channels);
                     report.indexes += u64::from(one.indexes);
                     report.tireless += u64::from(one.tireless);
+                    report.once += u64::from(one.once);
                     report.listened += u64::from(one.listened);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
@@ -134,6 +136,7 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
         channels: plan.channels.is_some(),
         indexes: plan.indexes_suffer,
         tireless: plan.tireless.is_some(),
+        once: plan.once.is_some(),
         listened: !plan.store.mirrored.is_empty(),
         trace_hash: trace.hash(),
         events: trace.count(),

@@ -28,6 +28,8 @@ pub enum Variant {
     TornFrames,
     /// Compaction drops deletes too early.
     EarlyTombstones,
+    /// Compaction drops deletes although a filter of keys has theirs.
+    BlindFilters,
     /// Extents are recycled before the copies are durable and the index's checkpoint has passed.
     EarlyRecycle,
     /// Extents are recycled while somebody reads them.
@@ -74,13 +76,14 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::SkipFlush,
         Self::EarlyAck,
         Self::UnverifiedReads,
         Self::CommitBeforeChunks,
         Self::TornFrames,
         Self::EarlyTombstones,
+        Self::BlindFilters,
         Self::EarlyRecycle,
         Self::PinsIgnored,
         Self::AckOnFast,
@@ -113,6 +116,7 @@ impl Variant {
             Self::CommitBeforeChunks => "commit-before-chunks",
             Self::TornFrames => "torn-frames",
             Self::EarlyTombstones => "early-tombstones",
+            Self::BlindFilters => "blind-filters",
             Self::EarlyRecycle => "early-recycle",
             Self::PinsIgnored => "pins-ignored",
             Self::AckOnFast => "ack-on-fast",
@@ -198,8 +202,11 @@ impl Variant {
                     plan.lives.push(Life { finish: Finish::CutAtWork(300 + 150 * more), ..first.clone() });
                 }
             }
-            Self::EarlyTombstones => {
-                plan.store.log.sabotage = Sabotage::EarlyTombstones;
+            Self::EarlyTombstones | Self::BlindFilters => {
+                plan.store.log.sabotage = match self {
+                    Self::BlindFilters => Sabotage::BlindFilters,
+                    _ => Sabotage::EarlyTombstones,
+                };
                 // What a delete hides stays for longer where the rest of its extent is live.
                 plan.cold_keys = 10;
             }

@@ -36,6 +36,11 @@ impl Entries {
         FooterCursor::of_window(Window::of_copy(copy, disk.clone(), start, extent_bytes, None), trailer)
     }
 
+    /// How many there are.
+    pub fn record_count(&self) -> u64 {
+        self.trailer.record_count
+    }
+
     /// Whether all of it can be read and is valid. Begins at the first entry again.
     pub async fn verify(&mut self) -> bool {
         let whole = loop {

@@ -39,7 +39,7 @@ impl Compactor {
             }
         }
         if !self.worth(info, live, used_bytes(info), pressure) {
-            return Err(Halt::NotWorth);
+            return Err(Halt::NotWorth(Vec::new()));
         }
         // The copies may take the last extent: what points at them must find room without.
         if self.shared().extents.free() < 2 && !self.shared().room.holds_without_free(count * OWNER_BYTES) {
@@ -105,7 +105,7 @@ impl Copy {
         let mut chunk = log.chunk(body.len()).await?;
         chunk.put(&body);
         let to = log.write_chunk(&room, item.head.clone(), chunk).await?;
-        let mut status = log.shared.compaction.0.lock();
+        let mut status = log.shared.compaction.status.lock();
         status.chunks_moved += 1;
         status.moved_bytes += bytes;
         Ok((item.head, ChunkMove { from, to }))

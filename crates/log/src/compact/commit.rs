@@ -1,14 +1,16 @@
 //! Emptying an extent of records.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use super::filters::Others;
 use super::source::Item;
 use super::victim::{Pressure, used_bytes};
 use super::{Compactor, Halt, RESERVE_WAIT};
 use crate::extents::ExtentInfo;
 use crate::format::{footer_entry_bytes, record_bytes};
 use crate::read::read_record;
-use crate::{Durability, LogError, Lsn, Priority, Record, Reservation};
+use crate::{Durability, LogError, Priority, Record, Reservation};
 
 /// Heads asked about at a time, off the threads that serve requests: the index may have to read.
 const ASK_MAX: usize = 256;
@@ -19,14 +21,33 @@ fn room_bytes(item: &Item) -> u64 {
     record_bytes(location.head_len, location.body_len) + footer_entry_bytes(location.head_len as usize) as u64
 }
 
+/// What of an extent would have to be appended again.
+#[derive(Debug, Default)]
+struct Live {
+    records: u64,
+    bytes: u64,
+    /// With their entries in the footer.
+    room: u64,
+    /// Bytes of deletes, by the number of the other extent that they are kept for.
+    kept: BTreeMap<usize, u64>,
+    /// Of those, what is kept because nothing is known of the other's keys: how many, and their
+    /// bytes.
+    unknown: (u64, u64),
+}
+
 impl Compactor {
     /// Appends again what is live, and makes it durable.
-    pub(super) async fn empty_commit(&self, info: &ExtentInfo, oldest: Lsn, pressure: Pressure) -> Result<(), Halt> {
-        let (live, room) = self.count_live(info, oldest).await?;
-        if !self.worth(info, live, used_bytes(info), pressure) {
-            return Err(Halt::NotWorth);
+    pub(super) async fn empty_commit(&self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
+        let mut others = Arc::new(self.others(info));
+        let mut count = self.count_live(info, &others).await?;
+        if self.asks_for_filters(info, &count, pressure) && self.learn(&others).await? {
+            others = Arc::new(self.others(info));
+            count = self.count_live(info, &others).await?;
         }
-        if !self.shared().room.holds(room) {
+        if !self.worth(info, count.bytes, used_bytes(info), pressure) {
+            return Err(Halt::NotWorth(self.kept_for(&others, &count.kept)));
+        }
+        if !self.shared().room.holds(count.room) {
             // Half of it copied, the pool would be as full as before, and with nothing left to copy the other half into.
             return Err(Halt::Later);
         }
@@ -37,7 +58,7 @@ impl Compactor {
         let mut batch_bytes = 0;
         loop {
             let (asked, end) = self.ask(&mut items, info, pool).await?;
-            for item in self.live_of(asked, oldest).await? {
+            for (item, _) in self.live_of(asked, &others).await? {
                 let bytes = record_bytes(item.location.head_len, item.location.body_len);
                 if batch_bytes > 0 && batch_bytes + bytes > batch_max {
                     self.append(std::mem::take(&mut batch)).await?;
@@ -73,26 +94,49 @@ impl Compactor {
         Ok((asked, false))
     }
 
-    /// Bytes that would have to be appended again, and the room that they take with their entries in the footer.
-    async fn count_live(&self, info: &ExtentInfo, oldest: Lsn) -> Result<(u64, u64), Halt> {
+    /// Whether to make filters of the others: where deletes that are kept for want of them are a
+    /// good part of what would be copied, or are why nothing is. While space is low, only for that:
+    /// footers are read for it, and writers wait.
+    fn asks_for_filters(&self, info: &ExtentInfo, count: &Live, pressure: Pressure) -> bool {
+        let worth = |bytes: u64| self.worth(info, bytes, used_bytes(info), pressure);
+        match worth(count.bytes) {
+            true => pressure == Pressure::Normal && count.unknown.0 * 16 > count.records,
+            false => count.unknown.0 > 0 && worth(count.bytes.saturating_sub(count.unknown.1)),
+        }
+    }
+
+    async fn count_live(&self, info: &ExtentInfo, others: &Arc<Others>) -> Result<Live, Halt> {
         let mut items = self.items(info).await;
-        let (mut live, mut room) = (0, 0);
+        let mut live = Live::default();
         loop {
             let (asked, end) = self.ask(&mut items, info, self.shared().pool.pool).await?;
-            for item in self.live_of(asked, oldest).await? {
-                live += record_bytes(item.location.head_len, item.location.body_len);
-                room += room_bytes(&item);
+            for (item, kept_for) in self.live_of(asked, others).await? {
+                let bytes = record_bytes(item.location.head_len, item.location.body_len);
+                live.records += 1;
+                live.bytes += bytes;
+                live.room += room_bytes(&item);
+                if let Some(other) = kept_for {
+                    *live.kept.entry(other).or_default() += bytes;
+                    if others.is_unknown(other) {
+                        live.unknown = (live.unknown.0 + 1, live.unknown.1 + bytes);
+                    }
+                }
             }
             if end {
-                return Ok((live, room));
+                return Ok(live);
             }
         }
     }
 
-    async fn live_of(&self, items: Vec<Item>, oldest: Lsn) -> Result<Vec<Item>, Halt> {
-        let applier = self.shared().applier.clone();
-        let is_live = move |item: &Item| applier.record_is_live(&item.head, item.version, &item.location, oldest);
-        let kept = self.shared().env.blocking(move || items.into_iter().filter(is_live).collect()).await;
+    /// What of these is live, and for which of the others where it is a delete.
+    async fn live_of(&self, items: Vec<Item>, others: &Arc<Others>) -> Result<Vec<(Item, Option<usize>)>, Halt> {
+        let (applier, others) = (self.shared().applier.clone(), others.clone());
+        let kept = move |item: Item| {
+            let (oldest, kept_for) = others.oldest_for(applier.subject(&item.head), item.version);
+            let live = applier.record_is_live(&item.head, item.version, &item.location, oldest);
+            live.then_some((item, kept_for))
+        };
+        let kept = self.shared().env.blocking(move || items.into_iter().filter_map(kept).collect()).await;
         // Nothing came of it: the runtime is stopping, or the layer above has panicked. Nothing is dead for that.
         kept.ok_or_else(|| {
             if !self.stop.is_set() {

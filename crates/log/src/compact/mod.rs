@@ -7,6 +7,7 @@
 
 mod body;
 mod commit;
+mod filters;
 pub(crate) mod source;
 mod victim;
 
@@ -24,8 +25,9 @@ use crate::check::FooterFault;
 use crate::extents::{ExtentInfo, TakeError};
 use crate::format::ExtentKind;
 use crate::log::{Log, Shared};
-use crate::{LogError, Lsn, Sabotage};
+use crate::{LogError, Sabotage};
 
+use filters::{Filters, KeptFor, MovedRecords};
 use victim::Pressure;
 
 /// Extents that cannot be compacted, kept for status.
@@ -99,14 +101,17 @@ pub struct CompactionStatus {
     pub stuck: Vec<StuckExtent>,
 }
 
-/// Compaction's status, shared with those who ask.
+/// What compaction shares with others.
 #[derive(Default)]
-pub(crate) struct Compaction(Mutex<CompactionStatus>);
+pub(crate) struct Compaction {
+    status: Mutex<CompactionStatus>,
+    pub(crate) moved: MovedRecords,
+}
 
 impl Compaction {
     /// The status; `written_bytes` is all that the log has written.
     pub(crate) fn status(&self, written_bytes: u64) -> CompactionStatus {
-        let mut status = self.0.lock().clone();
+        let mut status = self.status.lock().clone();
         let asked = written_bytes.saturating_sub(status.moved_bytes).max(1);
         status.write_amplification_percent = if written_bytes == 0 { 100 } else { written_bytes * 100 / asked };
         status
@@ -117,8 +122,8 @@ impl Compaction {
 pub(crate) enum Halt {
     /// Try again later: at a bound, or being stopped.
     Later,
-    /// It does not gain enough.
-    NotWorth,
+    /// It does not gain enough, for one because of deletes that are kept for other extents.
+    NotWorth(Vec<KeptFor>),
     /// Something in it is not what it was.
     Stuck(String),
     /// The disk does not give all of it.
@@ -134,7 +139,7 @@ impl std::fmt::Display for Halt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Later => f.write_str("interrupted"),
-            Self::NotWorth => f.write_str("not worth it"),
+            Self::NotWorth(_) => f.write_str("not worth it"),
             Self::Stuck(why) => f.write_str(why),
             Self::Unread { offset, cause } => write!(f, "cannot be read at {offset}: {cause}"),
         }
@@ -158,11 +163,12 @@ impl From<LogError> for Halt {
 }
 
 /// What was learned of an extent when it was last looked at, so that it is not looked at again without need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Look {
     epoch: u64,
     live_bytes: i64,
-    oldest: Lsn,
+    /// Deletes that were kept, and for which extents.
+    kept: Vec<KeptFor>,
     /// Whether a snapshot kept it: then more of it had to be dead.
     held: bool,
     kind: ExtentKind,
@@ -190,6 +196,7 @@ struct Compactor {
     /// Emptied; to be recycled as soon as nobody has them pinned.
     emptied: BTreeMap<u32, u64>,
     not_worth: BTreeMap<u32, Look>,
+    filters: Mutex<Filters>,
     /// Not emptied in this round, for want of room. Until something has been recycled, of its kind only what needs less is tried.
     postponed: BTreeMap<u32, Postponed>,
     stuck: BTreeMap<u32, StuckExtent>,
@@ -217,6 +224,7 @@ impl Compactor {
             pace,
             emptied: BTreeMap::new(),
             not_worth: BTreeMap::new(),
+            filters: Mutex::default(),
             postponed: BTreeMap::new(),
             stuck: BTreeMap::new(),
         }
@@ -227,14 +235,14 @@ impl Compactor {
     }
 
     fn note(&self, change: impl FnOnce(&mut CompactionStatus)) {
-        change(&mut self.shared().compaction.0.lock());
+        change(&mut self.shared().compaction.status.lock());
     }
 
     /// Chunks of writers at work are live and in no account. When such a writer goes without a commit, no account changes either: so
     /// what was found of an extent with chunks holds for a while only, and when space is low for this round.
     fn forget_writers(&mut self) {
         let now = self.shared().env.now();
-        let low = self.shared().compaction.0.lock().space_low;
+        let low = self.shared().compaction.status.lock().space_low;
         let holds = |look: &Look| look.kind != ExtentKind::Body || !low && now.saturating_sub(look.at) < LOOK_AGAIN;
         self.not_worth.retain(|_, look| holds(look));
     }
@@ -255,11 +263,10 @@ impl Compactor {
             }
             return done;
         };
-        let oldest = self.oldest(&info);
         self.note(|status| status.extent = Some(info.extent));
         let outcome = tokio::select! {
             biased;
-            outcome = self.empty(&info, oldest, pressure) => outcome,
+            outcome = self.empty(&info, pressure) => outcome,
             never = self.lift_pace() => match never {},
         };
         self.note(|status| status.extent = None);
@@ -276,11 +283,11 @@ impl Compactor {
                 self.postponed.insert(info.extent, Postponed { epoch: info.epoch, kind: info.kind, live });
                 done = true;
             }
-            Err(Halt::NotWorth) => {
+            Err(Halt::NotWorth(kept)) => {
                 let look = Look {
                     epoch: info.epoch,
                     live_bytes: info.live_bytes,
-                    oldest,
+                    kept,
                     held: info.held,
                     kind: info.kind,
                     pressure,
@@ -302,9 +309,9 @@ impl Compactor {
         done
     }
 
-    async fn empty(&self, info: &ExtentInfo, oldest: Lsn, pressure: Pressure) -> Result<(), Halt> {
+    async fn empty(&self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
         match info.kind {
-            ExtentKind::Commit => self.empty_commit(info, oldest, pressure).await,
+            ExtentKind::Commit => self.empty_commit(info, pressure).await,
             _ => self.empty_body(info, pressure).await,
         }
     }
@@ -359,13 +366,5 @@ impl Compactor {
             status.pinned = pinned;
         });
         recycled > 0
-    }
-
-    /// The lowest version that any other extent may hold: a delete that is older has nothing left to hide.
-    fn oldest(&self, victim: &ExtentInfo) -> Lsn {
-        if self.sabotaged(Sabotage::EarlyTombstones) {
-            return Lsn::MAX;
-        }
-        self.shared().extents.oldest_but(victim.extent)
     }
 }

@@ -139,12 +139,14 @@ impl Compactor {
                 continue;
             }
             let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
+            // What may have come free since it was looked at, for another look to be worth it.
+            let slack = if pressure >= Pressure::Full { used / 64 } else { used / 16 };
             if let Some(look) = self.not_worth.get(&info.extent)
                 && known(look.epoch)
                 && pressure <= look.pressure
                 && (info.held || !look.held)
-                && info.live_bytes + (used / 16) as i64 >= look.live_bytes
-                && (info.kind == ExtentKind::Body || self.oldest(&info) == look.oldest)
+                && info.live_bytes + slack as i64 >= look.live_bytes
+                && self.freed(&look.kept) <= slack
             {
                 continue;
             }

@@ -4,6 +4,7 @@ mod basics;
 mod compaction;
 mod copies;
 mod crashes;
+mod deletes;
 mod elsewhere;
 mod failures;
 mod flushes;

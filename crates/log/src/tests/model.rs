@@ -12,7 +12,7 @@ use steadfast_flow::{BoxFuture, Env};
 use super::harness::body;
 use crate::{
     Applied, Applier, ChunkMove, CompactionOptions, Durability, ExtentUsage, Hold, Location, Log, LogError, LogOptions,
-    Lsn, Priority, Record, RecoveryReport,
+    Lsn, Priority, Record, RecoveryReport, Subject,
 };
 
 const PUT: u8 = 1;
@@ -173,6 +173,13 @@ impl Applier for Model {
                 }
                 kind == DELETE && version >= oldest
             }
+        }
+    }
+
+    fn subject(&self, head: &[u8]) -> Subject {
+        match decode(head) {
+            (DELETE, key, ..) => Subject::Delete(key),
+            (_, key, ..) => Subject::Put(key),
         }
     }
 

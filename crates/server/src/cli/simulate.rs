@@ -136,12 +136,13 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
             counts.recoveries_refused
         );
         say!(
-            "{} in which indexes were put back, torn or not to be read: {} requests refused for it, {} indexes rebuilt in use; pools went back in time {} times. {} with clients that never pause",
+            "{} in which indexes were put back, torn or not to be read: {} requests refused for it, {} indexes rebuilt in use; pools went back in time {} times. {} with clients that never pause, {} with keys that are used once",
             report.indexes,
             counts.index_failed,
             counts.index_rebuilt,
             counts.gone_back,
-            report.tireless
+            report.tireless,
+            report.once
         );
         say!("{} with events of objects: {} told, {} of them again", report.listened, counts.told, counts.told_again);
     }

@@ -32,6 +32,8 @@ fn seeds_pass() {
     );
     // In another part, clients never pause.
     assert!(report.tireless > 2, "{report:?}");
+    // And in a few, keys come and go that are used once, whose deletes must not pile up.
+    assert!(report.once > 1, "{report:?}");
     // In as many events of objects are listened to, some of which come again after a crash.
     assert!(report.listened > 20 && done.told > 1000 && done.told_again > 20, "{report:?}");
     // Half of them over a super-disk, whose legs heal each other.

@@ -9,6 +9,7 @@ mod ailing;
 mod channels;
 mod damaged_member;
 mod damages;
+mod deletes;
 mod events;
 mod forget;
 mod large;

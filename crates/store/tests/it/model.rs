@@ -1,9 +1,15 @@
 //! Random histories against a map, with restarts, crashes and deleted indexes in between.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{BUCKET, Pool, bytes_of, etag, get, put};
+use futures::future::join_all;
 use proptest::prelude::*;
+use steadfast_disk::{Disk, MemDisk};
+use steadfast_flow::Env;
+use steadfast_log::{FormatOptions, Log};
 use steadfast_store::{BucketSettings, Condition, ListQuery, PartChoice, Store, StoreError};
 
 #[derive(Debug, Clone)]
@@ -15,7 +21,12 @@ enum Op {
     Tag(u8),
     Multipart(u8, Vec<usize>),
     Abandon(u8, usize),
-    Restart { close: bool, delete_index: bool },
+    /// Keys that are used once.
+    ComeAndGo(u8, usize),
+    Restart {
+        close: bool,
+        delete_index: bool,
+    },
 }
 
 fn size() -> impl Strategy<Value = usize> {
@@ -32,6 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => key.clone().prop_map(Op::Tag),
         1 => (key.clone(), proptest::collection::vec(1000..15_000usize, 1..4)).prop_map(|(k, p)| Op::Multipart(k, p)),
         1 => (key, 1000..30_000usize).prop_map(|(k, s)| Op::Abandon(k, s)),
+        2 => (5u8..60, 100..1900usize).prop_map(|(count, size)| Op::ComeAndGo(count, size)),
         2 => (any::<bool>(), any::<bool>()).prop_map(|(close, delete_index)| Op::Restart { close, delete_index }),
     ]
 }
@@ -69,8 +81,24 @@ async fn check(store: &Store, model: &BTreeMap<String, Object>) {
     assert_eq!(status.object_bytes, model.values().map(|o| o.data.len() as u64).sum::<u64>());
 }
 
+async fn small(disks: usize) -> Vec<Arc<MemDisk>> {
+    let mut mem = Vec::new();
+    for _ in 0..disks {
+        let one = Arc::new(MemDisk::growable(256 << 20));
+        let disk: Arc<dyn Disk> = one.clone();
+        let format = FormatOptions { extent_bytes: Some(256 << 10), ..FormatOptions::default() };
+        Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+        mem.push(one);
+    }
+    mem
+}
+
 async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
     let mut pool = Pool::of(disks, lsm).await;
+    // Small extents, and compaction that is always at work: what is kept for what is decided again
+    // and again.
+    pool.replace(small(disks).await);
+    pool.options.log.compaction.interval = Duration::from_millis(2);
     // Checkpoints happen in the middle of it.
     pool.options.checkpoint_log_bytes = 20_000;
     // A life that is dropped and not closed goes on for a while beside the next one, which a crash would not let it do: it must not
@@ -146,6 +174,13 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                     tokio::task::yield_now().await;
                 }
             }
+            Op::ComeAndGo(count, size) => {
+                let keys: Vec<_> = (0..count).map(|n| format!("once/{seed}/{n}")).collect();
+                let data = bytes_of(seed, size);
+                join_all(keys.iter().map(|key| put(&store, key, &data))).await;
+                let deletes = keys.iter().map(|key| store.delete(BUCKET, key, Condition::None, None));
+                assert!(join_all(deletes).await.iter().all(Result::is_ok));
+            }
             Op::Restart { close, delete_index } => {
                 // A crash ends whoever writes to the index directory; here it would go on beside the next life. The simulator crashes that.
                 let close = close || lsm;
@@ -169,10 +204,12 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
         }
     }
     check(&store, &model).await;
-    let live: u64 = store.status().log.usage.iter().map(|u| u.live_bytes).sum();
     store.close().await.expect("close");
+    let live: u64 = store.status().log.usage.iter().map(|u| u.live_bytes).sum();
     drop(store);
     pool.delete_index();
+    // A record that is moved may be a byte shorter: its chunks lie elsewhere.
+    pool.options.log.compaction.enabled = false;
     let store = pool.open().await;
     check(&store, &model).await;
     let rebuilt: u64 = store.status().log.usage.iter().map(|u| u.live_bytes).sum();

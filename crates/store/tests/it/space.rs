@@ -91,35 +91,43 @@ async fn a_full_pool_of_large_objects_recovers() {
     full_and_back(IndexKind::Lsm(dir.path().join("index")), 700_000).await;
 }
 
-/// Fills it until compaction has packed all there is and finds no more room; how many were taken.
-async fn fill_to_the_brim(store: &Store, size: usize) -> usize {
+/// Puts objects until compaction finds no more space. Returns the numbers of those that the store
+/// acknowledged: it may refuse any of them, the first ones too, while many writers reserve space.
+async fn fill_to_the_brim(store: &Store, size: usize) -> Vec<usize> {
     let env = Env::tokio();
-    let mut taken = 0;
+    let (mut tried, mut taken) = (0, Vec::new());
     let mut refused_since = env.now();
     while env.now() - refused_since < Duration::from_secs(2) {
-        let many = (taken..taken + 64).map(|n| {
+        let many = (tried..tried + 64).map(|n| {
             let store = &store;
-            async move { put(store, &format!("k{n}"), size).await }
+            async move { (n, put(store, &format!("k{n}"), size).await) }
         });
-        for one in futures::future::join_all(many).await {
+        for (n, one) in futures::future::join_all(many).await {
             match one {
-                Ok(_) => refused_since = env.now(),
+                Ok(_) => {
+                    taken.push(n);
+                    refused_since = env.now();
+                }
                 Err(StoreError::Log(LogError::Full) | StoreError::Busy(_)) => {}
                 Err(e) => panic!("{e}"),
             }
         }
-        taken += 64;
+        tried += 64;
+    }
+    for n in &taken {
+        let data = crate::common::get(store, &format!("k{n}")).await.expect("an acknowledged object");
+        assert_eq!(data.len(), size);
     }
     taken
 }
 
 async fn brimful_and_back(size: usize) {
     let store = open(IndexKind::memory()).await;
-    let count = fill_to_the_brim(&store, size).await;
+    let taken = fill_to_the_brim(&store, size).await;
     // One by one: each takes a block for itself, so that many of them need more room than the pool has left. Here and there: no extent
     // gets much emptier than the others.
-    for n in 0..count.min(1_500) {
-        let key = format!("k{}", n * 7919 % count);
+    for n in 0..taken.len().min(1_500) {
+        let key = format!("k{}", taken[n * 7919 % taken.len()]);
         in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
     }
     store.close().await.expect("close");
@@ -193,13 +201,13 @@ async fn overwriting_goes_on_where_bodies_do_not_divide_an_extent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
     let store = open(IndexKind::memory()).await;
-    fill_to_the_brim(&store, 130_000).await;
+    let key = format!("k{}", fill_to_the_brim(&store, 130_000).await[0]);
     let (env, mut n) = (Env::tokio(), 0);
     let begun = env.now();
     while n < 1_500 || store.status().log.compaction.recycled <= 2 {
         n += 1;
         let tags = [("n".to_owned(), format!("{n}"))];
-        in_time(&store, || store.set_tags(BUCKET, "k0", tags.clone().into())).await;
+        in_time(&store, || store.set_tags(BUCKET, &key, tags.clone().into())).await;
         assert!(n < 1_500 || env.now() - begun < 2 * LONG, "{:?}", store.status().log.compaction);
     }
     store.close().await.expect("close");

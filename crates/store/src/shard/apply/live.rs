@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use steadfast_log::{Location, LogError, Lsn};
+use steadfast_log::{Location, LogError, Lsn, Subject};
 
 use crate::StoreError;
 use crate::record::manifest::Manifest;
@@ -51,6 +51,30 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         Some(Ok(value)) => value.location == *location,
         None => delete && version >= oldest,
     }
+}
+
+/// See [`steadfast_log::Applier::subject`]. The end of an upload hides its parts, too, and that of
+/// a channel its publications: to those belongs the upload or channel as a whole.
+pub(super) fn subject(head: &[u8]) -> Subject {
+    let Ok(head) = Head::decode(head) else { return Subject::Unknown };
+    let (key, delete) = match head {
+        Head::BucketPut { id, .. } => (keys::bucket(id), false),
+        Head::BucketDelete { id } => (keys::bucket(id), true),
+        Head::ObjectPut { bucket, key, .. } => (keys::object(bucket, key), false),
+        Head::ObjectDelete { bucket, key } => (keys::object(bucket, key), true),
+        Head::UploadCreate { bucket, upload, key, .. } | Head::PartPut { bucket, upload, key, .. } => {
+            (keys::upload(bucket, key, &upload), false)
+        }
+        Head::UploadEnd { bucket, upload, key } => (keys::upload(bucket, key, &upload), true),
+        Head::PoolLayout { .. } => (keys::LAYOUT.to_vec(), false),
+        Head::SnapshotPut { id, .. } => (keys::snapshot(&id), false),
+        Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
+        Head::Publication { channel, .. } => (keys::channel_end(channel), false),
+        Head::ChannelEnd { channel } => (keys::channel_end(channel), true),
+        Head::Chunk { .. } | Head::PartChunk { .. } => return Subject::Unknown,
+    };
+    let hash = xxhash_rust::xxh3::xxh3_64(&key);
+    if delete { Subject::Delete(hash) } else { Subject::Put(hash) }
 }
 
 /// See [`steadfast_log::Applier::names_chunks`].

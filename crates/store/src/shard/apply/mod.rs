@@ -5,6 +5,7 @@
 //! that has been deleted, except while the log is replayed: then what came before it may simply not be there any more, and the
 //! deletes met so far, kept as marks, say which is the case.
 
+mod class;
 pub(crate) mod live;
 pub(crate) mod repoint;
 #[cfg(test)]
@@ -16,7 +17,9 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use steadfast_flow::BoxFuture;
-use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn};
+use steadfast_log::{Applied, Applier, ChunkMove, ExtentUsage, History, Hold, Location, LogError, Lsn, Subject};
+
+use class::Class;
 
 use crate::index::{Health, IndexError};
 use crate::layout::Layout;
@@ -30,18 +33,6 @@ use crate::shard::core::{Core, Persisted};
 use crate::shard::dirty::Thing;
 use crate::{StoreError, StoreSabotage};
 use steadfast_log::Log;
-
-/// What kind of thing a key stands for: what is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Bucket,
-    Object,
-    Upload,
-    Part,
-    Layout,
-    Snapshot,
-    Publication,
-}
 
 /// The log, once it is open.
 pub(crate) type LogSlot = Arc<parking_lot::RwLock<Option<Log>>>;
@@ -158,6 +149,10 @@ impl Applier for StoreApplier {
 
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
         live::record(&self.core, head, version, location, oldest)
+    }
+
+    fn subject(&self, head: &[u8]) -> Subject {
+        live::subject(head)
     }
 
     fn holds(&self) -> Vec<Hold> {
@@ -337,17 +332,6 @@ impl StoreApplier {
             replay.marks.put(key, r.version)?;
         }
         core.remove(key, class, Some(r.version), r.lsn)
-    }
-}
-
-impl Account {
-    fn of(class: Class, payload: &[u8]) -> Result<Self, Malformed> {
-        match class {
-            Class::Object | Class::Part => Self::decode(payload),
-            Class::Bucket | Class::Upload | Class::Layout | Class::Snapshot | Class::Publication => {
-                Ok(Self { size: 0, revision: 0, shares: Vec::new() })
-            }
-        }
     }
 }
 

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
-use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority};
+use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority, Subject};
 
 use super::{LogSlot, StoreApplier};
 use crate::record::upload::UploadMeta;
 use crate::record::{Head, keys};
 use crate::shard::Shard;
-use crate::shard::apply::live::manifest;
+use crate::shard::apply::live::{self, manifest};
 use crate::shard::channels::REPLAYED_MAX;
 use crate::shard::channels::record::PublicationMeta;
 use crate::shard::core::Replay;
@@ -215,6 +215,46 @@ async fn deletes_live_while_something_older_may_exist() {
     let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
     applier.apply(&[Applied { lsn: 1000, version, moved: true, head: head.into(), location: at }]);
     assert!(store.object("b", "k").is_err());
+}
+
+#[test]
+fn what_a_delete_hides_is_of_its_subject() {
+    let (bucket, upload, key, payload) = (3, [7; 16], &b"k"[..], &[][..]);
+    let hidden = [
+        (
+            Head::ObjectDelete { bucket, key },
+            vec![Head::ObjectPut { bucket, key, payload }, Head::ObjectPut { bucket, key, payload: b"another" }],
+        ),
+        (
+            Head::UploadEnd { bucket, upload, key },
+            vec![
+                Head::UploadCreate { bucket, upload, key, payload },
+                Head::PartPut { bucket, upload, number: 1, key, payload },
+                Head::PartPut { bucket, upload, number: 2, key, payload },
+            ],
+        ),
+        (Head::BucketDelete { id: bucket }, vec![Head::BucketPut { id: bucket, payload }]),
+        (Head::SnapshotDelete { id: upload }, vec![Head::SnapshotPut { id: upload, payload }]),
+        (
+            Head::ChannelEnd { channel: key },
+            vec![
+                Head::Publication { channel: key, offset: 1, payload },
+                Head::Publication { channel: key, offset: 2, payload },
+            ],
+        ),
+    ];
+    let mut subjects = std::collections::BTreeSet::new();
+    for (delete, puts) in hidden {
+        let Subject::Delete(subject) = live::subject(&delete.encode()) else { panic!("{delete:?}") };
+        assert!(subjects.insert(subject), "{delete:?} is of another subject");
+        for put in puts {
+            assert_eq!(live::subject(&put.encode()), Subject::Put(subject), "{put:?}");
+        }
+    }
+    assert!(matches!(live::subject(&Head::PoolLayout { payload }.encode()), Subject::Put(_)));
+    assert_eq!(live::subject(b"not a head"), Subject::Unknown);
+    let other = Head::ObjectPut { bucket, key: b"kk", payload }.encode();
+    assert!(matches!(live::subject(&other), Subject::Put(subject) if !subjects.contains(&subject)));
 }
 
 #[tokio::test]
