@@ -20,6 +20,9 @@ pub struct FillArgs {
     /// Bytes of each.
     #[arg(long, default_value_t = 4096)]
     size: usize,
+    /// Keys that are put and deleted again before that, once each.
+    #[arg(long, default_value_t = 0)]
+    deleted: usize,
 }
 
 /// Makes the objects in bucket `bench` and closes the store.
@@ -42,14 +45,16 @@ pub fn run(args: &FillArgs) -> Result<serde_json::Value, Box<dyn std::error::Err
         let mut tasks = tokio::task::JoinSet::new();
         let clients = 256;
         for client in 0..clients {
-            let (store, body, objects) = (store.clone(), body.clone(), args.objects);
+            let (store, body, objects, deleted) = (store.clone(), body.clone(), args.objects, args.deleted);
             tasks.spawn(async move {
+                for n in (client..deleted).step_by(clients) {
+                    let key = format!("deleted/{:03}/{n:08}", n % 1000);
+                    put(&store, &key, n, body.clone()).await?;
+                    store.delete("bench", &key, Condition::None, Some(Durability::Async)).await?;
+                }
                 for n in (client..objects).step_by(clients) {
                     let key = format!("fill/{:03}/{n:08}", n % 1000);
-                    let mut writer = store.writer("bench", &key, Some(body.len() as u64)).await?;
-                    writer.write(body.clone()).await?;
-                    let attributes = Attributes { etag: format!("{n:032x}"), ..Attributes::default() };
-                    writer.commit(attributes, Condition::None, Some(Durability::Async)).await?;
+                    put(&store, &key, n, body.clone()).await?;
                 }
                 Ok::<(), StoreError>(())
             });
@@ -60,4 +65,12 @@ pub fn run(args: &FillArgs) -> Result<serde_json::Value, Box<dyn std::error::Err
         store.close().await?;
         Ok(serde_json::json!({ "objects": args.objects, "seconds": (env.now() - begin).as_secs_f64() }))
     })
+}
+
+async fn put(store: &Store, key: &str, n: usize, body: Bytes) -> Result<(), StoreError> {
+    let mut writer = store.writer("bench", key, Some(body.len() as u64)).await?;
+    writer.write(body).await?;
+    let attributes = Attributes { etag: format!("{n:032x}"), ..Attributes::default() };
+    writer.commit(attributes, Condition::None, Some(Durability::Async)).await?;
+    Ok(())
 }

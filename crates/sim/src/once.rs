@@ -24,7 +24,7 @@ pub(crate) struct OncePlan {
 impl Plan {
     /// In the last life, keys come and go that are never used again.
     pub(crate) fn use_once(&mut self) {
-        self.once = Some(OncePlan { keys: 1_500, replayed_max: 500 });
+        self.once = Some(OncePlan { keys: 1_500, replayed_max: 1_000 });
         self.drain = false;
     }
 }
