@@ -42,8 +42,8 @@ impl Applier for Forget {
     fn usage(&self) -> Vec<ExtentUsage> {
         Vec::new()
     }
-    fn record_is_live(&self, _: &[u8], _: Lsn, _: &Location, _: Lsn) -> bool {
-        false
+    fn record_is_live(&self, _: &[u8], _: Lsn, _: &Location, _: Lsn) -> Option<bool> {
+        Some(false)
     }
     fn chunk_is_live(&self, _: &[u8], _: &Location) -> BoxFuture<'_, bool> {
         Box::pin(async { false })

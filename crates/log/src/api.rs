@@ -171,8 +171,10 @@ pub trait Applier: Send + Sync + 'static {
     /// Whether the record at `location`, with this head and version, must outlive its extent. For a
     /// commit record (not a chunk). `oldest` is the lowest version that any other extent may hold
     /// of what it is about ([`Applier::subject`]): a delete record older than it has nothing left
-    /// to hide.
-    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool;
+    /// to hide. `None` when that cannot be said now, as while the index cannot be read: then nothing
+    /// of the extent is moved or dropped. To move a dead record as if it were live, and drop the
+    /// delete behind it as soon as the index can be read again, would bring the record back.
+    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool>;
 
     /// What the record with this head is of. Without it a delete is kept as long as there is
     /// anything older at all.

@@ -131,20 +131,25 @@ impl Compactor {
     /// What of these is live, and for which of the others where it is a delete.
     async fn live_of(&self, items: Vec<Item>, others: &Arc<Others>) -> Result<Vec<(Item, Option<usize>)>, Halt> {
         let (applier, others) = (self.shared().applier.clone(), others.clone());
-        let kept = move |item: Item| {
-            let (oldest, kept_for) = others.oldest_for(applier.subject(&item.head), item.version);
-            let live = applier.record_is_live(&item.head, item.version, &item.location, oldest);
-            live.then_some((item, kept_for))
+        let all = move || {
+            let mut kept = Vec::new();
+            for item in items {
+                let (oldest, kept_for) = others.oldest_for(applier.subject(&item.head), item.version);
+                if applier.record_is_live(&item.head, item.version, &item.location, oldest)? {
+                    kept.push((item, kept_for));
+                }
+            }
+            Some(kept)
         };
-        let kept = self.shared().env.blocking(move || items.into_iter().filter_map(kept).collect()).await;
         // Nothing came of it: the runtime is stopping, or the layer above has panicked. Nothing is dead for that.
-        kept.ok_or_else(|| {
+        let kept = self.shared().env.blocking(all).await.ok_or_else(|| {
             if !self.stop.is_set() {
                 let what = "what says which records are live has panicked, which is a bug: please report it";
                 self.shared().latch.fail("task", &std::io::Error::other(format!("log-compact: {what}")));
             }
             Halt::Later
-        })
+        })?;
+        kept.ok_or(Halt::Later)
     }
 
     /// Appends records again, with their versions, and waits until they have been applied. What does not fit into the rest of an extent

@@ -38,8 +38,8 @@ impl Applier for Memory {
         Vec::new()
     }
 
-    fn record_is_live(&self, _head: &[u8], _version: Lsn, _location: &Location, _oldest: Lsn) -> bool {
-        true
+    fn record_is_live(&self, _head: &[u8], _version: Lsn, _location: &Location, _oldest: Lsn) -> Option<bool> {
+        Some(true)
     }
 
     fn chunk_is_live(&self, _head: &[u8], _location: &Location) -> BoxFuture<'_, bool> {

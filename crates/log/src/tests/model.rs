@@ -161,10 +161,10 @@ impl Applier for Model {
         self.0.lock().holds.clone()
     }
 
-    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
         let mut inner = self.0.lock();
         let (kind, key, _, _) = decode(head);
-        match inner.state.entries.get(&key) {
+        Some(match inner.state.entries.get(&key) {
             Some(entry) if kind == DELETE => entry.version < version,
             Some(entry) => entry.at == *location,
             None => {
@@ -173,7 +173,7 @@ impl Applier for Model {
                 }
                 kind == DELETE && version >= oldest
             }
-        }
+        })
     }
 
     fn subject(&self, head: &[u8]) -> Subject {

@@ -49,9 +49,9 @@ impl Applier for Mined {
         Vec::new()
     }
 
-    fn record_is_live(&self, _head: &[u8], _version: Lsn, _location: &Location, _oldest: Lsn) -> bool {
+    fn record_is_live(&self, _head: &[u8], _version: Lsn, _location: &Location, _oldest: Lsn) -> Option<bool> {
         self.live.step_on();
-        true
+        Some(true)
     }
 
     fn chunk_is_live(&self, _head: &[u8], _location: &Location) -> BoxFuture<'_, bool> {

@@ -14,14 +14,13 @@ use crate::shard::follow::{self, Follow};
 use steadfast_log::Log;
 
 /// See [`steadfast_log::Applier::record_is_live`].
-pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
     if !core.index.is_well() {
-        // What cannot be told is kept.
-        return true;
+        return None;
     }
     let Ok(head) = Head::decode(head) else {
         // Not understood: not ours to throw away.
-        return true;
+        return Some(true);
     };
     let ends_upload = matches!(head, Head::UploadEnd { .. });
     let (key, delete) = match head {
@@ -37,20 +36,16 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         Head::SnapshotDelete { id } => (keys::snapshot(&id), true),
         Head::Publication { channel, offset, .. } => (keys::publication(channel, offset), false),
         Head::ChannelEnd { channel } => (keys::channel_end(channel), true),
-        Head::Chunk { .. } | Head::PartChunk { .. } => return true,
+        Head::Chunk { .. } | Head::PartChunk { .. } => return Some(true),
     };
-    let value = match core.lookup(&key) {
-        Ok(value) => value,
-        Err(_) => return true,
-    };
-    let there = value.as_deref().map(Value::decode);
-    match there {
-        Some(Err(_)) => true,
+    let value = core.lookup(&key).ok()?;
+    let there = value.as_deref().map(Value::decode).transpose().ok()?;
+    Some(match there {
         // A newer record of the key hides all that the delete would hide: but not parts, of an upload that has come again.
-        Some(Ok(value)) if delete => value.version < version || ends_upload && version >= oldest,
-        Some(Ok(value)) => value.location == *location,
+        Some(value) if delete => value.version < version || ends_upload && version >= oldest,
+        Some(value) => value.location == *location,
         None => delete && version >= oldest,
-    }
+    })
 }
 
 /// See [`steadfast_log::Applier::subject`]. The end of an upload hides its parts, too, and that of

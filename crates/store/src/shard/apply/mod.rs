@@ -147,7 +147,7 @@ impl Applier for StoreApplier {
         self.core.persisted.lock().usage.clone()
     }
 
-    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> bool {
+    fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool> {
         live::record(&self.core, head, version, location, oldest)
     }
 
