@@ -34,7 +34,7 @@ impl Client {
     pub(crate) async fn come_and_go(&self, plan: OncePlan) -> Outcome {
         for number in 0..plan.keys {
             let key = format!("once/{number}");
-            // Nobody is told of it but here: a pool may be full for a while.
+            // A pool may be full for a while: only this loop tries again.
             while !self.put_once(&key, number).await? {
                 self.env.sleep(Duration::from_millis(50)).await;
             }

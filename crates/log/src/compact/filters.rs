@@ -97,7 +97,7 @@ impl Moved {
     }
 }
 
-/// Shared with who looks while the extent is written.
+/// Compaction reads it while the committer writes the extent.
 type MovedInto = Arc<Mutex<Moved>>;
 
 /// What was moved into extents that are being written, by extent and epoch: one or two. What was
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(holder(7, 60), (20, Some(1)));
         assert_eq!(holder(3, 60), (50, Some(2)));
         assert_eq!(holder(3, 49), (Lsn::MAX, None));
-        assert_eq!(holder(4, 60), (Lsn::MAX, None), "nobody has it");
+        assert_eq!(holder(4, 60), (Lsn::MAX, None), "no extent has it");
         assert_eq!(holder(4, 90), (20, Some(1)), "newer than what was written there first");
         assert_eq!(others.oldest_for(Subject::Unknown, 60), (10, Some(0)));
     }

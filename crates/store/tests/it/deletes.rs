@@ -28,7 +28,7 @@ async fn pool(extent_bytes: u64) -> Pool {
     pool
 }
 
-/// Makes and deletes these keys, which nobody has used before.
+/// Makes and deletes these keys, which were not used before.
 async fn come_and_go(store: &Store, keys: std::ops::Range<usize>) {
     let keys: Vec<_> = keys.map(|n| format!("one/that/is/used/once/{n:08}")).collect();
     for keys in keys.chunks(8 * AT_ONCE) {
