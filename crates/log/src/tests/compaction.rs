@@ -7,25 +7,12 @@ use bytes::Bytes;
 use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 
-use super::harness::format;
+use super::harness::{Random, format};
 use super::model::{Kv, State, options};
 use crate::format::{ExtentHeader, ExtentId, ExtentKind};
 use crate::{LogError, verify};
 
 const EXTENT: u64 = 1 << 20;
-
-/// A generator that a seed determines (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
 
 /// Runs random overwrites and deletes of `keys` keys until it has written `total` bytes. Whatever the pool lacks, compaction makes in time.
 async fn churn(kv: &Kv, random: &mut Random, keys: u64, total: u64) {

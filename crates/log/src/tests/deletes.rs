@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use steadfast_disk::MemDisk;
 use steadfast_flow::Env;
 
-use super::harness::format;
+use super::harness::{Random, format};
 use super::model::{Kv, State, options};
 use crate::{LogOptions, Sabotage};
 
@@ -106,19 +106,6 @@ async fn stay_deleted(sabotage: Sabotage) -> bool {
 async fn a_delete_is_kept_beside_what_it_hides() {
     assert!(stay_deleted(Sabotage::None).await, "something has come back");
     assert!(!stay_deleted(Sabotage::BlindFilters).await, "the test would not notice");
-}
-
-/// A generator that a seed determines (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
 }
 
 /// Keys that stay, keys that come and go again and again, and keys that are used once.
