@@ -7,7 +7,8 @@ use crate::BLOCK;
 
 /// Bytes with content. The last four are the CRC32C of those before them.
 pub(crate) const LABEL_LEN: usize = 128;
-const VERSION: u32 = 1;
+/// The first version of every label.
+pub(crate) const VERSION_1: u32 = 1;
 
 /// The text of a UUID.
 pub(crate) fn uuid_text(id: &[u8; 16]) -> String {
@@ -44,11 +45,11 @@ pub(crate) enum Found<T> {
 pub(crate) struct Label(pub(crate) [u8; BLOCK]);
 
 impl Label {
-    /// A label without content yet.
-    pub(crate) fn new(magic: [u8; 8]) -> Self {
+    /// A label without content yet, of the given version of its format.
+    pub(crate) fn new(magic: [u8; 8], version: u32) -> Self {
         let mut label = Self([0; BLOCK]);
         label.put(0, &magic);
-        label.put(8, &VERSION.to_le_bytes());
+        label.put(8, &version.to_le_bytes());
         label
     }
 
@@ -65,8 +66,9 @@ impl Label {
     }
 }
 
-/// Looks at a block: `read` gets the fields of a label whose mark, version and checksum are right.
-pub(crate) fn look<T>(block: &[u8], magic: [u8; 8], read: impl FnOnce(&[u8]) -> T) -> Found<T> {
+/// Looks at a block: `read` gets the fields of a label whose mark and checksum are right, and whose version is not above `newest`, and the
+/// version.
+pub(crate) fn look<T>(block: &[u8], magic: [u8; 8], newest: u32, read: impl FnOnce(&[u8], u32) -> T) -> Found<T> {
     if block.len() < LABEL_LEN || block[..8] != magic {
         return if block.iter().all(|b| *b == 0) { Found::Blank } else { Found::Other };
     }
@@ -74,7 +76,7 @@ pub(crate) fn look<T>(block: &[u8], magic: [u8; 8], read: impl FnOnce(&[u8]) -> 
         return Found::Damaged;
     }
     match u32_at(block, 8) {
-        VERSION => Found::Label(read(block)),
+        version if (VERSION_1..=newest).contains(&version) => Found::Label(read(block, version)),
         other => Found::Version(other),
     }
 }
@@ -104,21 +106,21 @@ mod tests {
 
     #[test]
     fn a_label_is_known_by_mark_version_and_checksum() {
-        let make = || Label::new(*b"STEADXYZ");
-        let read = |b: &[u8]| u64_at(b, 16);
+        let make = || Label::new(*b"STEADXYZ", 2);
+        let read = |b: &[u8], version: u32| (u64_at(b, 16), version);
         let mut label = make();
         label.put(16, &7u64.to_le_bytes());
         let block = label.seal();
-        assert_eq!(look(&block, *b"STEADXYZ", read), Found::Label(7));
-        assert_eq!(look(&block, *b"STEADABC", read), Found::Other);
-        assert_eq!(look(&[0; BLOCK], *b"STEADXYZ", read), Found::Blank);
+        assert_eq!(look(&block, *b"STEADXYZ", 2, read), Found::Label((7, 2)));
+        assert_eq!(look(&block, *b"STEADABC", 2, read), Found::Other);
+        assert_eq!(look(&[0; BLOCK], *b"STEADXYZ", 2, read), Found::Blank);
         let mut bad = block;
         bad[20] ^= 1;
-        assert_eq!(look(&bad, *b"STEADXYZ", read), Found::Damaged);
+        assert_eq!(look(&bad, *b"STEADXYZ", 2, read), Found::Damaged);
         let mut newer = make();
-        newer.put(8, &2u32.to_le_bytes());
-        assert_eq!(look(&newer.seal(), *b"STEADXYZ", read), Found::Version(2));
-        assert_eq!(look(&[1; 16], *b"STEADXYZ", read), Found::Other);
+        newer.put(8, &3u32.to_le_bytes());
+        assert_eq!(look(&newer.seal(), *b"STEADXYZ", 2, read), Found::Version(3));
+        assert_eq!(look(&[1; 16], *b"STEADXYZ", 2, read), Found::Other);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod claim;
 mod faulty;
 mod file;
 mod grow;
+mod intent;
 mod label;
 mod latency;
 mod mark;
@@ -37,6 +38,6 @@ pub use options::{DiskOptions, IoMode};
 pub use slow::{Slow, SlowHandle, Slowness};
 pub use stripe::{Stripe, StripeOptions};
 pub use superdisk::{
-    Comparison, DIFFERENCES_MAX, FastState, Superdisk, SuperdiskOptions, SuperdiskSabotage, SuperdiskStatus,
+    Comparison, DIFFERENCES_MAX, FastState, Labels, Superdisk, SuperdiskOptions, SuperdiskSabotage, SuperdiskStatus,
 };
 pub use zones::{Zone, ZoneState, Zoned, ZonedOptions};

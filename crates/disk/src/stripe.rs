@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::future::{join_all, try_join_all};
 use steadfast_flow::{BoxFuture, Env};
 
-use crate::label::{Found, Label, field, look, new_uuid, u32_at, u64_at, uuid_text};
+use crate::label::{Found, Label, VERSION_1, field, look, new_uuid, u32_at, u64_at, uuid_text};
 use crate::{AlignedBuf, BLOCK, BufPool, CacheClaim, Disk, DiskStats, Geometry, IoFuture};
 
 const MAGIC: [u8; 8] = *b"STEADSTR";
@@ -58,7 +58,7 @@ pub(crate) struct Member {
 
 impl Member {
     fn encode(&self) -> [u8; BLOCK] {
-        let mut label = Label::new(MAGIC);
+        let mut label = Label::new(MAGIC, VERSION_1);
         label.put(16, &self.stripe);
         label.put(32, &self.index.to_le_bytes());
         label.put(36, &self.count.to_le_bytes());
@@ -67,7 +67,7 @@ impl Member {
     }
 
     pub(crate) fn look(block: &[u8]) -> Found<Self> {
-        look(block, MAGIC, |b| Self {
+        look(block, MAGIC, VERSION_1, |b, _| Self {
             stripe: field(b, 16),
             index: u32_at(b, 32),
             count: u32_at(b, 36),

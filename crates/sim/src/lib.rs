@@ -4,6 +4,7 @@
 //! fails, and when the power goes; [`run_seed`] replays it exactly. A [`model::Model`] says what may then be read.
 
 mod array;
+mod block;
 mod channels;
 mod client;
 mod counts;
@@ -32,6 +33,7 @@ pub mod trace;
 mod upload;
 mod variants;
 
+pub use block::{BlockFailure, BlockOptions, BlockReport, BlockVariant, block_hash, run_blocks};
 pub use counts::Counts;
 pub use plan::Trouble;
 pub use report::{RunReport, SimOptions, SimReport};

@@ -368,7 +368,7 @@ impl Plan {
             rebuild_bytes_s: *rng.pick(&[0, 4 * MIB, 64 * MIB]),
             rebuild_settle: Duration::from_millis(*rng.pick(&[0, 10, 1_000])),
             region_bytes: *rng.pick(&[64 * KIB, 256 * KIB]),
-            map_save_interval: Duration::from_millis(*rng.pick(&[10, 200, 2_000])),
+            dirty_bytes_max: *rng.pick(&[0, 1 << 20, 1 << 40]),
             ..SuperdiskOptions::default()
         };
         let members = if rng.one_in(4) { 2 } else { 1 };

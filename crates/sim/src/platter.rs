@@ -89,11 +89,18 @@ type Page = Box<[u8; BLOCK]>;
 /// What is on a medium at one time, and its length.
 pub struct Image(Vec<Option<Page>>, u64);
 
+#[derive(Clone)]
 struct Write {
     offset: u64,
     data: Vec<u8>,
     /// Dropped from the cache by a failed flush: no later flush writes it, though reads may still see it.
     doomed: bool,
+}
+
+impl Write {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.offset < other.offset + other.data.len() as u64 && other.offset < self.offset + self.data.len() as u64
+    }
 }
 
 /// The device. All methods are instantaneous; the disk gives them their time.
@@ -118,6 +125,8 @@ pub struct Platter {
     dead: bool,
     /// A growable device has no room past this many bytes.
     pub room_bytes: u64,
+    /// What a failed flush has dropped cannot be read any more; else it may be, for a while.
+    pub drops_at_once: bool,
     tainted: BTreeSet<u64>,
 }
 
@@ -148,6 +157,7 @@ impl Platter {
             faults_left: 0,
             dead: false,
             room_bytes: capacity_bytes,
+            drops_at_once: false,
             tainted: BTreeSet::new(),
         }
     }
@@ -198,6 +208,15 @@ impl Platter {
     /// What is on the medium now.
     pub fn image(&self) -> Image {
         Image(self.pages.clone(), self.len)
+    }
+
+    /// What would be on the medium if the power went now: what a snapshot of it holds.
+    pub fn snapshot(&mut self) -> Image {
+        let (cached, in_flight) = (self.cached.clone(), self.in_flight.clone());
+        let (pages, life, dead) = (self.pages.clone(), self.life, self.dead);
+        self.cut();
+        (self.cached, self.in_flight, self.life, self.dead) = (cached, in_flight, life, dead);
+        Image(std::mem::replace(&mut self.pages, pages), self.len)
     }
 
     /// Puts the medium back to an earlier time. The power is off.
@@ -322,6 +341,8 @@ impl Platter {
                 write.offset = to * BLOCK as u64;
             }
         }
+        // What a failed flush left readable gives way to what is written over it.
+        self.cached.retain(|_, old| !(old.doomed && old.overlaps(&write)));
         let order = self.next_id;
         self.next_id += 1;
         self.cached.insert(order, write);
@@ -346,7 +367,7 @@ impl Platter {
                 self.persist(write.offset, &write.data);
             } else {
                 self.persist_some(&write, 400);
-                if self.rng.one_in(2) {
+                if self.rng.one_in(2) && !self.drops_at_once {
                     self.cached.insert(order, Write { doomed: true, ..write });
                 }
             }
@@ -394,6 +415,23 @@ impl Platter {
                 page[offset % BLOCK..offset % BLOCK + SECTOR].copy_from_slice(bytes);
             }
         }
+    }
+
+    /// The process that used the device is killed, and the power stays: each request that is under way arrives or does not.
+    pub fn kill(&mut self) {
+        self.life += 1;
+        let mut ids: Vec<u64> = self.in_flight.keys().copied().collect();
+        while !ids.is_empty() {
+            let at = self.rng.below(ids.len() as u64) as usize;
+            let fate = if self.rng.one_in(2) { Fate::Right } else { Fate::Lost };
+            self.finish_write(ids.swap_remove(at), fate);
+        }
+    }
+
+    /// Makes the device another size: what lay behind its end is lost. The power is off.
+    pub fn resize(&mut self, bytes: u64) {
+        self.pages.resize_with((bytes / BLOCK as u64) as usize, || None);
+        self.len = bytes;
     }
 
     /// The power goes: of all that was not flushed, any part may have reached the medium. Everything else is gone.

@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 
 use serde::Serialize;
+use steadfast_flow::Env;
 
 use super::Superdisk;
-use super::attach::believed;
-use super::map::saved_spans;
-use super::pair::{DURABLE_LABELS, FAST_START, find_durable, find_fast};
+use super::options::SuperdiskSabotage;
+use super::pair::{FAST_START, Identity, find_durable, find_fast, read_intent, touches_reserved};
 use crate::label::Found;
 use crate::{BLOCK, Disk};
 
@@ -21,9 +21,9 @@ const STEP: u64 = 1 << 20;
 /// What [`Superdisk::compare`] found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
-    /// Why nothing on the fast leg counts, if nothing does: it is blank, of another pair, of an earlier time, or without a map.
+    /// Why nothing on the fast leg counts, if nothing does: it is blank, of another pair, or of another time.
     pub nothing: Option<String>,
-    /// Bytes that the fast leg's map calls valid, and that were compared.
+    /// Bytes of clean regions, which were compared.
     pub compared_bytes: u64,
     /// Blocks that differ or cannot be read on one leg.
     pub differing_blocks: u64,
@@ -32,8 +32,7 @@ pub struct Comparison {
 }
 
 impl Superdisk {
-    /// Compares all that the fast leg's saved map calls valid with the durable leg. After a clean end all of it is the same; after
-    /// a crash, what was written last may differ, which is found by its checksum when it is read.
+    /// Compares the clean regions of the fast leg with the durable leg: both hold the same there, also after a crash.
     ///
     /// # Errors
     /// Those of reading the labels.
@@ -48,15 +47,15 @@ impl Superdisk {
         if label.pair != pair.pair {
             return nothing("it is the fast leg of another pool");
         }
-        let map = match believed(fast, &pair, &label).await {
-            (false, _) => return nothing("it is of another time"),
-            (true, None) => return nothing("its map is not there"),
-            (true, Some(map)) => map,
-        };
+        if let Some(why) = pair.refuses(&label, SuperdiskSabotage::None) {
+            return nothing(why);
+        }
+        let (intent, region) = (read_intent(&pair, durable).await, pair.region_bytes);
         let mut found = Comparison::default();
         let end = durable.len().min(fast.len().saturating_sub(FAST_START));
-        for (start, stop) in saved_spans(&map.entries, map.region_bytes) {
-            let (mut at, stop) = (start, stop.min(end));
+        let clean = (0..end / region).filter(|i| intent.is_clean(*i as usize));
+        for (start, stop) in clean.map(|i| (i * region, (i + 1) * region)) {
+            let mut at = start;
             while at < stop {
                 let len = (stop - at).min(STEP);
                 compare_range(durable, fast, at, len, &mut found).await;
@@ -66,6 +65,51 @@ impl Superdisk {
         }
         Ok(found)
     }
+}
+
+/// Regions of which a sample is compared at an opening.
+const SAMPLES: usize = 64;
+/// Bytes of a sample.
+const SAMPLE: u64 = 64 << 10;
+
+/// Compares samples of the clean regions: the first and the last MiB of the data, the blocks that were written last, and a piece of each of
+/// some regions. Answers where the legs differ, if they do: the durable leg was written without its fast leg.
+pub(super) async fn samples_differ(
+    durable: &Arc<dyn Disk>,
+    fast: &Arc<dyn Disk>,
+    pair: &Identity,
+    data: (u64, u64),
+    env: &Env,
+) -> io::Result<Option<u64>> {
+    let (intent, region) = (read_intent(pair, durable).await, pair.region_bytes);
+    let end = durable.len().min(fast.len().saturating_sub(FAST_START)).min(data.1);
+    let mut places = vec![(data.0, STEP), (end.saturating_sub(STEP).max(data.0), STEP)];
+    places.extend(
+        pair.last_written.iter().filter(|block| **block > 0).map(|block| ((block - 1) * BLOCK as u64, BLOCK as u64)),
+    );
+    let clean: Vec<u64> = (data.0.div_ceil(region)..end / region).filter(|i| intent.is_clean(*i as usize)).collect();
+    for _ in 0..SAMPLES.min(clean.len()) {
+        let start = clean[env.random_u64() as usize % clean.len()] * region;
+        let piece = SAMPLE.min(region);
+        places.push((start + env.random_u64() % (region / piece) * piece, piece));
+    }
+    for (from, len) in places {
+        let to = (from + len).min(end);
+        // Region by region: a dirty one may differ.
+        let mut at = from;
+        while at < to {
+            let stop = to.min((at / region + 1) * region);
+            if intent.is_clean((at / region) as usize) {
+                let len = (stop - at) as usize;
+                let both = (durable.read(at, len).await?, fast.read(FAST_START + at, len).await?);
+                if both.0 != both.1 {
+                    return Ok(Some(at));
+                }
+            }
+            at = stop;
+        }
+    }
+    Ok(None)
 }
 
 async fn compare_range(durable: &Arc<dyn Disk>, fast: &Arc<dyn Disk>, at: u64, len: u64, found: &mut Comparison) {
@@ -82,7 +126,7 @@ async fn compare_range(durable: &Arc<dyn Disk>, fast: &Arc<dyn Disk>, at: u64, l
             for (n, (a, b)) in a.chunks(BLOCK).zip(b.chunks(BLOCK)).enumerate() {
                 let place = at + (n * BLOCK) as u64;
                 // The pair's own labels are not on the fast leg.
-                if a != b && !DURABLE_LABELS.contains(&place) {
+                if a != b && !touches_reserved(place, BLOCK) {
                     differ(place, found);
                 }
             }
@@ -91,7 +135,7 @@ async fn compare_range(durable: &Arc<dyn Disk>, fast: &Arc<dyn Disk>, at: u64, l
         _ => {
             for place in (at..at + len).step_by(BLOCK) {
                 let same = match (durable.read(place, BLOCK).await, fast.read(FAST_START + place, BLOCK).await) {
-                    (Ok(a), Ok(b)) => a == b || DURABLE_LABELS.contains(&place),
+                    (Ok(a), Ok(b)) => a == b || touches_reserved(place, BLOCK),
                     _ => false,
                 };
                 if !same {

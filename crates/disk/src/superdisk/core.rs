@@ -13,10 +13,14 @@ use tokio::sync::{Notify, oneshot};
 use super::heal::Heal;
 use super::late::Late;
 use super::map::RegionMap;
-use super::options::SuperdiskOptions;
-use super::pair::{FAST_START, Identity};
+use super::options::{SuperdiskOptions, SuperdiskSabotage};
+use super::pair::{FAST_START, Identity, LAST_WRITTEN, NO_LEG};
 use super::read::Hedge;
+use crate::intent::{Intent, Readiness};
 use crate::{BLOCK, BufPool, Disk};
+
+/// How many sequential writers are recognised.
+const RECENT_ENDS: usize = 8;
 
 /// How the fast leg is, apart from what the map says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,33 +38,75 @@ pub(crate) enum Leg {
 /// What changes, under one lock that is never held over an await.
 pub(crate) struct State {
     pub(crate) map: RegionMap,
+    pub(crate) intent: Intent,
     pub(crate) leg: Leg,
+    /// How often the fast leg has failed: what was begun before counts for nothing after.
+    pub(crate) failures: u64,
     /// The durable leg's label as it was written last.
     pub(crate) identity: Identity,
-    /// The fast leg's label, once it was written in this generation.
-    pub(crate) attached: Option<Identity>,
-    /// Whether it was found to be of an earlier time, and is not yet rebuilt.
+    /// Why the fast leg did not count when it was opened, if it did not.
+    pub(crate) refused: Option<String>,
+    /// Whether it did not count, and is not yet rebuilt.
     pub(crate) stale: bool,
-    /// A flush of the fast leg has failed, or its first label: it is opened again, and nothing that it holds counts.
+    /// A flush of the fast leg has failed: it is opened again.
     pub(crate) spoiled: bool,
     /// The fast leg did not answer: it is opened again.
     pub(crate) silent: bool,
-    /// How often it has been filled anew after a failed flush, without ever having held everything since.
+    /// How often it has been taken back after a failed flush, without ever having held everything since.
     pub(crate) relapses: u32,
     /// Repairs that wait.
     pub(crate) heals: std::collections::VecDeque<Heal>,
-    /// Whether the task that copies waits for work, and the one that saves for changes.
+    /// Whether the task that copies waits for work.
     pub(crate) copier_idle: bool,
-    pub(crate) saver_idle: bool,
-    /// The latter waits for the time of the next saving, and would begin sooner for something urgent.
-    pub(crate) saver_naps: bool,
-    /// Which changes of the map have been saved, and the number of the last saving.
-    pub(crate) saved_changes: u64,
-    pub(crate) map_number: u64,
-    /// The number of the last saving that succeeded in this opening, or of the map found at opening.
-    pub(crate) saved_number: Option<u64>,
+    /// Where the last few writes ended: a write that begins there is sequential.
+    recent_ends: [u64; RECENT_ENDS],
+    recent_next: usize,
     /// There is no more room for it to grow.
     pub(crate) fast_full: bool,
+}
+
+impl State {
+    /// Whether what is written is followed: the durable leg names a fast leg, or there may be one later.
+    pub(crate) fn follows(&self) -> bool {
+        self.identity.fast != NO_LEG || matches!(self.leg, Leg::Failed(_))
+    }
+
+    /// Asks for the intent bits of a range: see [`Intent::ask`].
+    pub(crate) fn ask(&mut self, offset: u64, len: u64, failed: u64) -> io::Result<Readiness> {
+        self.intent.ask(self.map.regions_of(offset, len), failed)
+    }
+
+    /// The durable leg's label with the next event.
+    pub(crate) fn raised(&self) -> Identity {
+        Identity { last_written: self.last_written(), ..self.identity.raised() }
+    }
+
+    /// The blocks that were written last, as the label has them.
+    fn last_written(&self) -> [u64; LAST_WRITTEN] {
+        let newest = |i: usize| (self.recent_next + 2 * RECENT_ENDS - 1 - i) % RECENT_ENDS;
+        std::array::from_fn(|i| match self.recent_ends[newest(i)] {
+            u64::MAX => 0,
+            // The block before the end, plus one.
+            end => end / BLOCK as u64,
+        })
+    }
+
+    /// Asks for the bits behind a sequential write, so that the next one need not wait.
+    pub(crate) fn ask_ahead(&mut self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len);
+        match self.recent_ends.iter_mut().find(|recent| **recent == offset) {
+            Some(recent) => {
+                *recent = end;
+                let failed = self.intent.failed_rounds();
+                // A failure is told to the write that needs the bit.
+                let _ = self.ask(end, self.map.region_bytes(), failed);
+            }
+            None => {
+                self.recent_ends[self.recent_next] = end;
+                self.recent_next = (self.recent_next + 1) % RECENT_ENDS;
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -101,25 +147,22 @@ pub(crate) struct Shared {
     /// Fast reads that are overdue.
     pub(crate) overdue: AtomicU64,
     errors_in_a_row: AtomicU32,
-    /// Plain writes that the durable leg has completed, and how many of them a flush has covered.
-    pub(crate) completed: AtomicU64,
-    pub(crate) flushed: AtomicU64,
-    /// Somebody waits for the next flush of the durable leg, and is told here.
-    pub(crate) flush_awaited: AtomicBool,
-    pub(crate) flush_wake: Notify,
+    /// Requests that change the fast leg and have not returned.
+    pub(crate) fast_requests: AtomicU64,
     /// When to hedge: small reads, large reads.
     pub(crate) hedges: [Mutex<Hedge>; 2],
     /// Which reads of the fast leg are late.
     pub(crate) late: Late,
     pub(crate) pace: Pace,
     pub(crate) copier_wake: Notify,
-    pub(crate) saver_wake: Notify,
-    /// Writes of the map that have not returned.
-    pub(crate) map_writes: AtomicU64,
-    /// One saving of the map at a time.
-    pub(crate) saving: tokio::sync::Mutex<()>,
-    /// One writer of the durable leg's labels at a time.
-    pub(crate) naming: tokio::sync::Mutex<()>,
+    /// Intent bits have been asked for, or are to be cleared.
+    pub(crate) intent_wake: Notify,
+    /// A round of setting bits has ended.
+    pub(crate) intent_done: Notify,
+    /// One writer of the durable leg's label and bits at a time.
+    pub(crate) rounds: tokio::sync::Mutex<()>,
+    /// One writer of the fast leg's label at a time.
+    pub(crate) stamping: Arc<tokio::sync::Mutex<()>>,
     pub(crate) closing: AtomicBool,
     /// Tasks in the background.
     pub(crate) running: AtomicU32,
@@ -136,7 +179,6 @@ pub(crate) struct Op {
     len: u64,
     pub(crate) durable_ok: AtomicBool,
     pub(crate) fast_ok: AtomicBool,
-    pub(crate) seq: AtomicU64,
 }
 
 impl Op {
@@ -148,7 +190,6 @@ impl Op {
             len,
             durable_ok: AtomicBool::new(false),
             fast_ok: AtomicBool::new(false),
-            seq: AtomicU64::new(0),
         })
     }
 
@@ -168,7 +209,7 @@ impl Drop for Op {
     fn drop(&mut self) {
         let good = self.durable_ok.load(SeqCst) && self.fast_ok.load(SeqCst);
         let mut state = self.shared.state.lock();
-        state.map.finish(self.id, self.offset, self.len, good, self.seq.load(SeqCst));
+        state.map.finish(self.id, self.offset, self.len, good);
         self.shared.wake(&mut state);
     }
 }
@@ -177,33 +218,32 @@ impl Shared {
     pub(crate) fn new(
         env: Env,
         options: SuperdiskOptions,
-        durable: Arc<dyn Disk>,
-        fast: Option<Arc<dyn Disk>>,
+        legs: (Arc<dyn Disk>, Option<Arc<dyn Disk>>),
         map: RegionMap,
+        intent: Intent,
         leg: Leg,
         identity: Identity,
     ) -> Arc<Self> {
+        let (durable, fast) = legs;
         let pace = Pace::new(options.rebuild_bytes_s, Duration::from_millis(100), env.clone());
         let hedge = || Mutex::new(Hedge::new(&options));
         // Size classes round up by a quarter.
         let copies = BufPool::new(usize::try_from(options.fast_pending_bytes_max / 4 * 5).unwrap_or(usize::MAX));
         let state = State {
-            // A first saving comes soon in any case.
-            saved_changes: u64::MAX,
             map,
+            intent,
             leg,
+            failures: 0,
             identity,
-            attached: None,
+            refused: None,
             stale: false,
             spoiled: false,
             silent: false,
             relapses: 0,
             heals: std::collections::VecDeque::new(),
             copier_idle: false,
-            saver_idle: false,
-            saver_naps: false,
-            map_number: 0,
-            saved_number: None,
+            recent_ends: [u64::MAX; RECENT_ENDS],
+            recent_next: 0,
             fast_full: false,
         };
         Arc::new(Self {
@@ -218,21 +258,23 @@ impl Shared {
             copies,
             overdue: AtomicU64::new(0),
             errors_in_a_row: AtomicU32::new(0),
-            completed: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-            flush_awaited: AtomicBool::new(false),
-            flush_wake: Notify::new(),
+            fast_requests: AtomicU64::new(0),
             late: Late::default(),
             pace,
             copier_wake: Notify::new(),
-            saver_wake: Notify::new(),
-            map_writes: AtomicU64::new(0),
-            saving: tokio::sync::Mutex::new(()),
-            naming: tokio::sync::Mutex::new(()),
+            intent_wake: Notify::new(),
+            intent_done: Notify::new(),
+            rounds: tokio::sync::Mutex::new(()),
+            stamping: Arc::new(tokio::sync::Mutex::new(())),
             closing: AtomicBool::new(false),
             running: AtomicU32::new(0),
             quiet: Notify::new(),
         })
+    }
+
+    /// Whether this is broken on purpose.
+    pub(crate) fn is_sabotaged(&self, sabotage: SuperdiskSabotage) -> bool {
+        self.options.sabotage == sabotage
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -251,30 +293,14 @@ impl Shared {
 
     /// How much of the durable leg fits the fast one.
     pub(crate) fn fast_limit(&self) -> u64 {
-        self.fast.as_ref().map_or(0, |fast| fast.len().saturating_sub(FAST_START)) / BLOCK as u64 * BLOCK as u64
+        super::attach::fast_limit(self.fast.as_ref())
     }
 
-    /// Wakes whoever waits for what has just changed.
+    /// Wakes the task that copies, if there is something to copy.
     pub(crate) fn wake(&self, state: &mut State) {
         if state.copier_idle && (state.map.counts().to_rebuild > 0 || !state.heals.is_empty()) {
             state.copier_idle = false;
             self.copier_wake.notify_one();
-        }
-        if state.saver_idle && state.map.changes != state.saved_changes {
-            state.saver_idle = false;
-            self.saver_wake.notify_one();
-        }
-        if state.saver_naps && state.map.urgent {
-            state.saver_naps = false;
-            self.saver_wake.notify_one();
-        }
-    }
-
-    /// Says that a flush of the durable leg has covered what had completed before `mark`.
-    pub(crate) fn flush_covers(&self, mark: u64) {
-        self.flushed.fetch_max(mark, SeqCst);
-        if self.flush_awaited.load(SeqCst) {
-            self.flush_wake.notify_one();
         }
     }
 
@@ -288,24 +314,17 @@ impl Shared {
             let disk = self.fast.as_ref().map(|fast| fast.describe());
             tracing::warn!(disk, why, "the fast leg has failed: everything is served by the durable leg");
             state.leg = Leg::Failed(why);
+            state.failures += 1;
+            if !self.is_sabotaged(SuperdiskSabotage::FailureDoesNotSpoil) {
+                state.map.spoil_all();
+            }
+            state.intent.stop_clear();
             state.copier_idle = false;
             // Their operations end below, which takes the lock.
             std::mem::take(&mut state.heals)
         };
         drop(dropped);
         self.copier_wake.notify_one();
-        self.saver_wake.notify_one();
-    }
-
-    /// Flushes the fast leg. After a flush that failed no later one says anything about what was written before, and the disk refuses
-    /// them until it is opened again. So it is, and filled anew: nothing on it is worth more than that.
-    pub(crate) async fn flush_fast(&self, fast: &Arc<dyn Disk>) -> io::Result<()> {
-        let flushed = fast.flush().await;
-        if let Err(error) = &flushed {
-            self.state.lock().spoiled = true;
-            self.fail_fast(format!("a flush failed: {error}"));
-        }
-        flushed
     }
 
     /// Counts an error of the fast leg that says more than that a sector is bad. Reads that fail have their range repaired, and it is the
@@ -337,16 +356,27 @@ impl Shared {
     ) -> oneshot::Receiver<io::Result<()>> {
         let (done, answer) = oneshot::channel();
         let (shared, mut write) = (self.clone(), fast.write(FAST_START + offset, data));
+        let counted = FastRequest::new(self);
         self.env.spawn("superdisk-fast-write", async move {
             let limit = shared.options.fast_write_limit;
             let result = match shared.env.timeout(limit, &mut write).await {
                 Some(result) => result,
                 None => {
                     shared.fail_fast(format!("a write has not returned for {} ms", limit.as_millis()));
+                    if shared.is_sabotaged(SuperdiskSabotage::LateWriteForgotten) {
+                        drop((op, counted));
+                        shared.pending.fetch_sub(pending, SeqCst);
+                        let _ = write.await;
+                        return;
+                    }
                     (&mut write).await
                 }
             };
-            drop(write);
+            drop((write, counted));
+            let ignored = shared.is_sabotaged(SuperdiskSabotage::FastWriteErrorIgnored);
+            if ignored && confirm {
+                op.fast_ok.store(true, SeqCst);
+            }
             match &result {
                 Ok(()) => {
                     shared.fast_works();
@@ -401,19 +431,43 @@ impl Shared {
         }
     }
 
-    /// Does something else with the fast leg, as long as a write may take.
-    pub(crate) async fn within_limit<T>(&self, what: &str, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        match self.env.timeout(self.options.fast_write_limit, work).await {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(error)) => {
-                self.fast_error(what, &error);
-                Err(error)
-            }
-            None => {
+    /// Does something else that changes the fast leg, in a task of its own, and waits for it as long as a write may take.
+    pub(crate) async fn on_fast<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: &'static str,
+        work: impl Future<Output = io::Result<T>> + Send + 'static,
+    ) -> io::Result<T> {
+        let (done, answer) = oneshot::channel();
+        let counted = FastRequest::new(self);
+        self.env.spawn("superdisk-fast-request", async move {
+            let result = work.await;
+            drop(counted);
+            // The caller may have stopped waiting.
+            let _ = done.send(result);
+        });
+        match self.env.timeout(self.options.fast_write_limit, answer).await {
+            Some(Ok(result)) => result,
+            _ => {
                 self.fail_fast(format!("{what} has not returned for {} ms", self.options.fast_write_limit.as_millis()));
                 Err(late(what))
             }
         }
+    }
+}
+
+/// Counts a request that changes the fast leg until it has returned.
+pub(crate) struct FastRequest(Arc<Shared>);
+
+impl FastRequest {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        shared.fast_requests.fetch_add(1, SeqCst);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for FastRequest {
+    fn drop(&mut self) {
+        self.0.fast_requests.fetch_sub(1, SeqCst);
     }
 }
 

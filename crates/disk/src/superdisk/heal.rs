@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -15,6 +16,9 @@ const HEALS_MAX: usize = 1024;
 const PIECE: u64 = 1 << 20;
 /// How long a range is left alone that the durable leg cannot give, in milliseconds.
 const UNREADABLE_MS: u64 = 60_000;
+
+/// How often a repair looks whether what is under way in its range has ended.
+const HEAL_RETRY: Duration = Duration::from_millis(5);
 
 /// A range of the fast leg that waits to be written again.
 pub(crate) struct Heal {
@@ -48,10 +52,11 @@ impl Shared {
         if state.map.failed(offset, len, self.options.quarantine_failures) {
             self.tell_of_quarantine(offset, len);
         }
-        if state.heals.len() >= HEALS_MAX {
-            state.map.forget(offset, len);
-        } else if let Some(id) = state.map.begin_heal(offset, len) {
-            state.heals.push_back(Heal { op: Op::new(self, id, offset, len), offset, len });
+        let begun = if state.heals.len() < HEALS_MAX { state.map.begin_heal(offset, len) } else { None };
+        match begun {
+            Some(id) => state.heals.push_back(Heal { op: Op::new(self, id, offset, len), offset, len }),
+            // It is copied, once what is under way there has ended.
+            None => state.map.forget(offset, len),
         }
         self.wake(&mut state);
     }
@@ -71,7 +76,7 @@ impl Shared {
                 tick(&self.counters.healed_fast);
             }
             Outcome::Fast(error) => self.heal_failed(fast, offset, len, &error).await,
-            // It is copied, once the fast leg's own map does not call it valid any more.
+            // It is copied once what was written has settled.
             Outcome::Overtaken => {}
             Outcome::Durable(error) => {
                 tracing::warn!(offset, len, %error, "neither leg can give a range");
@@ -85,7 +90,7 @@ impl Shared {
         true
     }
 
-    async fn heal_failed(&self, fast: &Arc<dyn Disk>, offset: u64, len: u64, error: &io::Error) {
+    async fn heal_failed(self: &Arc<Self>, fast: &Arc<dyn Disk>, offset: u64, len: u64, error: &io::Error) {
         tracing::debug!(offset, len, %error, "a range of the fast leg could not be repaired");
         tick(&self.counters.heal_failures);
         if self.is_gone(fast, error).await {
@@ -99,14 +104,23 @@ impl Shared {
 
     /// Whether it is the whole fast leg that does not work, and not the place that `error` is of: then it does not keep its own
     /// labels either, or a device of it is silent, and it has failed. Else a leg that is gone, and of which little is asked, would lose its regions to quarantine one by one.
-    pub(crate) async fn is_gone(&self, fast: &Arc<dyn Disk>, error: &io::Error) -> bool {
+    pub(crate) async fn is_gone(self: &Arc<Self>, fast: &Arc<dyn Disk>, error: &io::Error) -> bool {
+        // The label is read under the lock of its writers: an older event must not replace a newer one.
+        let one = self.stamping.clone().lock_owned().await;
         let label = {
             let state = self.state.lock();
-            let Some(label) = state.attached.filter(|_| state.leg == Leg::Up) else { return true };
-            label
+            if state.leg != Leg::Up {
+                return true;
+            }
+            state.identity.of_fast()
         };
-        let answer = self.env.timeout(self.options.fast_write_limit, label.is_kept(fast)).await;
-        let gone = !matches!(answer, Some(Ok(true)));
+        let fast = fast.clone();
+        let work = async move {
+            let kept = label.is_kept(&fast).await;
+            drop(one);
+            kept
+        };
+        let gone = !matches!(self.on_fast("its label", work).await, Ok(true));
         if gone {
             self.fail_fast(error.to_string());
         }
@@ -115,6 +129,10 @@ impl Shared {
 
     /// Writes a range of the fast leg again from the durable one.
     async fn heal_fast(self: &Arc<Self>, fast: &Arc<dyn Disk>, op: &Arc<Op>, offset: u64, len: u64) -> Outcome {
+        let failed = self.state.lock().intent.failed_rounds();
+        if let Err(error) = self.bits_set(offset, len, failed).await {
+            return Outcome::Durable(error);
+        }
         let mut at = offset;
         while at < offset + len {
             let piece = PIECE.min(offset + len - at);
@@ -122,7 +140,6 @@ impl Shared {
                 Ok(bytes) => bytes,
                 Err(error) => return Outcome::Durable(error),
             };
-            // What was read may be newer than what the fast leg's own map calls valid there.
             if op.is_spoiled() {
                 return Outcome::Overtaken;
             }
@@ -148,24 +165,11 @@ impl Shared {
 
     /// Makes both legs hold `good`, which the caller has verified. Answers how many had to be repaired.
     pub(crate) async fn heal(self: Arc<Self>, offset: u64, good: Bytes) -> io::Result<u32> {
-        if pair::touches_label(offset, good.len()) {
+        if pair::touches_reserved(offset, good.len()) {
             return Ok(0);
         }
         let len = good.len() as u64;
-        let (op, fast) = {
-            let mut state = self.state.lock();
-            let up = state.leg == Leg::Up;
-            let readable = up && state.map.readable(offset, len);
-            match state.leg {
-                Leg::Missing | Leg::Foreign(_) => (None, None),
-                _ => match state.map.begin_heal(offset, len) {
-                    Some(id) => (Some(id), self.fast.clone().filter(|_| readable)),
-                    // Something else is under way there: what the durable leg gets is not to be copied half-way.
-                    None => (Some(state.map.begin_write(offset, len, false, self.now_ms()).0), None),
-                },
-            }
-        };
-        let op = op.map(|id| Op::new(&self, id, offset, len));
+        let (op, fast) = self.begin_heal(offset, len).await?;
         let durable = self.heal_durable(offset, &good).await;
         let mut repaired = u32::from(matches!(durable, Ok(true)));
         match &durable {
@@ -191,6 +195,36 @@ impl Shared {
             }
         }
         result.map(|()| repaired)
+    }
+
+    /// Tells the map of a repair of both legs, when nothing else is under way there, and sets the bits. Answers the fast leg where it
+    /// is in use there.
+    async fn begin_heal(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<(Option<Arc<Op>>, Option<Arc<dyn Disk>>)> {
+        let start = self.env.now();
+        loop {
+            let begun = {
+                let mut state = self.state.lock();
+                if !state.follows() {
+                    return Ok((None, None));
+                }
+                let readable = state.leg == Leg::Up && state.map.readable(offset, len);
+                let failed = state.intent.failed_rounds();
+                state.map.begin_repair(offset, len).map(|id| (Op::new(self, id, offset, len), readable, failed))
+            };
+            if let Some((op, readable, failed)) = begun {
+                self.bits_set(offset, len, failed).await?;
+                return Ok((Some(op), self.fast.clone().filter(|_| readable)));
+            }
+            // The caller does not write there; a copy or a repair in the background ends soon.
+            if self.env.now().saturating_sub(start) > self.options.fast_write_limit {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "something else is under way there"));
+            }
+            self.env.sleep(HEAL_RETRY).await;
+        }
     }
 
     /// Whether the durable leg had to be repaired.

@@ -4,20 +4,22 @@
 //! fast leg gets it beside that, within a bound, and is read where it is known to hold the same. Whether bytes are
 //! right only the caller's checksums can tell: see [`Disk::read_copy`] (0: the durable leg, 1: the fast one) and [`Disk::heal`].
 //!
-//! `map` decides what may be read from the fast leg, `write`, `read` and `heal` do what the trait promises, `rebuild` and `saved`
-//! are the two tasks in the background, `attach` and `pair` find out what belongs together.
+//! `map` decides what may be read from the fast leg, `write`, `read` and `heal` do what the trait promises, `rebuild` copies in the
+//! background, `intents` keeps the bits that say what may differ after a crash, `attach`, `revive` and `pair` find out what belongs together.
 
 mod attach;
 mod compare;
 mod core;
 mod heal;
+mod inspect;
+mod intents;
 mod late;
 mod map;
 mod options;
 pub(crate) mod pair;
 mod read;
 mod rebuild;
-mod saved;
+mod revive;
 mod spans;
 mod status;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use self::core::Shared;
 use crate::label::Found;
 use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Zone};
 pub use compare::{Comparison, DIFFERENCES_MAX};
+pub use inspect::Labels;
 pub use options::{SuperdiskOptions, SuperdiskSabotage};
 pub use status::{FastState, SuperdiskStatus};
 
@@ -44,7 +47,7 @@ pub struct Superdisk {
 }
 
 impl Superdisk {
-    /// Opens a pair, or makes one of the durable leg and a blank fast one. Raises the generation on the durable leg before anything else is written.
+    /// Opens a pair, or makes one of the durable leg and a blank fast one. Flushes the durable leg first.
     /// A fast leg that is missing, slow, broken, of another pair or of an earlier time only costs speed: see [`Superdisk::status`].
     ///
     /// # Errors
@@ -74,8 +77,7 @@ impl Superdisk {
         self.shared.status()
     }
 
-    /// Ends the tasks in the background and saves the map of the fast leg, for at most some seconds. Call it after the last flush: what
-    /// is not flushed is not saved as clean.
+    /// Ends the tasks in the background and clears the intent bits of what both legs hold, for at most some seconds. Call it after the last write.
     pub async fn close(&self) {
         self.shared.close().await;
     }
@@ -90,7 +92,7 @@ impl Drop for Superdisk {
 impl Shared {
     /// Starts the tasks in the background.
     fn start(self: &Arc<Self>) {
-        if matches!(self.state.lock().leg, self::core::Leg::Missing | self::core::Leg::Foreign(_)) {
+        if !self.state.lock().follows() {
             return;
         }
         self.running.store(3, SeqCst);
@@ -109,8 +111,8 @@ impl Shared {
             ended(&shared);
         });
         let shared = self.clone();
-        self.env.spawn("superdisk-saver", async move {
-            shared.clone().save_in_background().await;
+        self.env.spawn("superdisk-intent", async move {
+            shared.clone().keep_intent().await;
             ended(&shared);
         });
     }
@@ -118,7 +120,7 @@ impl Shared {
     fn end_tasks(&self) {
         self.closing.store(true, SeqCst);
         self.copier_wake.notify_one();
-        self.saver_wake.notify_one();
+        self.intent_wake.notify_one();
         self.late.end();
     }
 
@@ -143,9 +145,8 @@ impl Shared {
         // Their operations end here, and the map knows.
         let waiting = std::mem::take(&mut self.state.lock().heals);
         drop(waiting);
-        self.save_map(map::Saving::Last).await;
-        self.disown().await;
-        // So that an older image of the fast leg is known as such from now on. Where it fails, the caller's own flushes have told.
+        self.clear_settled(true).await;
+        // The bits that were cleared. Where it fails, they are set at the next opening.
         let _ = self.env.timeout(self.options.fast_write_limit, self.flush_durable()).await;
     }
 }
@@ -224,8 +225,7 @@ impl Disk for Superdisk {
     }
 
     fn reset_zone(&self, offset: u64) -> IoFuture<()> {
-        let shared = self.shared.clone();
-        Box::pin(shared.reset_zone(offset))
+        self.shared.durable.reset_zone(offset)
     }
 
     fn finish_zone(&self, offset: u64) -> IoFuture<()> {

@@ -31,11 +31,15 @@ pub struct SuperdiskOptions {
     pub rebuild_bytes_s: u64,
     /// A range that was written is copied in the background only when its region has been left alone for this long.
     pub rebuild_settle: Duration,
-    /// Bytes in a region, the unit of the map: a power of two from 16 KiB to 128 MiB. Larger ones are used
-    /// where the map of the fast leg would else be over 1 MiB.
+    /// Bytes in a region, the unit of what is rebuilt after a crash: a power of two from 16 KiB to 64 MiB. Larger ones are used
+    /// on disks of which the bits of the regions would else not fit. Another size has the fast leg rebuilt.
     pub region_bytes: u64,
-    /// How long changes of the map wait to be saved. After a crash, what was not saved is rebuilt.
-    pub map_save_interval: Duration,
+    /// How many bytes of regions may be dirty at a time, as far as both legs hold the same of them: what a crash has rebuilt.
+    pub dirty_bytes_max: u64,
+    /// The bytes of the durable leg, from and to, of which samples are compared with the fast leg at an opening. Any difference in a clean
+    /// region means that the durable leg was written elsewhere, and the fast leg does not count. A heuristic, for callers without
+    /// checksums.
+    pub compare_at_open: Option<(u64, u64)>,
     /// So many failed repairs, or failures again of a place repaired before, take a region of the fast leg out of use until
     /// the next opening.
     pub quarantine_failures: u32,
@@ -60,8 +64,10 @@ impl Default for SuperdiskOptions {
             fast_overdue_max: 8,
             rebuild_bytes_s: 100 << 20,
             rebuild_settle: Duration::from_secs(1),
-            region_bytes: 1 << 20,
-            map_save_interval: Duration::from_secs(2),
+            region_bytes: 4 << 20,
+            // What a rebuild copies in a minute.
+            dirty_bytes_max: 60 * (100 << 20),
+            compare_at_open: None,
             quarantine_failures: 3,
             take_foreign_fast: false,
             sabotage: SuperdiskSabotage::None,
@@ -80,4 +86,60 @@ pub enum SuperdiskSabotage {
     /// A fast leg of an older generation is taken as clean, with all that it holds, and as good as the durable leg also for who asks for copy 0:
     /// else the layers above would find and heal what is old.
     TrustStale,
+    /// Intent bits are written and not flushed before data goes out.
+    BitNotFlushed,
+    /// Data does not wait for its intent bits.
+    BitBesideData,
+    /// Only the fast leg's data waits for its intent bits.
+    BitHoldsOnlyFast,
+    /// No intent bits are set while the fast leg is away.
+    NoBitsWhileFastAway,
+    /// Bits are cleared without a flush of the fast leg.
+    ClearWithoutFastFlush,
+    /// Bits are cleared without a flush of the durable leg.
+    ClearWithoutDurableFlush,
+    /// A write leaves its region in the batch that is being cleared.
+    ClearUnderWrite,
+    /// Bits are cleared of regions that the fast leg does not hold wholly.
+    ClearNotWhole,
+    /// The mark of a clearing and the cleared bits become durable with one flush.
+    ClearInOneFlush,
+    /// Clearing bits has no event of its own.
+    NoStampAtClear,
+    /// Setting bits has no event of its own.
+    NoStampAtSet,
+    /// An opening has no event of its own.
+    NoStampAtOpening,
+    /// A fast leg counts though its event is newer than the durable leg's.
+    NewerFastBelieved,
+    /// A fast leg counts though its event is older than the last clearing.
+    OlderFastBelieved,
+    /// Dirty regions of the fast leg count at an opening.
+    DirtyFastBelieved,
+    /// The durable leg is not flushed at an opening.
+    NoFlushAtOpening,
+    /// Overlapping writes go to both legs, and leave their blocks valid.
+    NoSpoil,
+    /// The fast leg is read where a write is under way.
+    FastReadUnderWrite,
+    /// A flush is one of the fast leg only.
+    FlushOfFastOnly,
+    /// After an error of the durable leg's flush everything continues.
+    DurableErrorNotLatched,
+    /// A flush of the fast leg that failed counts.
+    FastFlushErrorIgnored,
+    /// A write of the fast leg that failed counts.
+    FastWriteErrorIgnored,
+    /// A fast leg that returns is believed in what the map says of it.
+    RevivedByMemory,
+    /// A request that is late is forgotten, and the fast leg is taken back before it has returned.
+    LateWriteForgotten,
+    /// What was under way when the fast leg failed counts.
+    FailureDoesNotSpoil,
+    /// A discard sets no intent bits.
+    TrimWithoutBit,
+    /// Discarded blocks stay valid.
+    TrimLeavesValid,
+    /// A new fast leg is used before the durable leg's label says so durably.
+    AttachNotFlushed,
 }

@@ -1,26 +1,29 @@
 //! Who belongs together: the pair's identity on both legs.
 //!
 //! ```text
-//! durable   0         256 KiB  512 KiB  768 KiB  1 MiB
-//!           +---------+--------+--------+--------+---          the pair's label, in two copies, in the space that the pool's
-//!           | pool's  | pair   | pool's | pair,  | pool        first MiB leaves free; through the super-disk it reads as zeros
-//!           | own     |        | own    | copy   |
-//!           +---------+--------+--------+--------+---
-//! fast      0         512 KiB  1 MiB    2.5 MiB  4 MiB
-//!           +---------+--------+--------+--------+---
-//!           | label   | label, | map    | map    | byte 0 of the durable leg, ...
-//!           |         | copy   | slot 0 | slot 1 |
-//!           +---------+--------+--------+--------+---
+//! durable   0         256 KiB  260 KiB           512 KiB  768 KiB  1 MiB
+//!           +---------+--------+-----------------+--------+--------+---   label and intent bits lie in the space that the pool's
+//!           | pool's  | label, | intent bits,    | pool's | label, | pool  first MiB leaves free; through the super-disk they
+//!           | own     | odd    | then zeros      | own    | even   |       read as zeros
+//!           +---------+--------+-----------------+--------+--------+---
+//! fast      0         512 KiB  1 MiB    4 MiB
+//!           +---------+--------+--------+---
+//!           | label,  | label, |        | byte 0 of the durable leg, ...
+//!           | odd     | even   |        |
+//!           +---------+--------+--------+---
 //! ```
 //!
-//! A label: mark (8), version (4), zeros (4), pair UUID (16), fast leg's UUID (16), generation (8), event (8), cleared_at (8), zeros,
-//! CRC32C (4) at 124. Builds from before events leave those at zero.
+//! A label, version 2: mark (8), version (4), zeros (4), pair UUID (16), fast leg's UUID (16), generation (8), event (8), cleared_at (8),
+//! number of the writing (8), bytes of a region (8), the four blocks written last (8 each, plus one; 0 for none), zeros, CRC32C (4) at 124. The two places are written in turn, by the number.
+//! Version 1 had no intent bits: a fast leg that it names is stale.
 
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::options::SuperdiskSabotage;
+use crate::intent::{BITS_BYTES, Intent};
 use crate::label::{Found, Label, field, look, u64_at};
 use crate::{BLOCK, Disk};
 
@@ -31,12 +34,16 @@ pub(crate) const FAST_MAGIC: [u8; 8] = *b"STEADFLG";
 pub(crate) const DURABLE_LABELS: [u64; 2] = [256 << 10, 768 << 10];
 /// The part of the durable leg that they are in.
 pub(crate) const DURABLE_RESERVED: u64 = 1 << 20;
+/// Where the durable leg's intent bits are.
+pub(crate) const INTENT_BITS: u64 = (256 << 10) + BLOCK as u64;
+/// What the layers above cannot use of the durable leg, from byte to byte.
+const RESERVED: [(u64, u64); 2] = [(256 << 10, 512 << 10), (768 << 10, (768 << 10) + BLOCK as u64)];
 /// Where the fast leg's labels are.
 pub(crate) const FAST_LABELS: [u64; 2] = [0, 512 << 10];
-/// Where the fast leg keeps its map, alternately.
-pub(crate) const MAP_SLOTS: [u64; 2] = [1 << 20, 5 << 19];
 /// Where the fast leg keeps byte 0 of the durable leg.
 pub(crate) const FAST_START: u64 = 4 << 20;
+
+const VERSION: u32 = 2;
 
 /// The fast leg's UUID where there is none.
 pub(crate) const NO_LEG: [u8; 16] = [0; 16];
@@ -48,68 +55,100 @@ pub(crate) struct Identity {
     pub(crate) pair: [u8; 16],
     /// UUID of the fast leg; zeros while there has been none.
     pub(crate) fast: [u8; 16],
-    /// How often the pair had been opened when this was written.
+    /// How often the pair had been opened with a fast leg when this was written.
     pub(crate) generation: u64,
-    /// Rises on the durable leg, durably, before the fast leg's map may call more valid than before. Zero: written by a build without events.
+    /// Rises with every round that sets or clears bits while the fast leg is in use. Of the fast leg: the last that it has, durably.
     pub(crate) event: u64,
-    /// The last event that the fast leg is known to have: an image of it from before does not count. Zero on the fast leg.
+    /// The event of the last batch of bits that were cleared: an image of the fast leg from before does not count. Zero on the fast leg.
     pub(crate) cleared_at: u64,
+    /// How often the label has been written.
+    pub(crate) seq: u64,
+    /// Bytes of a region, of which the durable leg has a bit. Zero on the fast leg.
+    pub(crate) region_bytes: u64,
+    /// The blocks that were written last, plus one each: 0 for none. Zeros on the fast leg.
+    pub(crate) last_written: [u64; LAST_WRITTEN],
 }
 
+/// How many of the blocks that were written last are in the label.
+pub(crate) const LAST_WRITTEN: usize = 4;
+
 impl Identity {
-    /// Whether the fast leg's label fits this one, the durable leg's. What the leg holds counts only if its map's event does too.
-    pub(crate) fn names(&self, fast: &Identity) -> bool {
-        let same = self.pair == fast.pair && self.fast == fast.fast && fast.fast != NO_LEG;
-        let before_events = self.event == 0 && fast.event == 0 && self.generation == fast.generation;
-        same && (before_events || (fast.event != 0 && fast.event <= self.event))
+    /// Why a fast leg with this label does not count, if it does not. `self`: the durable leg's label.
+    pub(crate) fn refuses(&self, fast: &Identity, sabotage: SuperdiskSabotage) -> Option<&'static str> {
+        if self.fast != fast.fast || fast.fast == NO_LEG {
+            Some("the durable leg names another fast leg")
+        } else if fast.event > self.event && sabotage != SuperdiskSabotage::NewerFastBelieved {
+            Some("the durable leg has been put back to an earlier time")
+        } else if fast.event < self.cleared_at && sabotage != SuperdiskSabotage::OlderFastBelieved {
+            Some("the fast leg has been put back to an earlier time")
+        } else {
+            None
+        }
     }
 
-    /// Whether a map of the fast leg with this event may be believed. A later event than this leg's: it has been put back to an
-    /// earlier time. An earlier one than was cleared: the fast leg has.
-    pub(crate) fn covers(&self, event: u64) -> bool {
-        if self.event == 0 {
-            return event == 0;
-        }
-        event != 0 && self.cleared_at <= event && event <= self.event
+    /// This label with the next event.
+    pub(crate) fn raised(self) -> Self {
+        Self { event: self.event + 1, ..self }
+    }
+
+    /// The fast leg's label that goes with this one.
+    pub(crate) fn of_fast(self) -> Self {
+        Self { cleared_at: 0, region_bytes: 0, seq: self.event, last_written: [0; LAST_WRITTEN], ..self }
     }
 
     fn encode(&self, magic: [u8; 8]) -> Bytes {
-        let mut label = Label::new(magic);
+        let mut label = Label::new(magic, VERSION);
         label.put(16, &self.pair);
         label.put(32, &self.fast);
-        label.put(48, &self.generation.to_le_bytes());
-        label.put(56, &self.event.to_le_bytes());
-        label.put(64, &self.cleared_at.to_le_bytes());
+        let numbers = [self.generation, self.event, self.cleared_at, self.seq, self.region_bytes];
+        for (i, number) in numbers.into_iter().chain(self.last_written).enumerate() {
+            label.put(48 + 8 * i, &number.to_le_bytes());
+        }
         Bytes::copy_from_slice(&label.seal())
     }
 
     pub(crate) fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
-        look(block, magic, |b| Self {
+        look(block, magic, VERSION, |b, version| Self {
             pair: field(b, 16),
-            fast: field(b, 32),
+            // A leg without intent bits never counts.
+            fast: if version < VERSION { NO_LEG } else { field(b, 32) },
             generation: u64_at(b, 48),
             event: u64_at(b, 56),
             cleared_at: u64_at(b, 64),
+            seq: u64_at(b, 72),
+            region_bytes: u64_at(b, 80),
+            last_written: std::array::from_fn(|i| u64_at(b, 88 + 8 * i)),
         })
     }
 
-    /// Writes both copies, one after the other, so that never both are in doubt.
-    async fn write(&self, disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<()> {
-        for offset in places {
-            disk.write_flush(offset, self.encode(magic)).await?;
-        }
-        Ok(())
+    /// Writes the durable leg's label, over the older one of the two. Durable with the next flush. Answers what was written.
+    pub(crate) async fn write_durable(mut self, disk: &Arc<dyn Disk>) -> io::Result<Self> {
+        self.seq += 1;
+        disk.write(DURABLE_LABELS[place(self.seq)], self.encode(DURABLE_MAGIC)).await?;
+        Ok(self)
     }
 
-    /// Writes the durable leg's labels.
-    pub(crate) async fn write_durable(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        self.write(disk, DURABLE_MAGIC, DURABLE_LABELS).await
+    /// As [`Identity::write_durable`], and flushes the disk.
+    pub(crate) async fn write_durable_flushed(self, disk: &Arc<dyn Disk>) -> io::Result<Self> {
+        let written = self.write_durable(disk).await?;
+        disk.flush().await?;
+        Ok(written)
     }
 
-    /// As [`Identity::write_durable`]; durable with a later flush.
-    pub(crate) async fn write_durable_unflushed(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        for offset in DURABLE_LABELS {
-            disk.write(offset, self.encode(DURABLE_MAGIC)).await?;
+    /// Writes the fast leg's label, and flushes that leg: what it had completed before is durable with it.
+    pub(crate) async fn write_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        disk.write_flush(FAST_LABELS[place(self.seq)], self.encode(FAST_MAGIC)).await
+    }
+
+    /// As [`Identity::write_fast`], without the flush. For sabotage.
+    pub(crate) async fn write_fast_unflushed(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        disk.write(FAST_LABELS[place(self.seq)], self.encode(FAST_MAGIC)).await
+    }
+
+    /// Writes the fast leg's label in both places.
+    pub(crate) async fn write_new_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        for offset in FAST_LABELS {
+            disk.write_flush(offset, self.encode(FAST_MAGIC)).await?;
         }
         Ok(())
     }
@@ -125,17 +164,46 @@ impl Identity {
         }
         fast.answers().await.map(|()| true)
     }
+}
 
-    /// Writes the fast leg's labels.
-    pub(crate) async fn write_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        self.write(disk, FAST_MAGIC, FAST_LABELS).await
+/// Which of its two places a label with this number has.
+fn place(seq: u64) -> usize {
+    usize::from(seq.is_multiple_of(2))
+}
+
+/// Writes the durable leg's label for a fast leg that is new to it: all bits are set. Durable when it returns.
+pub(crate) async fn write_new_pair(
+    identity: Identity,
+    disk: &Arc<dyn Disk>,
+    sabotage: SuperdiskSabotage,
+) -> io::Result<Identity> {
+    disk.write(INTENT_BITS, Intent::encode_all_set(&identity.fast)).await?;
+    if sabotage == SuperdiskSabotage::AttachNotFlushed {
+        return identity.write_durable(disk).await;
     }
+    identity.write_durable_flushed(disk).await
+}
+
+/// Reads the intent bits; what cannot be read counts as set.
+pub(crate) async fn read_intent(identity: &Identity, disk: &Arc<dyn Disk>) -> Intent {
+    let mut area = vec![0u8; BITS_BYTES];
+    for (i, block) in area.chunks_mut(BLOCK).enumerate() {
+        match disk.read(INTENT_BITS + (i * BLOCK) as u64, BLOCK).await {
+            Ok(bytes) => block.copy_from_slice(&bytes),
+            Err(error) => {
+                tracing::warn!(disk = disk.describe(), %error, "intent bits cannot be read: they count as set")
+            }
+        }
+    }
+    let mut intent = Intent::new();
+    intent.load(&area, &identity.fast);
+    intent
 }
 
 /// Looks for labels: the newest one that is whole, else what else is there.
 async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<Found<Identity>> {
     let mut best: Option<Identity> = None;
-    let age = |label: &Identity| (label.generation, label.event, label.cleared_at);
+    let age = |label: &Identity| (label.seq, label.generation, label.event, label.cleared_at);
     let mut rest = Found::Blank;
     let mut failed = None;
     for offset in places {
@@ -170,25 +238,25 @@ pub(crate) async fn find_fast(disk: &Arc<dyn Disk>) -> io::Result<Found<Identity
     find(disk, FAST_MAGIC, FAST_LABELS).await
 }
 
-/// The durable leg's labels that a range touches.
-fn labels_in(offset: u64, len: usize) -> impl Iterator<Item = u64> {
-    DURABLE_LABELS.into_iter().filter(move |at| offset < at + BLOCK as u64 && *at < offset + len as u64)
+/// The reserved parts of a range, from byte to byte.
+fn reserved_in(offset: u64, len: usize) -> impl Iterator<Item = (u64, u64)> {
+    let end = offset.saturating_add(len as u64);
+    RESERVED.into_iter().map(move |(from, to)| (from.max(offset), to.min(end))).filter(|(from, to)| from < to)
 }
 
-/// Whether a range touches a label.
-pub(crate) fn touches_label(offset: u64, len: usize) -> bool {
-    labels_in(offset, len).next().is_some()
+/// Whether a range touches what is reserved for labels and bits.
+pub(crate) fn touches_reserved(offset: u64, len: usize) -> bool {
+    reserved_in(offset, len).next().is_some()
 }
 
-/// What the layers above see of a range: labels are zeros to them, so that a pair without a pool is blank.
+/// What the layers above see of a range: labels and bits are zeros to them, so that a pair without a pool is blank.
 pub(crate) fn masked(offset: u64, bytes: Bytes) -> Bytes {
-    if !touches_label(offset, bytes.len()) {
+    if !touches_reserved(offset, bytes.len()) {
         return bytes;
     }
     let mut masked = bytes.to_vec();
-    for label in labels_in(offset, bytes.len()) {
-        let at = (label - offset) as usize;
-        masked[at..at + BLOCK].fill(0);
+    for (from, to) in reserved_in(offset, bytes.len()) {
+        masked[(from - offset) as usize..(to - offset) as usize].fill(0);
     }
     masked.into()
 }

@@ -70,13 +70,16 @@ impl Shared {
         &self.hedges[usize::from(len > SMALL_BYTES)]
     }
 
-    /// Whether the fast leg holds a range. Where it does not, the range is copied soon.
-    fn is_fast(&self, offset: u64, len: usize) -> bool {
+    /// Whether the fast leg holds a range. Where it does not, the range is copied soon. `verified`: for a caller with checksums.
+    fn is_fast(&self, offset: u64, len: usize, verified: bool) -> bool {
         let mut state = self.state.lock();
         if state.leg != Leg::Up {
             return false;
         }
-        let readable = state.map.readable(offset, len as u64);
+        // After a failed flush of the durable leg only clean regions count, but for callers with checksums.
+        let latched = state.intent.is_latched() && !verified;
+        let clean = !latched || state.map.regions_of(offset, len as u64).all(|i| state.intent.is_clean(i));
+        let readable = clean && state.map.readable(offset, len as u64);
         if !readable {
             state.map.miss(offset, len as u64);
             self.wake(&mut state);
@@ -86,7 +89,7 @@ impl Shared {
 
     /// Reads from the best copy.
     pub(crate) async fn read(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let readable = self.is_fast(offset, len);
+        let readable = self.is_fast(offset, len, false);
         let Some(fast) = self.fast.clone().filter(|_| readable) else { return self.read_durable(offset, len).await };
         if self.overdue.load(SeqCst) >= u64::from(self.options.fast_overdue_max) {
             return match self.read_durable(offset, len).await {
@@ -218,7 +221,7 @@ impl Shared {
 
     /// Copy 1. What it cannot give is left as it is: the caller compares the two copies, and the durable leg may be the wrong one.
     pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let readable = self.is_fast(offset, len);
+        let readable = self.is_fast(offset, len, true);
         let Some(fast) = self.fast.clone().filter(|_| readable) else {
             let text = format!("the fast leg does not hold {len} bytes at {offset}");
             return Err(io::Error::new(io::ErrorKind::NotFound, text));

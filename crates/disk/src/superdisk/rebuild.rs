@@ -60,16 +60,16 @@ impl Shared {
         let now = self.now_ms();
         let pick = {
             let mut state = self.state.lock();
-            let pick = state.map.pick(now, PIECE);
+            // After a failed flush the durable leg is not a source of copies any more.
+            let latched = state.intent.is_latched();
+            let pick = if latched { Pick::Idle } else { state.map.pick(now, PIECE) };
             if pick == Pick::Idle {
                 state.copier_idle = state.heals.is_empty();
-                if state.stale {
+                if state.stale && !latched {
                     tracing::info!("the fast leg holds everything again");
+                    state.stale = false;
                 }
-                state.stale = false;
             }
-            // It may have asked for a saving of the map.
-            self.wake(&mut state);
             pick
         };
         match pick {
@@ -111,6 +111,8 @@ impl Shared {
     }
 
     async fn copy(self: &Arc<Self>, fast: &Arc<dyn Disk>, op: &Arc<Op>, offset: u64, len: u64) -> io::Result<()> {
+        let failed = self.state.lock().intent.failed_rounds();
+        self.bits_set(offset, len, failed).await?;
         let bytes = match self.durable.read(offset, len as usize).await {
             Ok(bytes) => bytes,
             Err(error) => {

@@ -72,11 +72,6 @@ impl Spans {
         let end = self.iter().map(|s| s.0).filter(|lo| *lo > start).min().unwrap_or(u32::MAX).min(within.1);
         (start < end).then_some((start, end))
     }
-
-    /// The largest range.
-    pub(crate) fn largest(&self) -> Span {
-        self.main
-    }
 }
 
 #[cfg(test)]

@@ -42,8 +42,10 @@ pub struct SuperdiskStatus {
     pub fast_disk: Option<String>,
     /// UUID of the pair.
     pub pair: String,
-    /// How often the pair has been opened.
+    /// How often the pair has been opened with a fast leg.
     pub generation: u64,
+    /// Why the fast leg did not count when it was opened last, if it did not.
+    pub refused: Option<String>,
     /// Bytes in a region of the map.
     pub region_bytes: u64,
     /// Regions wholly readable from the fast leg.
@@ -54,6 +56,10 @@ pub struct SuperdiskStatus {
     pub regions_to_rebuild: u64,
     /// Regions taken out of use after repeated failures.
     pub regions_quarantined: u64,
+    /// Bytes of regions that may differ after a crash: their intent bits are set.
+    pub dirty_bytes: u64,
+    /// The bound on it, as far as both legs hold the same.
+    pub dirty_bytes_max: u64,
     /// Bytes copied to the fast leg in the background.
     pub rebuilt_bytes: u64,
     /// Recent speed of that, in bytes a second; 0 when nothing is to be done.
@@ -101,6 +107,8 @@ impl Shared {
         let state = self.state.lock();
         let counts = state.map.counts();
         let (identity, region_bytes) = (state.identity, state.map.region_bytes());
+        let dirty_bytes = state.intent.dirty(state.map.len()) * region_bytes;
+        let refused = state.refused.clone();
         let fast = match &state.leg {
             Leg::Missing => FastState::Missing,
             Leg::Foreign(what) => FastState::Foreign { what: what.clone() },
@@ -118,6 +126,9 @@ impl Shared {
             pair: uuid_text(&identity.pair),
             generation: identity.generation,
             region_bytes,
+            refused,
+            dirty_bytes,
+            dirty_bytes_max: self.options.dirty_bytes_max,
             regions_clean: counts.clean,
             regions_total: counts.total,
             regions_to_rebuild: counts.to_rebuild,

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::core::{Leg, Op, Shared, tick};
+use super::core::{FastRequest, Leg, Op, Shared, tick};
 use super::options::SuperdiskSabotage;
 use super::pair;
-use crate::IoFuture;
+use crate::intent::Readiness;
+use crate::{Disk, IoFuture};
 
 /// A request to the durable leg that is seen to its end even when nobody waits for it any more: until then its range must
 /// not be read from the fast leg, or copied.
@@ -25,25 +26,19 @@ struct Durable {
 struct End {
     shared: Arc<Shared>,
     op: Option<Arc<Op>>,
-    /// For a write with a flush: how many plain writes had completed when it began.
-    covers: Option<u64>,
+    /// Whether the request flushes too.
+    flush: bool,
 }
 
 impl End {
     fn run(self, result: &io::Result<()>) {
-        let Self { shared, op, covers } = self;
-        if result.is_err() {
+        let Self { shared, op, flush } = self;
+        if let Err(error) = result {
             tick(&shared.counters.durable_errors);
-            return;
-        }
-        match (covers, &op) {
-            (Some(mark), _) => shared.flush_covers(mark),
-            (None, op) => {
-                let seq = shared.completed.fetch_add(1, SeqCst) + 1;
-                if let Some(op) = op {
-                    op.seq.store(seq, SeqCst);
-                }
+            if flush {
+                shared.durable_flush_failed(error);
             }
+            return;
         }
         if let Some(op) = &op {
             op.durable_ok.store(true, SeqCst);
@@ -78,74 +73,116 @@ impl Drop for Durable {
     }
 }
 
-impl Shared {
-    /// Whether the map follows what is written: there is a fast leg, or one that may come back.
-    fn follows(leg: &Leg) -> bool {
-        matches!(leg, Leg::Up | Leg::Failed(_))
-    }
+/// A write that the map knows of.
+struct Begun {
+    op: Arc<Op>,
+    /// Whether it goes to the fast leg too, if that has not failed since.
+    to_fast: bool,
+    /// Whether its intent bits are set.
+    ready: bool,
+    /// How many rounds of setting bits had failed, and how often the fast leg.
+    failed: u64,
+    failures: u64,
+}
 
-    /// Tells the map of a write. The second value says whether it goes to the fast leg too; its bytes are then booked as pending.
-    pub(crate) fn begin_write(self: &Arc<Self>, offset: u64, len: u64, forced: bool) -> (Option<Arc<Op>>, bool) {
+impl Shared {
+    /// Tells the map of a write, and asks for its intent bits. `None` where it is not followed.
+    fn begin_write(self: &Arc<Self>, offset: u64, len: u64) -> Option<Begun> {
         let mut state = self.state.lock();
-        if !Self::follows(&state.leg) {
-            return (None, false);
+        if !state.follows() {
+            return None;
         }
         if offset.saturating_add(len) > state.map.tracked() {
             state.map.resize(self.durable.len(), self.fast_limit());
         }
         let up = state.leg == Leg::Up;
-        let room = forced || self.pending.load(SeqCst) + len <= self.options.fast_pending_bytes_max;
-        let (id, fast) = state.map.begin_write(offset, len, up && room, self.now_ms());
-        // Under the lock, so that the bound is kept.
-        if fast {
-            self.pending.fetch_add(len, SeqCst);
+        let (id, to_fast) = state.map.begin_write(offset, len, up, self.now_ms());
+        let (failed, failures) = (state.intent.failed_rounds(), state.failures);
+        let away = !up && self.is_sabotaged(SuperdiskSabotage::NoBitsWhileFastAway);
+        // An error comes when it is waited for.
+        let ready = away || self.is_sabotaged(SuperdiskSabotage::BitBesideData);
+        let ready = !away && matches!(state.ask(offset, len, failed), Ok(Readiness::Ready)) || ready;
+        if to_fast {
+            state.ask_ahead(offset, len);
+        }
+        if state.intent.has_asked() {
+            self.intent_wake.notify_one();
         }
         self.wake(&mut state);
         drop(state);
-        if fast {
+        Some(Begun { op: Op::new(self, id, offset, len), to_fast, ready, failed, failures })
+    }
+
+    /// Books a write's bytes as pending, if it goes to the fast leg after all.
+    fn book(&self, begun: &Begun, len: u64) -> Option<Arc<dyn Disk>> {
+        let state = self.state.lock();
+        let up = state.leg == Leg::Up && state.failures == begun.failures;
+        // Under the lock, so that the bound is kept.
+        let booked = begun.to_fast && up && self.pending.load(SeqCst) + len <= self.options.fast_pending_bytes_max;
+        if booked {
+            self.pending.fetch_add(len, SeqCst);
+        }
+        drop(state);
+        if booked {
             tick(&self.counters.fast_writes);
         } else if len > 0 {
             tick(&self.counters.skipped_fast_writes);
         }
-        (Some(Op::new(self, id, offset, len)), fast)
+        self.fast.clone().filter(|_| booked)
     }
 
     /// Writes to both legs. With `flush`, what completed before is durable too.
     pub(crate) async fn write(self: Arc<Self>, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
-        if pair::touches_label(offset, data.len()) {
+        if pair::touches_reserved(offset, data.len()) {
             let text = format!("{} bytes at offset {offset}: the labels of the pair are there", data.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let (op, to_fast) = self.begin_write(offset, data.len() as u64, false);
-        let fast = self.fast.clone().filter(|_| to_fast);
+        let len = data.len() as u64;
+        let begun = self.begin_write(offset, len);
+        if let Some(begun) = &begun
+            && !begun.ready
+        {
+            if self.is_sabotaged(SuperdiskSabotage::BitHoldsOnlyFast) {
+                self.durable.write(offset, data.clone()).await?;
+            }
+            self.bits_set(offset, len, begun.failed).await?;
+        }
+        let fast = begun.as_ref().and_then(|begun| self.book(begun, len));
+        let op = begun.map(|begun| begun.op);
         let lying = self.sabotage_flushes();
-        let request = match (flush && !lying, &fast) {
-            (true, _) => self.durable.write_flush(offset, data.clone()),
-            (false, _) => self.durable.write(offset, data.clone()),
+        let flush_now = flush && !lying;
+        let request = match flush_now {
+            true => self.durable.write_flush(offset, data.clone()),
+            false => self.durable.write(offset, data.clone()),
         };
-        let covers = (flush && !lying).then(|| self.completed.load(SeqCst));
-        let end = End { shared: self.clone(), op: op.clone(), covers };
+        let end = End { shared: self.clone(), op: op.clone(), flush: flush_now };
         let mut durable = Durable { request: Some(request), begun: false, end: Some(end) };
         // The durable leg first: the commit waits for it.
         let first = futures::poll!(&mut durable);
         // In memory of its own: nobody waits for the fast leg, and nobody's buffer may.
         let sent = match (fast, op) {
-            (Some(fast), Some(op)) => {
-                let pending = data.len() as u64;
-                match self.copies.try_get(data.len()) {
-                    Some(mut copy) => {
-                        copy.put(&data);
-                        Some(self.send_fast(&fast, offset, copy.freeze(), op, pending, true))
-                    }
-                    None => {
-                        // The operation ends without the fast leg: what it holds there is copied later.
-                        self.pending.fetch_sub(pending, SeqCst);
-                        None
-                    }
+            (Some(fast), Some(op)) => match self.copies.try_get(data.len()) {
+                Some(mut copy) => {
+                    copy.put(&data);
+                    Some(self.send_fast(&fast, offset, copy.freeze(), op, len, true))
                 }
-            }
+                None => {
+                    // The operation ends without the fast leg: what it holds there is copied later.
+                    self.pending.fetch_sub(len, SeqCst);
+                    None
+                }
+            },
             _ => None,
         };
+        let mut sent = sent;
+        if lying
+            && self.is_sabotaged(SuperdiskSabotage::AckOnFast)
+            && let Some(answer) = sent.take()
+            && matches!(answer.await, Ok(Ok(())))
+            && !flush
+        {
+            return Ok(());
+        }
         match first {
             Poll::Ready(result) => result,
             Poll::Pending => durable.await,
@@ -171,74 +208,83 @@ impl Shared {
 
     /// Makes durable what completed before on the durable leg.
     pub(crate) async fn flush_durable(&self) -> io::Result<()> {
-        let mark = self.completed.load(SeqCst);
-        match self.durable.flush().await {
-            Ok(()) => {
-                self.flush_covers(mark);
-                Ok(())
-            }
-            Err(error) => {
-                tick(&self.counters.durable_errors);
-                Err(error)
-            }
+        let flushed = self.durable.flush().await;
+        if let Err(error) = &flushed {
+            tick(&self.counters.durable_errors);
+            self.durable_flush_failed(error);
+        }
+        flushed
+    }
+
+    /// After a flush that failed, what the durable leg holds is not known: of the fast leg only clean regions count, and no bit is
+    /// set or cleared any more. Not after an error that is the machine's, or of a write that found no space.
+    pub(crate) fn durable_flush_failed(&self, error: &io::Error) {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        if self.is_sabotaged(SuperdiskSabotage::DurableErrorNotLatched) {
+            return;
+        }
+        if ![libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::ENOSPC].contains(&errno) {
+            self.state.lock().intent.latch(errno);
+            self.intent_done.notify_waiters();
         }
     }
 
     fn sabotage_flushes(&self) -> bool {
-        self.options.sabotage == SuperdiskSabotage::AckOnFast && self.state.lock().leg == Leg::Up
+        [SuperdiskSabotage::AckOnFast, SuperdiskSabotage::FlushOfFastOnly].contains(&self.options.sabotage)
+            && self.state.lock().leg == Leg::Up
     }
 
-    /// Gives up a range on both legs.
+    /// Gives up a range on both legs. The durable leg answers for it until it is written or copied again.
     pub(crate) async fn discard(self: Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
-        if pair::touches_label(offset, usize::try_from(len).unwrap_or(usize::MAX)) {
+        if pair::touches_reserved(offset, usize::try_from(len).unwrap_or(usize::MAX)) {
             // A hint may be ignored.
             return Ok(());
         }
-        let (op, fast) = {
+        let begun = {
             let mut state = self.state.lock();
-            let op = Self::follows(&state.leg).then(|| {
-                let id = state.map.begin_discard(offset, len);
-                self.wake(&mut state);
-                id
-            });
-            (op, self.fast.clone().filter(|_| state.leg == Leg::Up))
+            state.follows().then(|| {
+                let (id, failed) = (state.map.begin_discard(offset, len), state.intent.failed_rounds());
+                (Op::new(&self, id, offset, len), failed, state.failures)
+            })
         };
-        let op = op.map(|id| Op::new(&self, id, offset, len));
-        if let (Some(fast), Some(op)) = (fast, op.clone()) {
-            let end = offset.saturating_add(len).min(self.fast_limit());
-            if offset < end {
-                let request = fast.discard(pair::FAST_START + offset, end - offset);
-                let shared = self.clone();
-                self.env.spawn("superdisk-fast-discard", async move {
-                    if let Err(error) = request.await {
-                        shared.fast_error("discard", &error);
-                    }
-                    drop(op);
-                });
+        let mut op = None;
+        if let Some((begun, failed, failures)) = begun {
+            if !self.is_sabotaged(SuperdiskSabotage::TrimWithoutBit) {
+                self.bits_set(offset, len, failed).await?;
             }
+            if self.is_sabotaged(SuperdiskSabotage::TrimLeavesValid) {
+                begun.good();
+            }
+            self.discard_fast(&begun, offset, len, failures);
+            op = Some(begun);
         }
         let request = self.durable.discard(offset, len);
-        let end = End { shared: self.clone(), op, covers: None };
+        let end = End { shared: self.clone(), op, flush: false };
         Durable { request: Some(request), begun: false, end: Some(end) }.await
     }
 
-    /// Empties a zone of the durable leg.
-    pub(crate) async fn reset_zone(self: Arc<Self>, offset: u64) -> io::Result<()> {
-        let len = self.durable.zone(offset).map_or(0, |zone| zone.len);
-        let op = {
-            let mut state = self.state.lock();
-            Self::follows(&state.leg).then(|| state.map.begin_discard(offset, len))
+    fn discard_fast(self: &Arc<Self>, op: &Arc<Op>, offset: u64, len: u64, failures: u64) {
+        let up = {
+            let state = self.state.lock();
+            state.leg == Leg::Up && state.failures == failures
         };
-        let op = op.map(|id| Op::new(&self, id, offset, len));
-        let end = End { shared: self.clone(), op, covers: None };
-        Durable { request: Some(self.durable.reset_zone(offset)), begun: false, end: Some(end) }.await
+        let end = offset.saturating_add(len).min(self.fast_limit());
+        let Some(fast) = self.fast.clone().filter(|_| up && offset < end) else { return };
+        let request = fast.discard(pair::FAST_START + offset, end - offset);
+        let (shared, op, counted) = (self.clone(), op.clone(), FastRequest::new(self));
+        self.env.spawn("superdisk-fast-discard", async move {
+            if let Err(error) = request.await {
+                shared.fast_error("discard", &error);
+            }
+            drop((op, counted));
+        });
     }
 
     /// Makes room on the durable leg; the fast leg follows in the background.
     pub(crate) async fn reserve(self: Arc<Self>, end: u64) -> io::Result<()> {
         self.durable.reserve(end).await?;
         let mut state = self.state.lock();
-        if Self::follows(&state.leg) {
+        if state.follows() {
             state.map.resize(self.durable.len(), self.fast_limit());
             state.copier_idle = false;
             self.copier_wake.notify_one();

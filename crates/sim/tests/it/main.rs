@@ -2,5 +2,6 @@
 //!
 //! One binary: each further one would be linked, and compile the generic code of the crates, once more.
 
+mod block;
 mod channel_model;
 mod seeds;

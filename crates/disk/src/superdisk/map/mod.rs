@@ -5,31 +5,23 @@
 //! a repair, a discard) is under way until it has returned on every leg that it was given to, however late; blocks that it touches are not read
 //! from the fast leg meanwhile. Two operations that overlap in time and place spoil each other: nobody knows in which order the
 //! legs carried them out, so their blocks are not valid afterwards.
-//!
-//! What the fast leg's own map calls valid (`kept`) is believed after a restart. So the fast leg gets nothing new there: a durable leg put
-//! back to an earlier time would otherwise be given what is newer than itself. Such a write goes to the durable leg only, and has the
-//! region, and those behind it, where a log writes next, taken out of the saved map.
+//! After an opening only the regions whose intent bit is clear are valid: see [`crate::intent`].
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 mod pick;
 
 pub(crate) use self::pick::Pick;
+use super::options::SuperdiskSabotage;
 use super::spans::{Span, Spans, overlap};
 use crate::BLOCK;
+use crate::intent::REGIONS_MAX;
 
-/// Regions at most: their saved map fits 1 MiB.
-pub(crate) const REGIONS_MAX: u64 = 1 << 18;
-/// The largest region: its blocks fit the saved map's 15 bits.
+/// The largest region.
 const REGION_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a region in a saved map.
-const ENTRY: usize = 4;
-/// Marks an entry whose range is all that is wanted of the region.
-const ONLY: u16 = 1 << 15;
 /// How many regions are remembered as recently used.
 const HOT_MAX: usize = 4096;
-/// How far ahead of a write into what the saved map calls valid that map is taken back.
-const WITHDRAW_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Clone)]
 struct Busy {
@@ -41,10 +33,9 @@ struct Busy {
 #[derive(Debug, Clone, Default)]
 struct Region {
     valid: Spans,
-    wanted: Span,
+    /// It holds something that is worth copying.
+    wanted: bool,
     busy: Vec<Busy>,
-    /// The number of the last write, for what a flush has covered.
-    seq: u64,
     /// When copying may begin, in milliseconds.
     not_before_ms: u64,
     /// Where a repair was made last, and how often repairs were in vain.
@@ -53,30 +44,6 @@ struct Region {
     quarantined: bool,
     /// Is in the list of recently used ones.
     hot: bool,
-    /// What the fast leg's own map may call valid, and what one does that is being saved.
-    kept: Span,
-    saving: Span,
-    /// To be left out of the next map that is saved.
-    withdrawn: bool,
-}
-
-/// What a saving of the map is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Saving {
-    /// All that is valid.
-    All,
-    /// What is valid of that which was saved before.
-    Less,
-    /// All that is valid, and nothing will be written any more: nothing has to be kept out for a write to come.
-    Last,
-}
-
-impl Region {
-    /// A range is worth copying from now on.
-    fn want(&mut self, span: Span) {
-        let wanted = self.wanted;
-        self.wanted = if wanted.0 < wanted.1 { (wanted.0.min(span.0), wanted.1.max(span.1)) } else { span };
-    }
 }
 
 /// Numbers of regions.
@@ -110,22 +77,11 @@ pub(crate) struct RegionMap {
     settle_ms: u64,
     /// Whether new space holds anything worth copying before it is written.
     new_is_wanted: bool,
-    /// Rises with every change that a saved map would show.
-    pub(crate) changes: u64,
-    /// Something that a saved map may show as valid is not any more, or is to be written.
-    pub(crate) urgent: bool,
+    /// What is broken on purpose.
+    pub(crate) sabotage: SuperdiskSabotage,
 }
 
-/// The ranges that a saved map calls valid, in bytes, in order.
-pub(crate) fn saved_spans(entries: &[u8], region_bytes: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-    entries.chunks_exact(ENTRY).enumerate().filter_map(move |(i, entry)| {
-        let (lo, hi) = (u16::from_le_bytes([entry[0], entry[1]]) & !ONLY, u16::from_le_bytes([entry[2], entry[3]]));
-        let at = |block: u16| i as u64 * region_bytes + (u64::from(block) * BLOCK as u64).min(region_bytes);
-        (lo < hi).then(|| (at(lo), at(hi)))
-    })
-}
-
-/// The size of regions: as wished, or larger so that the map fits.
+/// The size of regions: as wished, or larger so that their bits fit the durable leg.
 pub(crate) fn region_bytes(wished: u64, capacity: u64) -> u64 {
     let mut bytes = wished.clamp(4 * BLOCK as u64, REGION_BYTES_MAX).next_power_of_two();
     while capacity.div_ceil(bytes) > REGIONS_MAX && bytes < REGION_BYTES_MAX {
@@ -150,8 +106,7 @@ impl RegionMap {
             due_ms: u64::MAX,
             settle_ms,
             new_is_wanted: wanted,
-            changes: 0,
-            urgent: false,
+            sabotage: SuperdiskSabotage::None,
         }
     }
 
@@ -193,10 +148,10 @@ impl RegionMap {
 
     fn count_of(&self, i: usize) -> Counts {
         let region = &self.regions[i];
-        let wanted = (region.wanted.0, region.wanted.1.min(self.blocks(i)));
-        let total = u64::from(wanted.0 < wanted.1);
+        let blocks = self.blocks(i);
+        let total = u64::from(region.wanted && blocks > 0);
         let quarantined = u64::from(region.quarantined);
-        let clean = u64::from(total == 1 && !region.quarantined && region.valid.covers(wanted));
+        let clean = u64::from(total == 1 && !region.quarantined && region.valid.covers((0, blocks)));
         Counts { total, clean, quarantined, to_rebuild: u64::from(total == 1 && clean == 0 && !region.quarantined) }
     }
 
@@ -227,14 +182,13 @@ impl RegionMap {
         let zero = std::iter::repeat(Counts::default());
         self.tracked = self.tracked.max(durable_len);
         self.fast_limit = self.fast_limit.max(fast_limit);
-        let wanted = if self.new_is_wanted { (0, self.region_blocks()) } else { (0, 0) };
+        let wanted = self.new_is_wanted;
         let count = self.tracked.div_ceil(self.region_bytes) as usize;
         self.regions.resize_with(count, || Region { wanted, ..Region::default() });
         for (i, before) in (from..count).zip(before.into_iter().chain(zero)) {
             self.count(self.count_of(i), before);
         }
         self.cursor = count;
-        self.changes += 1;
     }
 
     /// The regions that a range touches, and which of their blocks.
@@ -265,10 +219,7 @@ impl RegionMap {
     }
 
     fn invalidate(&mut self, i: usize, span: Span) {
-        if self.edit(i, |region| region.valid.remove(span)) {
-            self.changes += 1;
-            self.urgent |= self.is_kept(i, span);
-        }
+        self.edit(i, |region| region.valid.remove(span));
     }
 
     fn within_fast(&self, offset: u64, len: u64) -> bool {
@@ -276,25 +227,14 @@ impl RegionMap {
     }
 
     fn is_busy(&self, i: usize, span: Span) -> bool {
-        self.regions[i].busy.iter().any(|busy| overlap(busy.span, span))
-    }
-
-    /// Whether the fast leg's own map may call any of it valid.
-    fn is_kept(&self, i: usize, span: Span) -> bool {
-        overlap(self.regions[i].kept, span) || overlap(self.regions[i].saving, span)
-    }
-
-    /// Has region `i`, and those behind it, left out of the saved map.
-    fn withdraw(&mut self, i: usize) {
-        let regions = usize::try_from(WITHDRAW_BYTES / self.region_bytes).unwrap_or(usize::MAX).max(1);
-        for region in self.regions[i..].iter_mut().take(regions) {
-            region.withdrawn |= region.kept.0 < region.kept.1 || region.saving.0 < region.saving.1;
-        }
-        self.changes += 1;
-        self.urgent = true;
+        self.sabotage != SuperdiskSabotage::NoSpoil && self.regions[i].busy.iter().any(|busy| overlap(busy.span, span))
     }
 
     fn enter(&mut self, i: usize, op: u64, span: Span) {
+        if self.sabotage == SuperdiskSabotage::NoSpoil {
+            self.regions[i].busy.push(Busy { op, span, spoiled: false });
+            return;
+        }
         let mut spoiled = false;
         for busy in self.regions[i].busy.iter_mut().filter(|busy| overlap(busy.span, span)) {
             busy.spoiled = true;
@@ -314,16 +254,11 @@ impl RegionMap {
         let fast = fast
             && self.within_fast(offset, len)
             && self.parts(offset, len).all(|(i, span)| !self.regions[i].quarantined && !self.is_busy(i, span));
-        let kept = self.parts(offset, len).find(|(i, span)| fast && self.is_kept(*i, *span));
-        if let Some((i, _)) = kept {
-            self.withdraw(i);
-        }
-        let fast = fast && kept.is_none();
         for (i, span) in self.parts(offset, len) {
             self.enter(i, op, span);
             let quiet_until = now_ms + self.settle_ms;
             self.edit(i, |region| {
-                region.want(span);
+                region.wanted = true;
                 region.not_before_ms = region.not_before_ms.max(quiet_until);
             });
             if !fast {
@@ -340,26 +275,21 @@ impl RegionMap {
         for (i, span) in self.parts(offset, len) {
             self.enter(i, op, span);
             self.invalidate(i, span);
-            self.edit(i, |region| {
-                if span.0 <= region.wanted.0 && region.wanted.1 <= span.1 {
-                    region.wanted = (0, 0);
-                }
-            });
+            let whole = span == (0, self.region_blocks());
+            self.edit(i, |region| region.wanted &= !whole);
         }
         op
     }
 
-    /// Begins to repair a range of the fast leg. `None` when something else is under way there, it is in more than the map knows, or the
-    /// leg's own map calls valid what is not any more; the range is then invalid, and will be copied.
+    /// Begins to repair a range of the fast leg. `None` when something else is under way there, or the fast leg is not used there.
     pub(crate) fn begin_heal(&mut self, offset: u64, len: u64) -> Option<u64> {
-        let free = self.within_fast(offset, len)
-            && self.parts(offset, len).all(|(i, span)| {
-                let region = &self.regions[i];
-                let same = region.valid.covers(span) || !self.is_kept(i, span);
-                same && !region.quarantined && !self.is_busy(i, span)
-            });
-        if !free {
-            self.forget(offset, len);
+        let used = self.within_fast(offset, len) && self.parts(offset, len).all(|(i, _)| !self.regions[i].quarantined);
+        if used { self.begin_repair(offset, len) } else { None }
+    }
+
+    /// Begins to repair a range of both legs. `None` when something else is under way there.
+    pub(crate) fn begin_repair(&mut self, offset: u64, len: u64) -> Option<u64> {
+        if self.parts(offset, len).any(|(i, span)| self.is_busy(i, span)) {
             return None;
         }
         let op = self.new_op();
@@ -375,16 +305,13 @@ impl RegionMap {
         self.parts(offset, len).any(|(i, _)| spoiled(i))
     }
 
-    /// Ends an operation, when it has returned everywhere. `good`: both legs hold the same there now. `seq`: its number among the writes
-    /// that wait for a flush; 0 when it does not.
-    pub(crate) fn finish(&mut self, op: u64, offset: u64, len: u64, good: bool, seq: u64) {
+    /// Ends an operation, when it has returned everywhere. `good`: both legs hold the same there now.
+    pub(crate) fn finish(&mut self, op: u64, offset: u64, len: u64, good: bool) {
         for (i, span) in self.parts(offset, len) {
             let Some(at) = self.regions[i].busy.iter().position(|busy| busy.op == op) else { continue };
             let busy = self.regions[i].busy.swap_remove(at);
-            self.regions[i].seq = self.regions[i].seq.max(seq);
             if good && !busy.spoiled && !self.regions[i].quarantined {
                 self.edit(i, |region| region.valid.insert(span));
-                self.changes += 1;
             } else {
                 self.invalidate(i, span);
             }
@@ -396,14 +323,16 @@ impl RegionMap {
         self.within_fast(offset, len)
             && self.parts(offset, len).all(|(i, span)| {
                 let region = &self.regions[i];
-                !region.quarantined && region.valid.covers(span) && !self.is_busy(i, span)
+                let busy = self.sabotage != SuperdiskSabotage::FastReadUnderWrite
+                    && region.busy.iter().any(|busy| overlap(busy.span, span));
+                !region.quarantined && region.valid.covers(span) && !busy
             })
     }
 
     /// Says that a range was read that could not be read from the fast leg: it is copied soon.
     pub(crate) fn miss(&mut self, offset: u64, len: u64) {
-        for (i, span) in self.parts(offset, len) {
-            self.edit(i, |region| region.want(span));
+        for (i, _) in self.parts(offset, len) {
+            self.edit(i, |region| region.wanted = true);
             self.heat(i);
         }
     }
@@ -435,7 +364,6 @@ impl RegionMap {
             if self.regions[i].strikes >= failures_max && !self.regions[i].quarantined {
                 self.invalidate(i, (0, self.region_blocks()));
                 self.edit(i, |region| region.quarantined = true);
-                self.changes += 1;
                 any = true;
             }
         }
@@ -456,91 +384,54 @@ impl RegionMap {
         }
     }
 
-    /// The map as it is saved: what a later opening may take as valid. Only what a flush has covered (writes up to `flushed`). Until
-    /// [`RegionMap::saved`] nobody knows whether the fast leg has it.
-    pub(crate) fn save(&mut self, flushed: u64, what: Saving) -> Vec<u8> {
-        self.urgent = false;
-        let all = self.region_blocks();
-        let mut bytes = Vec::with_capacity(self.regions.len() * ENTRY);
-        for region in &mut self.regions {
-            let withdrawn = std::mem::take(&mut region.withdrawn) && what != Saving::Last;
-            let span = if region.quarantined || withdrawn || region.seq > flushed {
-                (0, 0)
-            } else if region.busy.is_empty() {
-                region.valid.largest()
-            } else {
-                let mut valid = region.valid.clone();
-                for busy in &region.busy {
-                    valid.remove(busy.span);
-                }
-                valid.largest()
-            };
-            let span = match what {
-                Saving::All | Saving::Last => span,
-                Saving::Less => (span.0.max(region.kept.0), span.1.min(region.kept.1)),
-            };
-            let span = if span.0 < span.1 && region.wanted != (0, 0) { span } else { (0, 0) };
-            // Only whole regions and those that are wanted just so far are told apart from the rest.
-            let only = region.wanted != (0, all) && (region.wanted == span || region.wanted == (0, 0));
-            region.saving = span;
-            let lo = span.0 as u16 | if only { ONLY } else { 0 };
-            bytes.extend_from_slice(&lo.to_le_bytes());
-            bytes.extend_from_slice(&(span.1 as u16).to_le_bytes());
+    /// Takes as valid the regions that are clean, and nothing else. What is under way leaves its blocks not valid.
+    pub(crate) fn trust_only(&mut self, is_clean: impl Fn(usize) -> bool) {
+        if self.sabotage != SuperdiskSabotage::FailureDoesNotSpoil {
+            self.spoil_all();
         }
-        bytes
-    }
-
-    /// Says whether the map of the last [`RegionMap::save`] is durable. If not, the fast leg may have it or the one before.
-    pub(crate) fn saved(&mut self, durable: bool) {
-        for region in &mut self.regions {
-            let (kept, saving) = (region.kept, std::mem::take(&mut region.saving));
-            region.kept = match (kept.0 < kept.1, saving.0 < saving.1) {
-                _ if durable => saving,
-                (true, true) => (kept.0.min(saving.0), kept.1.max(saving.1)),
-                (false, _) => saving,
-                (true, false) => kept,
-            };
-        }
-    }
-
-    /// Says that the map of the last [`RegionMap::save`] was not given to the fast leg at all.
-    pub(crate) fn not_saved(&mut self) {
-        self.regions.iter_mut().for_each(|region| region.saving = (0, 0));
-    }
-
-    /// Takes as valid only what the fast leg's own map calls so: it was away. Nothing may be under way.
-    pub(crate) fn restrict(&mut self, bytes: &[u8]) {
-        let all = self.region_blocks();
-        let mut entries = bytes.chunks_exact(ENTRY);
         for i in 0..self.regions.len() {
-            let entry = entries.next().unwrap_or(&[0; ENTRY]);
-            let (lo, hi) = (u16::from_le_bytes([entry[0], entry[1]]), u16::from_le_bytes([entry[2], entry[3]]));
-            let span = (u32::from(lo & !ONLY), u32::from(hi).min(all));
-            self.invalidate(i, (0, span.0));
-            self.invalidate(i, (span.1.max(span.0), all));
-            let region = &mut self.regions[i];
-            (region.kept, region.saving) = (if span.0 < span.1 { span } else { (0, 0) }, (0, 0));
+            let (all, blocks) = (self.region_blocks(), self.blocks(i));
+            let mut valid = Spans::default();
+            if is_clean(i) && blocks == all {
+                valid.insert((0, all));
+            }
+            self.edit(i, |region| region.valid = valid);
         }
     }
 
-    /// Takes nothing as valid: the fast leg is as good as new, without a map.
-    pub(crate) fn forget_all(&mut self) {
-        self.restrict(&[]);
+    /// What is under way leaves its blocks not valid.
+    pub(crate) fn spoil_all(&mut self) {
+        self.regions.iter_mut().flat_map(|region| &mut region.busy).for_each(|busy| busy.spoiled = true);
     }
 
-    /// Takes over a saved map. Nothing may be under way.
-    pub(crate) fn load(&mut self, bytes: &[u8]) {
+    /// Whether both legs hold the same in all of a region, nothing is under way there, and it has been left alone for long enough.
+    pub(crate) fn is_settled(&self, i: usize, now_ms: u64) -> bool {
+        let Some(region) = self.regions.get(i) else { return false };
         let all = self.region_blocks();
-        for (i, entry) in bytes.chunks_exact(ENTRY).take(self.regions.len()).enumerate() {
-            let (lo, hi) = (u16::from_le_bytes([entry[0], entry[1]]), u16::from_le_bytes([entry[2], entry[3]]));
-            let span = (u32::from(lo & !ONLY), u32::from(hi).min(all));
-            self.edit(i, |region| {
-                region.valid = Spans::default();
-                region.valid.insert(span);
-                region.kept = if span.0 < span.1 { span } else { (0, 0) };
-                region.wanted = if lo & ONLY != 0 { span } else { (0, all) };
-            });
-        }
+        let whole = self.blocks(i) == all && region.valid.covers((0, all));
+        whole && region.busy.is_empty() && !region.quarantined && region.not_before_ms <= now_ms
+    }
+
+    /// Whether nothing is under way in a region. For sabotage.
+    pub(crate) fn is_quiet(&self, i: usize) -> bool {
+        self.regions.get(i).is_some_and(|region| region.busy.is_empty())
+    }
+
+    /// When the last write of a region had settled, in milliseconds.
+    pub(crate) fn settled_at_ms(&self, i: usize) -> u64 {
+        self.regions.get(i).map_or(0, |region| region.not_before_ms)
+    }
+
+    /// The regions that are followed, of those that a range touches.
+    pub(crate) fn regions_of(&self, offset: u64, len: u64) -> Range<usize> {
+        let count = self.regions.len() as u64;
+        let end = offset.saturating_add(len).div_ceil(self.region_bytes).min(count);
+        if len == 0 { 0..0 } else { ((offset / self.region_bytes).min(end) as usize)..end as usize }
+    }
+
+    /// How many regions are followed.
+    pub(crate) fn len(&self) -> u64 {
+        self.regions.len() as u64
     }
 
     /// Takes everything as valid. For sabotage.

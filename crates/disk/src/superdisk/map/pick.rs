@@ -27,7 +27,7 @@ impl RegionMap {
     /// What of region `i` is to be copied next, up to `max` blocks.
     fn work(&self, i: usize, max: u32) -> Option<Span> {
         let region = &self.regions[i];
-        let gap = region.valid.gap((region.wanted.0, region.wanted.1.min(self.blocks(i))))?;
+        let gap = region.valid.gap((0, if region.wanted { self.blocks(i) } else { 0 }))?;
         let gap = (gap.0, gap.1.min(gap.0 + max));
         (!region.quarantined && !self.is_busy(i, gap)).then_some(gap)
     }
@@ -35,14 +35,6 @@ impl RegionMap {
     /// As [`RegionMap::work`], once the region has been left alone for long enough.
     fn due(&mut self, i: usize, max: u32, now_ms: u64) -> Option<(usize, Span)> {
         let span = self.work(i, max)?;
-        if self.is_kept(i, span) {
-            // Soon it is not.
-            if !self.regions[i].withdrawn {
-                self.withdraw(i);
-            }
-            self.due_ms = self.due_ms.min(now_ms);
-            return None;
-        }
         let due_ms = self.regions[i].not_before_ms;
         if due_ms > now_ms {
             self.due_ms = self.due_ms.min(due_ms);

@@ -17,7 +17,7 @@ fn map(wanted: bool) -> RegionMap {
 /// A write that ends at once on both legs.
 fn write(map: &mut RegionMap, block: u64, blocks: u64) -> bool {
     let (op, fast) = map.begin_write(block * B, blocks * B, true, 0);
-    map.finish(op, block * B, blocks * B, fast, 0);
+    map.finish(op, block * B, blocks * B, fast);
     fast
 }
 
@@ -27,10 +27,13 @@ fn sequential_writes_into_blank_regions_are_readable_without_a_copy() {
     for block in 0..7 {
         assert!(write(&mut map, block, 1));
         assert!(map.readable(0, (block + 1) * B) && !map.readable(0, (block + 2) * B));
-        assert_eq!(map.counts().to_rebuild, 0, "nothing but what was written is wanted");
     }
+    assert_eq!(map.counts(), Counts { total: 2, clean: 1, to_rebuild: 1, quarantined: 0 });
+    // What was not written of a region is copied too: only whole regions can be clean.
+    let Pick::Copy { op, offset, len } = map.pick(1000, REGION) else { panic!("the rest of the second region") };
+    assert_eq!((offset, len), (7 * B, B));
+    map.finish(op, offset, len, true);
     assert_eq!(map.pick(1000, REGION), Pick::Idle);
-    assert_eq!(map.counts(), Counts { total: 2, clean: 2, ..Counts::default() });
 }
 
 #[test]
@@ -41,12 +44,12 @@ fn writes_that_overlap_in_time_are_copied() {
     assert!(fast && !map.readable(B, B) && map.readable(2 * B, 2 * B));
     let (second, fast) = map.begin_write(B, B, true, 0);
     assert!(!fast);
-    map.finish(first, 0, 2 * B, true, 0);
-    map.finish(second, B, B, true, 0);
+    map.finish(first, 0, 2 * B, true);
+    map.finish(second, B, B, true);
     assert!(!map.readable(0, B) && !map.readable(B, B) && map.readable(2 * B, 2 * B));
     let Pick::Copy { op, offset: 0, len } = map.pick(10, REGION) else { panic!("the range is copied") };
     assert_eq!(len, 2 * B);
-    map.finish(op, 0, len, true, 0);
+    map.finish(op, 0, len, true);
     assert!(map.readable(0, 4 * B));
 }
 
@@ -57,8 +60,8 @@ fn a_write_during_a_copy_skips_the_fast_leg_and_spoils_the_copy() {
     assert_eq!((offset, len), (12 * B, B), "from the end, as far as the fast leg goes");
     let (write, fast) = map.begin_write(12 * B, B, true, 0);
     assert!(!fast);
-    map.finish(write, 12 * B, B, false, 0);
-    map.finish(op, offset, len, true, 0);
+    map.finish(write, 12 * B, B, false);
+    map.finish(op, offset, len, true);
     assert!(!map.readable(12 * B, B));
     assert!(matches!(map.pick(5, REGION), Pick::Copy { offset, .. } if offset == 8 * B), "not before it has settled");
 }
@@ -70,7 +73,7 @@ fn what_was_used_last_is_copied_first() {
     map.miss(5 * B, B);
     let mut order = Vec::new();
     while let Pick::Copy { op, offset, len } = map.pick(0, REGION) {
-        map.finish(op, offset, len, true, 0);
+        map.finish(op, offset, len, true);
         order.push(offset / REGION);
     }
     assert_eq!(order, [1, 0, 3, 2]);
@@ -125,76 +128,48 @@ fn repeated_failures_at_one_place_quarantine_its_region_only() {
 }
 
 #[test]
-fn a_saved_map_holds_what_is_flushed_and_at_rest() {
+fn only_whole_regions_that_are_left_alone_are_settled() {
     let mut map = map(false);
-    for (block, seq) in [(0, 1), (4, 2), (8, 3)] {
-        let (op, fast) = map.begin_write(block * B, 3 * B, true, 0);
-        map.finish(op, block * B, 3 * B, fast, seq);
-    }
-    let _under_way = map.begin_write(4 * B, B, true, 0);
-    let saved = map.save(2, Saving::All);
-    let mut again = self::map(true);
-    again.load(&saved);
-    let readable: Vec<bool> = (0..12).map(|block| again.readable(block * B, B)).collect();
-    let expected: Vec<bool> = (0..12).map(|block| [0, 1, 2, 5, 6].contains(&block)).collect();
-    assert_eq!(readable, expected);
-    // Region 0 is whole as far as it is wanted; 1 and 2 are copied, 3 was never written.
-    assert_eq!(again.counts(), Counts { total: 3, clean: 1, to_rebuild: 2, quarantined: 0 });
+    write(&mut map, 0, 12);
+    assert!(!map.is_settled(0, 9) && map.is_settled(0, 10) && map.is_settled(2, 10));
+    assert!(!map.is_settled(3, 10), "the fast leg holds a part of it");
+    assert!(!map.is_settled(4, 10), "there is none");
+    let (op, _) = map.begin_write(5 * B, B, true, 10);
+    assert!(!map.is_settled(1, 1000), "a write is under way");
+    map.finish(op, 5 * B, B, true);
+    assert!(!map.is_settled(1, 19) && map.is_settled(1, 20));
+    map.forget(9 * B, B);
+    assert!(!map.is_settled(2, 1000), "not whole");
+}
+
+#[test]
+fn after_a_failure_only_clean_regions_count() {
+    let mut map = map(false);
+    write(&mut map, 0, 12);
+    let (op, _) = map.begin_write(0, B, true, 0);
+    map.spoil_all();
+    map.trust_only(|region| region == 0 || region == 3);
+    map.finish(op, 0, B, true);
+    let readable: Vec<u64> = (0..13).filter(|block| map.readable(block * B, B)).collect();
+    assert_eq!(readable, [1, 2, 3], "not where something was under way, nor a region that is not whole");
 }
 
 #[test]
 fn discarded_space_is_not_copied() {
     let mut map = map(true);
     let op = map.begin_discard(0, 8 * B);
-    map.finish(op, 0, 8 * B, false, 0);
+    map.finish(op, 0, 8 * B, false);
     assert_eq!(map.counts().to_rebuild, 2);
     assert!(!map.readable(0, B));
 }
 
 #[test]
-fn regions_grow_so_that_the_saved_map_is_small() {
+fn regions_grow_so_that_their_bits_fit() {
     assert_eq!(region_bytes(1 << 20, 1 << 30), 1 << 20);
-    assert_eq!(region_bytes(1 << 20, 1 << 40), 4 << 20);
+    assert_eq!(region_bytes(4 << 20, REGIONS_MAX * (4 << 20)), 4 << 20);
+    assert_eq!(region_bytes(4 << 20, REGIONS_MAX * (4 << 20) + 1), 8 << 20);
     assert_eq!(region_bytes(1, 1 << 20), 16 << 10);
     assert_eq!(region_bytes(1 << 40, 1 << 60), 64 << 20);
-}
-
-#[test]
-fn what_the_saved_map_calls_valid_is_not_written_before_it_is_taken_back() {
-    let mut map = map(false);
-    assert!(write(&mut map, 0, 8));
-    map.save(u64::MAX, Saving::All);
-    assert!(!write(&mut map, 4, 1), "the saving may have happened");
-    map.saved(true);
-    assert!(map.urgent && write(&mut map, 8, 2), "what it does not call valid may be");
-    assert!(!write(&mut map, 1, 1) && !map.readable(B, B));
-    let kept = map.save(u64::MAX, Saving::Less);
-    assert_eq!(saved_spans(&kept, REGION).collect::<Vec<_>>(), [], "nor that behind it, where a log writes next");
-    map.saved(true);
-    assert!(!map.urgent && write(&mut map, 1, 1) && write(&mut map, 4, 3));
-    // A copy waits in the same way.
-    map.save(u64::MAX, Saving::All);
-    map.saved(true);
-    map.forget(0, B);
-    assert!(matches!(map.pick(1000, REGION), Pick::Later(_)));
-    map.save(u64::MAX, Saving::Less);
-    map.saved(false);
-    assert!(matches!(map.pick(1000, REGION), Pick::Later(_)), "it may not have happened");
-    map.save(u64::MAX, Saving::Less);
-    map.saved(true);
-    assert!(matches!(map.pick(1000, REGION), Pick::Copy { offset: 0, len: B, .. }));
-}
-
-#[test]
-fn the_last_map_calls_valid_all_that_is() {
-    let mut map = map(false);
-    assert!(write(&mut map, 0, 12));
-    map.save(u64::MAX, Saving::All);
-    map.saved(true);
-    assert!(!write(&mut map, 3, 1));
-    let last = map.save(u64::MAX, Saving::Last);
-    let saved: u64 = saved_spans(&last, REGION).map(|(start, end)| end - start).sum();
-    assert_eq!(saved, 11 * B, "all but what was just written, also what was to be taken back");
 }
 
 #[derive(Debug, Clone)]
@@ -223,11 +198,6 @@ enum Step {
         block: usize,
     },
     Grow,
-    /// A saving of the map begins, or ends well or not.
-    Save {
-        all: bool,
-        durable: bool,
-    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -241,7 +211,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => range().prop_map(|(block, blocks)| Step::Discard { block, blocks }),
         1 => (0..BLOCKS).prop_map(|block| Step::Fail { block }),
         1 => Just(Step::Grow),
-        3 => (any::<bool>(), prop::bool::weighted(0.8)).prop_map(|(all, durable)| Step::Save { all, durable }),
     ]
 }
 
@@ -269,8 +238,7 @@ struct Op {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Whatever is readable holds on the fast leg what it holds on the durable leg. And what the fast leg's own map calls valid stays on it as
-    /// it was when that was saved, so that it is never newer than a durable leg that knows of the saving.
+    /// Whatever is readable holds on the fast leg what it holds on the durable leg.
     #[test]
     fn nothing_readable_is_ever_stale(steps in prop::collection::vec(step(), 1..120), blank in any::<bool>()) {
         // What is on the legs, block by block. At first they differ, unless both are blank and only what is written counts.
@@ -281,8 +249,6 @@ proptest! {
         map.resize(len as u64 * B, 9 * B);
         let mut ops: Vec<Op> = Vec::new();
         let (mut value, mut now) = (100u64, 0u64);
-        // Maps that the fast leg may have, with what it held then, and whether a further one is on its way.
-        let (mut claims, mut saving) = (Vec::<Vec<Option<u64>>>::new(), false);
         for step in steps {
             now += 3;
             value += 1;
@@ -339,17 +305,13 @@ proptest! {
                                 _ => op.value,
                             };
                             leg[range.clone()].fill(value);
-                            if op.kind == Kind::Discard {
-                                // What is given up is no newer than anything.
-                                claims.iter_mut().for_each(|claim| claim[range.clone()].fill(None));
-                            }
                             *done = Some(!fails);
                         }
                     }
                     if let (Some(d), Some(f)) = (op.durable, op.fast) {
                         let good = d && f && op.kind != Kind::Discard;
                         let op = ops.remove(at);
-                        map.finish(op.id, op.block as u64 * B, op.blocks as u64 * B, good, 0);
+                        map.finish(op.id, op.block as u64 * B, op.blocks as u64 * B, good);
                     }
                 }
                 Step::Fail { block } => {
@@ -360,25 +322,7 @@ proptest! {
                     len = (len + 1).min(BLOCKS);
                     map.resize(len as u64 * B, (len as u64 - 1) * B);
                 }
-                Step::Save { durable, .. } if saving => {
-                    map.saved(durable);
-                    claims = if durable { claims.split_off(claims.len() - 1) } else { claims };
-                    saving = false;
-                }
-                Step::Save { all, .. } => {
-                    let mut claim = RegionMap::new(REGION, 10, true);
-                    claim.resize(len as u64 * B, 13 * B);
-                    claim.load(&map.save(u64::MAX, if all { Saving::All } else { Saving::Less }));
-                    let held = |block: usize| claim.readable(block as u64 * B, B).then_some(fast[block]);
-                    claims.push((0..BLOCKS).map(held).collect());
-                    saving = true;
-                }
                 _ => {}
-            }
-            for claim in &claims {
-                for block in 0..BLOCKS {
-                    prop_assert!(claim[block].is_none_or(|held| held == fast[block]), "block {}: {:?}", block, claim[block]);
-                }
             }
             for from in 0..BLOCKS {
                 for to in from + 1..=BLOCKS {
@@ -397,13 +341,11 @@ proptest! {
                 }
             });
             prop_assert_eq!(recount, map.counts());
-            let mut loaded = RegionMap::new(REGION, 10, true);
-            loaded.resize(len as u64 * B, 13 * B);
-            loaded.load(&map.clone().save(u64::MAX, Saving::All));
-            for block in 0..len {
-                let busy = ops.iter().any(|op| (op.block..op.block + op.blocks).contains(&block));
-                if loaded.readable(block as u64 * B, B) {
-                    prop_assert!(!busy && durable[block] == fast[block], "block {}", block);
+            for region in 0..map.len() as usize {
+                let blocks = region * 4..region * 4 + 4;
+                let busy = ops.iter().any(|op| op.block < blocks.end && blocks.start < op.block + op.blocks);
+                if map.is_settled(region, now) {
+                    prop_assert!(!busy && durable[blocks.clone()] == fast[blocks], "region {}", region);
                 }
             }
         }

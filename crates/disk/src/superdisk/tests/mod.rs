@@ -2,7 +2,9 @@
 
 mod chaos;
 mod damage;
+mod faults;
 mod identity;
+mod older;
 mod service;
 mod trouble;
 
@@ -65,9 +67,13 @@ pub(super) fn options() -> SuperdiskOptions {
     SuperdiskOptions {
         region_bytes: 16 << 10,
         rebuild_settle: Duration::from_millis(100),
-        map_save_interval: Duration::from_secs(1),
         ..SuperdiskOptions::default()
     }
+}
+
+/// Bits are cleared as soon as both legs hold the same.
+pub(super) fn clearing() -> SuperdiskOptions {
+    SuperdiskOptions { dirty_bytes_max: 0, ..options() }
 }
 
 /// The two legs, which outlive the super-disk, and their faults and slowness.

@@ -18,7 +18,10 @@ async fn new_data_is_readable_from_the_fast_leg_without_a_copy() {
         assert!(disk.status().reads_fast > i as u64, "{:#?}", disk.status());
     }
     let status = disk.status();
-    assert_eq!((status.fast, status.rebuilt_bytes, status.skipped_fast_writes), (FastState::Clean, 0, 0));
+    assert_eq!((status.rebuilt_bytes, status.skipped_fast_writes), (0, 0));
+    // The rest of the last region follows.
+    legs.until_clean(&disk).await;
+    assert!(disk.status().rebuilt_bytes < 16 << 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,85 @@
+//! What the labels of a pair say, without opening it; and having the durable leg name no fast leg.
+
+use std::io;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::pair::{Identity, NO_LEG, find_durable, find_fast, read_intent};
+use super::{Superdisk, SuperdiskSabotage};
+use crate::Disk;
+use crate::label::{Found, uuid_text};
+
+/// What the labels of a pair say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Labels {
+    /// UUID of the pair.
+    pub pair: String,
+    /// UUID of the fast leg that the durable leg names; `None` when it names none.
+    pub fast: Option<String>,
+    /// How often the pair has been opened with a fast leg.
+    pub generation: u64,
+    /// The durable leg's event.
+    pub event: u64,
+    /// The event of the last bits that were cleared.
+    pub cleared_at: u64,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Bytes of regions whose intent bit is set: they are copied after an opening.
+    pub dirty_bytes: u64,
+    /// The fast leg's event, where that leg was given and has a label.
+    pub fast_event: Option<u64>,
+    /// Why the fast leg that was given would not count at an opening, if it would not.
+    pub refused: Option<String>,
+}
+
+impl Superdisk {
+    /// Reads the labels of a pair. `None` when the disk is no durable leg.
+    ///
+    /// # Errors
+    /// Those of reading the durable leg.
+    pub async fn labels(durable: &Arc<dyn Disk>, fast: Option<&Arc<dyn Disk>>) -> io::Result<Option<Labels>> {
+        let Found::Label(pair) = find_durable(durable).await? else { return Ok(None) };
+        let label = match fast {
+            Some(fast) => Some(find_fast(fast).await),
+            None => None,
+        };
+        let (fast_event, refused) = match label {
+            None => (None, None),
+            Some(Ok(Found::Label(label))) if label.pair == pair.pair => {
+                (Some(label.event), pair.refuses(&label, SuperdiskSabotage::None).map(str::to_owned))
+            }
+            Some(Ok(Found::Label(_))) => (None, Some("it is the fast leg of another pair".to_owned())),
+            Some(Ok(Found::Blank)) => (None, Some("it is blank".to_owned())),
+            Some(Ok(_)) => (None, Some("it has no label of a fast leg".to_owned())),
+            Some(Err(error)) => (None, Some(error.to_string())),
+        };
+        let dirty_bytes = match pair.region_bytes {
+            0 => 0,
+            bytes => read_intent(&pair, durable).await.dirty(durable.len().div_ceil(bytes)) * bytes,
+        };
+        Ok(Some(Labels {
+            pair: uuid_text(&pair.pair),
+            fast: (pair.fast != NO_LEG).then(|| uuid_text(&pair.fast)),
+            generation: pair.generation,
+            event: pair.event,
+            cleared_at: pair.cleared_at,
+            region_bytes: pair.region_bytes,
+            dirty_bytes,
+            fast_event,
+            refused,
+        }))
+    }
+
+    /// Has the durable leg name no fast leg, durably: whatever is given as one at the next opening is filled anew. For a durable leg that was
+    /// written elsewhere. The pair must not be open. Answers whether the disk is a durable leg.
+    ///
+    /// # Errors
+    /// Those of the durable leg.
+    pub async fn forget_fast(durable: &Arc<dyn Disk>) -> io::Result<bool> {
+        let Found::Label(pair) = find_durable(durable).await? else { return Ok(false) };
+        let alone = Identity { fast: NO_LEG, ..pair.raised() };
+        alone.write_durable_flushed(durable).await?.write_durable_flushed(durable).await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,236 @@
+//! Rounds: the bits that are set before regions are written, and cleared when both legs hold the same.
+//!
+//! One task carries out the rounds, one at a time, so that many writes share the flushes of one. A round that sets bits writes them
+//! and the next event to the durable leg and flushes it; then the fast leg gets the event and is flushed; then data may go out.
+//! A round that clears bits does the same with an event of its own, which flushes the data of both legs, and only then has the durable
+//! leg say that an image of the fast leg from before that event does not count.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::{Leg, Shared};
+use super::options::SuperdiskSabotage;
+use super::pair::{INTENT_BITS, Identity};
+use crate::BLOCK;
+use crate::intent::Readiness;
+
+/// How often regions are looked for whose bits can be cleared, while too many are set.
+const CLEAR_INTERVAL: Duration = Duration::from_secs(1);
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Shared {
+    /// Waits until the intent bits of a range are set, durably. `failed`: how many rounds had failed when they were asked for.
+    ///
+    /// # Errors
+    /// That of the durable leg, when they cannot be set.
+    pub(crate) async fn bits_set(&self, offset: u64, len: u64, failed: u64) -> io::Result<()> {
+        loop {
+            let notified = self.intent_done.notified();
+            tokio::pin!(notified);
+            // Registered before the look, so that an end in between is not missed.
+            notified.as_mut().enable();
+            let readiness = {
+                let mut state = self.state.lock();
+                let readiness = state.ask(offset, len, failed)?;
+                if state.intent.has_asked() {
+                    self.intent_wake.notify_one();
+                }
+                readiness
+            };
+            match readiness {
+                Readiness::Ready => return Ok(()),
+                Readiness::Wait => notified.await,
+            }
+        }
+    }
+
+    /// The task that carries out rounds.
+    pub(crate) async fn keep_intent(self: Arc<Self>) {
+        while !self.is_closing() {
+            if self.set_asked().await {
+                continue;
+            }
+            if self.is_over_dirty() {
+                if !self.clear_settled(false).await {
+                    self.env.timeout(CLEAR_INTERVAL, self.intent_wake.notified()).await;
+                }
+            } else {
+                self.intent_wake.notified().await;
+            }
+        }
+        self.state.lock().intent.close();
+        self.intent_done.notify_waiters();
+    }
+
+    /// Whether more bits are set than a rebuild should have to copy, and some may be cleared.
+    fn is_over_dirty(&self) -> bool {
+        let state = self.state.lock();
+        let dirty = state.intent.dirty(state.map.len()).saturating_mul(state.map.region_bytes());
+        state.leg == Leg::Up && !state.intent.is_latched() && dirty > self.options.dirty_bytes_max
+    }
+
+    /// Sets the bits that were asked for; `false` when there were none.
+    async fn set_asked(self: &Arc<Self>) -> bool {
+        let _one = self.rounds.lock().await;
+        let (batch, blocks, identity) = {
+            let mut state = self.state.lock();
+            let batch = state.intent.take();
+            let blocks = state.intent.encode(&batch, &state.identity.fast);
+            // While the fast leg is away its event stays, and so does this one.
+            let raises = state.leg == Leg::Up && !self.is_sabotaged(SuperdiskSabotage::NoStampAtSet);
+            let identity = raises.then(|| state.raised());
+            (batch, blocks, identity)
+        };
+        if batch.is_empty() {
+            return false;
+        }
+        let flush = !self.is_sabotaged(SuperdiskSabotage::BitNotFlushed);
+        match self.write_bits(blocks, identity, flush).await {
+            Ok(written) => {
+                if let Some(identity) = written {
+                    self.stamp(identity, true).await;
+                }
+                self.state.lock().intent.set(&batch);
+            }
+            Err(error) => {
+                tracing::warn!(disk = self.durable.describe(), %error, "intent bits cannot be set");
+                self.state.lock().intent.put_back(&batch, errno(&error));
+            }
+        }
+        self.intent_done.notify_waiters();
+        true
+    }
+
+    /// Writes bits, and the label where that changes, and with `flush` flushes the durable leg.
+    async fn write_bits(
+        &self,
+        blocks: Vec<(u64, bytes::Bytes)>,
+        identity: Option<Identity>,
+        flush: bool,
+    ) -> io::Result<Option<Identity>> {
+        let bits = !blocks.is_empty();
+        for (block, bytes) in blocks {
+            self.durable.write(INTENT_BITS + block * BLOCK as u64, bytes).await?;
+        }
+        // A snapshot of the durable leg may hold any part of what no flush has covered. One with the event and without the bits
+        // would believe a fast leg that was written since.
+        if bits && flush && identity.is_some() {
+            self.flush_durable().await?;
+        }
+        let written = match identity {
+            Some(identity) => Some(identity.write_durable(&self.durable).await?),
+            None => None,
+        };
+        if flush {
+            self.flush_durable().await?;
+        }
+        if let Some(identity) = written {
+            self.state.lock().identity = identity;
+        }
+        Ok(written)
+    }
+
+    /// Gives the fast leg the durable leg's event, and flushes it. Where that fails or takes too long the leg has failed.
+    async fn stamp(self: &Arc<Self>, identity: Identity, flush: bool) -> bool {
+        let Some(fast) = self.fast_up() else { return false };
+        let one = self.stamping.clone().lock_owned().await;
+        let work = async move {
+            let label = identity.of_fast();
+            let stamped = if flush { label.write_fast(&fast).await } else { label.write_fast_unflushed(&fast).await };
+            drop(one);
+            stamped
+        };
+        let stamped = self.on_fast("its label", work).await;
+        if self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored) {
+            return true;
+        }
+        match &stamped {
+            Ok(()) => {
+                let mut state = self.state.lock();
+                if state.map.counts().to_rebuild == 0 {
+                    state.relapses = 0;
+                }
+            }
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => {
+                // The flush may be what failed. No later one says anything about what was written before then, and the disk refuses them
+                // until it is opened again.
+                self.state.lock().spoiled = true;
+                self.fail_fast(format!("its label could not be written: {error}"));
+            }
+            _ => {}
+        }
+        stamped.is_ok()
+    }
+
+    /// Clears the bits of regions that both legs hold the same of: of the least recently written ones as many as are over the
+    /// limit, or of all. Answers whether any were.
+    pub(crate) async fn clear_settled(self: &Arc<Self>, all: bool) -> bool {
+        let _one = self.rounds.lock().await;
+        let torn = self.is_sabotaged(SuperdiskSabotage::ClearNotWhole);
+        let (batch, identity, failures) = {
+            let mut state = self.state.lock();
+            if state.leg != Leg::Up || state.intent.is_latched() {
+                return false;
+            }
+            let now = if all { u64::MAX } else { self.now_ms() };
+            let mut batch: Vec<u32> = (0..state.map.len() as u32)
+                .filter(|region| {
+                    state.intent.is_dirty(*region as usize)
+                        && (state.map.is_settled(*region as usize, now) || torn && state.map.is_quiet(*region as usize))
+                })
+                .collect();
+            if !all {
+                batch.sort_by_key(|region| state.map.settled_at_ms(*region as usize));
+                // A quarter less than the limit, so that rounds are few.
+                let limit = self.options.dirty_bytes_max / 4 * 3 / state.map.region_bytes();
+                batch.truncate(state.intent.dirty(state.map.len()).saturating_sub(limit) as usize);
+            }
+            state.intent.begin_clear(&batch);
+            (batch, state.raised(), state.failures)
+        };
+        if batch.is_empty() {
+            return false;
+        }
+        let cleared = self.clear(&batch, identity, failures).await;
+        if !cleared {
+            self.state.lock().intent.stop_clear();
+        }
+        cleared
+    }
+
+    async fn clear(self: &Arc<Self>, batch: &[u32], identity: Identity, failures: u64) -> bool {
+        let sabotage = self.options.sabotage;
+        let stamps = sabotage != SuperdiskSabotage::NoStampAtClear;
+        let flush = sabotage != SuperdiskSabotage::ClearWithoutDurableFlush;
+        let identity = if stamps { identity } else { self.state.lock().identity };
+        let Ok(Some(identity)) = self.write_bits(Vec::new(), Some(identity), flush).await else { return false };
+        if !self.stamp(identity, sabotage != SuperdiskSabotage::ClearWithoutFastFlush).await {
+            return false;
+        }
+        let cleared_at = if stamps { identity.event } else { identity.cleared_at };
+        let sealed = Identity { cleared_at, ..identity };
+        let flush = flush && sabotage != SuperdiskSabotage::ClearInOneFlush;
+        if self.write_bits(Vec::new(), Some(sealed), flush).await.is_err() {
+            return false;
+        }
+        let blocks = {
+            let mut state = self.state.lock();
+            if state.failures != failures {
+                return false;
+            }
+            state.intent.end_clear(batch);
+            state.intent.encode(batch, &state.identity.fast)
+        };
+        // Durable with whatever flush comes next: a bit that stays set costs a copy.
+        for (block, bytes) in blocks {
+            if self.durable.write(INTENT_BITS + block * BLOCK as u64, bytes).await.is_err() {
+                return true;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,162 @@
+//! A fast leg that failed is looked at again after a while, opened again where it needs that, and taken back as at an opening: what it
+//! holds of clean regions counts, and nothing else.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use super::attach::{Probe, log_leg, probe};
+use super::core::{Leg, Shared, tick};
+use super::options::SuperdiskSabotage;
+use super::pair::{FAST_START, Identity, write_new_pair};
+use crate::Disk;
+use crate::label::new_uuid;
+
+/// A fast leg whose flushes fail again and again is looked at again at least after so many times the usual interval.
+const RETRY_FACTOR_MAX: u32 = 6;
+
+impl Shared {
+    /// Looks at a fast leg that has failed, after a while.
+    pub(crate) async fn look_again(self: &Arc<Self>) -> Option<Duration> {
+        let closing = async {
+            while !self.is_closing() {
+                self.copier_wake.notified().await;
+            }
+        };
+        let relapses = self.state.lock().relapses;
+        let wait = self.options.fast_retry_interval * (1 << relapses.min(8)).min(RETRY_FACTOR_MAX);
+        if self.env.timeout(wait, closing).await.is_none()
+            // Every request has returned: one that comes late must not find the leg in use again.
+            && (self.fast_requests.load(SeqCst) == 0 || self.is_sabotaged(SuperdiskSabotage::LateWriteForgotten))
+            && self.overdue.load(SeqCst) == 0
+            && let Some(fast) = self.fast.clone()
+            && self.reopen(&fast).await
+        {
+            self.revive(&fast).await;
+        }
+        Some(Duration::ZERO)
+    }
+
+    /// Closes the fast leg and opens it again, where it needs that. Whether it may be looked at.
+    async fn reopen(&self, fast: &Arc<dyn Disk>) -> bool {
+        let (spoiled, silent) = {
+            let state = self.state.lock();
+            (state.spoiled, state.silent)
+        };
+        if !spoiled && !silent {
+            return true;
+        }
+        // It continues when the limit ends the wait.
+        match self.env.timeout(self.options.fast_write_limit, fast.reopen()).await {
+            Some(Ok(())) => {
+                tick(&self.counters.fast_reopened);
+                let mut state = self.state.lock();
+                (state.silent, state.fast_full) = (false, false);
+                true
+            }
+            // It may answer again by itself.
+            Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported && !spoiled => true,
+            Some(Err(error)) => {
+                let mut state = self.state.lock();
+                if matches!(state.leg, Leg::Failed(_)) {
+                    state.leg = Leg::Failed(format!("it cannot be opened again: {error}"));
+                }
+                false
+            }
+            None => false,
+        }
+    }
+
+    async fn revive(self: &Arc<Self>, fast: &Arc<dyn Disk>) {
+        let before = {
+            let state = self.state.lock();
+            if state.intent.is_latched() {
+                return;
+            }
+            state.identity
+        };
+        let limit = self.options.fast_open_limit;
+        let probed = self.env.timeout(limit, probe(fast, Some(&before), self.options.take_foreign_fast)).await;
+        self.state.lock().silent = matches!(probed, Some(Err(_)) | None);
+        let (refused, stale) = match probed {
+            Some(Ok(Probe::Ours(label))) => (before.refuses(&label, self.options.sabotage).map(str::to_owned), true),
+            Some(Ok(Probe::Blank)) => (Some("it was blank".to_owned()), false),
+            Some(Ok(Probe::Foreign(what))) => {
+                let leg = Leg::Foreign(what);
+                log_leg(&leg, Some(fast), None);
+                self.state.lock().leg = leg;
+                return;
+            }
+            Some(Err(_)) | None => return,
+        };
+        // No bit is set meanwhile: one that is set without an event of its own must not come after this event.
+        let one = self.rounds.lock().await;
+        let Ok(identity) = self.new_event(refused.is_some()).await else { return };
+        if self.stamp_new(fast, identity).await.is_err() {
+            let mut state = self.state.lock();
+            (state.spoiled, state.silent) = (true, false);
+            return;
+        }
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            state.map.resize(self.durable.len(), self.fast_limit());
+            if !self.is_sabotaged(SuperdiskSabotage::RevivedByMemory) {
+                state.map.trust_only(|region| state.intent.is_clean(region));
+            }
+            state.leg = Leg::Up;
+            state.stale = stale && refused.is_some();
+            state.refused.clone_from(&refused);
+            state.relapses += u32::from(state.spoiled);
+            state.spoiled = false;
+        }
+        drop(one);
+        self.fast_works();
+        self.intent_wake.notify_one();
+        log_leg(&Leg::Up, Some(fast), refused.as_deref());
+    }
+
+    /// Raises the event on the durable leg, durably. `new`: for a fast leg that does not count; all bits are set.
+    async fn new_event(&self, new: bool) -> io::Result<Identity> {
+        let identity = self.state.lock().identity.raised();
+        let written = if new {
+            let fast = new_uuid(&self.env);
+            write_new_pair(
+                Identity { fast, cleared_at: identity.event, ..identity },
+                &self.durable,
+                self.options.sabotage,
+            )
+            .await
+        } else {
+            identity.write_durable_flushed(&self.durable).await
+        };
+        match &written {
+            Ok(identity) => {
+                let mut state = self.state.lock();
+                state.identity = *identity;
+                if new {
+                    state.intent.set_all();
+                    self.intent_done.notify_waiters();
+                }
+            }
+            Err(error) => self.durable_flush_failed(error),
+        }
+        written
+    }
+
+    /// Gives the fast leg the label that goes with the durable leg's, in both places.
+    async fn stamp_new(self: &Arc<Self>, fast: &Arc<dyn Disk>, identity: Identity) -> io::Result<()> {
+        let one = self.stamping.clone().lock_owned().await;
+        let fast = fast.clone();
+        let work = async move {
+            if fast.len() < FAST_START {
+                fast.reserve(FAST_START).await?;
+            }
+            let stamped = identity.of_fast().write_new_fast(&fast).await;
+            drop(one);
+            stamped
+        };
+        self.on_fast("its label", work).await
+    }
+}

@@ -1,0 +1,104 @@
+//! Five ways in which a super-disk with a map saved after the fact gave a caller without checksums old blocks, silently.
+
+use super::*;
+use crate::{Effect, Fault, OpKind};
+
+/// A pair that holds version 1, closed.
+async fn base() -> Legs {
+    let legs = Legs::new();
+    let disk = legs.open_with(clearing()).await;
+    fill(&disk, 1).await;
+    disk.close().await;
+    legs
+}
+
+/// The machine is switched off and on: what hangs never happens.
+async fn after_a_cut(legs: &Legs) -> Legs {
+    Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await)
+}
+
+/// Every block is what the durable leg has, now and when the fast leg is rebuilt.
+async fn assert_right(legs: &Legs) {
+    let options = SuperdiskOptions { compare_at_open: Some((DATA, 3 * MIB)), ..options() };
+    let disk = legs.open_with(options).await;
+    for _ in 0..2 {
+        for offset in (DATA..disk.len()).step_by(BLOCK) {
+            let right = legs.durable.read(offset, BLOCK).await.expect("read");
+            assert!(disk.read(offset, BLOCK).await.expect("read") == right, "at {offset}: {:#?}", disk.status());
+        }
+        legs.until_clean(&disk).await;
+    }
+    assert!(disk.status().reads_fast > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_after_a_flush_while_the_fast_leg_still_writes() {
+    let legs = base().await;
+    let disk = legs.open_with(clearing()).await;
+    legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Hold).within(pair::FAST_START..u64::MAX));
+    disk.write_flush(DATA, pattern(DATA, 1, 2)).await.expect("write");
+    assert_right(&after_a_cut(&legs).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_after_a_flush_when_the_fast_leg_has_refused_a_write() {
+    for within in [0..u64::MAX, pair::FAST_START..u64::MAX] {
+        let legs = base().await;
+        let disk = legs.open_with(clearing()).await;
+        legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Error(libc::EIO)).within(within));
+        disk.write_flush(DATA, pattern(DATA, 1, 2)).await.expect("write");
+        assert_right(&after_a_cut(&legs).await).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fast_leg_is_put_back_to_an_image_of_the_same_opening() {
+    for close in [false, true] {
+        let legs = base().await;
+        let disk = legs.open_with(clearing()).await;
+        let image = copy_of(&legs.fast).await;
+        disk.write_flush(DATA, pattern(DATA, 1, 2)).await.expect("write");
+        settle(&disk).await;
+        if close {
+            disk.close().await;
+        }
+        assert_right(&Legs::of(copy_of(&legs.durable).await, image)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_durable_leg_is_restored_from_a_snapshot_of_the_same_opening() {
+    for close in [false, true] {
+        let legs = base().await;
+        let disk = legs.open_with(clearing()).await;
+        let snapshot = copy_of(&legs.durable).await;
+        disk.write_flush(DATA, pattern(DATA, 1, 2)).await.expect("write");
+        settle(&disk).await;
+        if close {
+            disk.close().await;
+        }
+        assert_right(&Legs::of(snapshot, copy_of(&legs.fast).await)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_durable_leg_is_written_elsewhere_and_given_back() {
+    // Its beginning, its end, and the block that was written last, as a file system's would be.
+    let last = DATA + MIB + 5 * B;
+    for place in [DATA + B, 3 * MIB - B, last] {
+        let legs = base().await;
+        let disk = legs.open_with(clearing()).await;
+        disk.write_flush(last, pattern(last, 1, 1)).await.expect("write");
+        legs.env.sleep(Duration::from_secs(3)).await;
+        disk.close().await;
+        legs.durable.write(place, pattern(place, 1, 9)).await.expect("write");
+        assert_right(&after_a_cut(&legs).await).await;
+    }
+    // Given back as it was, the fast leg counts.
+    let legs = base().await;
+    assert_right(&legs).await;
+    assert_eq!(
+        legs.open_with(SuperdiskOptions { compare_at_open: Some((DATA, 3 * MIB)), ..options() }).await.status().refused,
+        None
+    );
+}

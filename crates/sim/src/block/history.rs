@@ -1,0 +1,167 @@
+//! A run: several lives of one pair, and what happens to the legs between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::ledger::{Ledger, Moment};
+use super::leg::FastLeg;
+use super::life::Process;
+use super::plan::{Fate, Life, Plan};
+use crate::disk::Device;
+use crate::executor::{End, Executor};
+use crate::platter::{FaultRates, Image, Platter};
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+const STEPS_MAX: u64 = 1_000_000;
+const TIME_MAX: Duration = Duration::from_secs(600);
+/// How many images of each leg are kept.
+const IMAGES_MAX: usize = 4;
+
+/// Images of the legs, and when they were taken.
+#[derive(Default)]
+pub(crate) struct Images {
+    fast: Vec<(Duration, Image)>,
+    durable: Vec<(Duration, Image, Moment)>,
+}
+
+impl Images {
+    pub(crate) fn add_fast(&mut self, at: Duration, image: Image) {
+        if self.fast.len() == IMAGES_MAX {
+            self.fast.remove(0);
+        }
+        self.fast.push((at, image));
+    }
+
+    pub(crate) fn add_durable(&mut self, at: Duration, image: Image, moment: Moment) {
+        if self.durable.len() == IMAGES_MAX {
+            self.durable.remove(0);
+        }
+        self.durable.push((at, image, moment));
+    }
+
+    /// Puts the fast leg back, where there is an image.
+    pub(crate) fn restore_fast(&self, device: &Device, rng: &mut Rng) {
+        if !self.fast.is_empty() {
+            device.lock().restore(&rng.pick(&self.fast).1);
+        }
+    }
+
+    /// Puts the durable leg back, where there is an image. Images from after that are of a history that never was: two of that
+    /// kind in a row no event number can tell apart, so they are forgotten.
+    fn restore_durable(&mut self, device: &Device, ledger: &mut Ledger, rng: &mut Rng) {
+        if self.durable.is_empty() {
+            return;
+        }
+        let (at, image, moment) = rng.pick(&self.durable);
+        let at = *at;
+        // What the cache still held was of another medium.
+        device.lock().cut();
+        device.lock().restore(image);
+        ledger.restore(moment);
+        self.fast.retain(|image| image.0 <= at);
+        self.durable.retain(|image| image.0 <= at);
+    }
+}
+
+pub(crate) struct History {
+    rng: Rng,
+    plan: Arc<Plan>,
+    trace: Trace,
+    durable: Device,
+    fast: Device,
+    ledger: Arc<Mutex<Ledger>>,
+    images: Arc<Mutex<Images>>,
+    now: Duration,
+    pub(crate) lives: u64,
+    pub(crate) cuts: u64,
+}
+
+impl History {
+    pub(crate) fn new(mut rng: Rng, plan: Plan, trace: Trace) -> Self {
+        let device = |bytes: u64, rng: &mut Rng| -> Device {
+            let mut platter = Platter::new(rng.fork(), bytes, bytes);
+            platter.faults_left = u64::MAX;
+            Arc::new(Mutex::new(platter))
+        };
+        let durable = device(plan.durable_bytes, &mut rng);
+        let fast = device(plan.fast_bytes, &mut rng);
+        durable.lock().drops_at_once = true;
+        let ledger = Arc::new(Mutex::new(Ledger::new(plan.blocks, durable.clone())));
+        let plan = Arc::new(plan);
+        let images = Arc::default();
+        Self { rng, plan, trace, durable, fast, ledger, images, now: Duration::ZERO, lives: 0, cuts: 0 }
+    }
+
+    /// All lives, to the first promise that is broken.
+    pub(crate) fn unfold(&mut self) -> Result<(), String> {
+        for life in self.plan.clone().lives.clone() {
+            self.befall(&life);
+            self.live(life)?;
+        }
+        Ok(())
+    }
+
+    /// What happens to the legs while no process runs.
+    fn befall(&mut self, life: &Life) {
+        let mut rng = self.rng.fork();
+        let mut images = self.images.lock();
+        if life.restored {
+            images.restore_durable(&self.durable, &mut self.ledger.lock(), &mut rng);
+        }
+        if !matches!(life.fast, Fate::Kept | Fate::Missing) {
+            self.fast.lock().cut();
+        }
+        match life.fast {
+            Fate::Kept | Fate::Missing => {}
+            Fate::Blank => self.fast.lock().wipe(),
+            Fate::Older => images.restore_fast(&self.fast, &mut rng),
+            Fate::Smaller => self.fast.lock().resize(self.plan.smaller_bytes),
+        }
+    }
+
+    fn live(&mut self, life: Life) -> Result<(), String> {
+        self.lives += 1;
+        self.trace.say(self.now.as_nanos() as u64, "life", [self.lives, 0, 0], || format!("{life:?}"));
+        let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
+        let leg = (life.fast != Fate::Missing)
+            .then(|| FastLeg::new(self.fast.clone(), executor.clone(), self.plan.fast, self.rng.fork()));
+        if let Some(steps) = life.steps_max {
+            executor.cut_after(steps);
+        }
+        let process = Process {
+            plan: self.plan.clone(),
+            life: Arc::new(life.clone()),
+            executor: executor.clone(),
+            durable: self.durable.clone(),
+            fast: self.fast.clone(),
+            leg,
+            ledger: self.ledger.clone(),
+            images: self.images.clone(),
+        };
+        let end = executor.run(process.run(self.rng.fork()), STEPS_MAX, TIME_MAX);
+        self.ledger.lock().ended(life.durable_cut, executor.env().now());
+        self.now = executor.shut_down();
+        for (device, cut) in [(&self.durable, life.durable_cut), (&self.fast, life.fast_cut)] {
+            let mut platter = device.lock();
+            platter.rates = FaultRates::default();
+            platter.faults_left = u64::MAX;
+            if cut {
+                platter.cut()
+            } else {
+                platter.kill()
+            }
+            self.cuts += u64::from(cut);
+        }
+        if let Some(violation) = self.ledger.lock().violation.take() {
+            return Err(violation);
+        }
+        match end {
+            End::Done(result) => result,
+            End::Cut => Ok(()),
+            other => Err(format!("a life did not end: {other:?}")),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Clients without checksums over a super-disk, and broken super-disks.
+
+use steadfast_sim::{BlockOptions, BlockVariant, block_hash, run_blocks};
+
+#[test]
+fn block_seeds_pass() {
+    let report = run_blocks(&BlockOptions { runs: 300, ..BlockOptions::default() }, &|_, _| ());
+    let told: Vec<_> = report.failures.iter().map(|failure| (failure.seed, &failure.violation)).collect();
+    assert!(report.passed(), "{told:?}");
+    assert!(report.lives > 1500 && report.cuts > 500, "{} lives, {} cuts", report.lives, report.cuts);
+}
+
+#[test]
+fn a_block_seed_replays_exactly() {
+    for seed in 1..6 {
+        assert_eq!(block_hash(seed), block_hash(seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_broken_super_disk_is_caught() {
+    for variant in BlockVariant::all() {
+        let options = BlockOptions { runs: 500, variant: Some(variant), ..BlockOptions::default() };
+        assert!(!run_blocks(&options, &|_, _| ()).passed(), "{} was not caught", variant.name());
+        // The same faults break no promise of one that is right.
+        let report = run_blocks(&BlockOptions { runs: 10, control: true, ..options }, &|_, _| ());
+        assert!(report.passed(), "{}: {:?}", variant.name(), report.failures.first().map(|f| (f.seed, &f.violation)));
+    }
+}
+
+/// A snapshot of the durable leg held the event of a round and not its bits, and a fast leg of a later time was believed.
+#[test]
+fn an_event_is_never_durable_before_its_bits() {
+    assert!(run_blocks(&BlockOptions { seed: 2596, ..BlockOptions::default() }, &|_, _| ()).passed());
+}
