@@ -8,6 +8,7 @@ import time
 
 from harness import load, sign, wait
 from harness.live import CONFIG, api, live_server, token
+from harness.nbd import BlockServer
 from harness.raw import Raw
 from harness.server import ROOT
 from harness.session import connecting
@@ -36,8 +37,15 @@ def test_the_table_of_metrics_is_what_metrics_gives(make_server, tmp_path):
     back_end.answers["/hook"] = {}
     config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc")}, "without_namespace": {"proxy_enabled": True}}}
     try:
-        server = live_server(make_server, tmp_path, config, settings={
+        device = BlockServer(tmp_path / "block", fast=0)
+        device.folder.mkdir()
+        device.format()
+        file = tmp_path / "steadfast.toml"
+        file.write_text(f'[[block]]\nname = "db"\ndurable = "{device.durable}"\nlisten = "unix:{device.socket}"\n')
+        server = live_server(make_server, tmp_path, config, start=False, settings={
             "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}"})
+        server.args += ["--config", str(file)]
+        server.start()
         server.s3().create_bucket(Bucket="told")
         # Those of moves are there once keys have moved.
         added = server.command("disk", "add", str(tmp_path / "second"), "--data", str(server.data))

@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Capped {
 #[global_allocator]
 static ALLOCATOR: Capped = Capped;
 
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 7] = [
     Target {
         name: "frame",
         corpus: steadfast_log::fuzzing::frame_corpus,
@@ -77,12 +77,18 @@ const TARGETS: [Target; 6] = [
         run: steadfast_live::fuzzing::fuzz_grpc,
         input_bytes_max: 4 << 10,
     },
+    Target {
+        name: "nbd",
+        corpus: steadfast_block::fuzzing::nbd_corpus,
+        run: steadfast_block::fuzzing::fuzz_nbd,
+        input_bytes_max: 4 << 10,
+    },
 ];
 
 /// Fuzzes the parsers of bytes from outside.
 #[derive(Parser)]
 struct Arguments {
-    /// What to fuzz: frame, extent, config, commands-json, commands-protobuf, grpc, or all of them one after another.
+    /// What to fuzz: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, or all of them one after another.
     target: String,
     /// How long, for each target.
     #[arg(long, default_value_t = 60)]

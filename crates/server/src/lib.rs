@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod backup;
+pub mod block;
 pub mod cli;
 pub mod config;
 pub mod control;

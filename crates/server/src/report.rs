@@ -23,6 +23,48 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// The block devices of a status, for people.
+pub fn block_lines(status: &Value) -> String {
+    let mut out = String::new();
+    for device in status["block"].as_array().into_iter().flatten() {
+        let (export, counts) = (&device["export"], &device["export"]["counts"]);
+        let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or_default();
+        let text = |key: &str| device[key].as_str().unwrap_or("?");
+        let _ = writeln!(
+            out,
+            "{:<12} {} at {}: {} in {} connections, {} read, {} written",
+            "block",
+            text("name"),
+            text("listen"),
+            size(number(&export["window"], "len")),
+            number(export, "connections"),
+            size(number(counts, "read_bytes")),
+            size(number(counts, "written_bytes")),
+        );
+        if let Some(failure) = export["failure"].as_str() {
+            let _ = writeln!(out, "{:<12} writes are refused after an error: {failure}", "  FAILED");
+        }
+        if number(export, "oldest_request_ms") >= 5000 {
+            let seconds = number(export, "oldest_request_ms") / 1000;
+            let _ = writeln!(out, "{:<12} a request has not been answered for {seconds} s", "  HANGS");
+        }
+        for superdisk in words::lines_in(&device["superdisks"]) {
+            let _ = writeln!(out, "{:<12} {superdisk}", "super-disk");
+        }
+        for superdisk in device["superdisks"].as_array().into_iter().flatten() {
+            let dirty = size(number(superdisk, "dirty_bytes"));
+            let _ = writeln!(out, "{:<12} {dirty} would be copied after a crash", "dirty");
+            if let Some(why) = superdisk["refused"].as_str() {
+                let _ = writeln!(out, "{:<12} the fast leg did not count at the start: {why}", "");
+            }
+        }
+        for leg in device["disks"].as_array().into_iter().flatten().filter_map(leg) {
+            let _ = writeln!(out, "{:<12} {leg}", "leg");
+        }
+    }
+    out
+}
+
 /// A duration for people.
 pub fn duration(seconds: u64) -> String {
     match seconds {
@@ -310,6 +352,7 @@ pub fn table(status: &Value) -> String {
             format!("{} (at most {})", size(bytes), size(number("/memory/resident_bytes_max").unwrap_or(bytes))),
         );
     }
+    out.push_str(&block_lines(status));
     out
 }
 

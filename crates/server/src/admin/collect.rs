@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-use super::{Source, labels, legs, live, superdisk, webhooks};
+use super::{Source, block, labels, legs, live, superdisk, webhooks};
 
 /// How a value of the status becomes a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +83,21 @@ impl Collector for StatusCollector {
                 encode(&mut encoder, metric, value)?;
             }
         }
-        legs::encode(&mut encoder, &status)?;
-        superdisk::encode(&mut encoder, &status)?;
+        legs::encode(&mut encoder, &with_block(&status, "disks"))?;
+        superdisk::encode(&mut encoder, &with_block(&status, "superdisks"))?;
+        block::encode(&mut encoder, &status)?;
         live::encode(&mut encoder, &status)?;
         webhooks::encode(&mut encoder, &status)?;
         labels::encode(&mut encoder, &status["slow_requests"], &[SLOW], &[("door", "door")])?;
         bounds(&mut encoder, &status)
     }
+}
+
+/// The rows of a list of the status: the pool's, and those of block devices.
+fn with_block<'a>(status: &'a Value, list: &str) -> Vec<&'a Value> {
+    let devices = status["block"].as_array().into_iter().flatten();
+    let lists = std::iter::once(status).chain(devices).filter_map(|of| of[list].as_array());
+    lists.flatten().collect()
 }
 
 fn encode(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, value: &Value) -> Result<(), fmt::Error> {

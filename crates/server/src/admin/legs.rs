@@ -33,10 +33,9 @@ fn labels(row: &Value) -> [(&'static str, &str); 3] {
 }
 
 /// Puts them into the answer.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
-    let rows = status["disks"].as_array().map(Vec::as_slice).unwrap_or_default();
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, rows: &[&Value]) -> Result<(), fmt::Error> {
     // One that is missing, or is not measured, has none.
-    let measured: Vec<&Value> = rows.iter().filter(|row| row["latency"].is_object()).collect();
+    let measured: Vec<&Value> = rows.iter().copied().filter(|row| row["latency"].is_object()).collect();
     if measured.is_empty() {
         return Ok(());
     }

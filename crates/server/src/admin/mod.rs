@@ -1,5 +1,6 @@
 //! The admin port: health, metrics, status. It changes nothing. With a token, metrics and status are only for those who have it.
 
+pub mod block;
 pub mod collect;
 mod labels;
 pub mod legs;

@@ -12,14 +12,28 @@ use serde_json::Value;
 type Number = (&'static str, &'static str, bool, f64, &'static str);
 
 /// Those without a label.
-pub const NUMBERS: [Number; 20] = [
+pub const NUMBERS: [Number; 22] = [
     ("degraded", "superdisk_degraded", false, 1.0, "1 when there should be a fast leg and it is not in use"),
-    ("generation", "superdisk_generation", false, 1.0, "How often the pair has been opened"),
+    ("generation", "superdisk_generation", false, 1.0, "How often the pair has been opened with a fast leg"),
     ("region_bytes", "superdisk_region_bytes", false, 1.0, "Bytes in a region, the unit of what follows"),
     ("regions_total", "superdisk_regions", false, 1.0, "Regions that hold something and fit the fast leg"),
     ("regions_clean", "superdisk_regions_clean", false, 1.0, "Regions wholly readable from the fast leg"),
     ("regions_to_rebuild", "superdisk_regions_to_rebuild", false, 1.0, "Regions that wait to be copied to it"),
     ("regions_quarantined", "superdisk_regions_quarantined", false, 1.0, "Regions out of use after repeated failures"),
+    (
+        "dirty_bytes",
+        "superdisk_dirty_bytes",
+        false,
+        1.0,
+        "Bytes of regions that may differ on the two legs after a crash",
+    ),
+    (
+        "dirty_bytes_max",
+        "superdisk_dirty_limit_bytes",
+        false,
+        1.0,
+        "The bound on them, as far as both legs hold the same",
+    ),
     ("rebuilt_bytes", "superdisk_rebuilt_bytes", true, 1.0, "Bytes copied to the fast leg in the background"),
     ("rebuild_bytes_s", "superdisk_rebuild_bytes_per_second", false, 1.0, "Recent speed of that"),
     ("rebuild_bytes_s_max", "superdisk_rebuild_limit_bytes_per_second", false, 1.0, "The bound on it; 0 for none"),
@@ -65,8 +79,7 @@ pub const BY_LEG: [ByLeg; 3] = [
 pub const STATES: [&str; 6] = ["clean", "rebuilding", "stale", "missing", "foreign", "failed"];
 
 /// Puts them into the answer, each with the disk as a label.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
-    let all = status["superdisks"].as_array().map_or(&[][..], Vec::as_slice);
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[&Value]) -> Result<(), fmt::Error> {
     if all.is_empty() {
         return Ok(());
     }
@@ -107,6 +120,12 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
             let labels = [("disk", disk(superdisk)), ("state", state.to_owned())];
             ConstGauge::new(f64::from(u8::from(now))).encode(family.encode_family(&labels)?)?;
         }
+    }
+    let help = "1 when the fast leg did not count when it was opened last";
+    let mut family = encoder.encode_descriptor("superdisk_fast_refused", help, None, MetricType::Gauge)?;
+    for superdisk in all {
+        let refused = superdisk["refused"].is_string();
+        ConstGauge::new(f64::from(u8::from(refused))).encode(family.encode_family(&[("disk", disk(superdisk))])?)?;
     }
     Ok(())
 }

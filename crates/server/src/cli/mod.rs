@@ -3,6 +3,7 @@
 #[macro_use]
 mod print;
 
+mod block;
 mod disk;
 mod format;
 mod options;
@@ -55,6 +56,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Make a pool.
     Format(format::FormatArgs),
+    /// A block device over a durable disk and fast ones: made, served over NBD, shown.
+    Block(block::BlockArgs),
     /// The disks of a pool.
     Disk(disk::DiskArgs),
     /// Snapshots of everything: made, exported, restored.
@@ -99,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Probe(args) => probe::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Format(args) => format::run(args),
+        Command::Block(args) => block::run(args),
         Command::Disk(args) => disk::run(args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Scrub(args) => scrub::run(&args),

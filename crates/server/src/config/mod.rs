@@ -3,6 +3,7 @@
 //! Unknown keys are refused with the nearest known one named; a wrong value is reported with its place and with what is
 //! expected. All settings are declared once, here; the dump and the reference in `docs/operations.md` come from the same list.
 
+mod block;
 mod disks;
 mod error;
 mod kinds;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use crate::disks::remembered;
+pub use block::{BlockSpec, check_name as check_block_name};
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use error::{ConfigError, nearest};
 pub use kinds::{Names, Networks, Secret};
@@ -62,6 +64,11 @@ impl Config {
         })?;
         for (section, value) in table.get_ref() {
             let name: &str = section.get_ref();
+            if name == "block" {
+                self.block = block::read(value.get_ref())
+                    .map_err(|e| ConfigError::new(format!("[[block]]: {e}")).at(text, section.span().start))?;
+                continue;
+            }
             let DeValue::Table(keys) = value.get_ref() else {
                 let message = if Self::SECTIONS.contains(&name) {
                     format!("[{name}] is a section: write `[{name}]` on a line and its settings below")
@@ -207,16 +214,15 @@ impl Config {
             return Err(ConfigError::new("data.stripe names one disk: use data.pool for that, or name two or more"));
         }
         let mut known: Vec<PathBuf> = Vec::new();
-        for set in self.disk_sets() {
-            for path in set.durable.into_iter().chain(set.fast) {
-                if known.contains(&path) {
-                    return Err(ConfigError::new(format!(
-                        "{} stands there twice: a disk of the pool and a fast disk must be different disks",
-                        path.display()
-                    )));
-                }
-                known.push(path);
+        let pool = self.disk_sets().into_iter().flat_map(|set| set.durable.into_iter().chain(set.fast));
+        for path in pool.chain(self.block.iter().flat_map(|device| device.paths().cloned())) {
+            if known.contains(&path) {
+                return Err(ConfigError::new(format!(
+                    "{} stands there twice: disks of the pool, fast disks and disks of block devices must be different disks",
+                    path.display()
+                )));
             }
+            known.push(path);
         }
         self.channels.check().map_err(|e| ConfigError::new(e.to_string()))?;
         crate::output::targets(&self.output.level)
@@ -244,6 +250,7 @@ impl Config {
             }
             out.push_str(&format!("{} = {}\n", shown.key, shown.value));
         }
+        self.block.iter().for_each(|device| out.push_str(&device.to_toml()));
         out
     }
 

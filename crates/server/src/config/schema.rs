@@ -71,6 +71,8 @@ macro_rules! sections {
             $($(#[doc = $sdoc])+ pub $section: $type,)+
             /// What sessions and channels are like, under Centrifugo's names: the tables in `[live]`.
             pub channels: steadfast_live::LiveConfig,
+            /// Block devices: the `[[block]]` tables.
+            pub block: Vec<$crate::config::BlockSpec>,
             /// The files that were read.
             pub files: Vec<std::path::PathBuf>,
         }

@@ -114,6 +114,30 @@ impl Disks {
     /// # Errors
     /// When the pool itself cannot be opened.
     pub async fn open(config: &Config, set: &DiskSet, env: &Env, taking: Taking) -> Result<Self, String> {
+        Self::open_comparing(config, set, env, taking, None).await
+    }
+
+    /// As [`Disks::open`], for a caller without checksums: samples of the data, which is from `data.0` to `data.1`, are compared.
+    ///
+    /// # Errors
+    /// Those of [`Disks::open`].
+    pub async fn open_for_block(
+        config: &Config,
+        set: &DiskSet,
+        env: &Env,
+        taking: Taking,
+        data: (u64, u64),
+    ) -> Result<Self, String> {
+        Self::open_comparing(config, set, env, taking, Some(data)).await
+    }
+
+    async fn open_comparing(
+        config: &Config,
+        set: &DiskSet,
+        env: &Env,
+        taking: Taking,
+        compare_at_open: Option<(u64, u64)>,
+    ) -> Result<Self, String> {
         let mut members = Vec::new();
         let mut disks = Vec::new();
         for (index, path) in set.durable.iter().enumerate() {
@@ -141,6 +165,7 @@ impl Disks {
         let options = SuperdiskOptions {
             rebuild_bytes_s: config.superdisk.rebuild_rate.0,
             take_foreign_fast: taking == Taking::All,
+            compare_at_open,
             ..SuperdiskOptions::default()
         };
         let superdisk = Superdisk::open(durable, fast, env.clone(), options)

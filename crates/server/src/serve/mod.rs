@@ -6,7 +6,7 @@ mod exposure;
 mod live;
 pub mod many;
 mod membership;
-mod signals;
+pub mod signals;
 mod snapshots;
 mod state;
 mod watches;
@@ -29,6 +29,7 @@ use tokio::sync::{oneshot, watch};
 use crate::admin::collect::StatusCollector;
 use crate::admin::metrics::Requests;
 use crate::admin::{Access, Admin};
+use crate::block::Devices;
 use crate::config::{Config, EtagKind};
 use crate::control::socket::ControlSocket;
 use crate::credentials::{self, Credentials, Origin};
@@ -79,6 +80,18 @@ pub fn run(config: Config) -> Result<(), String> {
     let ended = main.block_on(serve(&config, &data, credentials, compute_env));
     main.shutdown_timeout(THREADS_DEADLINE);
     compute.shutdown_timeout(THREADS_DEADLINE);
+    ended
+}
+
+/// Runs a server that is no more than `work`, on threads of its own.
+///
+/// # Errors
+/// Those of the work.
+pub fn run_alone<W: Future<Output = Result<(), String>>>(work: impl FnOnce(Env) -> W) -> Result<(), String> {
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get);
+    let main = runtime("serve", threads)?;
+    let ended = main.block_on(async { work(critical_env()).await });
+    main.shutdown_timeout(THREADS_DEADLINE);
     ended
 }
 
@@ -188,6 +201,21 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
             return Ok(());
         }
     };
+    let devices = match Devices::open(&config.block, config, &env).await {
+        Ok(devices) => devices,
+        Err(why) => {
+            let _ = engine.close(config.server.stop_deadline, &env).await;
+            return Err(why);
+        }
+    };
+    let block = devices.addresses().iter().map(|device| format!(" block:{device}")).collect::<String>();
+    state.block(devices.list());
+    let (stop_block, block_stopped) = watch::channel(false);
+    let (block_done, block_ended) = oneshot::channel();
+    env.spawn_critical("block devices", async move {
+        devices.serve(block_stopped).await;
+        let _ = block_done.send(());
+    });
     let control = ControlSocket::bind(data.path())
         .inspect_err(|why| {
             // Some file systems have no sockets. Serving needs none.
@@ -209,7 +237,7 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
         &mut signals,
         || {
             tell(format_args!(
-                "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}",
+                "steadfast {} ready: s3={scheme}://{} admin=http://{}{live}{block}",
                 env!("CARGO_PKG_VERSION"),
                 addresses.0,
                 addresses.1
@@ -218,6 +246,8 @@ async fn serve(config: &Config, data: &DataDir, keys: Credentials, compute: Env)
     );
     let served = served.await;
     state.stopping();
+    let _ = stop_block.send(true);
+    let _ = block_ended.await;
     let closed = engine.close(config.server.stop_deadline, &env).await;
     let _ = stop_admin.send(true);
     let _ = admin_ended.await;

@@ -1,7 +1,7 @@
 //! How the server is: for the admin port.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -13,6 +13,7 @@ use steadfast_store::Store;
 use super::engine::Engine;
 use crate::admin::Source;
 use crate::admin::metrics::{process_cpu, process_memory};
+use crate::block::Device;
 use crate::net::listener::PortStats;
 use crate::notify::Webhooks;
 
@@ -44,13 +45,20 @@ pub struct State {
     started_ms: u64,
     connections: Arc<PortStats>,
     phase: RwLock<Phase>,
+    block: OnceLock<Vec<Arc<Device>>>,
 }
 
 impl State {
     /// A server that opens its pool.
     pub fn new(env: Env, connections: Arc<PortStats>) -> Self {
         let (started, started_ms) = (env.now(), env.wall_ms());
-        Self { env, started, started_ms, connections, phase: RwLock::new(Phase::Opening) }
+        Self { env, started, started_ms, connections, phase: RwLock::new(Phase::Opening), block: OnceLock::new() }
+    }
+
+    /// These block devices are served from now on.
+    pub fn block(&self, devices: Vec<Arc<Device>>) {
+        // There is one start, so they are set once.
+        let _ = self.block.set(devices);
     }
 
     /// It serves now.
@@ -110,7 +118,10 @@ impl Source for State {
 
     fn warnings(&self) -> Vec<String> {
         match &*self.phase.read() {
-            Phase::Serving(serving) => serving.engine.short_of_space(serving.publish_reserve),
+            Phase::Serving(serving) => {
+                let block = self.block.get().into_iter().flatten().flat_map(|device| device.warnings());
+                serving.engine.short_of_space(serving.publish_reserve).into_iter().chain(block).collect()
+            }
             Phase::Opening | Phase::Stopping => Vec::new(),
         }
     }
@@ -137,6 +148,9 @@ impl Source for State {
                 "tls_failed": connections.tls_failed.load(Relaxed),
             },
         });
+        if let Some(devices) = self.block.get().filter(|devices| !devices.is_empty()) {
+            status["block"] = devices.iter().map(|device| device.status()).collect();
+        }
         if let Phase::Serving(serving) = &*self.phase.read() {
             serving.engine.describe(&mut status);
             status["s3"] = json!({"requests_in_flight": serving.door.requests_in_flight()});

@@ -1,0 +1,28 @@
+//! A block device over the network: an NBD server over any disk.
+//!
+//! An [`Export`] is a window of a [`steadfast_disk::Disk`] under a name. A [`Server`] listens on a Unix socket or on
+//! loopback and serves exports in the NBD protocol (fixed newstyle, structured replies). Clients are the kernel's
+//! `nbd` driver, qemu, `nbdcopy` and everything else that uses libnbd.
+
+#![forbid(unsafe_code)]
+
+mod changes;
+mod connection;
+mod export;
+pub mod fuzzing;
+mod handshake;
+mod layout;
+mod listen;
+mod options;
+pub mod protocol;
+mod ranges;
+mod replies;
+mod server;
+mod status;
+
+pub use export::{Export, ExportError};
+pub use layout::{LayoutError, find_data, write_layout};
+pub use listen::{Listen, ListenError};
+pub use options::{ExportOptions, Limits, Window};
+pub use server::Server;
+pub use status::{Counts, ExportStatus, RequestCounts};

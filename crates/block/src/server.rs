@@ -1,0 +1,151 @@
+//! A server: one listener for some exports.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_flow::Env;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::sync::{Semaphore, watch};
+
+use crate::connection::transmit;
+use crate::handshake::negotiate;
+use crate::listen::{Listener, Stream};
+use crate::{Export, Limits, Listen, ListenError};
+
+/// Bytes that are read from a socket at once: the headers of many requests, or a few small writes.
+const INPUT_BYTES: usize = 32 << 10;
+/// How long accepting rests after an error, which is mostly a lack of file descriptors.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// One listener for some exports.
+pub struct Server {
+    listener: Listener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    exports: Vec<Arc<Export>>,
+    limits: Limits,
+    env: Env,
+}
+
+impl Server {
+    /// Listens. The first export is also the one without a name.
+    ///
+    /// # Errors
+    /// When the address is not on loopback or in use, or there are no exports, or two of one name.
+    pub async fn bind(
+        listen: &Listen,
+        exports: Vec<Arc<Export>>,
+        limits: Limits,
+        env: Env,
+    ) -> Result<Self, ListenError> {
+        let same = |(i, export): (usize, &Arc<Export>)| {
+            exports.iter().skip(i + 1).any(|other| other.name() == export.name()).then(|| export.name().to_owned())
+        };
+        let double = exports.iter().enumerate().find_map(same);
+        if let Some(name) = double.or_else(|| exports.is_empty().then(String::new)) {
+            return Err(ListenError::Exports(name));
+        }
+        let listener = Listener::bind(listen).await?;
+        Ok(Self { listener, shared: Arc::new(Shared { exports, limits: limits.usable(), env }) })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local(&self) -> io::Result<Listen> {
+        self.listener.local()
+    }
+
+    /// Serves until `shutdown` completes. Then requests in flight are finished, replies sent and the disks flushed,
+    /// each within [`Limits::shutdown_timeout`].
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+        let Self { listener, shared } = self;
+        let Shared { exports, limits, env } = &*shared;
+        let places = Arc::new(Semaphore::new(limits.connections_max));
+        let (stop, stopped) = watch::channel(false);
+        tokio::select! {
+            () = shutdown => {}
+            () = accept(&listener, &shared, &places, &stopped) => {}
+        }
+        let _ = stop.send(true);
+        // Closed before the wait, so that clients meet a refusal and not a silence.
+        drop(listener);
+        let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
+        if env.timeout(limits.shutdown_timeout, places.acquire_many(all)).await.is_none() {
+            tracing::warn!("requests were still in flight when the server shut down");
+        }
+        let flushes = futures::future::join_all(exports.iter().map(|export| export.sync()));
+        match env.timeout(limits.shutdown_timeout, flushes).await {
+            Some(results) if results.iter().all(Result::is_ok) => {}
+            Some(_) => tracing::error!("an export could not be flushed when the server shut down"),
+            None => tracing::error!("the flush of an export did not end when the server shut down"),
+        }
+    }
+}
+
+async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphore>, stopped: &watch::Receiver<bool>) {
+    let env = &shared.env;
+    loop {
+        let stream = match listener.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                env.sleep(ACCEPT_REST).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            tracing::warn!(unix = listener.is_unix(), "a connection was refused: the server has its most");
+            continue;
+        };
+        let (shared, stopped) = (shared.clone(), stopped.clone());
+        env.spawn("nbd", async move {
+            let Shared { exports, limits, env } = &*shared;
+            let result = match stream {
+                Stream::Unix(stream) => {
+                    let (input, output) = stream.into_split();
+                    serve_stream(input, output, exports, limits, env, stopped).await
+                }
+                Stream::Tcp(stream) => {
+                    let (input, output) = stream.into_split();
+                    serve_stream(input, output, exports, limits, env, stopped).await
+                }
+            };
+            if let Err(error) = result {
+                tracing::info!(%error, "a connection ended");
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Serves one client.
+///
+/// # Errors
+/// Those of the socket and of the protocol; the connection is over then.
+pub(crate) async fn serve_stream(
+    input: impl AsyncRead + Unpin,
+    mut output: impl AsyncWrite + Unpin,
+    exports: &[Arc<Export>],
+    limits: &Limits,
+    env: &Env,
+    mut stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let mut input = BufReader::with_capacity(INPUT_BYTES, input);
+    let handshake = env.timeout(limits.handshake_timeout, negotiate(&mut input, &mut output, exports));
+    let session = tokio::select! {
+        session = handshake => match session {
+            Some(session) => session?,
+            None => return Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long")),
+        },
+        _ = stopped.wait_for(|stopped| *stopped) => None,
+    };
+    match session {
+        Some(session) => transmit(input, output, session, env, stopped).await,
+        None => Ok(()),
+    }
+}

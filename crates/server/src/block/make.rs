@@ -1,0 +1,124 @@
+//! Making the disks of a block device, and having the durable one forget its fast leg.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use steadfast_block::write_layout;
+use steadfast_disk::{Disk, DiskOptions, FileDisk, Labels, Superdisk};
+use steadfast_flow::Env;
+
+use super::{data_of, open_disks};
+use crate::config::{BlockSpec, Config};
+use crate::disks::contents::{self, Contents};
+use crate::disks::open::Taking;
+
+/// How a device is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Making {
+    /// Bytes of the durable disk, where that is a file to be made.
+    pub size: Option<u64>,
+    /// Whether what the disks hold may be lost.
+    pub force: bool,
+}
+
+async fn blocking<T: Send + 'static>(
+    env: &Env,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    env.blocking(work).await.unwrap_or_else(|| Err("it panicked".to_owned()))
+}
+
+/// Makes the disks of a device. Answers the bytes of its data.
+///
+/// # Errors
+/// When a disk holds something and `force` is not set, or cannot be written; for people.
+pub async fn make(spec: &BlockSpec, config: &Config, making: Making, env: &Env) -> Result<u64, String> {
+    let path = spec.durable.clone();
+    let durable = blocking(env, move || prepare(&path, making)).await?;
+    let window = data_of(&durable, env).await?;
+    if spec.fast.0.is_empty() {
+        return Ok(window.len);
+    }
+    let taking = if making.force { Taking::All } else { Taking::Safe };
+    let disks = open_disks(spec, config, window, env, taking).await?;
+    let fast = disks.superdisk();
+    disks.close().await;
+    match fast.as_ref().and_then(|fast| fast.why()) {
+        Some(why) => Err(format!("the fast leg could not be made: {why}")),
+        None => Ok(window.len),
+    }
+}
+
+/// Makes the durable file, or checks what is there, and writes the layout.
+fn prepare(path: &Path, making: Making) -> Result<std::path::PathBuf, String> {
+    let shown = path.display();
+    let found = contents::look(path);
+    match (&found.contents, making.size) {
+        (Contents::Unreadable { why }, _) => return Err(format!("{shown}: {why}")),
+        (Contents::Absent, None) => {
+            return Err(format!("{shown} does not exist: say with --size how large to make it"));
+        }
+        (Contents::Absent, Some(_)) if path.starts_with("/dev") => {
+            return Err(format!("{shown}: there is no such device"));
+        }
+        (Contents::Absent, Some(size)) => reserve(path, size)?,
+        (_, Some(size)) if !found.device && found.size_bytes == 0 => reserve(path, size)?,
+        (_, Some(_)) => return Err(format!("{shown} exists: its size cannot be set")),
+        (held, None) if !held.is_empty() && !making.force => {
+            return Err(format!("{shown} holds {held}; --force overwrites it, and ALL THAT IS ON IT IS LOST"));
+        }
+        (_, None) => {}
+    }
+    // Refused while a server has it.
+    let lock = FileDisk::open(path, &DiskOptions::default()).map_err(|e| e.to_string())?;
+    write_layout(path).map_err(|e| e.to_string())?;
+    drop(lock);
+    Ok(path.to_owned())
+}
+
+/// Allocates a file, so that no write of the client fails for want of space.
+fn reserve(path: &Path, size: u64) -> Result<(), String> {
+    let text = |e: std::io::Error| format!("{}: {e}", path.display());
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(text)?;
+    let size = size / (1 << 20) * (1 << 20);
+    if let Err(error) = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size) {
+        let _ = std::fs::remove_file(path);
+        return Err(text(error.into()));
+    }
+    file.sync_all().map_err(text)
+}
+
+async fn open_alone(path: &Path, read_only: bool, env: &Env) -> Result<Arc<dyn Disk>, String> {
+    let path = path.to_owned();
+    let options = DiskOptions { read_only, ..DiskOptions::default() };
+    blocking(env, move || FileDisk::open(&path, &options).map_err(|e| e.to_string())).await.map(|disk| disk as _)
+}
+
+/// Has the durable disk name no fast leg.
+///
+/// # Errors
+/// When it is in use or no durable leg, for people.
+pub async fn forget_fast(durable: &Path, env: &Env) -> Result<(), String> {
+    data_of(durable, env).await?;
+    let disk = open_alone(durable, false, env).await?;
+    match Superdisk::forget_fast(&disk).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} has never had a fast leg", durable.display())),
+        Err(e) => Err(format!("{}: {e}", durable.display())),
+    }
+}
+
+/// The labels of a device that is not served; `None` when it has never had a fast leg. And the bytes of its data.
+///
+/// # Errors
+/// When a disk cannot be read, for people.
+pub async fn labels(durable: &Path, fast: Option<&Path>, env: &Env) -> Result<(u64, Option<Labels>), String> {
+    let window = data_of(durable, env).await?;
+    let disk = open_alone(durable, true, env).await?;
+    let fast = match fast {
+        Some(path) => Some(open_alone(path, true, env).await?),
+        None => None,
+    };
+    let labels = Superdisk::labels(&disk, fast.as_ref()).await;
+    Ok((window.len, labels.map_err(|e| format!("{}: {e}", durable.display()))?))
+}

@@ -1,0 +1,175 @@
+"""PostgreSQL 15 on ext4 on a loop device over nbdfuse, over a block device of Steadfast."""
+
+import contextlib
+import glob
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+from . import loops, wait
+
+BIN = next(iter(sorted(glob.glob("/usr/lib/postgresql/15/bin"))), None)
+
+
+def missing():
+    """Why it cannot run here; None when it can."""
+    if loops.missing():
+        return loops.missing()
+    if BIN is None or not os.path.exists(f"{BIN}/pg_amcheck") or not shutil.which("nbdfuse"):
+        return "no PostgreSQL 15 or no nbdfuse here"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "no /dev/fuse that can be opened here"
+    return None
+
+
+def run(*command, check=True, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=150, check=False, **options)
+    assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
+    return done
+
+
+class Database:
+    """A cluster in a folder, which the user postgres can reach."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.mount, self.fuse = self.folder / "mount", self.folder / "fuse"
+        for path in (self.mount, self.fuse):
+            path.mkdir(exist_ok=True)
+        self.data = self.mount / "data"
+        self.log = self.folder / "postgres.log"
+        self.bridge = self.loop = self.pid = None
+        user = pwd.getpwnam("postgres")
+        os.chown(self.folder, user.pw_uid, user.pw_gid)
+        self.user = user
+
+    def as_user(self, *command, **options):
+        return run("runuser", "-u", "postgres", "--", *command, cwd=self.folder, **options)
+
+    def attach(self, uri):
+        """The block device as a mounted file system."""
+        self.bridge = subprocess.Popen(["nbdfuse", str(self.fuse), uri],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait.until((self.fuse / "nbd").exists, 20, "nbdfuse")
+        self.attach_file(self.fuse / "nbd", 0)
+
+    def attach_file(self, file, offset):
+        self.loop = run("losetup", "--find", "--show", "--offset", offset, file).stdout.strip()
+
+    def make(self):
+        run("mkfs.ext4", "-q", self.loop)
+        self.mount_it()
+        os.chown(self.mount, self.user.pw_uid, self.user.pw_gid)
+        self.as_user(f"{BIN}/initdb", "-D", self.data, "--data-checksums", "--no-instructions", "-A", "trust")
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.write(f"listen_addresses = ''\nunix_socket_directories = '{self.folder}'\nshared_buffers = '16MB'\n"
+                       "max_wal_size = '64MB'\nmin_wal_size = '32MB'\ncheckpoint_timeout = '30s'\n")
+        # The database flushes what is its own; the configuration is not.
+        run("sync", "-f", self.data)
+
+    def mount_it(self):
+        run("mount", self.loop, self.mount)
+
+    def start(self):
+        self.as_user(f"{BIN}/pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "100", "start")
+        self.pid = int((self.data / "postmaster.pid").read_text().split()[0])
+
+    def stop(self, mode="fast"):
+        self.as_user(f"{BIN}/pg_ctl", "-D", self.data, "-m", mode, "-w", "stop", check=mode == "fast")
+        self.pid = None
+
+    def sql(self, text):
+        return self.as_user("psql", "-h", self.folder, "-AtX", "-v", "ON_ERROR_STOP=1", "-c", text, "postgres").stdout
+
+    def bench(self, seconds):
+        """pgbench in the background."""
+        return subprocess.Popen(["runuser", "-u", "postgres", "--", "pgbench", "-h", str(self.folder), "-c", "4", "-n",
+                                 "-T", str(seconds), "postgres"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def check(self):
+        """No damage that the database's own tools find; it is stopped afterwards."""
+        self.as_user(f"{BIN}/pg_amcheck", "-h", self.folder, "--heapallindexed", "--install-missing", "postgres")
+        self.stop()
+        self.as_user(f"{BIN}/pg_checksums", "--check", "-D", self.data)
+
+    def detach(self, lazy=False):
+        if str(self.mount) in pathlib.Path("/proc/mounts").read_text():
+            run("umount", *(["-l"] if lazy else []), self.mount, check=not lazy)
+        if self.loop:
+            loops.detach(self.loop)
+            self.loop = None
+        if self.bridge:
+            run("fusermount3", "-uz" if lazy else "-u", self.fuse, check=False)
+            self.bridge.kill()
+            self.bridge.wait()
+            self.bridge = None
+
+    def crash(self):
+        """All above the block device is gone at once, as on a host that is switched off."""
+        if self.pid:
+            mine = [self.pid, *map(int, run("pgrep", "-P", self.pid, check=False).stdout.split())]
+            for pid in mine:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            wait.until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in mine), 30, "the database's end")
+            self.pid = None
+        self.detach(lazy=True)
+
+
+class Ledger:
+    """Numbers that the database has said are committed, kept outside it."""
+
+    def __init__(self, database):
+        self.database = database
+        self.acknowledged = []
+        self.next = 0
+        self.lock = threading.Lock()
+
+    def insert_until(self, stop):
+        """One session. Ends with `stop`, or when the database refuses."""
+        session = subprocess.Popen(["runuser", "-u", "postgres", "--", "psql", "-h", str(self.database.folder), "-AtX",
+                                    "-v", "ON_ERROR_STOP=1", "postgres"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True, bufsize=1)
+        try:
+            while not stop.is_set():
+                with self.lock:
+                    self.next += 1
+                    number = self.next
+                session.stdin.write(f"insert into ledger values ({number});\n")
+                session.stdin.flush()
+                if session.stdout.readline() != "INSERT 0 1\n":
+                    return
+                with self.lock:
+                    self.acknowledged.append(number)
+        except BrokenPipeError:
+            pass
+        finally:
+            session.kill()
+            session.wait()
+
+    def check(self):
+        there = {int(line) for line in self.database.sql("select n from ledger").split()}
+        lost = set(self.acknowledged) - there
+        assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged commits are lost: {sorted(lost)[:10]}"
+
+
+def load(database, ledger, seconds, end):
+    """pgbench and three sessions of the ledger for a while; then `end` is called under load."""
+    stop = threading.Event()
+    bench = database.bench(600)
+    sessions = [threading.Thread(target=ledger.insert_until, args=(stop,)) for _ in range(3)]
+    for session in sessions:
+        session.start()
+    before = len(ledger.acknowledged)
+    begin = time.monotonic()
+    wait.until(lambda: time.monotonic() - begin > seconds and len(ledger.acknowledged) > before + 20, 60, "commits")
+    end()
+    stop.set()
+    run("pkill", "-9", "-f", f"pgbench -h {database.folder}", check=False)
+    bench.wait()
+    return sessions
