@@ -98,7 +98,7 @@ impl State {
             Some(recent) => {
                 *recent = end;
                 let failed = self.intent.failed_rounds();
-                // A failure is told to the write that needs the bit.
+                // The write that needs the bit gets the error.
                 let _ = self.ask(end, self.map.region_bytes(), failed);
             }
             None => {

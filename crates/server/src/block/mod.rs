@@ -144,7 +144,7 @@ impl Devices {
     /// Serves until `stop` says true; then requests in flight are finished, and the disks flushed and closed.
     pub async fn serve(self, stop: watch::Receiver<bool>) {
         let stopped = |mut stop: watch::Receiver<bool>| async move {
-            // An error: whoever could say so is gone.
+            // An error means that the sender is gone, which ends the server too.
             let _ = stop.wait_for(|stop| *stop).await;
         };
         let servers = self.servers.into_iter().map(|server| server.serve(stopped(stop.clone())));
