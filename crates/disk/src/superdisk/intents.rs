@@ -1,7 +1,7 @@
 //! Rounds: the bits that are set before regions are written, and cleared when both legs hold the same.
 //!
 //! One task carries out the rounds, one at a time, so that many writes share the flushes of one. A round that sets bits writes them
-//! and the next event to the durable leg and flushes it; then the fast leg gets the event and is flushed; then data may go out.
+//! to the durable leg and flushes it, and then the next event; then the fast leg gets the event and is flushed; then data may go out.
 //! A round that clears bits does the same with an event of its own, which flushes the data of both legs, and only then has the durable
 //! leg say that an image of the fast leg from before that event does not count.
 
