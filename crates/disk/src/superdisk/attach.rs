@@ -171,10 +171,10 @@ pub(super) async fn open(
     map.new_is_blank();
     if leg == Leg::Up {
         map.trust_only(|region| intent.is_clean(region));
-        if stale && options.sabotage == SuperdiskSabotage::TrustStale
-            || known && options.sabotage == SuperdiskSabotage::DirtyFastBelieved
-        {
-            map.trust();
+        match options.sabotage {
+            SuperdiskSabotage::TrustStale if stale || known => map.trust(),
+            SuperdiskSabotage::DirtyFastBelieved if known => map.trust(),
+            _ => {}
         }
     }
     let refused = match belief {
