@@ -1,8 +1,8 @@
 //! What a client without checksums may read.
 //!
 //! The unit is the sector, which a device writes whole or not at all. Of each sector the ledger knows which contents a read may
-//! give now (`now`), and which the durable leg may hold after a power cut (`after_cut`). Contents are told apart by the number
-//! of their write; what a discard leaves behind counts as a write of anything.
+//! give now (`now`), and which the durable leg may hold after a power cut (`after_cut`). The number of
+//! their write distinguishes contents; what a discard leaves behind counts as a write of anything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

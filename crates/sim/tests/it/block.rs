@@ -5,8 +5,8 @@ use steadfast_sim::{BlockOptions, BlockVariant, block_hash, run_blocks};
 #[test]
 fn block_seeds_pass() {
     let report = run_blocks(&BlockOptions { runs: 300, ..BlockOptions::default() }, &|_, _| ());
-    let told: Vec<_> = report.failures.iter().map(|failure| (failure.seed, &failure.violation)).collect();
-    assert!(report.passed(), "{told:?}");
+    let failures: Vec<_> = report.failures.iter().map(|failure| (failure.seed, &failure.violation)).collect();
+    assert!(report.passed(), "{failures:?}");
     assert!(report.lives > 1500 && report.cuts > 500, "{} lives, {} cuts", report.lives, report.cuts);
 }
 
