@@ -1,38 +1,83 @@
-"""PostgreSQL on a super-disk: every commit that was acknowledged is there, whatever happens to server and fast disk."""
+"""PostgreSQL on a super-disk: every commit that was acknowledged is there, whatever happens to server and disks."""
 
+import contextlib
+import dataclasses
+import mmap
 import os
 import pathlib
+import random
 import shutil
 import tempfile
 
 import pytest
 
-from harness import postgres
-from harness.nbd import BlockServer
-from harness.postgres import Database, Ledger, load
+from harness import fuse, postgres, wait
+from harness.nbd import BLOCK, BlockServer
+from harness.postgres import Database, Ledger, Load
 
 MIB = 1 << 20
+#: Where the data begin in the file of a fast disk, after its labels.
+FAST_DATA = 5 * MIB
+BAD_SECTORS = 1000
 
 
-@pytest.fixture
-def stack(tmp_path):
-    reason = postgres.missing()
-    if reason:
-        pytest.skip(reason)
+@dataclasses.dataclass
+class Stack:
+    """A database on a block device, and the FUSE disks of its files, if they are on such disks."""
+
+    folder: pathlib.Path
+    server: BlockServer
+    database: Database
+    ledger: Ledger
+    durable_disk: fuse.FuseDisk = None
+    fast_disk: fuse.FuseDisk = None
+
+    @property
+    def durable(self):
+        """The durable disk's file, below the FUSE disk."""
+        return self.durable_disk.backing / "durable" if self.durable_disk else self.server.durable
+
+    @property
+    def fast(self):
+        """The fast disk's file, below the FUSE disk."""
+        return self.fast_disk.backing / "fast" if self.fast_disk else self.server.fast[0]
+
+    def clear_faults(self):
+        for disk in filter(None, (self.durable_disk, self.fast_disk)):
+            disk.clear()
+
+    def superdisk(self):
+        return self.server.status()["superdisks"][0]
+
+    def restart(self):
+        """Starts the server and all above it. The ledger is complete."""
+        self.server.start()
+        self.start_above()
+
+    def start_above(self):
+        self.database.attach(self.server.uri)
+        self.database.mount_it()
+        self.database.start()
+        self.ledger.check()
+
+
+@contextlib.contextmanager
+def stacked(tmp_path, server, **disks):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="steadfast-pg-"))
     os.chmod(folder, 0o755)
-    server = BlockServer(tmp_path, size="512 MiB")
     server.format()
     server.start()
     database = Database(folder)
+    stack = Stack(tmp_path, server, database, Ledger(database), **disks)
     try:
         database.attach(server.uri)
         database.make()
         database.start()
         database.as_user("pgbench", "-h", folder, "-i", "-q", "-s", "2", "postgres")
         database.sql("create table ledger (n bigint primary key)")
-        yield server, database, Ledger(database)
+        yield stack
     finally:
+        stack.clear_faults()
         database.crash()
         server.close()
         # Shown with a failure.
@@ -40,69 +85,162 @@ def stack(tmp_path):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def treat(server, tmp_path, fast):
+def skip_if_missing():
+    if postgres.missing():
+        pytest.skip(postgres.missing())
+
+
+@pytest.fixture
+def stack(tmp_path):
+    skip_if_missing()
+    with stacked(tmp_path, BlockServer(tmp_path, size="512 MiB")) as made:
+        yield made
+
+
+@pytest.fixture
+def faulty(tmp_path, make_fuse_disk):
+    """A stack whose durable and fast disk misbehave on command."""
+    skip_if_missing()
+    durable, fast = make_fuse_disk("durable"), make_fuse_disk("fast")
+    server = BlockServer(tmp_path, durable=durable.mount / "durable", size="512 MiB")
+    server.fast = [fast.mount / "fast"]
+    with stacked(tmp_path, server, durable_disk=durable, fast_disk=fast) as made:
+        yield made
+
+
+# -- what happens to the disks ------------------------------------------------------------------
+
+
+def treat(stack, fast):
     """What happens to the fast disk while the server is down."""
-    path = server.fast[0]
     if fast == "deleted":
-        path.unlink()
+        stack.fast.unlink()
     elif fast == "blank":
-        size = path.stat().st_size
-        path.unlink()
-        with path.open("wb") as file:
+        size = stack.fast.stat().st_size
+        stack.fast.unlink()
+        with stack.fast.open("wb") as file:
             file.truncate(size)
     elif fast == "old copy":
-        shutil.copyfile(tmp_path / "old", path)
+        shutil.copyfile(stack.folder / "old", stack.fast)
 
 
-def killed(server, database, ledger, tmp_path, fast, seconds):
+def spoil(stack):
+    """Reads of 1,000 blocks of the fast disk that hold data fail, of each until it is written again."""
+    end = stack.durable.stat().st_size
+    with stack.fast.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image:
+        used = [at for at in range(FAST_DATA, end, BLOCK) if image[at:at + BLOCK] != bytes(BLOCK)]
+    for at in random.Random(11).sample(used, BAD_SECTORS):
+        stack.fast_disk.fault("read", "eio", path="fast", offset=at, length=BLOCK, until_written=True)
+
+
+def restart_with_bad_sectors(stack):
+    """A clean restart with cold caches. The database reads everything from a fast disk with bad sectors."""
+    stack.server.wait_clean()
+    stack.database.stop()
+    stack.database.detach()
+    assert stack.server.stop() == 0
+    # The server compares samples of both disks at its start. A bad sector in one has the whole fast disk filled anew.
+    stack.server.start()
+    stack.server.wait_clean()
+    spoil(stack)
+    stack.start_above()
+    stack.database.read_all()
+    wait.until(lambda: stack.superdisk()["healed_fast"] >= 50, 20, f"repairs: {stack.superdisk()}", 0.1)
+    assert stack.superdisk()["fast_errors"] >= 50, stack.superdisk()
+    assert stack.fast_disk.counts()["rules"] <= BAD_SECTORS - 50
+    assert not stack.database.errors(), stack.database.errors()
+
+
+def hang(stack, load, seconds):
+    """The durable disk does not answer for so long. Nothing is acknowledged meanwhile. Returns while it still hangs."""
+    def oldest_s():
+        return stack.server.status()["export"]["oldest_request_ms"] / 1000
+
+    for op in ("write", "fsync", "read"):
+        stack.durable_disk.fault(op, "hold", path="durable")
+    wait.until(lambda: oldest_s() >= seconds / 2, seconds + 20, "a request without an answer", 0.1)
+    before = len(stack.ledger.acknowledged)
+    wait.until(lambda: oldest_s() >= seconds, seconds + 20, "a request without an answer", 0.1)
+    assert len(stack.ledger.acknowledged) == before, "the server has acknowledged what is not durable"
+    shown = stack.server.command("status", "--admin", stack.server.admin).stdout
+    assert "  HANGS" in shown, shown
+    load.check()
+
+
+def kill(stack):
+    """SIGKILL. The process can only end when the durable disk holds no request of it any more."""
+    stack.server.process.kill()
+    if stack.durable_disk:
+        stack.durable_disk.clear()
+    stack.server.process.wait()
+
+
+# -- rounds -------------------------------------------------------------------------------------
+
+
+def killed(stack, treatment, seconds, hang_s=0, hangs_at_kill=False):
     """One round: the server is killed under load, and everything is started again."""
-    shutil.copyfile(server.fast[0], tmp_path / "old")
-    sessions = load(database, ledger, seconds, server.kill)
-    database.crash()
-    for session in sessions:
-        session.join()
-    treat(server, tmp_path, fast)
-    server.start()
-    database.attach(server.uri)
-    database.mount_it()
-    database.start()
-    ledger.check()
+    if treatment == "old copy":
+        shutil.copyfile(stack.fast, stack.folder / "old")
+    if treatment == "bad sectors":
+        restart_with_bad_sectors(stack)
+    load = Load(stack.database, stack.ledger)
+    load.commits(seconds)
+    if hang_s:
+        hang(stack, load, hang_s)
+        if not hangs_at_kill:
+            stack.durable_disk.clear()
+            load.commits()
+    load.check()
+    kill(stack)
+    load.end()
+    stack.database.crash()
+    load.join()
+    treat(stack, treatment)
+    stack.restart()
+    # Those that are bad after this round are good again, without a write.
+    stack.clear_faults()
 
 
-def alone(server, database, ledger, tmp_path):
+def alone(stack):
     """A copy of the durable disk, without Steadfast: the database starts, and the ledger is complete."""
-    copy = tmp_path / "copy"
-    shutil.copyfile(server.durable, copy)
+    database = stack.database
+    database.check()
+    database.detach()
+    stack.server.kill()
+    copy = stack.folder / "copy"
+    shutil.copyfile(stack.durable, copy)
     database.attach_file(copy, MIB)
     database.mount_it()
     database.start()
-    ledger.check()
+    stack.ledger.check()
     database.check()
     database.detach()
     copy.unlink()
 
 
 @pytest.mark.timeout(300)
-def test_commits_survive_kill_9_and_the_loss_of_the_fast_disk(stack, tmp_path):
-    server, database, ledger = stack
+def test_commits_survive_kill_9_and_the_loss_of_the_fast_disk(stack):
     for fast in ("kept", "deleted", "old copy"):
-        killed(server, database, ledger, tmp_path, fast, 1)
-    database.check()
-    database.detach()
-    server.kill()
-    alone(server, database, ledger, tmp_path)
+        killed(stack, fast, 1)
+    alone(stack)
+
+
+@pytest.mark.timeout(300)
+def test_commits_survive_kill_9_with_bad_sectors_and_a_durable_disk_that_hangs(faulty):
+    killed(faulty, "bad sectors", 1, hang_s=5)
+    faulty.database.check()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_thirty_rounds(stack, tmp_path):
-    server, database, ledger = stack
+def test_thirty_rounds(faulty):
+    treatments = ("kept", "deleted", "bad sectors", "blank", "durable hangs", "old copy")
     for round_ in range(30):
-        killed(server, database, ledger, tmp_path, ("kept", "deleted", "blank", "old copy")[round_ % 4], 4)
+        treatment = treatments[round_ % len(treatments)]
+        hang_s = 20 if treatment == "durable hangs" else 0
+        killed(faulty, treatment, 4, hang_s, hangs_at_kill=round_ // len(treatments) % 2 == 1)
         if round_ % 5 == 4:
-            database.check()
-            database.start()
-    database.check()
-    database.detach()
-    server.kill()
-    alone(server, database, ledger, tmp_path)
+            faulty.database.check()
+            faulty.database.start()
+    alone(faulty)

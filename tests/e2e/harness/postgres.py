@@ -5,6 +5,7 @@ import glob
 import os
 import pathlib
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,10 @@ import time
 from . import loops, wait
 
 BIN = next(iter(sorted(glob.glob("/usr/lib/postgresql/15/bin"))), None)
+
+#: What a line of the log holds that tells of an error; refused connections of a database that starts are none.
+TROUBLE = re.compile("ERROR:|PANIC:|[Ii](nput)?/[Oo](utput)? error|could not (read|write|fsync|extend|flush)|"
+                     "invalid page|page verification failed|Read-only file system")
 
 
 def missing():
@@ -43,6 +48,7 @@ class Database:
             path.mkdir(exist_ok=True)
         self.data = self.mount / "data"
         self.log = self.folder / "postgres.log"
+        self.log_begin = 0
         self.bridge = self.loop = self.pid = None
         user = pwd.getpwnam("postgres")
         os.chown(self.folder, user.pw_uid, user.pw_gid)
@@ -76,6 +82,7 @@ class Database:
         run("mount", self.loop, self.mount)
 
     def start(self):
+        self.log_begin = self.log.stat().st_size if self.log.exists() else 0
         self.as_user(f"{BIN}/pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "100", "start")
         self.pid = int((self.data / "postmaster.pid").read_text().split()[0])
 
@@ -91,9 +98,20 @@ class Database:
         return subprocess.Popen(["runuser", "-u", "postgres", "--", "pgbench", "-h", str(self.folder), "-c", "4", "-n",
                                  "-T", str(seconds), "postgres"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def errors(self):
+        """Lines of its log since its last start that tell of an error."""
+        with self.log.open("rb") as log:
+            log.seek(self.log_begin)
+            lines = log.read().decode(errors="replace").splitlines()
+        return [line for line in lines if TROUBLE.search(line)]
+
+    def read_all(self):
+        """Reads every table and index, and finds no damage."""
+        self.as_user(f"{BIN}/pg_amcheck", "-h", self.folder, "--heapallindexed", "--install-missing", "postgres")
+
     def check(self):
         """No damage that the database's own tools find; it is stopped afterwards."""
-        self.as_user(f"{BIN}/pg_amcheck", "-h", self.folder, "--heapallindexed", "--install-missing", "postgres")
+        self.read_all()
         self.stop()
         self.as_user(f"{BIN}/pg_checksums", "--check", "-D", self.data)
 
@@ -158,18 +176,35 @@ class Ledger:
         assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged commits are lost: {sorted(lost)[:10]}"
 
 
-def load(database, ledger, seconds, end):
-    """pgbench and three sessions of the ledger for a while; then `end` is called under load."""
-    stop = threading.Event()
-    bench = database.bench(600)
-    sessions = [threading.Thread(target=ledger.insert_until, args=(stop,)) for _ in range(3)]
-    for session in sessions:
-        session.start()
-    before = len(ledger.acknowledged)
-    begin = time.monotonic()
-    wait.until(lambda: time.monotonic() - begin > seconds and len(ledger.acknowledged) > before + 20, 60, "commits")
-    end()
-    stop.set()
-    run("pkill", "-9", "-f", f"pgbench -h {database.folder}", check=False)
-    bench.wait()
-    return sessions
+class Load:
+    """pgbench and three sessions of the ledger."""
+
+    def __init__(self, database, ledger):
+        self.database, self.ledger = database, ledger
+        self.stop = threading.Event()
+        self.bench = database.bench(600)
+        self.sessions = [threading.Thread(target=ledger.insert_until, args=(self.stop,)) for _ in range(3)]
+        for session in self.sessions:
+            session.start()
+
+    def commits(self, seconds=0):
+        """Lets the load run for a while, and until some more commits were acknowledged."""
+        before = len(self.ledger.acknowledged)
+        begin = time.monotonic()
+        wait.until(lambda: time.monotonic() - begin > seconds and len(self.ledger.acknowledged) > before + 20, 60, "commits")
+
+    def check(self):
+        """The database has refused nothing, and its log has no error."""
+        assert self.bench.poll() is None, "pgbench has ended"
+        assert all(session.is_alive() for session in self.sessions), "the database has refused a commit"
+        assert not self.database.errors(), self.database.errors()
+
+    def end(self):
+        self.stop.set()
+        run("pkill", "-9", "-f", f"pgbench -h {self.database.folder}", check=False)
+        self.bench.wait()
+
+    def join(self):
+        """To be called when the database has ended: a session may wait for its answer."""
+        for session in self.sessions:
+            session.join()
