@@ -1,4 +1,4 @@
-"""PostgreSQL on a super-disk: every commit that was acknowledged is there, whatever happens to server and disks."""
+"""PostgreSQL on a super-disk: acknowledged commits survive faults of the server and the disks."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ BAD_SECTORS = 1000
 
 @dataclasses.dataclass
 class Stack:
-    """A database on a block device, and the FUSE disks of its files, if they are on such disks."""
+    """A database on a block device. The fault disks are set when the device's files are on them."""
 
     folder: pathlib.Path
     server: BlockServer
@@ -50,11 +50,12 @@ class Stack:
         return self.server.status()["superdisks"][0]
 
     def restart(self):
-        """Starts the server and all above it. The ledger is complete."""
+        """Starts the server and the database. The ledger is complete."""
         self.server.start()
         self.start_above()
 
     def start_above(self):
+        """Starts the database on a server that runs. The ledger is complete."""
         self.database.attach(self.server.uri)
         self.database.mount_it()
         self.database.start()
@@ -125,7 +126,7 @@ def treat(stack, fast):
 
 
 def spoil(stack):
-    """Reads of 1,000 blocks of the fast disk that hold data fail, of each until it is written again."""
+    """1,000 blocks of the fast disk that hold data cannot be read until they are written again."""
     end = stack.durable.stat().st_size
     with stack.fast.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image:
         used = [at for at in range(FAST_DATA, end, BLOCK) if image[at:at + BLOCK] != bytes(BLOCK)]
@@ -134,12 +135,13 @@ def spoil(stack):
 
 
 def restart_with_bad_sectors(stack):
-    """A clean restart with cold caches. The database reads everything from a fast disk with bad sectors."""
+    """After a clean restart the database reads everything from a fast disk with bad sectors."""
     stack.server.wait_clean()
     stack.database.stop()
     stack.database.detach()
     assert stack.server.stop() == 0
-    # The server compares samples of both disks at its start. A bad sector in one has the whole fast disk filled anew.
+    # The server compares samples of both disks at its start. A bad sector in a sample makes it
+    # fill the whole fast disk anew, so the sectors turn bad after the start.
     stack.server.start()
     stack.server.wait_clean()
     spoil(stack)
@@ -152,7 +154,10 @@ def restart_with_bad_sectors(stack):
 
 
 def hang(stack, load, seconds):
-    """The durable disk does not answer for so long. Nothing is acknowledged meanwhile. Returns while it still hangs."""
+    """The durable disk does not answer for `seconds`, and the server acknowledges nothing.
+
+    The disk still hangs when this function returns.
+    """
     def oldest_s():
         return stack.server.status()["export"]["oldest_request_ms"] / 1000
 
@@ -168,7 +173,7 @@ def hang(stack, load, seconds):
 
 
 def kill(stack):
-    """SIGKILL. The process can only end when the durable disk holds no request of it any more."""
+    """Kills the server with SIGKILL. The process ends once the durable disk holds no request."""
     stack.server.process.kill()
     if stack.durable_disk:
         stack.durable_disk.clear()
@@ -198,12 +203,12 @@ def killed(stack, treatment, seconds, hang_s=0, hangs_at_kill=False):
     load.join()
     treat(stack, treatment)
     stack.restart()
-    # Those that are bad after this round are good again, without a write.
+    # The sectors that are still bad turn good without a write.
     stack.clear_faults()
 
 
 def alone(stack):
-    """A copy of the durable disk, without Steadfast: the database starts, and the ledger is complete."""
+    """A copy of the durable disk starts without Steadfast, and the ledger is complete."""
     database = stack.database
     database.check()
     database.detach()

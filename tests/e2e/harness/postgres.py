@@ -16,7 +16,8 @@ from . import loops, wait
 
 BIN = next(iter(sorted(glob.glob("/usr/lib/postgresql/15/bin"))), None)
 
-#: What a line of the log holds that tells of an error; refused connections of a database that starts are none.
+#: What a line of the log holds that reports an error. FATAL is not one: the database refuses
+#: connections with it while it starts.
 TROUBLE = re.compile("ERROR:|PANIC:|[Ii](nput)?/[Oo](utput)? error|could not (read|write|fsync|extend|flush)|"
                      "invalid page|page verification failed|Read-only file system")
 
@@ -99,7 +100,7 @@ class Database:
                                  "-T", str(seconds), "postgres"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def errors(self):
-        """Lines of its log since its last start that tell of an error."""
+        """The lines of its log since its last start that report an error."""
         with self.log.open("rb") as log:
             log.seek(self.log_begin)
             lines = log.read().decode(errors="replace").splitlines()
@@ -188,7 +189,7 @@ class Load:
             session.start()
 
     def commits(self, seconds=0):
-        """Lets the load run for a while, and until some more commits were acknowledged."""
+        """Waits for `seconds`, and until the database has acknowledged more commits."""
         before = len(self.ledger.acknowledged)
         begin = time.monotonic()
         wait.until(lambda: time.monotonic() - begin > seconds and len(self.ledger.acknowledged) > before + 20, 60, "commits")
@@ -205,6 +206,6 @@ class Load:
         self.bench.wait()
 
     def join(self):
-        """To be called when the database has ended: a session may wait for its answer."""
+        """Waits for the sessions. The caller ends the database first, so that no session waits for it."""
         for session in self.sessions:
             session.join()
