@@ -1,5 +1,6 @@
 //! Load generator and measurements. `bench/run` starts the servers, calls this, and compares.
 
+mod block;
 mod client;
 mod commit;
 mod fill;
@@ -21,6 +22,8 @@ struct Cli {
 enum Command {
     /// Sends S3 requests to any endpoint and prints a JSON report.
     Load(load::LoadArgs),
+    /// Reads and writes of an NBD export.
+    Block(block::BlockArgs),
     /// Commits on the log itself at an emulated flush time.
     Commit(commit::CommitArgs),
     /// Opens sessions on any endpoint of Centrifugo's client protocol, publishes, and prints a JSON report.
@@ -40,6 +43,7 @@ enum Command {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     match Cli::parse().command {
         Command::Load(args) => println!("{}", serde_json::to_string(&load::run(args)?)?),
+        Command::Block(args) => println!("{}", block::run(&args)?),
         Command::Commit(args) => println!("{}", commit::run(&args)?),
         Command::Live(args) => println!("{}", live::run(&args)?),
         Command::LiveWatch(args) => println!("{}", live::watch::run(&args)?),

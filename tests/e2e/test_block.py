@@ -1,7 +1,10 @@
 """Block devices: real NBD clients, and a ledger of what was acknowledged, kept outside the disk."""
 
+import contextlib
 import os
+import pathlib
 import random
+import re
 import shutil
 import subprocess
 import threading
@@ -9,7 +12,7 @@ import threading
 import pytest
 
 from harness import loops
-from harness.nbd import BLOCK, FUA, BlockServer, Client
+from harness.nbd import BLOCK, FUA, READ, BlockServer, Client
 
 MIB = 1 << 20
 # Debian's own Python has the bindings of libnbd.
@@ -84,6 +87,49 @@ def test_qemu_io_writes_discards_and_reads(device):
                 "-c", "write -f -P 9 8M 64k", "-c", "flush", "-c", "read -P 7 512 8192", "-c", "read -P 0 1M 1M",
                 "-c", "read -P 9 8M 64k")
     assert "failed" not in shown and "error" not in shown.lower(), shown
+
+
+def test_qemu_reconnects_to_a_server_that_was_killed(device):
+    """QEMU's block layer with the recipe's `reconnect-delay`: a restart of the server is a pause of the guest."""
+    if not shutil.which("qemu-io", path=PATH["PATH"]):
+        pytest.skip("no qemu-io here")
+    options = f"driver=nbd,server.type=unix,server.path={device.socket},export=disk,reconnect-delay=60,open-timeout=60"
+    with subprocess.Popen(["qemu-io", "--image-opts", options], env=PATH, text=True, bufsize=1, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as qemu:
+        def ask(*commands):
+            for command in commands:
+                qemu.stdin.write(command + "\n")
+            return [qemu.stdout.readline() for _ in range(2 * len(commands))]
+
+        assert "wrote 65536/65536" in ask("write -f -P 7 1M 64k")[0]
+        device.kill()
+        # These wait for the server.
+        qemu.stdin.write("read -P 7 1M 64k\nwrite -f -P 8 2M 64k\nread -P 8 2M 64k\n")
+        device.start()
+        shown = ask() + [qemu.stdout.readline() for _ in range(6)]
+        qemu.stdin.close()
+        assert qemu.wait(60) == 0, shown
+    assert [line.split()[0].split(">")[-1] for line in shown[::2]] == ["read", "wrote", "read"], shown
+
+
+def test_a_client_that_floods_and_takes_no_replies_is_bounded(device):
+    memory = lambda: int(re.search(r"VmRSS:\s+(\d+) kB", pathlib.Path(f"/proc/{device.process.pid}/status").read_text())[1])
+    before, mute = memory(), [Client(device.socket) for _ in range(4)]
+    for client in mute:
+        client.socket.settimeout(2)
+        # Reads of 1 MiB until the server takes no more of them.
+        with contextlib.suppress(TimeoutError):
+            for _ in range(10_000):
+                client.send(READ, 0, MIB)
+            raise AssertionError("the server takes requests without end")
+    status = device.status()
+    assert status["bytes_in_flight"] <= 64 * MIB and status["in_flight"] <= 4 * 128, status
+    assert memory() - before < (64 + 64 + 32) * 1024
+    for client in mute:
+        client.close()
+    with contextlib.closing(Client(device.socket)) as client:
+        client.write(0, b"x" * BLOCK, FUA)
+        assert client.read(0, BLOCK) == b"x" * BLOCK
 
 
 def test_fio_verifies_what_it_wrote(device):

@@ -182,7 +182,7 @@ impl Used {
 }
 
 /// A value at a share of sorted ones; 0 if there are none.
-fn quantile(sorted: &[u64], share: f64) -> u64 {
+pub(crate) fn quantile(sorted: &[u64], share: f64) -> u64 {
     let at = (sorted.len() as f64 * share) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }

@@ -10,6 +10,7 @@ use steadfast_flow::Env;
 use tokio::sync::Semaphore;
 
 use crate::changes::PIECE_BYTES;
+use crate::flushes::Flushes;
 use crate::protocol::{Errno, STRING_BYTES_MAX, transmission_flag as flag};
 use crate::ranges::Ranges;
 use crate::status::{Counters, Kind, UnderWay};
@@ -51,6 +52,7 @@ pub struct Export {
     /// Bytes of read replies and write payloads.
     pub(crate) bytes: Arc<Semaphore>,
     pub(crate) ranges: Ranges,
+    flushes: Flushes,
     pub(crate) under_way: UnderWay,
     pub(crate) counters: Counters,
     /// The first error of a write, trim or flush. What earlier writes left on the disk is unknown after it.
@@ -98,6 +100,7 @@ impl Export {
             connections: AtomicUsize::new(0),
             bytes: Arc::new(Semaphore::new(limits.export_bytes_max)),
             ranges: Ranges::default(),
+            flushes: Flushes::default(),
             under_way: UnderWay::new(env),
             counters: Counters::default(),
             failure: OnceLock::new(),
@@ -188,7 +191,9 @@ impl Export {
             return Ok(());
         }
         self.check_failure()?;
-        self.disk.flush().await.map_err(|error| self.change_failed("flush", &error))?;
+        // The disk may begin a flush when it is asked for one, so it is asked inside.
+        let flush = async { self.disk.flush().await };
+        self.flushes.join(flush).await.map_err(|error| self.change_failed("flush", &error))?;
         // A write may have failed meanwhile: what it was to write is not durable.
         self.check_failure()
     }

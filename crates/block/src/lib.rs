@@ -9,6 +9,7 @@
 mod changes;
 mod connection;
 mod export;
+mod flushes;
 pub mod fuzzing;
 mod handshake;
 mod layout;

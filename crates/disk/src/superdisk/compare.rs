@@ -71,6 +71,8 @@ impl Superdisk {
 const SAMPLES: usize = 64;
 /// Bytes of a sample.
 const SAMPLE: u64 = 64 << 10;
+/// Blocks of the samples that the fast leg may fail to read. With more of them, nothing on it counts.
+const BAD_BLOCKS_MAX: usize = 64;
 
 /// Compares samples of the clean regions: the first and the last MiB of the data, the blocks that were written last, and a piece of each of
 /// some regions. Answers where the legs differ, if they do: the durable leg was written without its fast leg.
@@ -93,23 +95,50 @@ pub(super) async fn samples_differ(
         let piece = SAMPLE.min(region);
         places.push((start + env.random_u64() % (region / piece) * piece, piece));
     }
+    let mut bad_blocks = 0;
     for (from, len) in places {
         let to = (from + len).min(end);
         // Region by region: a dirty one may differ.
         let mut at = from;
         while at < to {
             let stop = to.min((at / region + 1) * region);
-            if intent.is_clean((at / region) as usize) {
-                let len = (stop - at) as usize;
-                let both = (durable.read(at, len).await?, fast.read(FAST_START + at, len).await?);
-                if both.0 != both.1 {
-                    return Ok(Some(at));
-                }
+            if intent.is_clean((at / region) as usize)
+                && piece_differs(durable, fast, at, (stop - at) as usize, &mut bad_blocks).await?
+            {
+                return Ok(Some(at));
             }
             at = stop;
         }
     }
     Ok(None)
+}
+
+/// Compares a piece of both legs. Blocks that the fast leg cannot read are skipped and counted in `bad_blocks`: they
+/// say nothing about the durable leg, and reads heal them.
+async fn piece_differs(
+    durable: &Arc<dyn Disk>,
+    fast: &Arc<dyn Disk>,
+    at: u64,
+    len: usize,
+    bad_blocks: &mut usize,
+) -> io::Result<bool> {
+    let right = durable.read(at, len).await?;
+    if let Ok(bytes) = fast.read(FAST_START + at, len).await {
+        return Ok(bytes != right);
+    }
+    for (place, right) in (at..).step_by(BLOCK).zip(right.chunks(BLOCK)) {
+        match fast.read(FAST_START + place, right.len()).await {
+            Ok(bytes) if bytes != right => return Ok(true),
+            Ok(_) => {}
+            Err(error) => {
+                *bad_blocks += 1;
+                if *bad_blocks > BAD_BLOCKS_MAX {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(false)
 }
 
 async fn compare_range(durable: &Arc<dyn Disk>, fast: &Arc<dyn Disk>, at: u64, len: u64, found: &mut Comparison) {

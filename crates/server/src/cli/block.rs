@@ -16,7 +16,7 @@ use crate::admin::collect::StatusCollector;
 use crate::admin::{Access, Admin, Source};
 use crate::block::make::{self, Making};
 use crate::block::{Device, Devices};
-use crate::config::{BlockSpec, Config, LogFormat, Paths, Size, check_block_name};
+use crate::config::{BlockSpec, Config, IoMode, LogFormat, Paths, Size, check_block_name};
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
 use crate::output;
 use crate::report::{block_lines, size};
@@ -101,6 +101,10 @@ struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "100 MiB", value_parser = size_from)]
     rebuild_rate: u64,
 
+    /// How the disks are driven: uring, threads or auto
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: IoMode,
+
     /// Address of a port for health, metrics and status
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<std::net::SocketAddr>,
@@ -170,6 +174,7 @@ fn format(args: FormatArgs) -> Result<(), Failure> {
 fn serve(args: ServeArgs) -> Result<(), Failure> {
     let mut config = Config::default();
     config.superdisk.rebuild_rate = Size(args.rebuild_rate);
+    config.data.io = args.io;
     output::init(LogFormat::Text, &args.log_level)?;
     let spec = args.disks.spec(args.name, args.listen, args.read_only);
     crate::serve::run_alone(|env| serve_one(spec, config, args.admin_listen, env)).map_err(Failure::Failed)

@@ -83,13 +83,14 @@ pub fn run(config: Config) -> Result<(), String> {
     ended
 }
 
-/// Runs a server that is no more than `work`, on threads of its own.
+/// Runs a server that is no more than `work`, on one thread: the disks have threads of their own, and a request that
+/// moves between two threads pays for their wake-ups. Measured for a block device of one export, 4 KiB reads: 102 us
+/// instead of 131 at depth 1, and 55,000 a second instead of 51,000 at depth 32.
 ///
 /// # Errors
 /// Those of the work.
 pub fn run_alone<W: Future<Output = Result<(), String>>>(work: impl FnOnce(Env) -> W) -> Result<(), String> {
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZeroUsize::get);
-    let main = runtime("serve", threads)?;
+    let main = runtime("serve", 1)?;
     let ended = main.block_on(async { work(critical_env()).await });
     main.shutdown_timeout(THREADS_DEADLINE);
     ended

@@ -102,3 +102,29 @@ async fn the_durable_leg_is_written_elsewhere_and_given_back() {
         None
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn bad_sectors_in_the_samples_do_not_discard_the_fast_leg() {
+    let compared = || SuperdiskOptions { compare_at_open: Some((DATA, 3 * MIB)), ..options() };
+    let bad = |legs: &Legs, blocks: u64| {
+        let begin = pair::FAST_START + DATA;
+        for at in (begin..begin + blocks * B).step_by(BLOCK) {
+            legs.fast_faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)).within(at..at + B).until_written());
+        }
+    };
+    let legs = base().await;
+    bad(&legs, 3);
+    let disk = legs.open_with(compared()).await;
+    assert_eq!(disk.status().refused, None);
+    disk.close().await;
+    assert_right(&legs).await;
+    // The other blocks of the same piece still tell that the durable leg was written elsewhere.
+    let legs = base().await;
+    bad(&legs, 3);
+    legs.durable.write(DATA + 3 * B, pattern(DATA + 3 * B, 1, 9)).await.expect("write");
+    assert_right(&legs).await;
+    // A fast leg that can hardly be read does not count.
+    let legs = base().await;
+    bad(&legs, 100);
+    assert!(legs.open_with(compared()).await.status().refused.is_some());
+}
