@@ -2,8 +2,8 @@
 //!
 //! One task carries out the rounds, one at a time, so that many writes share the flushes of one. A round that sets bits writes them
 //! to the durable leg and flushes it, and then the next event; then the fast leg gets the event and is flushed; then data may go out.
-//! A round that clears bits does the same with an event of its own, which flushes the data of both legs, and only then has the durable
-//! leg say that an image of the fast leg from before that event does not count.
+//! A round that clears bits does the same with an event of its own, after the data of both legs is flushed, and only then has the
+//! durable leg say that an image of the fast leg from before that event does not count.
 
 use std::io;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Shared {
         match self.write_bits(blocks, identity, flush).await {
             Ok(written) => {
                 if let Some(identity) = written {
-                    self.stamp(identity, true).await;
+                    self.stamp(identity, true, false).await;
                 }
                 self.state.lock().intent.set(&batch);
             }
@@ -134,11 +134,15 @@ impl Shared {
         Ok(written)
     }
 
-    /// Gives the fast leg the durable leg's event, and flushes it. Where that fails or takes too long the leg has failed.
-    async fn stamp(self: &Arc<Self>, identity: Identity, flush: bool) -> bool {
+    /// Gives the fast leg the durable leg's event, and flushes it. With `data_first` its data is flushed before the event is
+    /// written. Where that fails or takes too long the leg has failed.
+    async fn stamp(self: &Arc<Self>, identity: Identity, flush: bool, data_first: bool) -> bool {
         let Some(fast) = self.fast_up() else { return false };
         let one = self.stamping.clone().lock_owned().await;
         let work = async move {
+            if data_first {
+                fast.flush().await?;
+            }
             let label = identity.of_fast();
             let stamped = if flush { label.write_fast(&fast).await } else { label.write_fast_unflushed(&fast).await };
             drop(one);
@@ -208,7 +212,10 @@ impl Shared {
         let flush = sabotage != SuperdiskSabotage::ClearWithoutDurableFlush;
         let identity = if stamps { identity } else { self.state.lock().identity };
         let Ok(Some(identity)) = self.write_bits(Vec::new(), Some(identity), flush).await else { return false };
-        if !self.stamp(identity, sabotage != SuperdiskSabotage::ClearWithoutFastFlush).await {
+        // An image of the fast leg that is taken between the event and its flush may lack any of the data before it. It must
+        // not have the event that clears the bits of that data.
+        let flush_fast = sabotage != SuperdiskSabotage::ClearWithoutFastFlush;
+        if !self.stamp(identity, flush_fast, flush_fast && stamps).await {
             return false;
         }
         let cleared_at = if stamps { identity.event } else { identity.cleared_at };
