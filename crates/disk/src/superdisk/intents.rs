@@ -139,35 +139,40 @@ impl Shared {
     async fn stamp(self: &Arc<Self>, identity: Identity, flush: bool, data_first: bool) -> bool {
         let Some(fast) = self.fast_up() else { return false };
         let one = self.stamping.clone().lock_owned().await;
+        let shared = self.clone();
         let work = async move {
-            if data_first {
-                fast.flush().await?;
-            }
             let label = identity.of_fast();
-            let stamped = if flush { label.write_fast(&fast).await } else { label.write_fast_unflushed(&fast).await };
+            let stamped = match flush {
+                true if data_first => match fast.flush().await {
+                    Ok(()) => label.write_fast(&fast).await,
+                    error => error,
+                },
+                true => label.write_fast(&fast).await,
+                false => label.write_fast_unflushed(&fast).await,
+            };
             drop(one);
+            if let Err(error) = &stamped {
+                shared.stamp_failed(error);
+            }
             stamped
         };
         let stamped = self.on_fast("its label", work).await;
-        if self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored) {
-            return true;
-        }
-        match &stamped {
-            Ok(()) => {
-                let mut state = self.state.lock();
-                if state.map.counts().to_rebuild == 0 {
-                    state.relapses = 0;
-                }
+        if stamped.is_ok() {
+            let mut state = self.state.lock();
+            if state.map.counts().to_rebuild == 0 {
+                state.relapses = 0;
             }
-            Err(error) if error.kind() != io::ErrorKind::TimedOut => {
-                // The flush may be what failed. No later one says anything about what was written before then, and the disk refuses them
-                // until it is opened again.
-                self.state.lock().spoiled = true;
-                self.fail_fast(format!("its label could not be written: {error}"));
-            }
-            _ => {}
         }
-        stamped.is_ok()
+        stamped.is_ok() || self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored)
+    }
+
+    /// The flush may be what failed. No later one says anything about what was written before then, and the disk refuses them until
+    /// it is opened again. The leg fails in the task that gets the error: reads that end later do not count.
+    fn stamp_failed(&self, error: &io::Error) {
+        if !self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored) {
+            self.state.lock().spoiled = true;
+            self.fail_fast(format!("its label could not be written: {error}"));
+        }
     }
 
     /// Clears the bits of regions that both legs hold the same of: of the least recently written ones as many as are over the

@@ -70,11 +70,12 @@ impl Shared {
         &self.hedges[usize::from(len > SMALL_BYTES)]
     }
 
-    /// Whether the fast leg holds a range. Where it does not, the range is copied soon. `verified`: for a caller with checksums.
-    fn is_fast(&self, offset: u64, len: usize, verified: bool) -> bool {
+    /// Whether the fast leg holds a range: how often the leg had failed by then. Where it does not, the range is copied soon.
+    /// `verified`: for a caller with checksums.
+    fn fast_holds(&self, offset: u64, len: usize, verified: bool) -> Option<u64> {
         let mut state = self.state.lock();
         if state.leg != Leg::Up {
-            return false;
+            return None;
         }
         // After a failed flush of the durable leg only clean regions count, but for callers with checksums.
         let latched = state.intent.is_latched() && !verified;
@@ -84,18 +85,28 @@ impl Shared {
             state.map.miss(offset, len as u64);
             self.wake(&mut state);
         }
-        readable
+        readable.then_some(state.failures)
+    }
+
+    /// Whether a read of the fast leg counts that began after so many failures. A leg that fails may drop what it had not
+    /// flushed, and a read that ends after that gives what was there before.
+    fn read_counts(&self, failures: u64) -> bool {
+        self.state.lock().failures == failures
     }
 
     /// Reads from the best copy.
     pub(crate) async fn read(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let readable = self.is_fast(offset, len, false);
-        let Some(fast) = self.fast.clone().filter(|_| readable) else { return self.read_durable(offset, len).await };
+        let (Some(failures), Some(fast)) = (self.fast_holds(offset, len, false), self.fast.clone()) else {
+            return self.read_durable(offset, len).await;
+        };
         if self.overdue.load(SeqCst) >= u64::from(self.options.fast_overdue_max) {
             return match self.read_durable(offset, len).await {
                 Ok(bytes) => Ok(bytes),
                 // Slow is better than not at all.
-                Err(error) => self.read_checked(&fast, offset, len).await.map_err(|_| error),
+                Err(error) => match self.read_checked(&fast, offset, len).await {
+                    Ok(bytes) if self.read_counts(failures) => Ok(bytes),
+                    _ => Err(error),
+                },
             };
         }
         let start = self.env.now();
@@ -107,15 +118,16 @@ impl Shared {
             () = self.late.at(start + after) => None,
         };
         match answered {
-            Some(Ok(bytes)) => {
+            Some(Ok(bytes)) if self.read_counts(failures) => {
                 self.fast_answered(start, len);
                 Ok(masked(offset, bytes))
             }
+            Some(Ok(_)) => self.read_durable(offset, len).await,
             Some(Err(error)) => {
                 self.fast_read_failed(offset, len, &error);
                 self.read_durable(offset, len).await
             }
-            None => self.read_hedged(request, start, offset, len).await,
+            None => self.read_hedged(request, failures, start, offset, len).await,
         }
     }
 
@@ -134,6 +146,7 @@ impl Shared {
     async fn read_hedged(
         self: &Arc<Self>,
         mut fast: IoFuture<Bytes>,
+        failures: u64,
         start: Duration,
         offset: u64,
         len: usize,
@@ -148,10 +161,11 @@ impl Shared {
             bytes = &mut durable => Err(bytes),
         };
         match first {
-            Ok(Ok(bytes)) => {
+            Ok(Ok(bytes)) if self.read_counts(failures) => {
                 self.fast_answered(start, len);
                 Ok(masked(offset, bytes))
             }
+            Ok(Ok(_)) => self.durable_answered(offset, durable.await),
             Ok(Err(error)) => {
                 drop(overdue);
                 self.fast_read_failed(offset, len, &error);
@@ -166,10 +180,11 @@ impl Shared {
                 tick(&self.counters.durable_errors);
                 let limit = self.options.fast_read_limit;
                 match self.env.timeout(limit, &mut fast).await {
-                    Some(Ok(bytes)) => {
+                    Some(Ok(bytes)) if self.read_counts(failures) => {
                         self.fast_answered(start, len);
                         return Ok(masked(offset, bytes));
                     }
+                    Some(Ok(_)) => {}
                     Some(Err(fast_error)) => self.fast_read_failed(offset, len, &fast_error),
                     None => self.see_off(fast, overdue, start, offset, len),
                 }
@@ -221,8 +236,8 @@ impl Shared {
 
     /// Copy 1. What it cannot give is left as it is: the caller compares the two copies, and the durable leg may be the wrong one.
     pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let readable = self.is_fast(offset, len, true);
-        let Some(fast) = self.fast.clone().filter(|_| readable) else {
+        let readable = self.fast_holds(offset, len, true);
+        let Some(fast) = self.fast.clone().filter(|_| readable.is_some()) else {
             let text = format!("the fast leg does not hold {len} bytes at {offset}");
             return Err(io::Error::new(io::ErrorKind::NotFound, text));
         };

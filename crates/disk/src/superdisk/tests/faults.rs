@@ -152,3 +152,25 @@ async fn bad_sectors_in_the_samples_do_not_discard_the_fast_leg() {
     bad(&legs, 100);
     assert!(legs.open_with(compared()).await.status().refused.is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_a_fast_leg_that_fails_meanwhile_does_not_count() {
+    let legs = base().await;
+    let disk = legs.open_with(options()).await;
+    let old = legs.fast.read(pair::FAST_START + DATA, BLOCK).await.expect("read");
+    let new = pattern(DATA, 1, 2);
+    disk.write_flush(DATA, new.clone()).await.expect("write");
+    settle(&disk).await;
+    let block = pair::FAST_START + DATA..pair::FAST_START + DATA + B;
+    let held = legs.fast_faults.add(Fault::new(OpKind::Read, Effect::Hold).within(block));
+    let read = disk.read(DATA, BLOCK);
+    tokio::pin!(read);
+    assert!(futures::poll!(&mut read).is_pending());
+    // The flush of a round fails, and the leg drops what it had not flushed.
+    legs.fast_faults.add(Fault::new(OpKind::Flush, Effect::Error(libc::EIO)));
+    let clean = 2 * MIB;
+    disk.write(clean, pattern(clean, 1, 2)).await.expect("write");
+    legs.fast.write(pair::FAST_START + DATA, old).await.expect("write");
+    legs.fast_faults.remove(held);
+    assert!(read.await.expect("read") == new);
+}
