@@ -72,7 +72,7 @@ const SAMPLES: usize = 64;
 /// Bytes of a sample.
 const SAMPLE: u64 = 64 << 10;
 /// Blocks of the samples that the fast leg may fail to read. With more of them, nothing on it counts.
-const BAD_BLOCKS_MAX: usize = 64;
+const BAD_BLOCKS_MAX: usize = 256;
 
 /// Compares samples of the clean regions: the first and the last MiB of the data, the blocks that were written last, and a piece of each of
 /// some regions. Answers where the legs differ, if they do: the durable leg was written without its fast leg.

@@ -149,7 +149,7 @@ async fn bad_sectors_in_the_samples_do_not_discard_the_fast_leg() {
     assert_right(&legs).await;
     // A fast leg that can hardly be read does not count.
     let legs = base().await;
-    bad(&legs, 100);
+    bad(&legs, 300);
     assert!(legs.open_with(compared()).await.status().refused.is_some());
 }
 
