@@ -1,8 +1,8 @@
 //! The transmission phase of a connection: requests in, replies out.
 //!
 //! Three futures run in one task. The reader parses requests and receives payloads, the worker polls what is with the
-//! disk, and the writer sends replies. A request that has begun is finished even when the client goes away: its
-//! write must not land later than one that the client sends over its next connection.
+//! disk, and the writer sends replies. A change that has begun is finished even when the client closes the connection,
+//! and none begins after that: it must not land later than one that the client sends over its next connection.
 
 use std::io;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use crate::Export;
 use crate::changes::{PIECE_BYTES, Piece};
 use crate::export::Place;
+use crate::peer::Peer;
 use crate::protocol::{Command, Errno, REQUEST_BYTES, ReplyHeader, Request};
 use crate::replies::{BytesHeld, Reply, STALL_BYTES, write_replies};
 
@@ -35,6 +36,7 @@ type Work = BoxFuture<'static, Option<Reply>>;
 pub(crate) async fn transmit(
     mut input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
+    peer: &Peer,
     session: Session,
     env: &Env,
     mut shutdown: watch::Receiver<bool>,
@@ -52,6 +54,7 @@ pub(crate) async fn transmit(
             structured: session.structured,
             work: work_tx,
             env: env.clone(),
+            peer,
             export,
         };
         // The receiver is dropped at the end, which ends the worker, and that ends the writer.
@@ -138,16 +141,17 @@ fn reply_of(cookie: u64, error: Option<Errno>, slot: OwnedSemaphorePermit) -> Re
 }
 
 /// The side of a connection that requests come in at.
-struct Receiver {
+struct Receiver<'a> {
     export: Arc<Export>,
     slots: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     structured: bool,
     work: mpsc::Sender<Work>,
     env: Env,
+    peer: &'a Peer,
 }
 
-impl Receiver {
+impl Receiver<'_> {
     async fn run(&self, input: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         loop {
             let slot = acquire(&self.slots, 1).await?;
@@ -171,6 +175,10 @@ impl Receiver {
                 (_, Ok(())) => {
                     let bytes = match request.command {
                         Command::Read => Some(self.hold(request.length).await?),
+                        Command::Trim | Command::WriteZeroes => {
+                            self.peer.check()?;
+                            None
+                        }
                         _ => None,
                     };
                     self.start(carry_out(self.export.clone(), request, self.structured, slot, bytes)).await?;
@@ -237,6 +245,7 @@ impl Receiver {
         for (at, length) in self.export.pieces(offset, length) {
             let mut piece = self.export.piece(at, length).await;
             self.fill(input, piece.payload()).await?;
+            self.peer.check()?;
             self.start(write.clone().write(piece, count == 1)).await?;
         }
         Ok(())

@@ -10,6 +10,7 @@ use steadfast_flow::Env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
+use crate::peer::Peer;
 use crate::protocol::{OPTION_MAGIC, REQUEST_MAGIC, option};
 use crate::server::serve_stream;
 use crate::{Export, ExportOptions, Limits};
@@ -98,7 +99,8 @@ async fn session(bytes: Vec<u8>) -> u64 {
         let _ = replies.read_to_end(&mut replied).await;
         replied
     };
-    let serve = serve_stream(input, output, &exports, &limits, &env, stopped);
+    let peer = Peer::unknown();
+    let serve = serve_stream(input, output, &peer, &exports, &limits, &env, stopped);
     let (result, (), replied) = futures::join!(serve, send, receive);
     let mut hash = DefaultHasher::new();
     hash.write_u8(u8::from(result.is_err()));

@@ -15,6 +15,7 @@ mod handshake;
 mod layout;
 mod listen;
 mod options;
+mod peer;
 pub mod protocol;
 mod ranges;
 mod replies;

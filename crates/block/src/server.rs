@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::connection::transmit;
 use crate::handshake::negotiate;
 use crate::listen::{Listener, Stream};
+use crate::peer::Peer;
 use crate::{Export, Limits, Listen, ListenError};
 
 /// Bytes that are read from a socket at once: the headers of many requests, or a few small writes.
@@ -105,17 +106,20 @@ async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphor
         let (shared, stopped) = (shared.clone(), stopped.clone());
         env.spawn("nbd", async move {
             let Shared { exports, limits, env } = &*shared;
-            let result = match stream {
-                Stream::Unix(stream) => {
-                    let (input, output) = stream.into_split();
-                    serve_stream(input, output, exports, limits, env, stopped).await
-                }
-                Stream::Tcp(stream) => {
-                    let (input, output) = stream.into_split();
-                    serve_stream(input, output, exports, limits, env, stopped).await
+            let served = async {
+                let peer = Peer::new(&stream)?;
+                match stream {
+                    Stream::Unix(stream) => {
+                        let (input, output) = stream.into_split();
+                        serve_stream(input, output, &peer, exports, limits, env, stopped).await
+                    }
+                    Stream::Tcp(stream) => {
+                        let (input, output) = stream.into_split();
+                        serve_stream(input, output, &peer, exports, limits, env, stopped).await
+                    }
                 }
             };
-            if let Err(error) = result {
+            if let Err(error) = served.await {
                 tracing::info!(%error, "a connection ended");
             }
             drop(place);
@@ -130,6 +134,7 @@ async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphor
 pub(crate) async fn serve_stream(
     input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
+    peer: &Peer,
     exports: &[Arc<Export>],
     limits: &Limits,
     env: &Env,
@@ -145,7 +150,7 @@ pub(crate) async fn serve_stream(
         _ = stopped.wait_for(|stopped| *stopped) => None,
     };
     match session {
-        Some(session) => transmit(input, output, session, env, stopped).await,
+        Some(session) => transmit(input, output, peer, session, env, stopped).await,
         None => Ok(()),
     }
 }

@@ -106,7 +106,7 @@ impl Shared {
     /// labels either, or a device of it is silent, and it has failed. Else a leg that is gone, and of which little is asked, would lose its regions to quarantine one by one.
     pub(crate) async fn is_gone(self: &Arc<Self>, fast: &Arc<dyn Disk>, error: &io::Error) -> bool {
         // The label is read under the lock of its writers: an older event must not replace a newer one.
-        let one = self.stamping.clone().lock_owned().await;
+        let Some(one) = self.label_lock().await else { return true };
         let label = {
             let state = self.state.lock();
             if state.leg != Leg::Up {

@@ -138,7 +138,7 @@ impl Shared {
     /// written. Where that fails or takes too long the leg has failed.
     async fn stamp(self: &Arc<Self>, identity: Identity, flush: bool, data_first: bool) -> bool {
         let Some(fast) = self.fast_up() else { return false };
-        let one = self.stamping.clone().lock_owned().await;
+        let Some(one) = self.label_lock().await else { return false };
         let shared = self.clone();
         let work = async move {
             let label = identity.of_fast();
@@ -164,6 +164,16 @@ impl Shared {
             }
         }
         stamped.is_ok() || self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored)
+    }
+
+    /// The lock of the fast leg's labels. A leg whose label is not written in time, by another task, has failed: `None`.
+    pub(crate) async fn label_lock(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        let limit = self.options.fast_write_limit;
+        let lock = self.env.timeout(limit, self.stamping.clone().lock_owned()).await;
+        if lock.is_none() {
+            self.fail_fast(format!("its label has not been written for {} ms", limit.as_millis()));
+        }
+        lock
     }
 
     /// The flush may be what failed. No later one says anything about what was written before then, and the disk refuses them until

@@ -14,6 +14,9 @@ use super::pair;
 use crate::intent::Readiness;
 use crate::{Disk, IoFuture};
 
+/// Requests that change the fast leg at a time. Above this number it is not given discards.
+const FAST_REQUESTS_MAX: u64 = 256;
+
 /// A request to the durable leg that is seen to its end even when nobody waits for it any more: until then its range must
 /// not be read from the fast leg, or copied.
 struct Durable {
@@ -269,11 +272,21 @@ impl Shared {
             state.leg == Leg::Up && state.failures == failures
         };
         let end = offset.saturating_add(len).min(self.fast_limit());
-        let Some(fast) = self.fast.clone().filter(|_| up && offset < end) else { return };
-        let request = fast.discard(pair::FAST_START + offset, end - offset);
+        // A discard is a hint: a leg that is busy is not given more of them. The range does not count there anyway.
+        let busy = self.fast_requests.load(SeqCst) >= FAST_REQUESTS_MAX;
+        let Some(fast) = self.fast.clone().filter(|_| up && !busy && offset < end) else { return };
+        let mut request = fast.discard(pair::FAST_START + offset, end - offset);
         let (shared, op, counted) = (self.clone(), op.clone(), FastRequest::new(self));
         self.env.spawn("superdisk-fast-discard", async move {
-            if let Err(error) = request.await {
+            let limit = shared.options.fast_write_limit;
+            let result = match shared.env.timeout(limit, &mut request).await {
+                Some(result) => result,
+                None => {
+                    shared.fail_fast(format!("a discard has not returned for {} ms", limit.as_millis()));
+                    request.await
+                }
+            };
+            if let Err(error) = result {
                 shared.fast_error("discard", &error);
             }
             drop((op, counted));

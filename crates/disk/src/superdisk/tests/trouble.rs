@@ -312,3 +312,44 @@ async fn closing_waits_for_a_hung_fast_leg_only_for_a_while() {
     disk.close().await;
     assert!(legs.env.now() - start <= Duration::from_secs(20));
 }
+
+/// The repair's look at the label hangs, and a round that sets bits needs the label too.
+#[tokio::test(start_paused = true)]
+async fn a_fast_leg_that_fails_a_repair_and_then_hangs_holds_up_no_write() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    legs.until_clean(&disk).await;
+    disk.close().await;
+    drop(disk);
+    let disk = legs.open().await;
+    disk.write(DATA, pattern(DATA, 1, 1)).await.expect("written");
+    legs.until_clean(&disk).await;
+    let bad = pair::FAST_START + DATA + 2 * B;
+    for kind in [OpKind::Read, OpKind::Write] {
+        legs.fast_faults.add(Fault::new(kind, Effect::Error(libc::EIO)).within(bad..bad + 512));
+    }
+    for label in pair::FAST_LABELS {
+        legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Hold).within(label..label + 512));
+    }
+    assert_is(&disk.read(DATA + 2 * B, BLOCK).await.expect("read"), DATA + 2 * B, 1);
+    legs.env.sleep(Duration::from_millis(500)).await;
+    let clean = DATA + MIB;
+    let write = legs.env.timeout(Duration::from_secs(60), disk.write(clean, pattern(clean, 1, 3))).await;
+    write.expect("in time").expect("written");
+    legs.env.timeout(Duration::from_secs(60), disk.close()).await.expect("closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn discards_of_a_hanging_fast_leg_are_bounded() {
+    let legs = Legs::new();
+    let disk = legs.open().await;
+    fill(&disk, 1).await;
+    let held = legs.fast_faults.add(Fault::new(OpKind::Discard, Effect::Hold));
+    for n in 0..2000 {
+        disk.discard(DATA + n % 16 * B, B).await.expect("discarded");
+    }
+    assert!(legs.fast_faults.harmed(held) <= 256);
+    legs.env.sleep(Duration::from_secs(60)).await;
+    assert!(matches!(disk.status().fast, FastState::Failed { .. }), "{:?}", disk.status().fast);
+}
