@@ -261,11 +261,12 @@ impl Receiver<'_> {
         }
     }
 
-    /// Waits until the connection and the export may have `bytes` more in memory.
+    /// Waits until the connection may have `bytes` more in memory, or for a long request the export.
     async fn hold(&self, bytes: u32) -> io::Result<BytesHeld> {
-        let connection = acquire(&self.bytes, bytes).await?;
-        let export = acquire(&self.export.bytes, bytes).await?;
-        Ok(BytesHeld { _connection: connection, _export: export })
+        // A connection has memory of its own, so that one that takes no replies keeps no other waiting.
+        let own = bytes as usize <= self.export.limits.connection_bytes_max;
+        let permit = acquire(if own { &self.bytes } else { &self.export.large }, bytes).await?;
+        Ok(BytesHeld::new(&self.export, bytes, permit))
     }
 
     async fn start(&self, work: impl Future<Output = Option<Reply>> + Send + 'static) -> io::Result<()> {

@@ -49,8 +49,9 @@ pub struct Export {
     pub(crate) limits: Limits,
     pub(crate) piece_bytes: usize,
     connections: AtomicUsize,
-    /// Bytes of read replies and write payloads.
-    pub(crate) bytes: Arc<Semaphore>,
+    /// Bytes of long requests.
+    pub(crate) large: Arc<Semaphore>,
+    pub(crate) bytes_in_flight: AtomicUsize,
     pub(crate) ranges: Ranges,
     flushes: Flushes,
     pub(crate) under_way: UnderWay,
@@ -98,7 +99,8 @@ impl Export {
             limits,
             piece_bytes,
             connections: AtomicUsize::new(0),
-            bytes: Arc::new(Semaphore::new(limits.export_bytes_max)),
+            large: Arc::new(Semaphore::new(limits.large_bytes_max)),
+            bytes_in_flight: AtomicUsize::new(0),
             ranges: Ranges::default(),
             flushes: Flushes::default(),
             under_way: UnderWay::new(env),
@@ -138,7 +140,8 @@ impl Export {
             connections: self.connections.load(Relaxed),
             in_flight,
             oldest_request_ms,
-            bytes_in_flight: self.limits.export_bytes_max.saturating_sub(self.bytes.available_permits()),
+            bytes_in_flight: self.bytes_in_flight.load(Relaxed),
+            bytes_in_flight_max: self.limits.bytes_max(),
             counts: self.counters.counts(),
             limits: self.limits,
         }
@@ -163,19 +166,33 @@ impl Export {
         entered.then(|| Place(self.clone()))
     }
 
-    /// Reads `length` bytes at `offset`: the blocks around them, of which a slice is given.
+    /// Reads `length` bytes at `offset`. A long read is copied piece by piece: the reply may wait long for its client, and
+    /// must not hold the disk's buffers so long.
     pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Bytes, Errno> {
         self.counters.count(Kind::Read);
-        if length == 0 {
-            return Ok(Bytes::new());
-        }
         let _under_way = self.under_way.begin();
-        let blocks = self.blocks(offset, u64::from(length));
-        let (head, length) = ((offset % BLOCK as u64) as usize, length as usize);
+        let mut pieces = self.pieces(offset, u64::from(length));
+        let bytes = match (pieces.next(), pieces.next()) {
+            (None, _) => Bytes::new(),
+            (Some((at, length)), None) => self.read_piece(at, length).await?,
+            (Some(_), Some(_)) => {
+                let mut bytes = Vec::with_capacity(length as usize);
+                for (at, length) in self.pieces(offset, u64::from(length)) {
+                    bytes.extend_from_slice(&self.read_piece(at, length).await?);
+                }
+                bytes.into()
+            }
+        };
+        self.counters.read_bytes.fetch_add(u64::from(length), Relaxed);
+        Ok(bytes)
+    }
+
+    /// Reads the blocks around a piece, of which a slice is given.
+    async fn read_piece(&self, at: u64, length: usize) -> Result<Bytes, Errno> {
+        let blocks = self.blocks(at, length as u64);
+        let head = (at % BLOCK as u64) as usize;
         let read = self.disk.read(blocks.start, (blocks.end - blocks.start) as usize).await;
-        let bytes = read.map_err(|error| self.read_failed(&error))?;
-        self.counters.read_bytes.fetch_add(length as u64, Relaxed);
-        Ok(bytes.slice(head..head + length))
+        Ok(read.map_err(|error| self.read_failed(&error))?.slice(head..head + length))
     }
 
     /// Makes durable what any connection has written before.

@@ -76,8 +76,8 @@ async fn session(bytes: Vec<u8>) -> u64 {
     let limits = Limits {
         requests_in_flight_max: 4,
         request_bytes_max: 32 << 10,
-        connection_bytes_max: 32 << 10,
-        export_bytes_max: 32 << 10,
+        connection_bytes_max: 16 << 10,
+        large_bytes_max: 64 << 10,
         handshake_timeout: Duration::from_secs(2),
         stall_timeout: Duration::from_secs(2),
         ..Limits::default()

@@ -22,10 +22,11 @@ pub struct Limits {
     pub connections_max: usize,
     /// Requests of one connection that have not been answered.
     pub requests_in_flight_max: usize,
-    /// Bytes of read replies and write payloads of one connection. At least `request_bytes_max`.
+    /// Bytes of read replies and write payloads that each connection may have in memory.
     pub connection_bytes_max: usize,
-    /// The same of all connections of an export.
-    pub export_bytes_max: usize,
+    /// The same for requests that are longer than that, of all connections of an export together. At least
+    /// `request_bytes_max`.
+    pub large_bytes_max: usize,
     /// The longest read or write.
     pub request_bytes_max: u32,
     /// A client that has not chosen an export after this time is cut off.
@@ -49,8 +50,8 @@ impl Default for Limits {
             export_connections_max: 16,
             connections_max: 64,
             requests_in_flight_max: 128,
-            connection_bytes_max: 32 << 20,
-            export_bytes_max: 64 << 20,
+            connection_bytes_max: 2 << 20,
+            large_bytes_max: 32 << 20,
             request_bytes_max: 32 << 20,
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
@@ -65,11 +66,16 @@ impl Limits {
     pub(crate) fn usable(mut self) -> Self {
         let max = tokio::sync::Semaphore::MAX_PERMITS;
         self.request_bytes_max = self.request_bytes_max.max(steadfast_disk::BLOCK as u32);
-        self.connection_bytes_max = self.connection_bytes_max.clamp(self.request_bytes_max as usize, max);
-        self.export_bytes_max = self.export_bytes_max.clamp(self.request_bytes_max as usize, max);
+        self.connection_bytes_max = self.connection_bytes_max.clamp(1, max);
+        self.large_bytes_max = self.large_bytes_max.clamp(self.request_bytes_max as usize, max);
         self.requests_in_flight_max = self.requests_in_flight_max.clamp(1, 1 << 16);
         self.connections_max = self.connections_max.clamp(1, 1 << 16);
         self
+    }
+
+    /// Bytes that an export may have in memory.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.export_connections_max.saturating_mul(self.connection_bytes_max).saturating_add(self.large_bytes_max)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Replies on their way to the socket.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +10,7 @@ use steadfast_flow::Env;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::Export;
 use crate::protocol::ReplyHeader;
 
 /// Replies that are written together, at most.
@@ -25,10 +28,25 @@ pub(crate) struct Reply {
     pub(crate) _bytes: Option<BytesHeld>,
 }
 
-/// Bytes of the connection and of the export, held together.
+/// Bytes that a request has in memory.
 pub(crate) struct BytesHeld {
-    pub(crate) _connection: OwnedSemaphorePermit,
-    pub(crate) _export: OwnedSemaphorePermit,
+    export: Arc<Export>,
+    bytes: usize,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl BytesHeld {
+    pub(crate) fn new(export: &Arc<Export>, bytes: u32, permit: OwnedSemaphorePermit) -> Self {
+        let bytes = bytes as usize;
+        export.bytes_in_flight.fetch_add(bytes, Relaxed);
+        Self { export: export.clone(), bytes, _permit: permit }
+    }
+}
+
+impl Drop for BytesHeld {
+    fn drop(&mut self) {
+        self.export.bytes_in_flight.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 /// Writes replies until there are no more, and then closes the sending side.

@@ -65,6 +65,8 @@ pub struct ExportStatus {
     pub oldest_request_ms: u64,
     /// Bytes of read replies and write payloads in memory.
     pub bytes_in_flight: usize,
+    /// The bound on them.
+    pub bytes_in_flight_max: usize,
     /// Counters.
     pub counts: Counts,
     /// Its bounds.

@@ -140,3 +140,16 @@ async fn many_requests_at_once_are_all_answered() {
         assert_eq!(client.read(i * 4096, 4096).await.expect("read"), [i as u8; 4096]);
     }
 }
+
+#[tokio::test]
+async fn long_reads_and_writes_of_any_alignment() {
+    let world = World::new(Limits::default()).await;
+    let data: Vec<u8> = (0..3 << 20).map(|i: u32| (i / 7) as u8).collect();
+    for structured in [true, false] {
+        let mut client = Client::connect(&world.path, "first", structured).await;
+        for offset in [0, 512, 4095] {
+            client.write(0, offset, &data).await.expect("written");
+            assert!(client.read(offset, data.len() as u32).await.expect("read") == data, "at {offset}");
+        }
+    }
+}

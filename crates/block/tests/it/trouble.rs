@@ -166,24 +166,27 @@ async fn an_old_write_of_a_client_that_came_back_does_not_land_last() {
 
 #[tokio::test]
 async fn a_write_of_a_closed_connection_that_waits_for_memory_does_not_begin() {
-    let limits = Limits { export_bytes_max: 1 << 20, request_bytes_max: 1 << 20, ..Limits::default() };
+    let limits = Limits {
+        connection_bytes_max: 64 << 10,
+        large_bytes_max: 1 << 20,
+        request_bytes_max: 1 << 20,
+        ..Limits::default()
+    };
     let world = World::new(limits).await;
-    // A read has all memory.
+    // A long read has all the memory of long requests.
     let hold = world.faults.add(Fault::new(OpKind::Read, Effect::Hold));
     let mut reader = Client::connect(&world.path, "first", true).await;
     reader.send(READ, 0, 1 << 20, 1 << 20, b"").await;
     world.until("it is with the disk", |world| world.faults.harmed(hold) == 1).await;
     let mut old = Client::connect(&world.path, "first", true).await;
-    for at in (0..20).rev() {
-        old.send(WRITE, 0, at * 4096, 4096, &[1; 4096]).await;
-    }
+    old.send(WRITE, 0, 0, 128 << 10, &[1; 128 << 10]).await;
     old.send(ZEROES, 0, 0, 4096, b"").await;
     drop(old);
     let mut new = Client::connect(&world.path, "first", true).await;
-    new.send(WRITE, 0, 0, 4096, &[2; 4096]).await;
+    // Short requests are served meanwhile.
+    new.write(0, 0, &[2; 4096]).await.expect("written");
     world.faults.remove(hold);
     reader.reply(1 << 20).await.1.expect("read");
-    new.reply(0).await.1.expect("written");
     world.until("the old connection is gone", |world| world.export().status().connections == 2).await;
     assert_eq!(new.read(0, 4096).await.expect("read"), [2; 4096]);
 }

@@ -23,7 +23,7 @@ pub const NUMBERS: [Number; 9] = [
         "For how long the oldest request has been under way",
     ),
     ("/bytes_in_flight", "block_bytes_in_flight", false, 1.0, "Bytes of replies and payloads in memory"),
-    ("/limits/export_bytes_max", "block_bytes_in_flight_limit", false, 1.0, "The bound on them"),
+    ("/bytes_in_flight_max", "block_bytes_in_flight_limit", false, 1.0, "The bound on them"),
     ("/counts/connections_refused", "block_connections_refused", true, 1.0, "Connections above the bound"),
     ("/counts/refused", "block_requests_refused", true, 1.0, "Requests that were malformed or out of range"),
     ("/counts/read_bytes", "block_read_bytes", true, 1.0, "Bytes that reads have given"),
