@@ -130,7 +130,7 @@ async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphor
 /// Serves one client.
 ///
 /// # Errors
-/// Those of the socket and of the protocol; the connection is over then.
+/// Those of the socket and of the protocol, which end the connection.
 pub(crate) async fn serve_stream(
     input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
