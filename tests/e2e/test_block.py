@@ -278,6 +278,63 @@ def test_a_restored_durable_disk_shows_its_own_time(device, tmp_path):
     ledger.check(device.socket)
 
 
+@pytest.mark.parametrize("disk", range(3))
+def test_one_of_several_fast_disks_put_back_alone_shows_no_old_block(tmp_path, disk):
+    server, ledger, image = BlockServer(tmp_path, fast=3), Ledger(2048), tmp_path / "image"
+    server.format()
+    try:
+        server.start()
+        client = Client(server.socket)
+        for block in range(2048):
+            ledger.write(client, block)
+        client.close()
+        server.wait_clean()
+        assert server.stop() == 0
+        shutil.copyfile(server.fast[disk], image)
+        server.start()
+        client = Client(server.socket)
+        for block in range(0, 2048, 100):
+            ledger.write(client, block)
+        client.close()
+        server.wait_clean()
+        assert server.stop() == 0
+        os.replace(image, server.fast[disk])
+        server.start()
+        assert "the fast leg has been put back to an earlier time" in server.log(), server.log()
+        ledger.check(server.socket)
+    finally:
+        server.close()
+
+
+def test_a_fast_disk_of_a_history_that_was_given_up_shows_no_block_of_it(device, tmp_path):
+    """Both disks are restored to one time; later the fast disk is put back to an image from after that time."""
+    ledger, images = Ledger(2048), [tmp_path / "durable image", tmp_path / "fast image", tmp_path / "later image"]
+    client = Client(device.socket)
+    for block in range(2048):
+        ledger.write(client, block)
+    client.close()
+    device.wait_clean()
+    assert device.stop() == 0
+    shutil.copyfile(device.durable, images[0])
+    shutil.copyfile(device.fast[0], images[1])
+    then = [set(may) for may in ledger.may]
+    for block, restored in ((300, False), (1500, True)):
+        if restored:
+            shutil.copyfile(device.fast[0], images[2])
+            os.replace(images[0], device.durable)
+            os.replace(images[1], device.fast[0])
+            ledger.may = then
+        device.start()
+        client = Client(device.socket)
+        ledger.write(client, block)
+        client.close()
+        device.kill()
+    os.replace(images[2], device.fast[0])
+    device.start()
+    assert "of another history" in device.log(), device.log()
+    ledger.check(device.socket)
+
+
 def test_a_durable_disk_written_elsewhere_shows_what_was_written(device):
     ledger = Ledger(1024)
     client = Client(device.socket)

@@ -17,7 +17,7 @@ from harness.postgres import Database, Ledger, Load
 
 MIB = 1 << 20
 #: Where the data begin in the file of a fast disk, after its labels.
-FAST_DATA = 5 * MIB
+FAST_DATA = 17 * MIB
 BAD_SECTORS = 1000
 
 

@@ -128,13 +128,9 @@ pub trait Disk: Send + Sync + 'static {
     /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else what the device says.
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes>;
 
-    /// Reads something from every device that the disk is made of.
-    ///
-    /// # Errors
-    /// What the first one says that cannot be read.
-    fn answers(&self) -> IoFuture<()> {
-        let read = self.read(0, BLOCK);
-        Box::pin(async move { read.await.map(drop) })
+    /// Two places for a label on each device that the disk is made of: offsets of a block each. Constant.
+    fn label_places(&self) -> Vec<[u64; 2]> {
+        vec![[0, 512 << 10]]
     }
 
     /// How many copies of every byte the disk may hold, at least 1: the range of [`Disk::read_copy`].

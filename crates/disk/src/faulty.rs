@@ -301,6 +301,10 @@ impl Disk for Faulty {
         self.read_from(None, offset, len)
     }
 
+    fn label_places(&self) -> Vec<[u64; 2]> {
+        self.disk.label_places()
+    }
+
     fn copies(&self) -> u32 {
         self.disk.copies()
     }

@@ -41,6 +41,19 @@ pub(crate) enum Found<T> {
     Other,
 }
 
+impl<T> Found<T> {
+    /// The label as something else.
+    pub(crate) fn map<U>(self, with: impl FnOnce(T) -> U) -> Found<U> {
+        match self {
+            Self::Label(label) => Found::Label(with(label)),
+            Self::Blank => Found::Blank,
+            Self::Damaged => Found::Damaged,
+            Self::Version(version) => Found::Version(version),
+            Self::Other => Found::Other,
+        }
+    }
+}
+
 /// A block that is being made into a label, or read as one.
 pub(crate) struct Label(pub(crate) [u8; BLOCK]);
 

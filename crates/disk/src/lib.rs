@@ -38,6 +38,7 @@ pub use options::{DiskOptions, IoMode};
 pub use slow::{Slow, SlowHandle, Slowness};
 pub use stripe::{Stripe, StripeOptions};
 pub use superdisk::{
-    Comparison, DIFFERENCES_MAX, FastState, Labels, Superdisk, SuperdiskOptions, SuperdiskSabotage, SuperdiskStatus,
+    Comparison, DIFFERENCES_MAX, FAST_DISKS_MAX, FastState, Labels, Superdisk, SuperdiskOptions, SuperdiskSabotage,
+    SuperdiskStatus,
 };
 pub use zones::{Zone, ZoneState, Zoned, ZonedOptions};

@@ -138,6 +138,10 @@ impl Disk for Slow {
         })
     }
 
+    fn label_places(&self) -> Vec<[u64; 2]> {
+        self.disk.label_places()
+    }
+
     fn copies(&self) -> u32 {
         self.disk.copies()
     }

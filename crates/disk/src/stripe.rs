@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use steadfast_flow::{BoxFuture, Env};
 
 use crate::label::{Found, Label, VERSION_1, field, look, new_uuid, u32_at, u64_at, uuid_text};
@@ -82,6 +82,7 @@ pub struct Stripe(Arc<Inner>);
 
 struct Inner {
     members: Vec<Part>,
+    stripe: [u8; 16],
     chunk_bytes: u64,
     gather: BufPool,
 }
@@ -204,6 +205,7 @@ impl Stripe {
         let members = members.into_iter().map(part).collect();
         Ok(Arc::new(Self(Arc::new(Inner {
             members,
+            stripe: first.stripe,
             chunk_bytes: first.chunk_bytes,
             gather: BufPool::new(GATHER_BYTES),
         }))))
@@ -404,6 +406,21 @@ impl Inner {
         join_all(discards).await.into_iter().collect()
     }
 
+    /// Opens a member again, and refuses another disk in its place.
+    async fn reopen(&self, index: usize) -> io::Result<()> {
+        let part = &self.members[index];
+        part.disk.reopen().await.map_err(|e| member_error(&part.disk, &e))?;
+        // As at the first opening.
+        part.written.fetch_add(1, Ordering::AcqRel);
+        let label = read_label(&part.disk).await?;
+        if (label.stripe, label.index as usize) != (self.stripe, index) {
+            let of = format!("it is now member {} of stripe {}", label.index, uuid_text(&label.stripe));
+            let text = format!("stripe member {}: {of}", part.disk.describe());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(())
+    }
+
     async fn reserve(&self, end: u64) -> io::Result<()> {
         let row = self.chunk_bytes * self.members.len() as u64;
         let Some(each) = end.div_ceil(row).checked_mul(self.chunk_bytes).and_then(|n| n.checked_add(DATA_START)) else {
@@ -442,9 +459,11 @@ impl Disk for Stripe {
         Box::pin(async move { inner.read(offset, len).await })
     }
 
-    fn answers(&self) -> IoFuture<()> {
-        let all = try_join_all(self.0.members.iter().map(|part| part.disk.answers()));
-        Box::pin(async move { all.await.map(drop) })
+    fn label_places(&self) -> Vec<[u64; 2]> {
+        let (chunk, members) = (self.0.chunk_bytes, self.0.members.len() as u64);
+        // In the first chunk of each member; where that is one block, the second place is in its second chunk.
+        let second = if chunk > BLOCK as u64 { chunk / 2 } else { members * chunk };
+        (0..members).map(|member| [member * chunk, member * chunk + second]).collect()
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
@@ -475,13 +494,7 @@ impl Disk for Stripe {
     fn reopen(&self) -> IoFuture<()> {
         let inner = self.0.clone();
         Box::pin(async move {
-            let all = inner.members.iter().map(|part| async move {
-                part.disk.reopen().await.map_err(|e| member_error(&part.disk, &e))?;
-                // As at the first opening.
-                part.written.fetch_add(1, Ordering::AcqRel);
-                Ok(())
-            });
-            join_all(all).await.into_iter().collect()
+            join_all((0..inner.members.len()).map(|index| inner.reopen(index))).await.into_iter().collect()
         })
     }
 

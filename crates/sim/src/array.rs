@@ -68,7 +68,7 @@ impl Array {
     pub(crate) fn new(rng: &mut Rng, durable: Device, capacity_bytes: u64, plan: Option<&FastPlan>) -> Self {
         let members = plan.map_or(0, |plan| plan.members);
         // Room for the headers, and a little more.
-        let each = (capacity_bytes / members.max(1)).next_multiple_of(1 << 20) + (8 << 20);
+        let each = (capacity_bytes / members.max(1)).next_multiple_of(1 << 20) + (20 << 20);
         let fast = (0..members)
             .map(|_| {
                 let mut platter = Platter::new(rng.fork(), each, each);

@@ -226,6 +226,15 @@ impl Platter {
         self.tainted.clear();
     }
 
+    /// Puts those blocks back to an earlier time of which `chosen` says so, by their numbers. The power is off.
+    pub(crate) fn restore_blocks(&mut self, image: &Image, chosen: impl Fn(u64) -> bool) {
+        let blocks = (0..).zip(self.pages.iter_mut().zip(&image.0));
+        for (_, (page, older)) in blocks.filter(|(block, _)| chosen(*block)) {
+            page.clone_from(older);
+        }
+        self.tainted.clear();
+    }
+
     /// Makes the medium blank. The power is off.
     pub fn wipe(&mut self) {
         self.pages.fill_with(|| None);

@@ -2,7 +2,9 @@
 //!
 //! The fast leg is believed when it is the one that the durable leg's label names, and its event is one that the durable leg knows and has
 //! not left behind: `cleared_at <= event of the fast leg <= event`. So a durable leg that was put back to an earlier time does not know
-//! the event of a fast leg that was written since, and an older image of the fast leg has an event that was left behind.
+//! the event of a fast leg that was written since, and an older image of the fast leg has an event that was left behind. Each opening
+//! draws a number for both labels, which tells a fast leg of another history: one that both legs were put back to a time before. A fast
+//! leg of several devices is believed when each of them is.
 //! Of a fast leg that is believed, the regions count whose intent bit is clear. One that is not believed gets a new name, so that no
 //! image of it ever counts again, and all bits are set. While the fast leg is away the durable leg still names it, and bits are set.
 
@@ -13,10 +15,11 @@ use steadfast_flow::Env;
 
 use super::compare::samples_differ;
 use super::core::{Leg, Shared};
+use super::leg_labels::{LegLabels, find_fast};
 use super::map::{RegionMap, region_bytes};
 use super::options::{SuperdiskOptions, SuperdiskSabotage};
 use super::pair::{
-    DURABLE_RESERVED, FAST_START, Identity, LAST_WRITTEN, NO_LEG, find_durable, find_fast, read_intent, write_new_pair,
+    DURABLE_RESERVED, FAST_START, Identity, LAST_WRITTEN, NO_LEG, find_durable, read_intent, write_new_pair,
 };
 use crate::intent::Intent;
 use crate::label::{Found, new_uuid, uuid_text};
@@ -27,8 +30,8 @@ const TAIL: u64 = 1 << 20;
 /// What the fast leg turned out to be.
 pub(super) enum Probe {
     Blank,
-    /// Of this pair, with this label.
-    Ours(Identity),
+    /// Of this pair, with these labels.
+    Ours(LegLabels),
     Foreign(String),
 }
 
@@ -55,8 +58,10 @@ pub(super) async fn probe(fast: &Arc<dyn Disk>, pair: Option<&Identity>, take_fo
     }
     let foreign = |what: String| if take_foreign { Probe::Blank } else { Probe::Foreign(what) };
     Ok(match find_fast(fast).await? {
-        Found::Label(label) if pair.is_some_and(|pair| pair.pair == label.pair) => Probe::Ours(label),
-        Found::Label(label) => foreign(format!("it is the fast leg of another pair, {}", uuid_text(&label.pair))),
+        Found::Label(labels) if pair.is_some_and(|pair| pair.pair == labels.oldest().pair) => Probe::Ours(labels),
+        Found::Label(labels) => {
+            foreign(format!("it is the fast leg of another pair, {}", uuid_text(&labels.oldest().pair)))
+        }
         Found::Damaged => foreign("its label as a fast leg is damaged".into()),
         Found::Version(version) => foreign(format!("its label is of format version {version}")),
         Found::Blank
@@ -139,7 +144,7 @@ pub(super) async fn open(
     let fast_capacity = fast.as_ref().map_or(0, |fast| fast.geometry().capacity_bytes.saturating_sub(FAST_START));
     let region = region_bytes(options.region_bytes, durable.geometry().capacity_bytes.min(fast_capacity));
     let mut belief = belief(&probed, before.as_ref(), region, options.sabotage);
-    if let (Belief::Known, Some(pair), Some(fast), Some(data)) = (&belief, &before, &fast, options.compare_at_open) {
+    if let (Belief::Known(_), Some(pair), Some(fast), Some(data)) = (&belief, &before, &fast, options.compare_at_open) {
         match env.timeout(left(&env), samples_differ(&durable, fast, pair, data, &env)).await {
             Some(Ok(None)) => {}
             Some(Ok(Some(at))) => belief = Belief::New(format!("the durable leg was written elsewhere: at {at}")),
@@ -154,7 +159,7 @@ pub(super) async fn open(
     let mut map = RegionMap::new(identity.region_bytes, settle_ms, wanted);
     let silent = matches!(probed, Err(Leg::Failed(_)));
     let stale = matches!(probed, Ok(Probe::Ours(_))) && matches!(belief, Belief::New(_));
-    let known = matches!(belief, Belief::Known);
+    let known = matches!(belief, Belief::Known(_));
     let leg = match (probed, &fast) {
         (Ok(_), Some(_)) if known && options.sabotage == SuperdiskSabotage::NoStampAtOpening => Leg::Up,
         (Ok(_), Some(fast)) => match env.timeout(left(&env), attach(fast, &identity)).await {
@@ -194,8 +199,8 @@ pub(super) async fn open(
 
 /// What an opening makes of the fast leg.
 enum Belief {
-    /// It is the one that the durable leg names, and of the same time.
-    Known,
+    /// It is the one that the durable leg names, and of the same time. The number of the opening that its label has.
+    Known(u32),
     /// It gets a new name; why.
     New(String),
     /// It is not there, or not to be used.
@@ -205,10 +210,10 @@ enum Belief {
 fn belief(probed: &Result<Probe, Leg>, before: Option<&Identity>, region: u64, sabotage: SuperdiskSabotage) -> Belief {
     match (probed, before) {
         (Err(_), _) => Belief::Away,
-        (Ok(Probe::Ours(label)), Some(before)) => match before.refuses(label, sabotage) {
+        (Ok(Probe::Ours(labels)), Some(before)) => match labels.refused_by(before, sabotage) {
             Some(why) => Belief::New(why.to_owned()),
             None if before.region_bytes != region => Belief::New("regions have another size now".to_owned()),
-            None => Belief::Known,
+            None => Belief::Known(labels.oldest().opening),
         },
         (Ok(_), _) => Belief::New("it was blank".to_owned()),
     }
@@ -226,6 +231,8 @@ async fn name_legs(
     let known = before.unwrap_or(Identity {
         pair: new_uuid(env),
         fast: NO_LEG,
+        opening: 0,
+        opening_before: 0,
         generation: 0,
         event: 0,
         cleared_at: 0,
@@ -234,18 +241,16 @@ async fn name_legs(
         last_written: [0; LAST_WRITTEN],
     });
     match belief {
-        Belief::Known if sabotage == SuperdiskSabotage::NoStampAtOpening => {
+        Belief::Known(_) if sabotage == SuperdiskSabotage::NoStampAtOpening => {
             Ok((known, read_intent(&known, durable).await))
         }
-        Belief::Known => {
-            let identity = Identity { generation: known.generation + 1, ..known.raised() };
+        Belief::Known(opening) => {
+            let identity = Identity { generation: known.generation + 1, ..known.reopened(*opening, env) };
             let identity = identity.write_durable_flushed(durable).await?.write_durable(durable).await?;
             Ok((identity, read_intent(&identity, durable).await))
         }
         Belief::New(_) => {
-            let raised = known.raised();
-            let generation = known.generation + 1;
-            let new = Identity { fast: new_uuid(env), generation, cleared_at: raised.event, region_bytes, ..raised };
+            let new = Identity { generation: known.generation + 1, region_bytes, ..known.renamed(env) };
             let identity = write_new_pair(new, durable, sabotage).await?.write_durable(durable).await?;
             Ok((identity, Intent::new()))
         }

@@ -7,8 +7,9 @@ use serde::Serialize;
 use steadfast_flow::Env;
 
 use super::Superdisk;
+use super::leg_labels::find_fast;
 use super::options::SuperdiskSabotage;
-use super::pair::{FAST_START, Identity, find_durable, find_fast, read_intent, touches_reserved};
+use super::pair::{FAST_START, Identity, find_durable, read_intent, touches_reserved};
 use crate::label::Found;
 use crate::{BLOCK, Disk};
 
@@ -43,11 +44,11 @@ impl Superdisk {
     ) -> io::Result<Comparison> {
         let nothing = |why: &str| Ok(Comparison { nothing: Some(why.to_owned()), ..Comparison::default() });
         let Found::Label(pair) = find_durable(durable).await? else { return nothing("the pool is no durable leg") };
-        let Found::Label(label) = find_fast(fast).await? else { return nothing("it is no fast leg") };
-        if label.pair != pair.pair {
+        let Found::Label(labels) = find_fast(fast).await? else { return nothing("it is no fast leg") };
+        if labels.oldest().pair != pair.pair {
             return nothing("it is the fast leg of another pool");
         }
-        if let Some(why) = pair.refuses(&label, SuperdiskSabotage::None) {
+        if let Some(why) = labels.refused_by(&pair, SuperdiskSabotage::None) {
             return nothing(why);
         }
         let (intent, region) = (read_intent(&pair, durable).await, pair.region_bytes);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::pair::{Identity, NO_LEG, find_durable, find_fast, read_intent};
+use super::leg_labels::find_fast;
+use super::pair::{Identity, NO_LEG, find_durable, read_intent};
 use super::{Superdisk, SuperdiskSabotage};
 use crate::Disk;
 use crate::label::{Found, uuid_text};
@@ -27,7 +28,7 @@ pub struct Labels {
     pub region_bytes: u64,
     /// Bytes of regions whose intent bit is set: they are copied after an opening.
     pub dirty_bytes: u64,
-    /// The fast leg's event, where that leg was given and has a label.
+    /// The fast leg's event, where that leg was given and has a label; of several devices the lowest.
     pub fast_event: Option<u64>,
     /// Why the fast leg that was given would not count at an opening, if it would not.
     pub refused: Option<String>,
@@ -46,8 +47,9 @@ impl Superdisk {
         };
         let (fast_event, refused) = match label {
             None => (None, None),
-            Some(Ok(Found::Label(label))) if label.pair == pair.pair => {
-                (Some(label.event), pair.refuses(&label, SuperdiskSabotage::None).map(str::to_owned))
+            Some(Ok(Found::Label(labels))) if labels.oldest().pair == pair.pair => {
+                let refused = labels.refused_by(&pair, SuperdiskSabotage::None);
+                (Some(labels.oldest().event), refused.map(str::to_owned))
             }
             Some(Ok(Found::Label(_))) => (None, Some("it is the fast leg of another pair".to_owned())),
             Some(Ok(Found::Blank)) => (None, Some("it is blank".to_owned())),

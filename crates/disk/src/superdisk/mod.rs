@@ -5,7 +5,7 @@
 //! right only the caller's checksums can tell: see [`Disk::read_copy`] (0: the durable leg, 1: the fast one) and [`Disk::heal`].
 //!
 //! `map` decides what may be read from the fast leg, `write`, `read` and `heal` do what the trait promises, `rebuild` copies in the
-//! background, `intents` keeps the bits that say what may differ after a crash, `attach`, `revive` and `pair` find out what belongs together.
+//! background, `intents` keeps the bits that say what may differ after a crash, `attach`, `revive`, `leg_labels` and `pair` find out what belongs together.
 
 mod attach;
 mod compare;
@@ -14,6 +14,7 @@ mod heal;
 mod inspect;
 mod intents;
 mod late;
+mod leg_labels;
 mod map;
 mod options;
 pub(crate) mod pair;
@@ -39,6 +40,7 @@ use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Zone};
 pub use compare::{Comparison, DIFFERENCES_MAX};
 pub use inspect::Labels;
 pub use options::{SuperdiskOptions, SuperdiskSabotage};
+pub use pair::FAST_DISKS_MAX;
 pub use status::{FastState, SuperdiskStatus};
 
 /// One disk over a durable and a fast one. See the module's documentation.

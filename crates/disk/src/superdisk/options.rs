@@ -114,6 +114,10 @@ pub enum SuperdiskSabotage {
     NewerFastBelieved,
     /// A fast leg counts though its event is older than the last clearing.
     OlderFastBelieved,
+    /// A fast leg counts though it is of another history, which both legs were put back to a time before.
+    OpeningNotCompared,
+    /// Of a fast leg of several devices the first one's label counts.
+    FirstDeviceBelieved,
     /// Dirty regions of the fast leg count at an opening.
     DirtyFastBelieved,
     /// The durable leg is not flushed at an opening.

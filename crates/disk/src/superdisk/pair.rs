@@ -6,25 +6,28 @@
 //!           | pool's  | label, | intent bits,    | pool's | label, | pool  first MiB leaves free; through the super-disk they
 //!           | own     | odd    | then zeros      | own    | even   |       read as zeros
 //!           +---------+--------+-----------------+--------+--------+---
-//! fast      0         512 KiB  1 MiB    4 MiB
-//!           +---------+--------+--------+---
-//!           | label,  | label, |        | byte 0 of the durable leg, ...
-//!           | odd     | even   |        |
-//!           +---------+--------+--------+---
+//! fast      0         256 KiB  512 KiB  768 KiB        16 MiB
+//!           +---------+--------+--------+--------+-----+---
+//!           | label,  | label, | label, | label, | ... | byte 0 of the durable leg, ...    each device of the leg has its own
+//!           | odd     | even   | odd    | even   |     |                                   labels: here a stripe of several
+//!           +---------+--------+--------+--------+-----+---
 //! ```
 //!
-//! A label, version 2: mark (8), version (4), zeros (4), pair UUID (16), fast leg's UUID (16), generation (8), event (8), cleared_at (8),
-//! number of the writing (8), bytes of a region (8), the four blocks written last (8 each, plus one; 0 for none), zeros, CRC32C (4) at 124. The two places are written in turn, by the number.
-//! Version 1 had no intent bits: a fast leg that it names is stale.
+//! A label, version 3: mark (8), version (4), number of the opening (4), pair UUID (16), fast leg's UUID (16), generation (8), event (8),
+//! cleared_at (8), number of the writing (8), bytes of a region (8), the four blocks written last (8 each, plus one; 0 for none), number of
+//! the opening before (4), CRC32C (4) at 124. The two places are written in turn, by the number of the writing.
+//! A fast leg that is named by a label of an earlier version is stale.
 
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::join_all;
+use steadfast_flow::Env;
 
 use super::options::SuperdiskSabotage;
 use crate::intent::{BITS_BYTES, Intent};
-use crate::label::{Found, Label, field, look, u64_at};
+use crate::label::{Found, Label, field, look, new_uuid, u32_at, u64_at};
 use crate::{BLOCK, Disk};
 
 pub(crate) const DURABLE_MAGIC: [u8; 8] = *b"STEADPAI";
@@ -38,12 +41,12 @@ pub(crate) const DURABLE_RESERVED: u64 = 1 << 20;
 pub(crate) const INTENT_BITS: u64 = (256 << 10) + BLOCK as u64;
 /// What the layers above cannot use of the durable leg, from byte to byte.
 const RESERVED: [(u64, u64); 2] = [(256 << 10, 512 << 10), (768 << 10, (768 << 10) + BLOCK as u64)];
-/// Where the fast leg's labels are.
-pub(crate) const FAST_LABELS: [u64; 2] = [0, 512 << 10];
-/// Where the fast leg keeps byte 0 of the durable leg.
-pub(crate) const FAST_START: u64 = 4 << 20;
+/// Where the fast leg keeps byte 0 of the durable leg. The labels are in front of it ([`Disk::label_places`]).
+pub(crate) const FAST_START: u64 = 16 << 20;
+/// How many disks a fast leg may have: as many as chunks of the usual size are in front of its data.
+pub const FAST_DISKS_MAX: usize = 32;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The fast leg's UUID where there is none.
 pub(crate) const NO_LEG: [u8; 16] = [0; 16];
@@ -55,6 +58,10 @@ pub(crate) struct Identity {
     pub(crate) pair: [u8; 16],
     /// UUID of the fast leg; zeros while there has been none.
     pub(crate) fast: [u8; 16],
+    /// A random number that every opening with a fast leg draws, and every return of one.
+    pub(crate) opening: u32,
+    /// The number that the fast leg had before it got that one; the same as `opening` from the next event on. Zero on the fast leg.
+    pub(crate) opening_before: u32,
     /// How often the pair had been opened with a fast leg when this was written.
     pub(crate) generation: u64,
     /// Rises with every round that sets or clears bits while the fast leg is in use. Of the fast leg: the last that it has, durably.
@@ -73,32 +80,33 @@ pub(crate) struct Identity {
 pub(crate) const LAST_WRITTEN: usize = 4;
 
 impl Identity {
-    /// Why a fast leg with this label does not count, if it does not. `self`: the durable leg's label.
-    pub(crate) fn refuses(&self, fast: &Identity, sabotage: SuperdiskSabotage) -> Option<&'static str> {
-        if self.fast != fast.fast || fast.fast == NO_LEG {
-            Some("the durable leg names another fast leg")
-        } else if fast.event > self.event && sabotage != SuperdiskSabotage::NewerFastBelieved {
-            Some("the durable leg has been put back to an earlier time")
-        } else if fast.event < self.cleared_at && sabotage != SuperdiskSabotage::OlderFastBelieved {
-            Some("the fast leg has been put back to an earlier time")
-        } else {
-            None
-        }
+    /// This label with the next event. The fast leg has the number of this opening.
+    pub(crate) fn raised(self) -> Self {
+        Self { event: self.event + 1, opening_before: self.opening, ..self }
     }
 
-    /// This label with the next event.
-    pub(crate) fn raised(self) -> Self {
-        Self { event: self.event + 1, ..self }
+    /// This label with the next event, in a new opening, for a fast leg whose label has the number `before`.
+    pub(crate) fn reopened(self, before: u32, env: &Env) -> Self {
+        Self { opening: (env.random_u64() >> 32) as u32, opening_before: before, ..self.raised() }
+    }
+
+    /// As [`Identity::reopened`], for a fast leg of which nothing counts: it gets a new UUID.
+    pub(crate) fn renamed(self, env: &Env) -> Self {
+        let new = self.reopened(0, env);
+        Self { fast: new_uuid(env), cleared_at: new.event, opening_before: new.opening, ..new }
     }
 
     /// The fast leg's label that goes with this one.
     pub(crate) fn of_fast(self) -> Self {
-        Self { cleared_at: 0, region_bytes: 0, seq: self.event, last_written: [0; LAST_WRITTEN], ..self }
+        let last_written = [0; LAST_WRITTEN];
+        Self { opening_before: 0, cleared_at: 0, region_bytes: 0, seq: self.event, last_written, ..self }
     }
 
     fn encode(&self, magic: [u8; 8]) -> Bytes {
         let mut label = Label::new(magic, VERSION);
+        label.put(12, &self.opening.to_le_bytes());
         label.put(16, &self.pair);
+        label.put(120, &self.opening_before.to_le_bytes());
         label.put(32, &self.fast);
         let numbers = [self.generation, self.event, self.cleared_at, self.seq, self.region_bytes];
         for (i, number) in numbers.into_iter().chain(self.last_written).enumerate() {
@@ -110,8 +118,10 @@ impl Identity {
     pub(crate) fn look(block: &[u8], magic: [u8; 8]) -> Found<Self> {
         look(block, magic, VERSION, |b, version| Self {
             pair: field(b, 16),
-            // A leg without intent bits never counts.
+            // A leg of an earlier version never counts.
             fast: if version < VERSION { NO_LEG } else { field(b, 32) },
+            opening: u32_at(b, 12),
+            opening_before: u32_at(b, 120),
             generation: u64_at(b, 48),
             event: u64_at(b, 56),
             cleared_at: u64_at(b, 64),
@@ -135,34 +145,47 @@ impl Identity {
         Ok(written)
     }
 
-    /// Writes the fast leg's label, and flushes that leg: what it had completed before is durable with it.
+    /// Writes the label on each device of the fast leg, and flushes that leg: what it had completed before is durable with it.
     pub(crate) async fn write_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        disk.write_flush(FAST_LABELS[place(self.seq)], self.encode(FAST_MAGIC)).await
+        self.write_on_devices(disk, place(self.seq), true).await
     }
 
     /// As [`Identity::write_fast`], without the flush. For sabotage.
     pub(crate) async fn write_fast_unflushed(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        disk.write(FAST_LABELS[place(self.seq)], self.encode(FAST_MAGIC)).await
+        self.write_on_devices(disk, place(self.seq), false).await
     }
 
-    /// Writes the fast leg's label in both places.
+    /// Writes the fast leg's label in both places of each device.
     pub(crate) async fn write_new_fast(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        for offset in FAST_LABELS {
-            disk.write_flush(offset, self.encode(FAST_MAGIC)).await?;
+        for which in [0, 1] {
+            self.write_on_devices(disk, which, true).await?;
         }
         Ok(())
     }
 
-    /// Whether the fast leg takes its labels, as they are, gives them back, and each device of it answers. Without a flush: a disk that once
+    /// Waits for all devices also after an error: a label that is written late would replace a newer one.
+    async fn write_on_devices(&self, disk: &Arc<dyn Disk>, which: usize, flush: bool) -> io::Result<()> {
+        let (label, places) = (self.encode(FAST_MAGIC), disk.label_places());
+        if let (true, [one]) = (flush, &places[..]) {
+            return disk.write_flush(one[which], label).await;
+        }
+        let writes = places.iter().map(|device| disk.write(device[which], label.clone()));
+        join_all(writes).await.into_iter().collect::<io::Result<()>>()?;
+        if flush { disk.flush().await } else { Ok(()) }
+    }
+
+    /// Whether each device of the fast leg takes its labels, as they are, and gives them back. Without a flush: a disk that once
     /// failed one refuses all further ones, and may still serve reads.
     pub(crate) async fn is_kept(&self, fast: &Arc<dyn Disk>) -> io::Result<bool> {
-        for copy in FAST_LABELS {
-            fast.write(copy, self.encode(FAST_MAGIC)).await?;
-            if Self::look(&fast.read(copy, BLOCK).await?, FAST_MAGIC) != Found::Label(*self) {
-                return Ok(false);
+        for which in [0, 1] {
+            self.write_on_devices(fast, which, false).await?;
+            for device in fast.label_places() {
+                if Self::look(&fast.read(device[which], BLOCK).await?, FAST_MAGIC) != Found::Label(*self) {
+                    return Ok(false);
+                }
             }
         }
-        fast.answers().await.map(|()| true)
+        Ok(true)
     }
 }
 
@@ -201,7 +224,7 @@ pub(crate) async fn read_intent(identity: &Identity, disk: &Arc<dyn Disk>) -> In
 }
 
 /// Looks for labels: the newest one that is whole, else what else is there.
-async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<Found<Identity>> {
+pub(super) async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Result<Found<Identity>> {
     let mut best: Option<Identity> = None;
     let age = |label: &Identity| (label.seq, label.generation, label.event, label.cleared_at);
     let mut rest = Found::Blank;
@@ -231,11 +254,6 @@ async fn find(disk: &Arc<dyn Disk>, magic: [u8; 8], places: [u64; 2]) -> io::Res
 /// The durable leg's label.
 pub(crate) async fn find_durable(disk: &Arc<dyn Disk>) -> io::Result<Found<Identity>> {
     find(disk, DURABLE_MAGIC, DURABLE_LABELS).await
-}
-
-/// The fast leg's label.
-pub(crate) async fn find_fast(disk: &Arc<dyn Disk>) -> io::Result<Found<Identity>> {
-    find(disk, FAST_MAGIC, FAST_LABELS).await
 }
 
 /// The reserved parts of a range, from byte to byte.

@@ -11,7 +11,6 @@ use super::core::{Leg, Shared, tick};
 use super::options::SuperdiskSabotage;
 use super::pair::{FAST_START, Identity, write_new_pair};
 use crate::Disk;
-use crate::label::new_uuid;
 
 /// A fast leg whose flushes fail again and again is looked at again at least after so many times the usual interval.
 const RETRY_FACTOR_MAX: u32 = 6;
@@ -79,9 +78,12 @@ impl Shared {
         let limit = self.options.fast_open_limit;
         let probed = self.env.timeout(limit, probe(fast, Some(&before), self.options.take_foreign_fast)).await;
         self.state.lock().silent = matches!(probed, Some(Err(_)) | None);
-        let (refused, stale) = match probed {
-            Some(Ok(Probe::Ours(label))) => (before.refuses(&label, self.options.sabotage).map(str::to_owned), true),
-            Some(Ok(Probe::Blank)) => (Some("it was blank".to_owned()), false),
+        let (opening, stale) = match probed {
+            Some(Ok(Probe::Ours(labels))) => match labels.refused_by(&before, self.options.sabotage) {
+                None => (Ok(labels.oldest().opening), true),
+                Some(why) => (Err(why), true),
+            },
+            Some(Ok(Probe::Blank)) => (Err("it was blank"), false),
             Some(Ok(Probe::Foreign(what))) => {
                 let leg = Leg::Foreign(what);
                 log_leg(&leg, Some(fast), None);
@@ -92,12 +94,13 @@ impl Shared {
         };
         // No bit is set meanwhile: one that is set without an event of its own must not come after this event.
         let one = self.rounds.lock().await;
-        let Ok(identity) = self.new_event(refused.is_some()).await else { return };
+        let Ok(identity) = self.new_event(opening.ok()).await else { return };
         if self.stamp_new(fast, identity).await.is_err() {
             let mut state = self.state.lock();
             (state.spoiled, state.silent) = (true, false);
             return;
         }
+        let refused = opening.err();
         {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -107,35 +110,29 @@ impl Shared {
             }
             state.leg = Leg::Up;
             state.stale = stale && refused.is_some();
-            state.refused.clone_from(&refused);
+            state.refused = refused.map(str::to_owned);
             state.relapses += u32::from(state.spoiled);
             state.spoiled = false;
         }
         drop(one);
         self.fast_works();
         self.intent_wake.notify_one();
-        log_leg(&Leg::Up, Some(fast), refused.as_deref());
+        log_leg(&Leg::Up, Some(fast), refused);
     }
 
-    /// Raises the event on the durable leg, durably. `new`: for a fast leg that does not count; all bits are set.
-    async fn new_event(&self, new: bool) -> io::Result<Identity> {
-        let identity = self.state.lock().identity.raised();
-        let written = if new {
-            let fast = new_uuid(&self.env);
-            write_new_pair(
-                Identity { fast, cleared_at: identity.event, ..identity },
-                &self.durable,
-                self.options.sabotage,
-            )
-            .await
-        } else {
-            identity.write_durable_flushed(&self.durable).await
+    /// Raises the event on the durable leg, durably. `opening`: the number in the fast leg's label. `None` for a fast leg that does not
+    /// count: all bits are set.
+    async fn new_event(&self, opening: Option<u32>) -> io::Result<Identity> {
+        let identity = self.state.lock().identity;
+        let written = match opening {
+            Some(opening) => identity.reopened(opening, &self.env).write_durable_flushed(&self.durable).await,
+            None => write_new_pair(identity.renamed(&self.env), &self.durable, self.options.sabotage).await,
         };
         match &written {
             Ok(identity) => {
                 let mut state = self.state.lock();
                 state.identity = *identity;
-                if new {
+                if opening.is_none() {
                     state.intent.set_all();
                     self.intent_done.notify_waiters();
                 }

@@ -16,6 +16,7 @@ mod window;
 
 use std::path::{Path, PathBuf};
 
+use steadfast_disk::FAST_DISKS_MAX;
 use toml::de::{DeTable, DeValue};
 
 use crate::disks::remembered;
@@ -212,6 +213,10 @@ impl Config {
         }
         if self.data.stripe.0.len() == 1 {
             return Err(ConfigError::new("data.stripe names one disk: use data.pool for that, or name two or more"));
+        }
+        let fast = self.disk_sets().into_iter().map(|set| set.fast.len());
+        if fast.chain(self.block.iter().map(|device| device.fast.0.len())).any(|count| count > FAST_DISKS_MAX) {
+            return Err(ConfigError::new(format!("a super-disk has at most {FAST_DISKS_MAX} fast disks")));
         }
         let mut known: Vec<PathBuf> = Vec::new();
         let pool = self.disk_sets().into_iter().flat_map(|set| set.durable.into_iter().chain(set.fast));

@@ -156,6 +156,10 @@ fn lists_of_disks() {
 
     assert!(message("[superdisk]\nfast = [\"/dev/a\", 7]").contains("a list of paths"));
     assert!(message("[superdisk]\nfast = [\"/dev/a\", \"/dev/a\"]").contains("stands there twice"));
+    let many =
+        |count| format!("[superdisk]\nfast = {:?}", (0..count).map(|n| format!("/dev/f{n}")).collect::<Vec<_>>());
+    assert!(message(&many(33)).contains("at most 32 fast disks"));
+    assert!(parse(&many(32)).is_ok());
     assert!(message("[superdisk]\nfast = 7").contains("a list of paths"));
     assert!(message("[data]\npool = \"/dev/a\"\nstripe = [\"/dev/b\", \"/dev/c\"]").contains("set one of them"));
     assert!(message("[data]\nstripe = [\"/dev/b\"]").contains("use data.pool"));

@@ -204,8 +204,8 @@ pub fn fast_file_bytes(config: &Config, count: usize) -> Result<u64, String> {
     }
 }
 
-/// What a fast file needs beside its data.
-const HEADERS_BYTES: u64 = 16 << 20;
+/// What a fast file needs in addition to its data: 16 MiB of a super-disk, 1 MiB of a stripe, and rounding.
+const HEADERS_BYTES: u64 = 18 << 20;
 
 /// Why a disk is not made one of a pool; `None` when it can be.
 pub fn refuse_pool(path: &Path, found: &Found, scope: Scope) -> Option<String> {

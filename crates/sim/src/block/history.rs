@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use steadfast_disk::BLOCK;
 
 use super::ledger::{Ledger, Moment};
 use super::leg::FastLeg;
 use super::life::Process;
-use super::plan::{Fate, Life, Plan};
+use super::plan::{FastLayout, Fate, Life, Plan};
 use crate::disk::Device;
 use crate::executor::{End, Executor};
 use crate::platter::{FaultRates, Image, Platter};
@@ -20,49 +21,52 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 /// How many images of each leg are kept.
 const IMAGES_MAX: usize = 4;
 
-/// Images of the legs, and when they were taken.
+/// Images of the legs.
 #[derive(Default)]
 pub(crate) struct Images {
-    fast: Vec<(Duration, Image)>,
-    durable: Vec<(Duration, Image, Moment)>,
+    fast: Vec<Image>,
+    durable: Vec<(Image, Moment)>,
 }
 
 impl Images {
-    pub(crate) fn add_fast(&mut self, at: Duration, image: Image) {
+    pub(crate) fn add_fast(&mut self, image: Image) {
         if self.fast.len() == IMAGES_MAX {
             self.fast.remove(0);
         }
-        self.fast.push((at, image));
+        self.fast.push(image);
     }
 
-    pub(crate) fn add_durable(&mut self, at: Duration, image: Image, moment: Moment) {
+    pub(crate) fn add_durable(&mut self, image: Image, moment: Moment) {
         if self.durable.len() == IMAGES_MAX {
             self.durable.remove(0);
         }
-        self.durable.push((at, image, moment));
+        self.durable.push((image, moment));
     }
 
-    /// Puts the fast leg back, where there is an image.
-    pub(crate) fn restore_fast(&self, device: &Device, rng: &mut Rng) {
-        if !self.fast.is_empty() {
-            device.lock().restore(&rng.pick(&self.fast).1);
+    /// Puts the fast leg back, where there is an image: all of it, or one of its devices.
+    pub(crate) fn restore_fast(&self, device: &Device, layout: FastLayout, rng: &mut Rng) {
+        if self.fast.is_empty() {
+            return;
+        }
+        let image = rng.pick(&self.fast);
+        if layout.devices > 1 && rng.one_in(2) {
+            let one = rng.below(layout.devices);
+            device.lock().restore_blocks(image, |block| layout.device_of(block * BLOCK as u64) == one);
+        } else {
+            device.lock().restore(image);
         }
     }
 
-    /// Puts the durable leg back, where there is an image. Images from after that are of a history that never was: two of that
-    /// kind in a row no event number can tell apart, so they are forgotten.
-    fn restore_durable(&mut self, device: &Device, ledger: &mut Ledger, rng: &mut Rng) {
+    /// Puts the durable leg back, where there is an image. Images from after that stay: they are of a history that was given up.
+    fn restore_durable(&self, device: &Device, ledger: &mut Ledger, rng: &mut Rng) {
         if self.durable.is_empty() {
             return;
         }
-        let (at, image, moment) = rng.pick(&self.durable);
-        let at = *at;
+        let (image, moment) = rng.pick(&self.durable);
         // What the cache still held was of another medium.
         device.lock().cut();
         device.lock().restore(image);
         ledger.restore(moment);
-        self.fast.retain(|image| image.0 <= at);
-        self.durable.retain(|image| image.0 <= at);
     }
 }
 
@@ -107,7 +111,7 @@ impl History {
     /// What happens to the legs while no process runs.
     fn befall(&mut self, life: &Life) {
         let mut rng = self.rng.fork();
-        let mut images = self.images.lock();
+        let images = self.images.lock();
         if life.restored {
             images.restore_durable(&self.durable, &mut self.ledger.lock(), &mut rng);
         }
@@ -117,7 +121,7 @@ impl History {
         match life.fast {
             Fate::Kept | Fate::Missing => {}
             Fate::Blank => self.fast.lock().wipe(),
-            Fate::Older => images.restore_fast(&self.fast, &mut rng),
+            Fate::Older => images.restore_fast(&self.fast, self.plan.layout, &mut rng),
             Fate::Smaller => self.fast.lock().resize(self.plan.smaller_bytes),
         }
     }
@@ -127,7 +131,7 @@ impl History {
         self.trace.say(self.now.as_nanos() as u64, "life", [self.lives, 0, 0], || format!("{life:?}"));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
         let leg = (life.fast != Fate::Missing)
-            .then(|| FastLeg::new(self.fast.clone(), executor.clone(), self.plan.fast, self.rng.fork()));
+            .then(|| FastLeg::new(self.fast.clone(), executor.clone(), &self.plan, self.rng.fork()));
         if let Some(steps) = life.steps_max {
             executor.cut_after(steps);
         }

@@ -10,6 +10,7 @@ use steadfast_disk::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
 use steadfast_flow::BoxFuture;
 use tokio::sync::watch;
 
+use super::plan::{FastLayout, Plan};
 use crate::disk::{Device, DiskProfile, SimDisk};
 use crate::executor::Executor;
 use crate::rng::Rng;
@@ -34,6 +35,7 @@ struct Inner {
     device: Device,
     executor: Executor,
     profile: DiskProfile,
+    layout: FastLayout,
     state: Mutex<State>,
     /// How often it has vanished: requests under way end with an error then.
     departures: watch::Sender<u64>,
@@ -44,7 +46,8 @@ struct Inner {
 pub(crate) struct FastLeg(Arc<Inner>);
 
 impl FastLeg {
-    pub(crate) fn new(device: Device, executor: Executor, profile: DiskProfile, rng: Rng) -> Self {
+    pub(crate) fn new(device: Device, executor: Executor, plan: &Plan, rng: Rng) -> Self {
+        let (profile, layout) = (plan.fast, plan.layout);
         let disk = SimDisk::new(device.clone(), executor.clone(), profile);
         let state = State {
             disk,
@@ -56,7 +59,7 @@ impl FastLeg {
             rng,
         };
         let (departures, _) = watch::channel(0);
-        Self(Arc::new(Inner { device, executor, profile, state: Mutex::new(state), departures }))
+        Self(Arc::new(Inner { device, executor, profile, layout, state: Mutex::new(state), departures }))
     }
 
     /// It loses its power, and its requests fail.
@@ -132,6 +135,10 @@ impl Disk for FastLeg {
 
     fn len(&self) -> u64 {
         self.0.state.lock().disk.len()
+    }
+
+    fn label_places(&self) -> Vec<[u64; 2]> {
+        self.0.layout.label_places()
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {

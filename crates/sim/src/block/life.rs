@@ -99,12 +99,12 @@ impl Process {
         self.executor.trace().note(self.executor.now_ns(), "image", if fast { "fast" } else { "durable" }, [0; 3]);
         if fast {
             let image = self.fast.lock().snapshot();
-            self.images.lock().add_fast(now, image);
+            self.images.lock().add_fast(image);
         } else {
             let mut ledger = self.ledger.lock();
             let moment = ledger.moment(now);
             let image = self.durable.lock().snapshot();
-            self.images.lock().add_durable(now, image, moment);
+            self.images.lock().add_durable(image, moment);
         }
     }
 
@@ -133,7 +133,7 @@ impl Process {
                 leg.vanish();
                 env.sleep(lasts).await;
                 if older && leg.is_gone() {
-                    self.images.lock().restore_fast(&self.fast, &mut rng);
+                    self.images.lock().restore_fast(&self.fast, self.plan.layout, &mut rng);
                 }
                 leg.come_back();
                 self.executor.trace().note(self.executor.now_ns(), "back", "", [u64::from(older), 0, 0]);

@@ -10,7 +10,7 @@ use crate::rng::Rng;
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// What the fast leg has in front of its data.
-const FAST_START: u64 = 4 * MIB;
+const FAST_START: u64 = 16 * MIB;
 
 /// What becomes of the fast leg before a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,12 +114,33 @@ impl Likely {
     };
 }
 
+/// How the fast leg's bytes lie on its devices: chunk by chunk in turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FastLayout {
+    pub(crate) devices: u64,
+    pub(crate) chunk_bytes: u64,
+}
+
+impl FastLayout {
+    /// Which device holds the byte at `offset`.
+    pub(crate) fn device_of(self, offset: u64) -> u64 {
+        offset / self.chunk_bytes % self.devices
+    }
+
+    /// Where each device has its two labels.
+    pub(crate) fn label_places(self) -> Vec<[u64; 2]> {
+        let first = |device| device * self.chunk_bytes;
+        (0..self.devices).map(|device| [first(device), first(device) + self.chunk_bytes / 2]).collect()
+    }
+}
+
 /// A whole run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) durable_bytes: u64,
     pub(crate) fast_bytes: u64,
     pub(crate) smaller_bytes: u64,
+    pub(crate) layout: FastLayout,
     /// Blocks that the clients use, from 1 MiB on, and those of them that they use most.
     pub(crate) blocks: usize,
     pub(crate) hot: usize,
@@ -180,6 +201,7 @@ impl Plan {
             durable_bytes,
             fast_bytes: if rng.one_in(10) { smaller_bytes } else { FAST_START + durable_bytes },
             smaller_bytes,
+            layout: FastLayout { devices: *rng.pick(&[1, 1, 2, 3]), chunk_bytes: *rng.pick(&[16 << 10, 64 << 10]) },
             blocks: blocks as usize,
             hot: rng.range(1, 5) as usize,
             durable: profile(rng, &[50, 200, 1000], &[100, 1000, 5000]),

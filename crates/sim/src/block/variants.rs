@@ -12,7 +12,7 @@ pub struct BlockVariant(SuperdiskSabotage);
 
 use SuperdiskSabotage as S;
 
-const NAMES: [(&str, S); 30] = [
+const NAMES: [(&str, S); 32] = [
     ("trust-stale", S::TrustStale),
     ("ack-on-fast", S::AckOnFast),
     ("bit-not-flushed", S::BitNotFlushed),
@@ -29,6 +29,8 @@ const NAMES: [(&str, S); 30] = [
     ("no-stamp-at-opening", S::NoStampAtOpening),
     ("newer-fast-believed", S::NewerFastBelieved),
     ("older-fast-believed", S::OlderFastBelieved),
+    ("opening-not-compared", S::OpeningNotCompared),
+    ("first-device-believed", S::FirstDeviceBelieved),
     ("dirty-fast-believed", S::DirtyFastBelieved),
     ("no-flush-at-opening", S::NoFlushAtOpening),
     ("no-spoil", S::NoSpoil),
@@ -74,7 +76,7 @@ pub(crate) fn likely(sabotage: SuperdiskSabotage, likely: &mut Likely) {
         S::ClearWithoutDurableFlush => {
             (likely.durable_cut, likely.fast_cut, likely.compared, likely.requests) = (1000, 0, 1000, (40, 100));
         }
-        S::BitNotFlushed | S::NoFlushAtOpening => {
+        S::BitNotFlushed => {
             (likely.durable_cut, likely.fast_cut, likely.compared) = (700, 200, 500);
             likely.missing = 250;
         }
@@ -89,7 +91,7 @@ pub(crate) fn likely(sabotage: SuperdiskSabotage, likely: &mut Likely) {
             (likely.missing, likely.restored, likely.compared) = (0, 0, 300);
         }
         S::NoStampAtClear | S::OlderFastBelieved => (likely.older, likely.images, likely.restored) = (500, 1000, 0),
-        S::NoStampAtSet | S::NewerFastBelieved | S::NoStampAtOpening => {
+        S::NewerFastBelieved | S::NoStampAtOpening => {
             (likely.restored, likely.images, likely.older, likely.blank) = (500, 1000, 0, 0);
             (likely.fast_vanishes, likely.fast_cut, likely.durable_cut) = (0, 0, 0);
         }
@@ -133,10 +135,56 @@ pub(crate) fn adjust(sabotage: SuperdiskSabotage, plan: &mut Plan) {
                 }
             }
         }
+        S::NoFlushAtOpening => kill_and_cut(plan),
+        S::NoStampAtSet => restore_this_opening(plan),
         S::NoStampAtOpening => kill_between_legs(plan),
         S::AttachNotFlushed => lose_the_name(plan),
+        S::OpeningNotCompared => give_up_a_history(plan),
         _ => {}
     }
+}
+
+/// A life in which clients write, and nothing else happens.
+fn calm(plan: &Plan) -> Life {
+    let life = plan.lives.iter().find(|life| life.clients > 0).cloned().unwrap_or(Life::looks(Fate::Kept));
+    let quiet = Life::looks(Fate::Kept);
+    Life { clients: life.clients, requests_each: life.requests_each, reads_first: false, ..quiet }
+}
+
+/// Again and again the process is killed after writes that no flush covers, and what was read at the next opening is lost in a power cut.
+fn kill_and_cut(plan: &mut Plan) {
+    plan.mix = [600, 0, 0, 0];
+    let missing = Life::looks(Fate::Missing);
+    let round = [calm(plan), Life { durable_cut: true, ..missing.clone() }, missing];
+    plan.lives = std::iter::repeat_n(round, 4).flatten().collect();
+}
+
+/// Again and again the durable leg is put back to an image of the opening in which the fast leg was written.
+fn restore_this_opening(plan: &mut Plan) {
+    plan.mix = [600, 0, 0, 0];
+    plan.options.dirty_bytes_max = 1 << 40;
+    let calm = Life { requests_each: 20, pause_max: Duration::from_millis(20), ..calm(plan) };
+    let closed = Life { closed: true, ..calm.clone() };
+    let image = Life { durable_images: vec![Duration::from_millis(30)], ..calm };
+    let restored = Life { restored: true, ..Life::looks(Fate::Kept) };
+    let round = [closed, image, restored, Life::looks(Fate::Missing)];
+    plan.lives = std::iter::repeat_n(round, 6).flatten().collect();
+}
+
+/// Again and again both legs are put back to images of one time, and later the fast leg to one of the history that was given up.
+fn give_up_a_history(plan: &mut Plan) {
+    plan.mix = [600, 0, 0, 0];
+    plan.options.dirty_bytes_max = 1 << 40;
+    let calm = Life { clients: 1, pause_max: Duration::from_millis(5), ..calm(plan) };
+    let soon = vec![Duration::from_micros(1)];
+    let closed = Life { requests_each: 30, closed: true, ..calm.clone() };
+    let both = Life { fast_images: soon.clone(), durable_images: soon, ..Life::looks(Fate::Kept) };
+    let given_up =
+        Life { requests_each: 2, fast_images: vec![Duration::from_millis(50)], reads_last: true, ..calm.clone() };
+    let restored = Life { restored: true, fast: Fate::Older, requests_each: 4, ..calm };
+    let round = [closed, both, given_up, restored, Life::looks(Fate::Older), Life::looks(Fate::Missing)];
+    plan.lives = std::iter::repeat_n(round, 4).flatten().collect();
+    plan.layout.devices = 1;
 }
 
 /// Again and again a blank fast leg takes the place of a clean one, the durable leg loses its power before a flush, and the clean one

@@ -139,7 +139,7 @@ async fn a_foreign_fast_leg_is_not_touched_without_the_operators_word() {
         disk
     };
     let damaged = copy_of(&other.fast).await;
-    pair::FAST_LABELS.iter().for_each(|label| damaged.flip(label + 20, 1));
+    FAST_LABELS.iter().for_each(|label| damaged.flip(label + 20, 1));
     let end = pair::FAST_START + 3 * MIB - B;
     for foreign in [with(0).await, with(64 << 10).await, with(end).await, copy_of(&other.fast).await, damaged] {
         let before = copy_of(&foreign).await;
@@ -184,7 +184,7 @@ async fn one_good_copy_of_a_label_is_enough() {
         fill(&disk, 1).await;
         disk.close().await;
         legs.durable.flip(pair::DURABLE_LABELS[durable] + 40, 1);
-        legs.fast.flip(pair::FAST_LABELS[fast] + 3, 1);
+        legs.fast.flip(FAST_LABELS[fast] + 3, 1);
         let disk = legs.open().await;
         assert_filled(&disk, 1).await;
         let status = disk.status();

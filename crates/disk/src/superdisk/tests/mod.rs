@@ -6,6 +6,7 @@ mod faults;
 mod identity;
 mod older;
 mod service;
+mod stripes;
 mod trouble;
 
 use std::sync::Arc;
@@ -22,6 +23,8 @@ const B: u64 = BLOCK as u64;
 const MIB: u64 = 1 << 20;
 /// Where tests write: behind the pair's labels.
 const DATA: u64 = MIB;
+/// Where the labels of a fast leg of one device are.
+const FAST_LABELS: [u64; 2] = [0, 512 << 10];
 
 /// Tokio's tasks and its clock, which tests stop: it jumps to the next timer when nothing else can be done.
 struct Paused {

@@ -139,8 +139,8 @@ async fn stopped_in_the_middle_of_a_round_the_pair_belongs_together() {
         (true, pair::DURABLE_LABELS[0]),
         (true, pair::DURABLE_LABELS[1]),
         (true, bits),
-        (false, pair::FAST_LABELS[0]),
-        (false, pair::FAST_LABELS[1]),
+        (false, FAST_LABELS[0]),
+        (false, FAST_LABELS[1]),
     ] {
         // The rounds that set bits, and the one that clears them.
         for wait in [0, 50, 1600] {
@@ -194,16 +194,76 @@ async fn a_fast_leg_that_comes_back_while_in_use_as_an_older_image_counts_for_no
     assert!(disk.status().reads_fast > 0);
 }
 
+/// Both legs are put back to one time, and later the fast leg alone to an image of the history that was given up.
 #[tokio::test(start_paused = true)]
-async fn a_pair_of_label_version_1_is_opened_and_its_fast_leg_is_stale() {
+async fn a_fast_leg_of_a_history_that_was_given_up_counts_for_nothing() {
+    // The images of the first time are taken after a clean stop, or of a pair in use.
+    for stopped in [true, false] {
+        let (legs, disk) = in_use().await;
+        let first = |legs: &Legs| (legs.durable.clone(), legs.fast.clone());
+        let ((durable, fast), disk) = match stopped {
+            true => {
+                disk.close().await;
+                drop(disk);
+                let (durable, fast) = first(&legs);
+                ((copy_of(&durable).await, copy_of(&fast).await), legs.open_with(clearing()).await)
+            }
+            false => {
+                let (durable, fast) = first(&legs);
+                ((copy_of(&durable).await, copy_of(&fast).await), disk)
+            }
+        };
+        let block = DATA + MIB;
+        disk.write_flush(DATA, pattern(DATA, 1, 7)).await.expect("write");
+        settle(&disk).await;
+        drop(disk);
+        let abandoned = copy_of(&legs.fast).await;
+        for (rounds, returns) in [(0, false), (1, false), (2, false), (3, false), (1, true), (3, true)] {
+            let legs = Legs::of(copy_of(&durable).await, copy_of(&fast).await);
+            if returns {
+                // The opening has no fast leg; it is there a little later.
+                legs.fast_faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)));
+            }
+            let disk = legs.open_with(clearing()).await;
+            if returns {
+                legs.fast_faults.clear();
+                legs.until_clean(&disk).await;
+            }
+            assert_eq!(disk.status().refused, None);
+            for round in 0..rounds {
+                let place = block + round * (64 << 10);
+                disk.write_flush(place, pattern(place, 1, 8)).await.expect("write");
+                settle(&disk).await;
+            }
+            drop(disk);
+            let legs = Legs::of(copy_of(&legs.durable).await, copy_of(&abandoned).await);
+            let disk = legs.open().await;
+            assert_eq!(disk.status().fast, FastState::Stale, "{stopped} {rounds} {returns}");
+            assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, 1);
+            for round in 0..rounds {
+                let place = block + round * (64 << 10);
+                assert_is(&disk.read(place, BLOCK).await.expect("read"), place, 8);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_with_labels_of_an_earlier_version_is_opened_and_its_fast_leg_is_stale() {
+    for version in [1u32, 2] {
+        opens_with_labels_of(version).await;
+    }
+}
+
+async fn opens_with_labels_of(version: u32) {
     let (legs, disk) = in_use().await;
     disk.close().await;
     drop(disk);
-    for (medium, places) in [(&legs.durable, pair::DURABLE_LABELS), (&legs.fast, pair::FAST_LABELS)] {
+    for (medium, places) in [(&legs.durable, pair::DURABLE_LABELS), (&legs.fast, FAST_LABELS)] {
         for place in places {
             let mut label = medium.read(place, BLOCK).await.expect("read").to_vec();
-            label[8..12].copy_from_slice(&1u32.to_le_bytes());
-            label[72..124].fill(0);
+            label[8..16].copy_from_slice(&u64::from(version).to_le_bytes());
+            label[if version == 1 { 72 } else { 120 }..124].fill(0);
             let crc = crate::label::crc32c(&label[..124]);
             label[124..128].copy_from_slice(&crc.to_le_bytes());
             medium.write(place, label.into()).await.expect("written");

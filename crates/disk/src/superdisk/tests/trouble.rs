@@ -329,7 +329,7 @@ async fn a_fast_leg_that_fails_a_repair_and_then_hangs_holds_up_no_write() {
     for kind in [OpKind::Read, OpKind::Write] {
         legs.fast_faults.add(Fault::new(kind, Effect::Error(libc::EIO)).within(bad..bad + 512));
     }
-    for label in pair::FAST_LABELS {
+    for label in FAST_LABELS {
         legs.fast_faults.add(Fault::new(OpKind::Write, Effect::Hold).within(label..label + 512));
     }
     assert_is(&disk.read(DATA + 2 * B, BLOCK).await.expect("read"), DATA + 2 * B, 1);
