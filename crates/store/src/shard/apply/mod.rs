@@ -279,11 +279,15 @@ impl StoreApplier {
             Head::ChannelEnd { channel } => {
                 self.delete(r, &keys::channel_end(channel).into(), Class::Publication)?;
                 let (from, to) = keys::publications(channel);
+                let mut removed = false;
                 for pair in core.index.range(&from, Some(&to)) {
                     let (key, _) = pair?;
-                    core.remove(&key, Class::Publication, Some(r.version), r.lsn)?;
+                    removed |= core.remove(&key, Class::Publication, Some(r.version), r.lsn)?;
                 }
-                core.channels.let_go(channel);
+                // Compaction moves the record long after the channel came again: what is in memory has publications on their way.
+                if removed || !r.moved {
+                    core.channels.let_go(channel);
+                }
                 core.dirty.note(keys::CHANNELS, channel, |name| Thing::Channel { name });
             }
             Head::Chunk { .. } | Head::PartChunk { .. } => {

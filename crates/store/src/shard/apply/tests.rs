@@ -360,10 +360,15 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first + 3), Some(false), "nothing is left to hide");
     // At run time, too; and the channel is looked up anew.
     let before = core.channel("c").expect("readable");
-    applier.apply(&[record(first + 5, first + 5, end)]);
+    applier.apply(&[record(first + 5, first + 5, end.clone())]);
     assert!(!there(2));
     assert_eq!(core.channel("c").expect("readable").state.lock().top, 0);
     assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
+    // The channel is in use again when compaction moves the record of its end.
+    let in_use = core.channel("c").expect("readable");
+    applier.apply(&[record(first + 6, first + 5, end)]);
+    assert!(Arc::ptr_eq(&in_use, &core.channel("c").expect("readable")));
+    let first = first + 1;
     // One that comes in the middle of its offsets does not take a step for each before it.
     let far = 1 << 60;
     applier.apply(&[
