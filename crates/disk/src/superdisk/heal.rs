@@ -18,7 +18,7 @@ const PIECE: u64 = 1 << 20;
 const UNREADABLE_MS: u64 = 60_000;
 
 /// How often a repair looks whether what is under way in its range has ended.
-const HEAL_RETRY: Duration = Duration::from_millis(5);
+pub(crate) const HEAL_RETRY: Duration = Duration::from_millis(5);
 
 /// A range of the fast leg that waits to be written again.
 pub(crate) struct Heal {

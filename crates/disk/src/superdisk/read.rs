@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::{Leg, Shared, tick};
+use super::heal::HEAL_RETRY;
 use super::options::SuperdiskOptions;
 use super::pair::{FAST_START, masked};
 use crate::{Disk, Histogram, IoFuture};
@@ -86,6 +87,12 @@ impl Shared {
             self.wake(&mut state);
         }
         readable.then_some(state.failures)
+    }
+
+    /// Whether the fast leg is in use, and an operation is under way in a range.
+    fn is_in_use(&self, offset: u64, len: usize) -> bool {
+        let state = self.state.lock();
+        state.leg == Leg::Up && state.map.is_in_use(offset, len as u64)
     }
 
     /// Whether a read of the fast leg counts that began after so many failures. A leg that fails may drop what it had not
@@ -236,7 +243,16 @@ impl Shared {
 
     /// Copy 1. What it cannot give is left as it is: the caller compares the two copies, and the durable leg may be the wrong one.
     pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
-        let readable = self.fast_holds(offset, len, true);
+        let start = self.env.now();
+        let mut readable = self.fast_holds(offset, len, true);
+        // Another reader repairs the range: then both legs hold it.
+        while readable.is_none()
+            && self.is_in_use(offset, len)
+            && self.env.now().saturating_sub(start) < self.options.fast_write_limit
+        {
+            self.env.sleep(HEAL_RETRY).await;
+            readable = self.fast_holds(offset, len, true);
+        }
         let Some(fast) = self.fast.clone().filter(|_| readable.is_some()) else {
             let text = format!("the fast leg does not hold {len} bytes at {offset}");
             return Err(io::Error::new(io::ErrorKind::NotFound, text));

@@ -329,6 +329,11 @@ impl RegionMap {
             })
     }
 
+    /// Whether an operation is under way in a range.
+    pub(crate) fn is_in_use(&self, offset: u64, len: u64) -> bool {
+        self.parts(offset, len).any(|(i, span)| self.is_busy(i, span))
+    }
+
     /// Says that a range was read that could not be read from the fast leg: it is copied soon.
     pub(crate) fn miss(&mut self, offset: u64, len: u64) {
         for (i, _) in self.parts(offset, len) {

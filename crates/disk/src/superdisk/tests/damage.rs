@@ -33,6 +33,25 @@ fn places(len: u64, random: &mut StdRng) -> Vec<u64> {
     blocks.into_iter().take(1000).map(|block| block * B + random.random_range(0..8) * 512).collect()
 }
 
+/// A reader with checksums finds a range of the durable leg damaged that another reader repairs.
+#[tokio::test(start_paused = true)]
+async fn a_range_that_is_being_repaired_is_given_after_the_repair() {
+    let legs = Legs::new();
+    let disk = legs.open_with(clearing()).await;
+    fill(&disk, 1).await;
+    legs.until(&disk, "cleared", |status| status.dirty_bytes == MIB).await;
+    legs.durable.flip(DATA + 5, 1);
+    legs.durable_slow.set(Slowness { flush: Duration::from_millis(20), ..Slowness::default() });
+    let repair = disk.heal(DATA, pattern(DATA, 4, 1));
+    let read = async {
+        legs.env.sleep(Duration::from_millis(1)).await;
+        disk.read_copy(1, DATA, BLOCK).await
+    };
+    let (repaired, read) = tokio::join!(repair, read);
+    assert_eq!(repaired.expect("repaired"), 1);
+    assert_is(&read.expect("read"), DATA, 1);
+}
+
 async fn damaged(on_fast: bool, flips: bool) {
     let mut random = StdRng::seed_from_u64(u64::from(on_fast) * 2 + u64::from(flips));
     let legs = Legs::of(MemDisk::fixed(8 * MIB), MemDisk::fixed(pair::FAST_START + 8 * MIB));
