@@ -193,6 +193,16 @@ class Ledger:
         client.close()
 
 
+def write_and_stop(server, ledger, blocks):
+    """Writes these blocks, and stops the server in order once both disks hold the same."""
+    client = Client(server.socket)
+    for block in blocks:
+        ledger.write(client, block)
+    client.close()
+    server.wait_clean()
+    assert server.stop() == 0
+
+
 def write_until_killed(server, ledger, dice):
     """Several clients write blocks of their own; the server is killed in the middle."""
     lanes = 4
@@ -284,20 +294,10 @@ def test_one_of_several_fast_disks_put_back_alone_shows_no_old_block(tmp_path, d
     server.format()
     try:
         server.start()
-        client = Client(server.socket)
-        for block in range(2048):
-            ledger.write(client, block)
-        client.close()
-        server.wait_clean()
-        assert server.stop() == 0
+        write_and_stop(server, ledger, range(2048))
         shutil.copyfile(server.fast[disk], image)
         server.start()
-        client = Client(server.socket)
-        for block in range(0, 2048, 100):
-            ledger.write(client, block)
-        client.close()
-        server.wait_clean()
-        assert server.stop() == 0
+        write_and_stop(server, ledger, range(0, 2048, 100))
         os.replace(image, server.fast[disk])
         server.start()
         assert "the fast leg has been put back to an earlier time" in server.log(), server.log()
@@ -309,12 +309,7 @@ def test_one_of_several_fast_disks_put_back_alone_shows_no_old_block(tmp_path, d
 def test_a_fast_disk_of_a_history_that_was_given_up_shows_no_block_of_it(device, tmp_path):
     """Both disks are restored to one time; later the fast disk is put back to an image from after that time."""
     ledger, images = Ledger(2048), [tmp_path / "durable image", tmp_path / "fast image", tmp_path / "later image"]
-    client = Client(device.socket)
-    for block in range(2048):
-        ledger.write(client, block)
-    client.close()
-    device.wait_clean()
-    assert device.stop() == 0
+    write_and_stop(device, ledger, range(2048))
     shutil.copyfile(device.durable, images[0])
     shutil.copyfile(device.fast[0], images[1])
     then = [set(may) for may in ledger.may]
@@ -337,12 +332,7 @@ def test_a_fast_disk_of_a_history_that_was_given_up_shows_no_block_of_it(device,
 
 def test_a_durable_disk_written_elsewhere_shows_what_was_written(device):
     ledger = Ledger(1024)
-    client = Client(device.socket)
-    for block in range(1024):
-        ledger.write(client, block)
-    client.close()
-    device.wait_clean()
-    assert device.stop() == 0
+    write_and_stop(device, ledger, range(1024))
     with device.durable.open("r+b") as disk:
         for block in (0, 700):
             ledger.next += 1

@@ -10,6 +10,8 @@
 //!
 //! A stripe is as safe as its weakest member: losing one loses the pool. It is made for the fast leg of a super-disk.
 
+mod member;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +20,11 @@ use bytes::Bytes;
 use futures::future::join_all;
 use steadfast_flow::{BoxFuture, Env};
 
-use crate::label::{Found, Label, VERSION_1, field, look, new_uuid, u32_at, u64_at, uuid_text};
+pub(crate) use self::member::Member;
+use self::member::{LABELS, read_label};
+use crate::label::{Found, new_uuid, uuid_text};
 use crate::{AlignedBuf, BLOCK, BufPool, CacheClaim, Disk, DiskStats, Geometry, IoFuture};
 
-const MAGIC: [u8; 8] = *b"STEADSTR";
-const LABELS: [u64; 2] = [0, 512 << 10];
 /// Where the chunks begin on a member.
 const DATA_START: u64 = 1 << 20;
 /// More members than anyone has in one machine.
@@ -44,35 +46,6 @@ pub struct StripeOptions {
 impl Default for StripeOptions {
     fn default() -> Self {
         Self { chunk_bytes: 512 << 10 }
-    }
-}
-
-/// What each member knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Member {
-    pub(crate) stripe: [u8; 16],
-    pub(crate) index: u32,
-    pub(crate) count: u32,
-    pub(crate) chunk_bytes: u64,
-}
-
-impl Member {
-    fn encode(&self) -> [u8; BLOCK] {
-        let mut label = Label::new(MAGIC, VERSION_1);
-        label.put(16, &self.stripe);
-        label.put(32, &self.index.to_le_bytes());
-        label.put(36, &self.count.to_le_bytes());
-        label.put(40, &self.chunk_bytes.to_le_bytes());
-        label.seal()
-    }
-
-    pub(crate) fn look(block: &[u8]) -> Found<Self> {
-        look(block, MAGIC, VERSION_1, |b, _| Self {
-            stripe: field(b, 16),
-            index: u32_at(b, 32),
-            count: u32_at(b, 36),
-            chunk_bytes: u64_at(b, 40),
-        })
     }
 }
 
@@ -246,26 +219,6 @@ async fn contents(disk: &Arc<dyn Disk>) -> io::Result<Option<&'static str>> {
         at += len;
     }
     Ok(None)
-}
-
-/// Reads a member's label; either copy is enough.
-async fn read_label(disk: &Arc<dyn Disk>) -> io::Result<Member> {
-    let mut why = "it holds no label of a stripe: it is missing, blank or of something else".to_owned();
-    for offset in LABELS {
-        if offset + BLOCK as u64 > disk.len() {
-            continue;
-        }
-        match disk.read(offset, BLOCK).await {
-            Ok(block) => match Member::look(&block) {
-                Found::Label(member) => return Ok(member),
-                Found::Damaged => why = "its label is damaged".into(),
-                Found::Version(version) => why = format!("its label is of format version {version}"),
-                Found::Blank | Found::Other => {}
-            },
-            Err(error) => why = format!("its label cannot be read: {error}"),
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidData, format!("stripe member {}: {why}", disk.describe())))
 }
 
 /// A part of a request that is one range of one member.
