@@ -1,4 +1,5 @@
-"""`bench/run block`: a super-disk over NBD, the durable disk alone, and qemu-nbd over the bare fast file."""
+"""`bench/run block`: a super-disk over NBD, the durable disk alone, and qemu-nbd over the bare fast
+file."""
 
 import contextlib
 import json
@@ -12,12 +13,12 @@ import plot
 
 SPAN = 512 << 20
 DELAY_US = 1500
-# A load above this number of outstanding reads has queued up.
+# A load with more outstanding reads than this has queued up.
 OUTSTANDING_MAX = 100
 
 
 class Disk:
-    """An NBD server on a Unix socket, and what it serves."""
+    """An NBD server on a Unix socket, and its disk."""
 
     def __init__(self, name, socket_path, command, log):
         self.name, self.socket = name, socket_path
@@ -53,7 +54,7 @@ def status(target, port):
 
 
 def make_files(target, directory, mount):
-    """Formats the super-disk and the durable disk alone, and makes the raw files of qemu-nbd."""
+    """Formats the super-disk and the durable disk alone, and creates the raw files of qemu-nbd."""
     for legs in ([mount / "durable-pair", "--fast", directory / "fast"], [mount / "durable-alone"]):
         command = [target / "steadfast", "block", "format", "--size", 2 * SPAN, "--durable", *legs]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
@@ -64,7 +65,7 @@ def make_files(target, directory, mount):
 
 @contextlib.contextmanager
 def served(target, directory, mount, port, io):
-    """All of them, each on files of its own."""
+    """Serves all of them, each on files of its own."""
     path = lambda name: directory / f"{name}.sock"
     ours = lambda name, *args: [target / "steadfast", "block", "serve", "--io", io, "--name", "disk", "--listen", f"unix:{path(name)}", *args]
     qemu = lambda name, file: ["qemu-nbd", "--persistent", "--shared=4", "--format=raw", "--cache=none", "--export-name=disk",
@@ -94,7 +95,7 @@ def fill(target, port, disks):
 
 
 def closed(report, args, target, disks, ops, against, reach):
-    """Depth 1 and 32, servers in turns."""
+    """Depth 1 and 32; the servers take turns."""
     for op in ops:
         for depth in (1, 32):
             rows = {name: [] for name in disks}
@@ -111,19 +112,20 @@ def closed(report, args, target, disks, ops, against, reach):
 
 
 def first_writes(report, target, disks):
-    """The price of a region's first write after a start, then enough writes for the steady state."""
+    """The cost of a region's first write after a start, then enough writes for the steady state."""
     ours, other = (disks[name].load(target / "steadfast-bench", "write", seconds=0.5) for name in ("super-disk", "durable alone"))
     report.add("first write of a region, depth 1, p50", "us", ours["p50_us"], other["p50_us"], "durable alone", "-")
     disks["super-disk"].load(target / "steadfast-bench", "write", depth=32, seconds=5, seed=2)
 
 
 def rising(report, args, target, disks):
-    """Reads at a rate that rises until they queue up, on each in turn; the points of each."""
+    """Reads at a rising rate until they queue up, on each disk in turn; returns the points of each.
+    """
     points = {}
     for disk in (disk for name, disk in disks.items() if name != "durable alone"):
         points[disk.name], rate = [], 1000.0
         while True:
-            # The best of two: a pause of the machine is no queue of the disk.
+            # The best of two: a pause of the machine is not a queue of the disk.
             rows = [disk.load(target / "steadfast-bench", "read", rate=rate, seconds=args.seconds / 2, seed=seed) for seed in (1, 2)]
             row = min(rows, key=lambda row: row["outstanding"])
             points[disk.name].append(dict(rate=rate, **row))
@@ -142,7 +144,7 @@ def rising(report, args, target, disks):
 
 def bench(report, args, scratch, target, slow_disk, free_port, picture):
     if not shutil.which("qemu-nbd"):
-        report.note("no qemu-nbd here: the block device was not measured")
+        report.note("qemu-nbd is not installed: the block device was not measured")
         return
     delays = [{"add": {"op": op, "fault": "delay", "path": "durable", "delay_us": DELAY_US}} for op in ("read", "write", "fsync")]
     directory = scratch / "block"
@@ -151,7 +153,7 @@ def bench(report, args, scratch, target, slow_disk, free_port, picture):
     try:
         with slow_disk(scratch, *delays) as mount:
             if mount is None:
-                report.note("no FUSE here: the block device was not measured")
+                report.note("FUSE is missing: the block device was not measured")
                 return
             port = free_port()
             make_files(target, directory, mount)
@@ -160,7 +162,8 @@ def bench(report, args, scratch, target, slow_disk, free_port, picture):
                 closed(report, args, target, disks, ["read"], "qemu-nbd, fast file", "<= 1.15")
                 points = rising(report, args, target, disks)
                 pair = status(target, port)
-            # The kernel serializes the writes of an io_uring to a FUSE file. On a block device it does not.
+            # The kernel serializes the writes of an io_uring to a FUSE file, but not to a block
+            # device.
             with served(target, directory, mount, port, "threads") as disks:
                 first_writes(report, target, disks)
                 closed(report, args, target, disks, ["write", "commit"], "durable alone", "<= 1.1")

@@ -1,4 +1,4 @@
-"""Line charts as SVG, with the standard library alone: the colours are chosen for light and dark pages."""
+"""Line charts as SVG with the standard library alone. The colours suit light and dark pages."""
 
 import math
 

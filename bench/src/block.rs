@@ -1,7 +1,7 @@
-//! Load on an NBD export: a closed loop of so many requests, or requests that arrive at a rate of their own.
+//! Load on an NBD export: a closed loop of requests, or requests that arrive at a fixed mean rate.
 //!
-//! In the open loop, a latency begins at the moment the request was to arrive, not when the socket took it: a server
-//! that cannot keep up is charged for the queue that it causes.
+//! In the open loop, a latency begins when the request was due, not when the socket accepted it: a
+//! server that cannot keep up is charged for the queue that it causes.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::live::quantile;
 
-/// What to send.
+/// The operation of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
     /// Random reads. The data must be what `fill` has written.
@@ -28,7 +28,7 @@ pub enum Operation {
     Fill,
 }
 
-/// How to send it.
+/// Options of a load on an export.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BlockArgs {
     /// The server's Unix socket.
@@ -37,25 +37,25 @@ pub struct BlockArgs {
     /// The name of the export.
     #[arg(long, default_value = "disk")]
     export: String,
-    /// What to send.
+    /// Operation to send.
     #[arg(long, value_enum)]
     op: Operation,
     /// Bytes of a request: a multiple of 4096.
     #[arg(long, default_value_t = 4096)]
     size: u32,
-    /// The first bytes of the export, which requests lie in.
+    /// Length of the part at the front of the export that requests use, bytes.
     #[arg(long, default_value_t = 1 << 30)]
     span: u64,
     /// Requests in flight of the closed loop.
     #[arg(long, default_value_t = 1)]
     depth: u64,
-    /// Reads a second of the open loop, at random moments; without it, the loop is closed.
+    /// Reads a second of the open loop, at random times; without it, the loop is closed.
     #[arg(long)]
     rate: Option<f64>,
-    /// Seconds to send for.
+    /// Duration, seconds.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Seed of the offsets and the moments.
+    /// Seed of the offsets and the arrival times.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -69,7 +69,8 @@ const FLUSH: u16 = 3;
 /// The cookie of the last request of the open loop.
 const LAST: u64 = u64::MAX;
 
-/// Runs the load. A JSON object with the rate, the latencies and the mean number of outstanding requests.
+/// Runs the load. Returns a JSON object with the rate, the latencies and the mean number of
+/// outstanding requests.
 ///
 /// # Errors
 /// The socket's; a reply that reports an error; read data that `fill` has not written there.
@@ -91,7 +92,7 @@ pub fn run(args: &BlockArgs) -> io::Result<Value> {
     }
 }
 
-/// Fixed newstyle without zeroes, then `EXPORT_NAME`. The size of the export.
+/// Negotiates fixed newstyle without zeroes, then `EXPORT_NAME`. Returns the size of the export.
 fn open_export(mut stream: &UnixStream, name: &str) -> io::Result<u64> {
     let mut hello = [0; 18];
     stream.read_exact(&mut hello)?;
@@ -128,7 +129,7 @@ fn push_data(buffer: &mut Vec<u8>, offset: u64, length: u32, rng: &mut SmallRng)
     }
 }
 
-/// Receives one reply; its cookie.
+/// Receives one reply and returns its cookie.
 fn receive_reply(input: &mut impl Read) -> io::Result<u64> {
     let mut header = [0; 16];
     input.read_exact(&mut header)?;
@@ -246,7 +247,7 @@ fn open_loop(stream: &UnixStream, args: &BlockArgs, rate: f64) -> io::Result<Val
     let latencies = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_arrivals(stream, args, &arrivals, begun, &sent));
         let latencies = receive_arrivals(stream, args, &arrivals, begun, &sent);
-        // Ends a sender that waits for room in the socket of a server that has failed.
+        // Ends a sender that waits for space in the socket of a failed server.
         if latencies.is_err() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
@@ -257,7 +258,7 @@ fn open_loop(stream: &UnixStream, args: &BlockArgs, rate: f64) -> io::Result<Val
     Ok(report(latencies, length, unsent))
 }
 
-/// Sends each request at its moment, or as soon after it as the socket takes it, and a flush as the last one.
+/// Sends each request when it is due, or as soon as the socket accepts it, and a flush at the end.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn send_arrivals(
     mut stream: &UnixStream,
@@ -290,7 +291,7 @@ fn send_arrivals(
     stream.write_all(&buffer)
 }
 
-/// The latency of each read, until all that were sent are answered.
+/// The latency of each read, until all sent reads are answered.
 fn receive_arrivals(
     stream: &UnixStream,
     args: &BlockArgs,
@@ -319,7 +320,8 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The mean number of outstanding requests is, after Little, the sum of their latencies over the time.
+/// By Little's law, the mean number of outstanding requests is the sum of their latencies over the
+/// time.
 fn report(mut latencies: Vec<u64>, elapsed: Duration, unsent: usize) -> Value {
     latencies.sort_unstable();
     let seconds = elapsed.as_secs_f64();

@@ -1,4 +1,5 @@
-//! One keep-alive HTTP/1.1 connection that costs little: what a server spends is then most of what a machine spends.
+//! A cheap keep-alive HTTP/1.1 connection, so that the server uses most of the CPU time of the
+//! machine.
 
 use std::io;
 
@@ -11,19 +12,19 @@ use crate::sign::Signer;
 pub struct Client {
     address: String,
     stream: TcpStream,
-    /// The server said that it closes this one, as when it refuses a body that it does not read.
+    /// Whether the server announced to close the connection, as when it refuses a body unread.
     closing: bool,
     signer: Signer,
     buffer: Vec<u8>,
 }
 
-/// What came back.
+/// An answer.
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
     /// Bytes of the body.
     pub body_bytes: usize,
-    /// The body, when it was asked for.
+    /// The body, if requested.
     pub body: Vec<u8>,
 }
 

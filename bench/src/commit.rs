@@ -1,4 +1,4 @@
-//! Commits on the log itself, at an emulated flush time: grouped, and one by one.
+//! Commits on the log itself at an emulated flush time: grouped, and one by one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use steadfast_log::{
     Priority, Record,
 };
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CommitArgs {
     /// Directory on the disk to measure.
     #[arg(long)]
     dir: PathBuf,
-    /// What a flush is made to cost beside what it costs, microseconds.
+    /// Time added to each flush, microseconds.
     #[arg(long, default_value_t = 500)]
     flush_us: u64,
     /// Seconds for each measurement.
@@ -31,7 +31,7 @@ pub struct CommitArgs {
     size: usize,
 }
 
-/// Takes records in and forgets them: the log alone is measured.
+/// Discards records: only the log is measured.
 struct Forget;
 
 impl Applier for Forget {
@@ -53,7 +53,7 @@ impl Applier for Forget {
     }
 }
 
-/// Runs all measurements; a JSON object of commits a second by number of clients.
+/// Runs all measurements. Returns a JSON object of commits a second by number of clients.
 ///
 /// # Errors
 /// When the disk or the log fails.
@@ -91,7 +91,7 @@ async fn measure(
     let options = LogOptions { gather, ..LogOptions::default() };
     let (log, _) = Log::open(slow, env.clone(), options, Arc::new(Forget)).await?;
     let done = Arc::new(AtomicU64::new(0));
-    // One flush for each commit: the next commit is submitted when the last has been answered.
+    // One flush for each commit: the next commit is submitted after the answer to the last one.
     let turn = Arc::new(tokio::sync::Mutex::new(()));
     let begin = env.now();
     let end = begin + Duration::from_secs_f64(args.seconds);

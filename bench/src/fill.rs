@@ -1,4 +1,4 @@
-//! Fills a store with many small objects without the network between, for measurements of starting.
+//! Fills a store with many small objects without a server, for measurements of the start.
 
 use std::path::PathBuf;
 
@@ -8,24 +8,24 @@ use steadfast_flow::Env;
 use steadfast_log::{Durability, FormatOptions, Log};
 use steadfast_store::{Attributes, BucketSettings, Condition, IndexKind, Store, StoreError, StoreOptions};
 
-/// What to make.
+/// Options of the data to create.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FillArgs {
-    /// Data directory of the server that will be started on it.
+    /// Data directory of the server to be started.
     #[arg(long)]
     dir: PathBuf,
-    /// Objects.
+    /// Number of objects.
     #[arg(long, default_value_t = 1_000_000)]
     objects: usize,
-    /// Bytes of each.
+    /// Bytes of each object.
     #[arg(long, default_value_t = 4096)]
     size: usize,
-    /// Keys that are put and deleted again before that, once each.
+    /// Number of keys that are put and deleted once each before that.
     #[arg(long, default_value_t = 0)]
     deleted: usize,
 }
 
-/// Makes the objects in bucket `bench` and closes the store.
+/// Creates the objects in the bucket `bench` and closes the store.
 ///
 /// # Errors
 /// When the disk or the store fails.

@@ -1,4 +1,4 @@
-//! Closed-loop load: so many clients, each sending its next request when it has the last answer.
+//! Closed-loop load: each client sends its next request after the answer to the last one.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,22 +11,23 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::sign::{Signer, sha256_hex};
 
-/// What to send.
+/// The operation of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
-    /// New objects, each with a key of its own.
+    /// Creates new objects, each with its own key.
     Put,
-    /// Random ones of the objects that `fill` has made.
+    /// Reads random objects that `fill` created.
     Get,
-    /// Makes `--objects` objects and stops.
+    /// Creates `--objects` objects and stops.
     Fill,
-    /// Overwrites random ones of the objects that `fill` has made; one in ten is deleted first. Latencies are those of the PUTs.
+    /// Overwrites random objects that `fill` created; deletes one in ten first. The latencies are
+    /// those of the PUTs.
     Churn,
     /// Lists the whole bucket, page by page.
     List,
 }
 
-/// How to send it.
+/// Options of a load.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LoadArgs {
     /// `host:port` of the S3 endpoint.
@@ -38,57 +39,57 @@ pub struct LoadArgs {
     /// Secret key.
     #[arg(long)]
     pub secret_key: String,
-    /// Bucket; it is created when it does not exist.
+    /// Bucket; created if it does not exist.
     #[arg(long, default_value = "bench")]
     pub bucket: String,
-    /// What to send.
+    /// Operation to send.
     #[arg(long, value_enum)]
     pub op: Operation,
     /// Bytes of an object.
     #[arg(long, default_value_t = 4096)]
     pub size: usize,
-    /// Clients, each with a connection of its own.
+    /// Number of clients, each with its own connection.
     #[arg(long, default_value_t = 1)]
     pub clients: usize,
-    /// Seconds to send for (put, get, churn).
+    /// Duration of put, get and churn, seconds.
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Objects to make (fill) or to choose from (get, churn).
+    /// Number of objects to create (fill) or to choose from (get, churn).
     #[arg(long, default_value_t = 1000)]
     pub objects: usize,
     /// First part of the keys.
     #[arg(long, default_value = "o")]
     pub prefix: String,
-    /// Leave the body unsigned (UNSIGNED-PAYLOAD), so that the server need not compute its SHA-256.
+    /// Leave the body unsigned (UNSIGNED-PAYLOAD), which saves the server its SHA-256.
     #[arg(long)]
     pub unsigned: bool,
-    /// Process id of the server, whose CPU time and memory are then reported.
+    /// Process id of the server; adds its CPU time and memory to the report.
     #[arg(long)]
     pub pid: Option<u32>,
 }
 
-/// What came of it.
+/// The report of a load.
 #[derive(Debug, Serialize)]
 pub struct LoadReport {
     /// Completed requests (for a listing: keys).
     pub operations: u64,
-    /// Requests that were answered with an error.
+    /// Requests answered with an error.
     pub errors: u64,
-    /// Seconds that it took.
+    /// Duration, seconds.
     pub seconds: f64,
     /// Operations a second.
     pub rate: f64,
     /// MiB of object data a second.
     pub mib_per_s: f64,
-    /// Latencies in microseconds.
+    /// Median latency, microseconds.
     pub p50_us: u64,
-    /// The same, 99th percentile.
+    /// 99th percentile of the latency, microseconds.
     pub p99_us: u64,
-    /// The same, largest.
+    /// Largest latency, microseconds.
     pub max_us: u64,
-    /// CPU time of the server for each operation, microseconds; user and system.
+    /// CPU time of the server for each operation, user and system, microseconds.
     pub server_cpu_us: Option<f64>,
-    /// Largest resident memory of the server so far, MiB.
+    /// Peak resident memory of the server, MiB.
     pub server_peak_mib: Option<f64>,
 }
 
@@ -105,7 +106,8 @@ fn usage(pid: u32) -> Option<(f64, f64)> {
 
 struct Shared {
     args: LoadArgs,
-    /// A few different bodies with their hashes: enough against tricks with equal content, little enough to stay in the CPU's cache.
+    /// A few different bodies with their hashes: enough to defeat deduplication, few enough to stay
+    /// in the CPU's cache.
     bodies: Vec<(Vec<u8>, String)>,
     next: AtomicU64,
     errors: AtomicU64,

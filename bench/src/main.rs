@@ -1,4 +1,4 @@
-//! Load generator and measurements. `bench/run` starts the servers, calls this, and compares.
+//! Load generator and measurements. `bench/run` starts the servers, calls it and compares.
 
 mod block;
 mod client;
@@ -20,23 +20,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Sends S3 requests to any endpoint and prints a JSON report.
+    /// Send S3 requests to an endpoint and print a JSON report.
     Load(load::LoadArgs),
-    /// Reads and writes of an NBD export.
+    /// Read and write an NBD export.
     Block(block::BlockArgs),
-    /// Commits on the log itself at an emulated flush time.
+    /// Measure commits on the log itself at an emulated flush time.
     Commit(commit::CommitArgs),
-    /// Opens sessions on any endpoint of Centrifugo's client protocol, publishes, and prints a JSON report.
+    /// Open sessions on an endpoint of Centrifugo's client protocol, publish, and print a JSON
+    /// report.
     Live(live::LiveArgs),
-    /// Keeps sessions on a channel while its server is killed and started again, and checks what they got.
+    /// Keep sessions on a channel while its server is killed and restarted, and check their
+    /// messages.
     LiveWatch(live::watch::WatchArgs),
-    /// The least that a server can do to give a message to many sockets: what `live --bare` measures.
+    /// Serve the floor: the minimal work to send a message to many sockets, for `live --bare`.
     LiveFloor(live::floor::FloorArgs),
-    /// Durable publications of a NATS JetStream server.
+    /// Measure durable publications of a NATS JetStream server.
     Nats(live::nats::NatsArgs),
-    /// Looks up the homes of many sessions' channels in the ring.
+    /// Measure look-ups of channels in the hash ring.
     Ring(ring::RingArgs),
-    /// Fills a data directory with objects, without a server.
+    /// Fill a data directory with objects, without a server.
     FillStore(fill::FillArgs),
 }
 

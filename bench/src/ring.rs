@@ -1,33 +1,34 @@
-//! Look-ups in the ring: who is home to the channels of many sessions, as when all of them come back at once.
+//! Look-ups in the hash ring: the home nodes of the channels of many sessions, as after a mass
+//! reconnect.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use steadfast_flow::Ring;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RingArgs {
-    /// Sessions.
+    /// Number of sessions.
     #[arg(long, default_value_t = 500_000)]
     sessions: usize,
-    /// Channels of each.
+    /// Channels of each session.
     #[arg(long, default_value_t = 5)]
     channels: usize,
-    /// Nodes in the ring.
+    /// Number of nodes in the ring.
     #[arg(long, default_value_t = 64)]
     nodes: usize,
-    /// Threads that look up.
+    /// Number of threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
 
-/// Looks up every channel of every session: in the shared table, and, as the story did at first, in a copy made for each session.
-/// A JSON object of seconds.
+/// Looks up every channel of every session in the shared table, and in a copy made for each
+/// session. Returns a JSON object of seconds.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub fn run(args: &RingArgs) -> serde_json::Value {
     let ring = Ring::new((0..args.nodes).map(|node| (Arc::<str>::from(format!("node-{node}")), 1)));
-    // Of several rooms that a session is in, many are others' too.
+    // Sessions share many of their rooms.
     let rooms: Vec<String> = (0..args.sessions.max(1)).map(|n| format!("room:{}", n * 7919 % 100_000)).collect();
     let channels = args.channels.max(1);
     let all = |one: &(dyn Fn(&[String]) -> usize + Sync)| {
@@ -49,7 +50,7 @@ pub fn run(args: &RingArgs) -> serde_json::Value {
         });
         (begun.elapsed().as_secs_f64(), found)
     };
-    // What is found is summed up, so that nothing of it can be left out.
+    // The sum of the results keeps the compiler from removing look-ups.
     let (shared, found) =
         all(&|rooms| rooms.iter().map(|room| ring.load().home(room.as_bytes()).map_or(0, |node| node.len())).sum());
     let (copied, same) = all(&|rooms| {

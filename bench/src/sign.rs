@@ -1,7 +1,9 @@
-//! AWS Signature Version 4, as much of it as a load generator needs.
+//! The part of AWS Signature Version 4 that a load generator needs.
 //!
-//! Source: <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>. The signing key is derived once
-//! and the rest costs two HMACs a request, so that the client does not become the bottleneck.
+//! Source:
+//! <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>.
+//! The signing key is derived once and the rest costs two HMACs a request, so that the client does
+//! not become the bottleneck.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -38,7 +40,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// `host` as it will stand in the `Host` header.
+    /// `host`: value of the `Host` header.
     pub fn new(access_key: &str, secret_key: &str, host: &str) -> Self {
         Self {
             access_key: access_key.into(),
@@ -51,8 +53,8 @@ impl Signer {
 
     /// The head of a signed HTTP/1.1 request, blank line included.
     ///
-    /// `query` must be in canonical form (sorted, percent-encoded) and `path` too; `payload` is the SHA-256 of the body in hexadecimal or
-    /// `UNSIGNED-PAYLOAD`.
+    /// `query` must be in canonical form (sorted, percent-encoded) and `path` too; `payload` is the
+    /// SHA-256 of the body in hexadecimal or `UNSIGNED-PAYLOAD`.
     #[allow(clippy::disallowed_methods, reason = "a client signs with the wall clock")]
     pub fn head(&mut self, method: &str, path: &str, query: &str, payload: &str, length: usize) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());

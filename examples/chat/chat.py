@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""The back end of the chat: it serves the page, says who somebody is, and signs URLs for attachments. Python's library only.
+"""The back end of the chat. It serves the page, issues tokens, and signs URLs for attachments. It
+uses Python's library only.
 
-Neither messages nor attachments come through here: pages speak to the server's ports themselves, with what they get here.
+Messages and attachments do not pass through it: the page sends them to the server's ports, with the
+tokens and URLs that it gets here.
 """
 
 import argparse
@@ -26,7 +28,8 @@ FORM_BYTES_MAX = 16 << 10
 TOKEN_S = 3600
 URL_S = 300
 KEY = re.compile(r"[0-9a-f]{32}/[\w.-]{1,80}", re.ASCII)
-# What a browser may show. All else is stored as bytes, which it saves to a file: nothing that was uploaded may act as a page.
+# Images that a browser may show. All other files are sent as bytes to save: no upload may act as a
+# page.
 IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 
 
@@ -39,14 +42,14 @@ def b64(data):
 
 
 def token(user):
-    """A connection token of Centrifugo's: a JWT (HS256) that says who it is, and until when."""
+    """A connection token of Centrifugo's: a JWT (HS256) with the user's name and the expiry."""
     claims = {"sub": user, "exp": int(time.time()) + TOKEN_S}
     signed = ".".join(b64(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims))
     return f"{signed}.{b64(mac(options.secret, signed))}"
 
 
 def user_of(text):
-    """Whom a token names; None when it is not ours, or too old."""
+    """The user that a token names; None when the token is invalid or expired."""
     signed, _, signature = text.rpartition(".")
     if not hmac.compare_digest(b64(mac(options.secret, signed)).encode(), signature.encode()):
         return None
@@ -56,7 +59,7 @@ def user_of(text):
 
 
 def s3_keys():
-    """Those of the environment, else the pair that the server made at its first start."""
+    """The keys in the environment, else the pair that the server made at its first start."""
     if "STEADFAST_ACCESS_KEY" in os.environ:
         return os.environ["STEADFAST_ACCESS_KEY"], os.environ["STEADFAST_SECRET_KEY"]
     made = json.loads((options.data / "credentials.json").read_text())
@@ -64,22 +67,23 @@ def s3_keys():
 
 
 def presigned(method, path, **headers):
-    """A URL with which this one request can be made for some minutes, with just these headers, by whoever has it (AWS signature version 4)."""
+    """A URL with which its holder can send this one request, with exactly these headers, for some
+    minutes (AWS signature version 4)."""
     access, secret = s3_keys()
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     scope = f"{now[:8]}/us-east-1/s3/aws4_request"
     headers = sorted({**headers, "host": urllib.parse.urlsplit(options.s3).netloc}.items())
     names = ";".join(name for name, _ in headers)
-    asked = urllib.parse.urlencode({  # in the order of the alphabet
+    query = urllib.parse.urlencode({  # in alphabetical order
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{access}/{scope}", "X-Amz-Date": now,
         "X-Amz-Expires": URL_S, "X-Amz-SignedHeaders": names})
     path = urllib.parse.quote(path)
     lines = "".join(f"{name}:{value}\n" for name, value in headers)
-    request = "\n".join([method, path, asked, lines, names, "UNSIGNED-PAYLOAD"])
+    request = "\n".join([method, path, query, lines, names, "UNSIGNED-PAYLOAD"])
     key = b"AWS4" + secret.encode()
     for part in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"):
         key = mac(key, part)
-    return f"{options.s3}{path}?{asked}&X-Amz-Signature={key.hex()}"
+    return f"{options.s3}{path}?{query}&X-Amz-Signature={key.hex()}"
 
 
 def make_bucket():
@@ -88,12 +92,13 @@ def make_bucket():
         urllib.request.urlopen(request, timeout=30).close()
     except urllib.error.HTTPError as error:
         with error:
-            if error.code != 409:  # 409: it is there
+            if error.code != 409:  # 409: the bucket exists
                 raise
 
 
 def place_for(name, size):
-    """Where an attachment may be put, once, of this size and type, under a key that nobody can guess; and what a message says about it."""
+    """A URL to put an attachment of this size and type once, under a key that cannot be guessed,
+    and the description of the attachment for a message."""
     make_bucket()
     name = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[-80:].lstrip(".") or "file"
     kind = IMAGES.get(os.path.splitext(name)[1].lower(), "application/octet-stream")
@@ -116,11 +121,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif path == "/centrifuge.js" and options.sdk:
             self.answer(200, options.sdk.read_bytes(), "text/javascript")
         elif path.startswith("/file/") and KEY.fullmatch(key := path[len("/file/"):]):
-            # The bytes come from S3 itself. Who may see what is yours to say here; in this chat, who knows the key.
+            # S3 itself sends the bytes. Your back end decides who may read them; in this chat,
+            # knowing the key suffices.
             try:
                 where = presigned("GET", f"/{BUCKET}/{key}")
             except OSError as error:
-                return self.answer(502, f"There are no keys for S3: {error}\n")
+                return self.answer(502, f"The S3 keys cannot be read: {error}\n")
             self.answer(307, "", headers={"Location": where, "Cache-Control": f"private, max-age={URL_S // 2}"})
         else:
             self.answer(404, "There is no such page.\n")
@@ -132,21 +138,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(413, "This is too large.\n")
         form = dict(urllib.parse.parse_qsl(self.rfile.read(int(length)).decode(errors="replace")))
         if self.path == "/token":
-            # This is where your own login belongs: here everybody is who he says he is.
+            # Your own login belongs here: this example accepts any name.
             name = " ".join(form.get("name", "").split())[:30]
             if not name:
-                return self.answer(400, "A name, please.\n")
+                return self.answer(400, "The name is missing.\n")
             return self.answer(200, json.dumps({"name": name, "token": token(name), "live": options.live}), "application/json")
         if self.path == "/upload":
             if not user_of(self.headers.get("Authorization", "").removeprefix("Bearer ")):
-                return self.answer(401, "Join first.\n")
+                return self.answer(401, "The token is missing or expired: join again.\n")
             size = form.get("size", "")
             if not size.isdecimal() or int(size) > UPLOAD_BYTES_MAX:
-                return self.answer(413, f"At most {UPLOAD_BYTES_MAX >> 20} MiB.\n")
+                return self.answer(413, f"An attachment may have at most {UPLOAD_BYTES_MAX >> 20} MiB.\n")
             try:
                 return self.answer(200, json.dumps(place_for(form.get("name", ""), int(size))), "application/json")
             except OSError as error:
-                return self.answer(502, f"There is no place for it: {error}\n")
+                return self.answer(502, f"The attachment cannot be stored: {error}\n")
         return self.answer(404, "There is no such page.\n")
 
     def answer(self, status, body, kind="text/plain; charset=utf-8", headers=None):
@@ -168,11 +174,11 @@ def configured(name, file):
 
 
 parser = argparse.ArgumentParser(description="The back end of the chat.")
-parser.add_argument("--port", type=int, default=8080, help="of 127.0.0.1, for browsers (default: %(default)s)")
+parser.add_argument("--port", type=int, default=8080, help="port on 127.0.0.1 for browsers (default: %(default)s)")
 parser.add_argument("--data", type=pathlib.Path, default="data", help="the server's data directory, for its S3 keys (default: %(default)s)")
 parser.add_argument("--config", type=pathlib.Path, default=HERE / "steadfast.toml", help="the server's configuration, for its secret")
 parser.add_argument("--s3", default="http://127.0.0.1:9000", help="the S3 port, as browsers reach it (default: %(default)s)")
-parser.add_argument("--live", default="ws://127.0.0.1:8000/connection/websocket", help="the live port, likewise (default: %(default)s)")
+parser.add_argument("--live", default="ws://127.0.0.1:8000/connection/websocket", help="the live port, as browsers reach it (default: %(default)s)")
 parser.add_argument("--sdk", type=pathlib.Path, help="a copy of centrifuge.js to serve, for browsers without the internet")
 
 if __name__ == "__main__":

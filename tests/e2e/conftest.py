@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 from harness import fuse
+from harness.events import Hook
+from harness.pair import POOL, Pair
 from harness.server import Server
 
 
@@ -16,7 +18,7 @@ def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=3, help="rounds of kill -9")
 
 
-# Has failed while other tests ran on the same two cores.
+# This file has failed while other tests ran on the same two cores.
 ALONE = ("test_live_python_sdk.py",)
 
 
@@ -57,7 +59,7 @@ def bucket(s3):
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out",
                            certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-addext",
@@ -69,12 +71,12 @@ def certificate(tmp_path):
 
 @pytest.fixture
 def make_server(tmp_path):
-    """Makes servers that are closed at the end, and whose data is removed."""
+    """Makes servers. After the test, they are closed and their data is removed."""
     servers, disks = [], []
 
     def make(name="data", disk=None, start=True, **options):
         server = Server((disk.mount if disk else tmp_path) / name, **options)
-        # The log is kept off a disk that misbehaves.
+        # The log must not be on a failing disk.
         server.log_path = tmp_path / f"{name}.log"
         servers.append(server)
         disks.append(disk)
@@ -91,7 +93,7 @@ def make_server(tmp_path):
 
 @pytest.fixture
 def make_fuse_disk(tmp_path):
-    """Makes disks that misbehave on command."""
+    """Makes disks that fail on command."""
     reason = fuse.missing()
     if reason:
         pytest.skip(reason)
@@ -109,7 +111,7 @@ def make_fuse_disk(tmp_path):
 
 @pytest.fixture
 def fuse_disk(make_fuse_disk):
-    """A disk that misbehaves on command."""
+    """A disk that fails on command."""
     return make_fuse_disk()
 
 
@@ -117,3 +119,42 @@ def fuse_disk(make_fuse_disk):
 def rng(request):
     """Random numbers, the same in every run of a test."""
     return random.Random(request.node.name)
+
+
+@pytest.fixture
+def make_pair(make_fuse_disk, make_server, tmp_path):
+    """Makes a server on a super-disk; `fuse` names the legs that are on FUSE disks."""
+    pairs = []
+
+    def make(fuse=(), members=1, start=True, settings=None, **options):
+        durable_disk = make_fuse_disk("durable") if "durable" in fuse else None
+        fast_disk = make_fuse_disk("fast") if "fast" in fuse else None
+        durable = (durable_disk.mount if durable_disk else tmp_path) / "durable.pool"
+        fast = [(fast_disk.mount if fast_disk else tmp_path) / f"fast{n}" for n in range(members)]
+        settings = {"store.cache": "0 B", "data.pool": durable, "superdisk.fast": ",".join(map(str, fast)),
+                    **(settings or {})}
+        options = {"pool_size": f"{POOL} B", "extent_size": "4 MiB", **options}
+        server = make_server(start=False, settings=settings, **options)
+        pair = Pair(server, durable, fast, durable_disk, fast_disk)
+        pairs.append(pair)
+        if start:
+            server.start()
+            server.s3().create_bucket(Bucket="pair")
+            pair.wait_state()
+        return pair
+
+    yield make
+    for pair in pairs:
+        for disk in filter(None, (pair.durable_disk, pair.fast_disk)):
+            disk.clear()
+        pair.server.close()
+        for path in [pair.durable, *pair.fast]:
+            pair.backing(path).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def hook():
+    """A webhook that records its requests."""
+    found = Hook()
+    yield found
+    found.close()

@@ -1,4 +1,4 @@
-"""Signatures and what is refused."""
+"""Signatures, and requests that are refused."""
 
 import datetime
 import urllib.error
@@ -33,8 +33,9 @@ def test_presigned_get_and_put(s3, bucket):
     assert status == 403 and b"SignatureDoesNotMatch" in text
 
 
-def test_a_presigned_put_is_no_more_than_that(s3, bucket):
-    """Who may put one object must not get to read others, or to say what the signer did not."""
+def test_a_presigned_put_allows_only_that_put(s3, bucket):
+    """The holder of a URL to put one object must not read others, nor set headers that were not
+    signed."""
     s3.put_object(Bucket=bucket, Key="secret", Body=b"secret")
     url = s3.generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "mine"}, ExpiresIn=60)
     for name, value in (("x-amz-copy-source", f"{bucket}/secret"), ("x-amz-tagging", "a=b"), ("x-amz-meta-a", "b"),
@@ -46,7 +47,7 @@ def test_a_presigned_put_is_no_more_than_that(s3, bucket):
     assert fetch(url, "PUT", b"mine", {"content-type": "text/plain"})[0] == 200
     got = s3.get_object(Bucket=bucket, Key="mine")
     assert body(got) == b"mine" and got["Metadata"] == {}
-    # Signed, they do what they say.
+    # When signed, the headers take effect.
     url = s3.generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "mine", "Metadata": {"a": "b"}})
     assert fetch(url, "PUT", b"more")[0] == 403
     assert fetch(url, "PUT", b"more", {"x-amz-meta-a": "b"})[0] == 200
@@ -79,8 +80,8 @@ def test_headers_in_the_query_string_of_a_presigned_url(shared, s3, bucket):
     assert body(got) == b"copied" and got["Metadata"] == {"owner": "bob"}
 
 
-def test_a_url_of_version_2_is_told_what_to_set(shared, bucket):
-    """What boto3 makes when it is not told otherwise."""
+def test_the_error_of_signature_version_2_names_the_setting(shared, bucket):
+    """boto3 presigns with version 2 by default."""
     plain = boto3.client("s3", endpoint_url=shared.endpoint, region_name="us-east-1", verify=False,
                          aws_access_key_id=sign.ACCESS, aws_secret_access_key=sign.SECRET)
     url = plain.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"})
@@ -110,7 +111,7 @@ def signed_at(s3, when, bucket):
 
 def test_wrong_credentials(shared):
     with fails("InvalidAccessKeyId", 403):
-        shared.s3(access="nobody").list_buckets()
+        shared.s3(access="unknown").list_buckets()
     with fails("SignatureDoesNotMatch", 403):
         shared.s3(secret="wrong").list_buckets()
 
@@ -126,7 +127,7 @@ def test_no_credentials(shared, s3, bucket):
 
 
 def test_old_requests_are_refused(shared):
-    """A recorded request must not work for ever."""
+    """A recorded request must expire."""
     old = sign.amz_date(datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=1))
     headers = sign.headers_for("GET", shared.host, "/", date=old)
     status, text = fetch(shared.endpoint + "/", headers={k: v for k, v in headers.items() if k != "host"})
@@ -169,8 +170,8 @@ def test_an_error_is_xml_with_a_request_id(shared):
     assert text.startswith(b"<?xml") and b"<Code>NoSuchBucket</Code>" in text and headers["x-amz-request-id"]
 
 
-def test_what_is_not_there_says_so(shared, bucket):
-    """An operation of S3 that is not implemented is refused, never half done."""
+def test_unsupported_operations_are_refused(shared, bucket):
+    """Unsupported S3 operations are refused as a whole, never half done."""
     for query in ({"replication": ""}, {"website": ""}):
         status, _, text = shared.request("GET", f"/{bucket}", query=query)
         assert status == 501 and b"NotImplemented" in text, (query, status, text)

@@ -1,4 +1,4 @@
-"""Block devices: real NBD clients, and a ledger of what was acknowledged, kept outside the disk."""
+"""Block devices: real NBD clients, and a ledger of acknowledged writes, kept outside the disk."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def test_nbdcopy_there_and_back(device, tmp_path):
     run("nbdcopy", device.uri, back)
     assert back.read_bytes() == there.read_bytes()
     assert device.stop() == 0
-    # The durable disk alone has it, from 1 MiB.
+    # Only the durable disk has it, from 1 MiB.
     with device.durable.open("rb") as disk:
         disk.seek(MIB)
         assert disk.read(62 * MIB) == there.read_bytes()
@@ -90,7 +90,7 @@ def test_qemu_io_writes_discards_and_reads(device):
 
 
 def test_qemu_reconnects_to_a_server_that_was_killed(device):
-    """QEMU's block layer with the recipe's `reconnect-delay`: a restart of the server is a pause of the guest."""
+    """QEMU's block layer with the recipe's `reconnect-delay`: a server restart pauses the guest."""
     if not shutil.which("qemu-io", path=PATH["PATH"]):
         pytest.skip("no qemu-io here")
     options = f"driver=nbd,server.type=unix,server.path={device.socket},export=disk,reconnect-delay=60,open-timeout=60"
@@ -100,7 +100,7 @@ def test_qemu_reconnects_to_a_server_that_was_killed(device):
         qemu.stdin.write("write -f -P 7 1M 64k\n")
         wait.until(lambda: watch.read(MIB, BLOCK) == bytes([7]) * BLOCK, 30, "the first write")
         device.kill()
-        # These wait for the server.
+        # These requests wait for the server.
         qemu.stdin.write("read -P 7 1M 64k\nwrite -f -P 8 2M 64k\nread -P 8 2M 64k\n")
         device.start()
         shown, _ = qemu.communicate(timeout=60)
@@ -113,7 +113,7 @@ def test_a_client_that_floods_and_takes_no_replies_is_bounded(device):
     before, mute = memory(), [Client(device.socket) for _ in range(4)]
     for client in mute:
         client.socket.settimeout(0.5)
-        # Reads of 1 MiB until the server takes no more of them.
+        # Send reads of 1 MiB until the server accepts no more.
         with contextlib.suppress(TimeoutError):
             for _ in range(10_000):
                 client.send(READ, 0, MIB)
@@ -138,7 +138,8 @@ def test_fio_verifies_what_it_wrote(device):
 
 
 def test_a_file_system_on_the_durable_disk_alone(device, tmp_path):
-    """A copy of the durable disk is an ordinary disk: its first partition mounts without Steadfast."""
+    """A copy of the durable disk is an ordinary disk: its first partition mounts without Steadfast.
+    """
     if loops.missing() or not shutil.which("mkfs.ext4", path=PATH["PATH"]):
         pytest.skip(loops.missing() or "no mkfs.ext4 here")
     image = tmp_path / "image"
@@ -166,7 +167,8 @@ def test_a_file_system_on_the_durable_disk_alone(device, tmp_path):
 
 
 class Ledger:
-    """What each block may hold: the last acknowledged version, or the one whose write was cut off."""
+    """The versions that each block may hold: the last acknowledged one, or one whose write was
+    interrupted."""
 
     def __init__(self, blocks):
         self.may = [{0} for _ in range(blocks)]
@@ -183,7 +185,7 @@ class Ledger:
         self.may[block] = {version}
 
     def check(self, path):
-        """Reads all of it; what a read has shown is what the block holds."""
+        """Reads all blocks, and records the version read as the version held."""
         client = Client(path)
         for block, may in enumerate(self.may):
             data = client.read(block * BLOCK, BLOCK)
@@ -194,7 +196,7 @@ class Ledger:
 
 
 def write_and_stop(server, ledger, blocks):
-    """Writes these blocks, and stops the server in order once both disks hold the same."""
+    """Writes these blocks, and stops the server in order once both disks are equal."""
     client = Client(server.socket)
     for block in blocks:
         ledger.write(client, block)
@@ -255,7 +257,7 @@ def test_kill_9_loses_nothing_acknowledged(device, tmp_path, fast):
     assert device.stop() == 0
     device.start()
     ledger.check(device.socket)
-    # Without its fast disk it opens at once, and holds the same.
+    # Without its fast disk, the device opens at once, with the same data.
     assert device.stop() == 0
     device.fast = []
     device.start()
@@ -263,13 +265,13 @@ def test_kill_9_loses_nothing_acknowledged(device, tmp_path, fast):
 
 
 def test_a_restored_durable_disk_shows_its_own_time(device, tmp_path):
-    """A cloud volume is put back to a snapshot of the same opening, and the fast disk is kept."""
+    """A cloud volume is restored to a snapshot of the same opening, and the fast disk is kept."""
     dice, ledger = random.Random(5), Ledger(1024)
     client = Client(device.socket)
     for _ in range(300):
         ledger.write(client, dice.randrange(1024))
     client.close()
-    # A clean stop leaves nothing dirty, once all is copied.
+    # A clean stop leaves no dirty region once everything has been copied.
     device.wait_clean()
     assert device.stop() == 0
     device.start()
@@ -284,7 +286,7 @@ def test_a_restored_durable_disk_shows_its_own_time(device, tmp_path):
     os.replace(snapshot, device.durable)
     ledger.may = then
     device.start()
-    assert "put back to an earlier time" in device.log(), device.log()
+    assert "restored to an earlier time" in device.log(), device.log()
     ledger.check(device.socket)
 
 
@@ -300,14 +302,15 @@ def test_one_of_several_fast_disks_put_back_alone_shows_no_old_block(tmp_path, d
         write_and_stop(server, ledger, range(0, 2048, 100))
         os.replace(image, server.fast[disk])
         server.start()
-        assert "the fast leg has been put back to an earlier time" in server.log(), server.log()
+        assert "the fast leg has been restored to an earlier time" in server.log(), server.log()
         ledger.check(server.socket)
     finally:
         server.close()
 
 
 def test_a_fast_disk_of_a_history_that_was_given_up_shows_no_block_of_it(device, tmp_path):
-    """Both disks are restored to one time; later the fast disk is put back to an image from after that time."""
+    """Both disks are restored to one time; later the fast disk is replaced by an image of a later
+    time."""
     ledger, images = Ledger(2048), [tmp_path / "durable image", tmp_path / "fast image", tmp_path / "later image"]
     write_and_stop(device, ledger, range(2048))
     shutil.copyfile(device.durable, images[0])
@@ -342,12 +345,12 @@ def test_a_durable_disk_written_elsewhere_shows_what_was_written(device):
     device.start()
     assert "written elsewhere" in device.log(), device.log()
     ledger.check(device.socket)
-    # Where samples show nothing, the operator says so.
+    # Where samples find no difference, the operator decides.
     assert device.stop() == 0
     done = device.command("forget-fast", "--durable", device.durable)
     assert done.returncode == 0, done.stderr
     shown = device.command("status", "--durable", device.durable, "--fast", device.fast[0])
-    assert "does not count" in shown.stdout, shown.stdout + shown.stderr
+    assert "not usable" in shown.stdout, shown.stdout + shown.stderr
     device.start()
     ledger.check(device.socket)
 
@@ -359,14 +362,14 @@ def test_disks_that_hold_something_are_not_overwritten(tmp_path):
     server = BlockServer(tmp_path)
     server.durable.write_bytes(b"precious" * MIB)
     refused = server.command("format", *server.disks())
-    assert refused.returncode == 1 and "ALL THAT IS ON IT IS LOST" in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "ALL ITS DATA IS LOST" in refused.stderr, refused.stderr
     assert server.durable.read_bytes() == b"precious" * MIB
     refused = server.command("serve", *server.disks(), "--listen", f"unix:{server.socket}")
     assert refused.returncode == 1 and "block format" in refused.stderr, refused.stderr
     done = server.command("format", *server.disks(), "--force")
     assert done.returncode == 0, done.stderr
     server.start()
-    # A served disk is not formatted, whatever is said.
+    # A served disk is not formatted, not even with --force.
     refused = server.command("format", *server.disks(), "--force")
     assert refused.returncode == 1, refused.stdout
     client = Client(server.socket)

@@ -96,7 +96,7 @@ def stack(tmp_path):
 
 @pytest.fixture
 def faulty(tmp_path, make_fuse_disk):
-    """A stack whose durable and fast disk misbehave on command."""
+    """A stack whose durable and fast disk fail on command."""
     skip_if_missing()
     durable, fast = make_fuse_disk("durable"), make_fuse_disk("fast")
     server = BlockServer(tmp_path, durable=durable.mount / "durable", size="512 MiB")
@@ -105,11 +105,11 @@ def faulty(tmp_path, make_fuse_disk):
         yield made
 
 
-# -- what happens to the disks ------------------------------------------------------------------
+# -- treatments of the disks ------------------------------------------------------------------
 
 
 def treat(stack, fast):
-    """What happens to the fast disk while the server is down."""
+    """Treats the fast disk while the server is down."""
     if fast == "deleted":
         stack.fast.unlink()
     elif fast == "blank":
@@ -122,7 +122,8 @@ def treat(stack, fast):
 
 
 def spoil(stack):
-    """1,000 blocks of the fast disk that hold data cannot be read until they are written again."""
+    """Makes 1,000 blocks of the fast disk that hold data unreadable until they are written again.
+    """
     end = stack.durable.stat().st_size
     with stack.fast.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image:
         used = [at for at in range(FAST_DATA, end, BLOCK) if image[at:at + BLOCK] != bytes(BLOCK)]
@@ -131,7 +132,7 @@ def spoil(stack):
 
 
 def restart_with_bad_sectors(stack):
-    """After a clean restart the database reads everything from a fast disk with bad sectors."""
+    """After a clean restart, the database reads everything from a fast disk with bad sectors."""
     stack.server.wait_clean()
     stack.database.stop()
     stack.database.detach()
@@ -147,7 +148,7 @@ def restart_with_bad_sectors(stack):
 
 
 def hang(stack, load, seconds):
-    """The durable disk does not answer for `seconds`, and the server acknowledges nothing.
+    """Hangs the durable disk for `seconds`, in which the server acknowledges nothing.
 
     The disk still hangs when this function returns.
     """
@@ -159,7 +160,7 @@ def hang(stack, load, seconds):
     wait.until(lambda: oldest_s() >= seconds / 2, seconds + 20, "a request without an answer", 0.1)
     before = len(stack.ledger.acknowledged)
     wait.until(lambda: oldest_s() >= seconds, seconds + 20, "a request without an answer", 0.1)
-    assert len(stack.ledger.acknowledged) == before, "the server has acknowledged what is not durable"
+    assert len(stack.ledger.acknowledged) == before, "the server has acknowledged a write that is not durable"
     shown = stack.server.command("status", "--admin", stack.server.admin).stdout
     assert "  HANGS" in shown, shown
     load.check()
@@ -177,7 +178,7 @@ def kill(stack):
 
 
 def killed(stack, treatment, seconds, hang_s=0, hangs_at_kill=False):
-    """One round: the server is killed under load, and everything is started again."""
+    """One round: kills the server under load, and starts everything again."""
     if treatment == "old copy":
         shutil.copyfile(stack.fast, stack.folder / "old")
     if treatment == "bad sectors":
@@ -196,12 +197,12 @@ def killed(stack, treatment, seconds, hang_s=0, hangs_at_kill=False):
     load.join()
     treat(stack, treatment)
     stack.restart()
-    # The sectors that are still bad turn good without a write.
+    # The sectors that are still bad become good without a write.
     stack.clear_faults()
 
 
 def alone(stack):
-    """A copy of the durable disk starts without Steadfast, and the ledger is complete."""
+    """Starts a copy of the durable disk without Steadfast; the ledger is complete."""
     database = stack.database
     database.check()
     database.detach()

@@ -41,7 +41,7 @@ def test_no_such_bucket(s3):
             call()
 
 
-def test_names_that_are_no_bucket_names(shared):
+def test_invalid_bucket_names(shared):
     for name in ("ab", "Capital", "under_score", "-dash", "a" * 64):
         status, _, body = shared.request("PUT", f"/{name}")
         assert status == 400 and b"InvalidBucketName" in body, (name, status, body)
@@ -64,7 +64,7 @@ def test_requests_have_ids(s3, bucket):
 
 
 def test_virtual_host_style(shared, bucket, monkeypatch):
-    """The bucket in the host's name, as real SDKs put it there."""
+    """The bucket in the host name, where real SDKs put it."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve(
         "127.0.0.1" if str(host).endswith(".s3.localhost") else host, *rest, **more))

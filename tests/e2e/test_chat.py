@@ -1,4 +1,5 @@
-"""The example chat: its page in two browsers, its back end, and a server that is killed meanwhile."""
+"""The example chat: its page in two browsers, its back end, and a server that is killed meanwhile.
+"""
 
 import contextlib
 import json
@@ -16,7 +17,7 @@ import zlib
 import pytest
 
 from harness import js, sign
-from harness.live import again
+from harness.live import restart
 from harness.server import ROOT
 
 CHAT = ROOT / "examples" / "chat"
@@ -25,8 +26,9 @@ DEADLINE_S = 60
 
 @pytest.fixture
 def chat(make_server, tmp_path):
-    """The server with the example's configuration, and the example's back end; the page's address."""
-    # A port that nobody else gets, and that the back end can listen on: the configuration must name it before it does.
+    """The server with the example's configuration, and the example's back end; yields the page's
+    address."""
+    # Reserves a port on which the back end can listen later: the configuration names it beforehand.
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -59,19 +61,31 @@ def pages():
         yield pages
 
 
+def colour(x, y, width, height):
+    """A pixel of a sunset over the sea."""
+    horizon, sun = height * 3 // 5, (width // 2, height * 3 // 5)
+    if y < horizon and (x - sun[0]) ** 2 + (y - sun[1]) ** 2 < (height // 4) ** 2:
+        return bytes((255, 230, 150))
+    if y < horizon:
+        part = y / horizon
+        return bytes((int(70 + 180 * part), int(60 + 90 * part), int(140 - 60 * part)))
+    glitter = abs(x - sun[0]) < (y - horizon) // 2 + height // 12 and y % 4 < 2
+    return bytes((250, 190, 120)) if glitter else bytes((30, 50 + (y - horizon) // 3, 95))
+
+
 def picture(path, width=240, height=120):
-    """A PNG of one colour."""
+    """A PNG of a sunset."""
     def part(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    rows = (b"\0" + b"\x2f\x6f\xde" * width) * height
+    rows = b"".join(b"\0" + b"".join(colour(x, y, width, height) for x in range(width)) for y in range(height))
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
                      + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b""))
     return path
 
 
 def wait_shown(pages, name, expression, wanted):
-    """Waits until an expression is so in somebody's page."""
+    """Waits until an expression has this value in a page."""
     try:
         pages.call(name, "wait", condition=f"JSON.stringify({expression}) === JSON.stringify({json.dumps(wanted)})")
     except AssertionError as error:
@@ -88,7 +102,8 @@ def wait_people(pages, name, wanted):
 
 
 def wait_texts(pages, name, wanted):
-    """Waits until these messages, and no others, are shown, in this order, and as sent; of images their names, once they are loaded."""
+    """Waits until exactly these messages are shown, in this order and as sent. Images are compared
+    by name, once loaded."""
     wait_shown(pages, name, """[...document.querySelectorAll('.message')].map((one) => {
         const image = one.querySelector('img');
         const text = [...one.childNodes].filter((child) => child.nodeType === 3).map((child) => child.data).join('');
@@ -104,9 +119,9 @@ def joined(pages, chat, name):
     wait_state(pages, name, "connected")
 
 
-def says(pages, name, text):
-    pages.call(name, "fill", selector="#say [name=text]", text=text)
-    pages.call(name, "press", selector="#say [name=text]", key="Enter")
+def send(pages, name, text):
+    pages.call(name, "fill", selector="#composer [name=text]", text=text)
+    pages.call(name, "press", selector="#composer [name=text]", key="Enter")
 
 
 def both_see(pages, texts):
@@ -117,26 +132,26 @@ def both_see(pages, texts):
 
 def test_two_browsers_chat_and_a_crash_loses_nothing(pages, chat, tmp_path):
     joined(pages, chat, "ann")
-    says(pages, "ann", "is anybody here?")
-    texts = ["ann: is anybody here?"]
+    send(pages, "ann", "is anyone here?")
+    texts = ["ann: is anyone here?"]
     wait_texts(pages, "ann", texts)
     wait_people(pages, "ann", ["ann"])
-    # Who comes later finds it.
+    # A user who joins later sees it.
     joined(pages, chat, "bob")
     both_see(pages, texts)
-    says(pages, "bob", "me & <b>é</b>")
+    send(pages, "bob", "me & <b>é</b>")
     texts.append("bob: me & <b>é</b>")
     both_see(pages, texts)
-    pages.call("ann", "attach", selector="#say [type=file]", path=str(picture(tmp_path / "my cat.png")))
+    pages.call("ann", "attach", selector="#composer [type=file]", path=str(picture(tmp_path / "my cat.png")))
     texts.append("ann: my_cat.png")
     both_see(pages, texts)
-    # Rooms are apart, and what is new in another one shows.
+    # Rooms are separate, and a new message in another room is marked.
     pages.call("ann", "fill", selector="#new input", text="garden")
     pages.call("ann", "press", selector="#new input", key="Enter")
     wait_people(pages, "ann", ["ann"])
     pages.call("ann", "evaluate", expression="location.hash = 'help'")
     wait_people(pages, "ann", ["ann", "bob"])
-    says(pages, "ann", "in another room")
+    send(pages, "ann", "in another room")
     wait_texts(pages, "ann", ["ann: in another room"])
     wait_shown(pages, "bob", "document.querySelector('#rooms .news')?.textContent", "# help")
     wait_texts(pages, "bob", texts)
@@ -147,28 +162,50 @@ def test_two_browsers_chat_and_a_crash_loses_nothing(pages, chat, tmp_path):
     chat.kill()
     for name in ("ann", "bob"):
         wait_state(pages, name, "reconnecting…")
-    says(pages, "ann", "said while it was away")
+    send(pages, "ann", "said while it was away")
     wait_texts(pages, "ann", [*texts, "waiting: said while it was away"])
-    again(chat)
+    restart(chat)
     texts.append("ann: said while it was away")
     for name in ("ann", "bob"):
         wait_state(pages, name, "connected")
     both_see(pages, texts)
-    # What is sent twice, because nobody knows whether it arrived, is shown once.
+    # A message sent twice, because its arrival was uncertain, is shown once.
     for _ in range(2):
         pages.call("ann", "evaluate", expression="rooms.get('lobby').sub.publish({id: '1', text: 'twice'}).then(() => 0)")
     texts.append("ann: twice")
     both_see(pages, texts)
-    says(pages, "bob", "it goes on")
-    texts.append("bob: it goes on")
+    send(pages, "bob", "it still works")
+    texts.append("bob: it still works")
     both_see(pages, texts)
-    # The same to somebody who comes now, and his going shows.
+    # A page that joins now shows the same, and its departure is shown.
     pages.call("bob", "reload")
     both_see(pages, texts)
     pages.call("bob", "evaluate", expression="client.disconnect()")
     wait_people(pages, "ann", ["ann"])
-    if "CHAT_SCREENSHOT" in os.environ:
-        pages.call("ann", "screenshot", path=os.environ["CHAT_SCREENSHOT"])
+    assert not [one for events in pages.events.values() for one in events if one["event"] == "page error"], pages.events
+
+
+def test_the_picture_of_the_readme(pages, chat, tmp_path):
+    """A conversation with an attachment. `CHAT_SCREENSHOT=docs/images/chat.png` keeps the picture.
+    """
+    joined(pages, chat, "ann")
+    joined(pages, chat, "bob")
+    lines = [("ann", "The new recordings are up. Can you see them?"), ("bob", "Yes, all of them."),
+             ("ann", "This one is from the harbour:")]
+    for name, line in lines:
+        send(pages, name, line)
+        wait_shown(pages, "ann", "[...document.querySelectorAll('.message')].some("
+                   f"(one) => !one.classList.contains('waiting') && one.textContent.includes({json.dumps(line)}))", True)
+    pages.call("ann", "attach", selector="#composer [type=file]", path=str(picture(tmp_path / "harbour.png")))
+    wait_shown(pages, "ann", "document.querySelector('.message img')?.naturalWidth", 240)
+    send(pages, "bob", "Beautiful. I will use it for the title.")
+    texts = [f"{name}: {line}" for name, line in lines]
+    both_see(pages, [*texts, "ann: harbour.png", "bob: Beautiful. I will use it for the title."])
+    path = os.environ.get("CHAT_SCREENSHOT", str(tmp_path / "chat.png"))
+    pages.call("ann", "screenshot", path=str(ROOT / path))
+    with open(ROOT / path, "rb") as image:
+        width, height = struct.unpack(">8x8xII", image.read(24))
+    assert (width, height) == (1000, 640)
     assert not [one for events in pages.events.values() for one in events if one["event"] == "page error"], pages.events
 
 
@@ -181,32 +218,32 @@ def post(url, body=b"", headers=None, method="POST"):
             return error.code, error.read()
 
 
-def test_the_back_end_takes_attachments_of_those_who_joined_only(chat):
+def test_the_back_end_accepts_attachments_only_with_a_token(chat):
     status, body = post(chat.page + "/token", urllib.parse.urlencode({"name": " ann  b "}).encode())
-    told = json.loads(body)
-    assert (status, told["name"]) == (200, "ann b")
+    issued = json.loads(body)
+    assert (status, issued["name"]) == (200, "ann b")
     assert post(chat.page + "/token", b"name=++")[0] == 400
-    forged = told["token"].rpartition(".")[0] + "."
-    for token in ("", "a.b", "a.b.c", told["token"][:-1], forged):
+    forged = issued["token"].rpartition(".")[0] + "."
+    for token in ("", "a.b", "a.b.c", issued["token"][:-1], forged):
         assert post(chat.page + "/upload", b"x", {"Authorization": f"Bearer {token}"})[0] == 401
-    bearer = {"Authorization": f"Bearer {told['token']}"}
+    bearer = {"Authorization": f"Bearer {issued['token']}"}
 
-    def asked(name, size):
+    def upload(name, size):
         return post(chat.page + "/upload", urllib.parse.urlencode({"name": name, "size": size}).encode(), bearer)
 
-    status, body = asked("../../page.html", 3)
+    status, body = upload("../../page.html", 3)
     place = json.loads(body)
     assert status == 200 and not place["file"]["image"] and ".." not in place["file"]["key"].split("/"), place
-    # What was signed for can be put, and nothing else.
+    # The signed URL accepts exactly the request it was signed for.
     kind = {"Content-Type": place["type"]}
     for body, headers in [(b"abcd", kind), (b"abc", {"Content-Type": "text/html"})]:
         assert post(place["url"], body, headers, "PUT")[0] == 403
     assert post(place["url"], b"abc", kind, "PUT")[0] == 200
     with urllib.request.urlopen(f"{chat.page}/file/{place['file']['key']}", timeout=DEADLINE_S) as answer:
-        # Redirected to S3, and nothing that a browser would run.
+        # Redirected to S3, with a type that no browser would run.
         assert answer.url.startswith(chat.endpoint) and answer.headers["Content-Type"] == "application/octet-stream"
         assert answer.read() == b"abc"
-    assert asked("large", 1 << 30)[0] == 413
+    assert upload("large", 1 << 30)[0] == 413
     assert post(chat.page + "/upload", b"", {**bearer, "Content-Length": str(1 << 30)})[0] == 413
     chat.kill()
-    assert asked("late", 3)[0] == 502
+    assert upload("late", 3)[0] == 502

@@ -1,4 +1,5 @@
-"""Checksums of every algorithm: given and made by the SDK, verified on the way in, returned on the way out."""
+"""Checksums of every algorithm: given and made by the SDK, verified on upload, returned on
+download."""
 
 import base64
 import hashlib
@@ -14,7 +15,7 @@ DATA = b"The quick brown fox jumps over the lazy dog. " * 3000
 
 
 def digest(algorithm, data):
-    """As S3 writes it."""
+    """The checksum in S3's format."""
     raw = {
         "CRC32": lambda: zlib.crc32(data).to_bytes(4, "big"),
         "CRC32C": lambda: awscrt.checksums.crc32c(data).to_bytes(4, "big"),
@@ -30,7 +31,7 @@ ALGORITHMS = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"]
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_made_by_the_sdk(s3, bucket, algorithm):
-    """The SDK makes the checksum, and verifies that of the download itself."""
+    """The SDK makes the checksum, and verifies it on download."""
     put = s3.put_object(Bucket=bucket, Key="k", Body=DATA, ChecksumAlgorithm=algorithm)
     assert put[f"Checksum{algorithm}"] == digest(algorithm, DATA)
     got = s3.get_object(Bucket=bucket, Key="k", ChecksumMode="ENABLED")
@@ -86,7 +87,7 @@ def test_given_in_a_trailer(shared, s3, bucket, algorithm, signed):
 
 
 def test_payload_hash_is_verified(shared, bucket):
-    """x-amz-content-sha256 of the body, as signed uploads over plain HTTP have it."""
+    """x-amz-content-sha256 of the body, as in signed uploads over plain HTTP."""
     for claimed, expected in ((b"data", 200), (b"tampered", 400)):
         path = f"/{bucket}/k"
         headers = sign.headers_for("PUT", shared.host, path, payload_hash=hashlib.sha256(claimed).hexdigest())
@@ -100,7 +101,7 @@ def test_payload_hash_is_verified(shared, bucket):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_copy_gets_the_checksum_that_is_asked_for(s3, bucket, algorithm):
+def test_a_copy_gets_the_requested_checksum(s3, bucket, algorithm):
     other = "CRC32" if algorithm != "CRC32" else "SHA256"
     s3.put_object(Bucket=bucket, Key="k", Body=DATA, ChecksumAlgorithm=other)
     for key in ("copy", "k"):

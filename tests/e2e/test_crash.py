@@ -1,4 +1,4 @@
-"""Crashes of the process under load, and what must be there afterwards."""
+"""Crashes of the process under load, and the data that must survive them."""
 
 import random
 import shutil
@@ -18,7 +18,8 @@ def crash_rounds(target, writers, rounds):
     for round_number in range(rounds):
         before = sum(writer.count for writer in writers)
         threads = load.start(writers, target)
-        # Crash after some number of acknowledgements, so that every round has done work on any machine.
+        # Crash after a number of acknowledgements, so that every round has done work on any
+        # machine.
         enough = before + rng.randrange(20, 400)
         wait.until(lambda: sum(writer.count for writer in writers) >= enough, 120, "acknowledged writes")
         target.kill()
@@ -41,7 +42,7 @@ def test_kill_9_under_load_loses_nothing(make_server, request):
 
 
 def test_kill_9_with_uploads_in_parts(make_server):
-    """An upload in parts goes on after a crash with the parts that were acknowledged."""
+    """An upload in parts continues after a crash with the acknowledged parts."""
     server = make_server()
     s3 = server.s3()
     s3.create_bucket(Bucket="crash")
@@ -89,9 +90,9 @@ def test_asynchronous_writes_outlive_a_crash_of_the_process_after_the_window(mak
         status, headers, _ = server.request("PUT", f"/crash/{number}", b"x" * number, {"x-steadfast-durability": "async"})
         assert status == 200
         durable.append(headers["x-steadfast-durable"])
-    # One that comes when the flush of those before it is due goes along with it.
+    # An asynchronous write joins the flush of earlier writes if one is due.
     assert set(durable) <= {"true", "false"} and durable.count("false") > 20, durable
-    # A synchronous write is behind them in the same order: when it is durable, so are they.
+    # A synchronous write follows them in the same order: when it is durable, so are they.
     assert server.request("PUT", "/crash/last", b"")[0] == 200
     server.kill()
     server.start()
@@ -100,7 +101,7 @@ def test_asynchronous_writes_outlive_a_crash_of_the_process_after_the_window(mak
 
 
 def test_a_full_history_is_compacted_and_survives(make_server):
-    """More is written over time than the pool can hold: what is dead makes room."""
+    """More is written over time than the pool can hold: compaction frees the space of dead data."""
     server = make_server(pool_size="256 MiB", extent_size="8 MiB")
     writers = make_writers(server, count=4, keys=5, sizes=(1_000, 300_000, 1_500_000))
     written = 0

@@ -16,7 +16,8 @@ def pool_of(server):
 
 @pytest.fixture
 def stopped(make_server):
-    """A stopped server with some objects, small and large, and where their bytes lie in the pool."""
+    """A stopped server with some objects, small and large, and the places of their bytes in the
+    pool."""
     server = make_server(pool_size="64 MiB", extent_size="2 MiB")
     server.s3().create_bucket(Bucket="damage")
     rng = random.Random(11)
@@ -87,7 +88,7 @@ def test_damaged_objects_are_errors_and_the_rest_is_served(stopped):
     assert report and report.returncode != 0
 
 
-def test_verify_says_what_is_damaged(stopped):
+def test_verify_names_the_damage(stopped):
     server, objects = stopped
     with open(pool_of(server), "r+b") as file, mmap.mmap(file.fileno(), 0) as image:
         offset = locate(image, objects["007"], 10)
@@ -100,15 +101,16 @@ def test_verify_says_what_is_damaged(stopped):
 def test_a_foreign_file_is_not_taken_for_a_pool(make_server):
     server = make_server(start=False)
     server.data.mkdir(parents=True)
-    pool_of(server).write_bytes(b"precious data of somebody else " * 100_000)
+    pool_of(server).write_bytes(b"precious data of another user " * 100_000)
     server.start(wait_ready=False)
     assert server.process.wait(30) != 0
-    assert pool_of(server).read_bytes() == b"precious data of somebody else " * 100_000
+    assert pool_of(server).read_bytes() == b"precious data of another user " * 100_000
     assert "pool" in server.log()
 
 
 def test_the_scrub_is_started_watched_and_stopped_by_the_operator(make_server, tmp_path):
-    """Not by itself: its part of the day is over. What it finds, in what is full and in what is still being written, is named everywhere."""
+    """The scrub does not start by itself: its window of the day has ended. Damage that it finds, in
+    full extents and in the one being written, is reported everywhere."""
     hour = time.gmtime().tm_hour
     server = make_server(pool_size="256 MiB", extent_size="4 MiB", settings={
         "scrub.interval": "1 s", "scrub.window": f"{(hour + 6) % 24:02}:00-{(hour + 7) % 24:02}:00 UTC", "store.cache": "0 B", "scrub.rate": "0 B"})
@@ -137,7 +139,7 @@ def test_the_scrub_is_started_watched_and_stopped_by_the_operator(make_server, t
     assert done["extents_total"] == sum(extents[f"{state}_{kind}"] for state in ("open", "sealed") for kind in ("commit", "body"))
     assert done["damaged"] == 0 and done["records"] >= len(objects) and done["started_ms"] <= done["last_pass_ms"]
 
-    # One chunk in an extent that is full, and the last one, in an extent that is being written.
+    # One chunk in a full extent, and the last one, in the extent being written.
     image = (server.data / "pool").read_bytes()
     for key in ("o01", "o23"):
         at = image.find(objects[key][:64])
@@ -146,7 +148,7 @@ def test_the_scrub_is_started_watched_and_stopped_by_the_operator(make_server, t
             file.seek(at + 5_000)
             file.write(bytes([image[at + 5_000] ^ 1]))
     whole_pass()
-    wait.until(lambda: server.log().count("STORED DATA IS DAMAGED") >= 2, 20, "the word on what is damaged")
+    wait.until(lambda: server.log().count("STORED DATA IS DAMAGED") >= 2, 20, "the log of the damage")
     shown = scrub("status")
     table = server.command("status", "--admin", f"http://127.0.0.1:{server.admin_port}").stdout
     damage = server.status()["store"]["log"]["scrub"]["damage"]

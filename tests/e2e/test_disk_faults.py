@@ -10,7 +10,7 @@ from harness import load, wait
 
 @pytest.fixture
 def faulty(fuse_disk, make_server):
-    # Without a read cache, so that reads meet the disk.
+    # Without a read cache, so that reads reach the disk.
     server = make_server(disk=fuse_disk, pool_size="512 MiB", extent_size="8 MiB", settings={"store.cache": "0 B"})
     server.s3().create_bucket(Bucket="faults")
     return server, fuse_disk
@@ -21,7 +21,7 @@ def put(server, key, data=b"data"):
 
 
 def in_background(work):
-    """Runs `work` in a thread; a function that waits for its result."""
+    """Runs `work` in a thread; returns a function that waits for its result."""
     results = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()
@@ -44,8 +44,9 @@ def test_a_failed_flush_or_write_latches_the_log(faulty, operation):
     assert put(server, "before/big", big)[0] == 200
     assert server.admin("/health/ready")[0] == 200
 
-    # All PUTs that wait for the flush that fails: small ones in the frame, larger ones in chunks beside it. A write of a chunk that fails
-    # is made elsewhere; one of the frame is what latches.
+    # All PUTs that wait for the failing flush: small ones in the frame, larger ones in chunks
+    # outside it. A failed write of a chunk is retried elsewhere; a failed write of the frame
+    # latches the log.
     large = operation == "fsync"
     contents = [load.content(number, 300_000) if large and number % 2 == 0 else b"%d" % number for number in range(8)]
     hold = disk.fault("fsync", "hold")
@@ -54,7 +55,7 @@ def test_a_failed_flush_or_write_latches_the_log(faulty, operation):
     fault = disk.fault(operation, "eio", times=1)
     disk.remove(hold)
     if operation == "fsync":
-        # The flush that was held has passed its rules already: one more request meets the fault.
+        # The held flush has passed its rules already: one more request meets the fault.
         pending.append(in_background(lambda: put(server, "pending/last")))
     wait.until(lambda: disk.hits(fault) or all(p.done() for p in pending), what="the fault")
     if not disk.hits(fault):
@@ -62,19 +63,19 @@ def test_a_failed_flush_or_write_latches_the_log(faulty, operation):
     answers = [p() for p in pending]
     assert disk.hits(fault) == 1
     failed = [(status, text) for status, _, text in answers if status != 200]
-    assert failed, "no PUT was told"
+    assert failed, "no PUT failed"
     for status, text in failed:
         assert status >= 500, (status, text)
-        # The outcome of those in the frame that failed is unknown; the others did not get that far.
+        # The outcome of those in the failed frame is unknown; the others did not reach the log.
         assert status == 503 or b"unknown" in text, (status, text)
 
-    # Later ones are refused, and the disk is not tried again.
+    # Later ones are refused, and the server does not retry the disk.
     flushes = disk.counts()["fsyncs"]
     for number in range(3):
         status, _, text = put(server, f"later/{number}")
         assert status >= 500 and b"unknown" not in text, (status, text)
     assert server.request("DELETE", "/faults/before/0")[0] >= 500
-    # Reads go on.
+    # Reads still work.
     for number in range(20):
         assert server.request("GET", f"/faults/before/{number}")[2] == b"%d" % number
     assert server.request("GET", "/faults/before/big")[2] == big
@@ -82,10 +83,10 @@ def test_a_failed_flush_or_write_latches_the_log(faulty, operation):
     status, text = server.admin("/health/ready")
     assert status == 503, text
     assert server.admin("/health/live")[0] == 200
-    wait.until(lambda: "restart" in server.log(), what="the log that says what to do")
-    assert disk.counts()["fsyncs"] == flushes, "a failed flush was tried again"
+    wait.until(lambda: "restart" in server.log(), what="the remedy in the log")
+    assert disk.counts()["fsyncs"] == flushes, "the server retried a failed flush"
 
-    # Repaired and restarted: what was acknowledged is there, the rest whole or absent.
+    # After repair and restart, acknowledged objects are there; the others are whole or absent.
     server.terminate()
     server.process.wait(60)
     disk.clear()
@@ -109,7 +110,7 @@ def test_the_outcome_of_a_write_whose_flush_fails_is_unknown(faulty):
     assert put(server, "first")[0] == 200
 
     def quiet():
-        # Zeros that are written ahead of the log must not meet the fault.
+        # Zeros written ahead of the log must not meet the fault.
         before = disk.counts()
         time.sleep(0.5)
         return disk.counts()["fsyncs"] == before["fsyncs"] and disk.counts()["writes"] == before["writes"]
@@ -128,11 +129,11 @@ def test_no_answer_before_the_flush(faulty):
     hold = disk.fault("fsync", "hold")
     answer = in_background(lambda: put(server, "held"))
     wait.until(lambda: disk.counts()["held"] > 0, what="a flush that is held")
-    # Other requests are answered meanwhile, and the one that waits for the flush is not.
+    # Other requests are answered meanwhile; the one that waits for the flush is not.
     for _ in range(20):
         assert server.request("GET", "/faults/first")[2] == b"data"
     assert not answer.done()
-    assert server.request("GET", "/faults/held")[0] == 404, "what is not durable is not seen"
+    assert server.request("GET", "/faults/held")[0] == 404, "an object that is not durable is not visible"
     disk.remove(hold)
     assert answer()[0] == 200
     assert server.request("GET", "/faults/held")[2] == b"data"
@@ -164,18 +165,18 @@ def test_a_read_error_is_an_error(faulty):
     fault = disk.fault("read", "eio")
     status, _, got = read_all(server, "big")
     assert disk.hits(fault) > 0
-    assert status >= 500 or got != data and data.startswith(got), "an error, or a body that ends early: never wrong bytes"
+    assert status >= 500 or got != data and data.startswith(got), "an error or a short body, never wrong bytes"
     status, _, got = read_all(server, "small")
     assert status >= 500, (status, got)
     assert server.admin("/health/live")[0] == 200
     disk.remove(fault)
-    assert server.request("GET", "/faults/big")[2] == data, "a read is not a write: it may be tried again"
+    assert server.request("GET", "/faults/big")[2] == data, "the server may retry a read, unlike a write"
     assert server.request("GET", "/faults/small")[2] == b"tiny"
     assert put(server, "more")[0] == 200
 
 
 def read_all(server, key):
-    """A GET whose body may break off; (status, headers, what came)."""
+    """A GET whose body may end early; returns (status, headers, received bytes)."""
     import http.client
     try:
         return server.request("GET", f"/faults/{key}")
@@ -207,12 +208,12 @@ def test_flipped_bits_are_never_served(faulty, rng):
         if hit:
             assert got != data, "the flip was not noticed, or not read"
     assert struck >= 10, f"only {struck} flips were read"
-    # The disk is sound again, and so is the object.
+    # The disk works again, and the object is intact.
     assert server.request("GET", "/faults/flipped")[2] == data
 
 
 def test_no_space_left(faulty):
-    """The file system under the pool is full although the pool might grow."""
+    """The file system below the pool is full although the pool might grow."""
     server, disk = faulty
     fault = disk.fault("allocate", "enospc")
     written, status = {}, 200
@@ -227,12 +228,12 @@ def test_no_space_left(faulty):
         assert server.request("GET", f"/faults/{key}")[2] == data
     assert server.admin("/health/live")[0] == 200
     disk.remove(fault)
-    wait.until(lambda: put(server, "again", b"room")[0] == 200, 30, "room again")
+    wait.until(lambda: put(server, "again", b"room")[0] == 200, 30, "free space")
     for key, data in written.items():
         assert server.request("GET", f"/faults/{key}")[2] == data
 
 
-def test_a_slow_disk_slows_writers_and_nobody_else(faulty):
+def test_a_slow_disk_slows_only_writers(faulty):
     server, disk = faulty
     assert put(server, "small")[0] == 200
     disk.command(bandwidth=4_000_000)

@@ -27,7 +27,7 @@ def put(server, key, data):
 
 
 def contents(count=60):
-    """By key: small ones, and some that go in chunks."""
+    """Objects by key: small ones, and some stored in chunks."""
     return {f"dir{n % 3}/k{n:02}": load.content(n, 700_000 if n % 6 == 0 else 500 + n) for n in range(count)}
 
 
@@ -107,7 +107,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(make_pool):
         load.check_listing(server, writers)
 
 
-def test_a_missing_disk_takes_only_its_own_objects_with_it(make_pool, tmp_path):
+def test_a_missing_disk_affects_only_its_own_objects(make_pool, tmp_path):
     server = make_pool()
     objects = fill(server)
     on_it = server.status()["store"]["disks"][1]["objects"]
@@ -127,10 +127,10 @@ def test_a_missing_disk_takes_only_its_own_objects_with_it(make_pool, tmp_path):
     assert server.request("PUT", "/another")[0] == 503
     disk = server.status()["store"]["disks"][1]
     assert (disk["state"], disk["objects"]) == ("missing", on_it)
-    assert server.metric("steadfast_pool_disks_in_trouble") == 1
+    assert server.metric("steadfast_pool_disks_failed") == 1
     table = server.command("status", "--admin", f"http://127.0.0.1:{server.admin_port}").stdout
     assert f"d1: {on_it} objects, 341 of 1024 slots, MISSING" in table, table
-    assert not (server.data / "d1").exists(), "a disk that is missing is not made anew"
+    assert not (server.data / "d1").exists(), "a missing disk is not created anew"
     assert server.stop() == 0
 
     (tmp_path / "away").rename(server.data / "d1")
@@ -138,7 +138,7 @@ def test_a_missing_disk_takes_only_its_own_objects_with_it(make_pool, tmp_path):
     check(server, objects)
 
 
-def test_a_missing_disk_takes_only_its_own_channels_with_it(make_server, tmp_path):
+def test_a_missing_disk_affects_only_its_own_channels(make_server, tmp_path):
     server = live_server(make_server, tmp_path, pool_size="512 MiB", extent_size="8 MiB", settings=SETTINGS)
     rooms = [f"room{n}" for n in range(40)]
 
@@ -151,13 +151,13 @@ def test_a_missing_disk_takes_only_its_own_channels_with_it(make_server, tmp_pat
     server.start()
     gone = 0
     for room in rooms:
-        said = publish(room)
-        if "error" in said:
-            assert said["error"]["code"] == 100, said
+        reply = publish(room)
+        if "error" in reply:
+            assert reply["error"]["code"] == 100, reply
             gone += 1
         else:
-            assert said["result"]["offset"] == 2
-            stands[room] = said["result"]
+            assert reply["result"]["offset"] == 2
+            stands[room] = reply["result"]
     assert 5 < gone < 35
     assert "result" in publish("passing:by"), "it keeps no history"
     assert "/d0 of the pool is missing" in server.log()
@@ -175,20 +175,20 @@ def test_a_disk_that_fails_takes_only_its_own_objects_to_read_only(fuse_disk, ma
     objects = fill(server)
     fault = fuse_disk.fault("fsync", "eio", path="d1")
     answers = {key: put(server, key, b"new" + data) for key, data in objects.items()}
-    assert fuse_disk.hits(fault) == 1, "a flush that failed is never tried again"
-    # 500: what was under way when it failed. Nothing was, when the flush was one in the background.
+    assert fuse_disk.hits(fault) == 1, "the server does not retry a failed flush"
+    # 500: the request was in flight at the failure. In a background flush, none was.
     assert set(answers.values()) - {500} == {200, 503}
     assert list(answers.values()).count(500) <= 1
     disk = server.status()["store"]["disks"][1]
     refused = [key for key, status in answers.items() if status != 200]
     assert (disk["state"], disk["objects"]) == ("read_only", len(refused))
-    # All can be read, and everything else goes on.
+    # All objects can be read, and the other disk still takes writes.
     for key, data in objects.items():
         status, _, found = server.request("GET", f"/pool/{key}")
         assert status == 200 and found in ({data, b"new" + data} if answers[key] == 500 else {data if key in refused else b"new" + data})
     assert len(server.s3().list_objects_v2(Bucket="pool")["Contents"]) == len(objects)
     assert server.admin("/health/ready")[0] == 200
-    wait.until(lambda: "d1 DOES NOT TAKE PART" in server.log(), 10, "what to do, in the log")
+    wait.until(lambda: "d1 IS OUT OF SERVICE" in server.log(), 10, "the remedy in the log")
 
     server.kill()
     fuse_disk.clear()
@@ -203,7 +203,7 @@ def test_a_disk_that_fails_takes_only_its_own_objects_to_read_only(fuse_disk, ma
 
 @pytest.fixture
 def make_pairs(make_fuse_disk, make_server):
-    """A pool of two super-disks: the durable legs on one FUSE disk, the fast ones plain files beside it."""
+    """A pool of two super-disks: the durable legs on one FUSE disk, the fast ones plain files."""
     def make(**settings):
         disk = make_fuse_disk()
         server = make_server(pool_size="256 MiB", extent_size="4 MiB", start=False, settings={
@@ -224,7 +224,7 @@ def wait_clean(server):
 
 
 def by_disk(server, name, disk, **labels):
-    """The metrics of one disk whose labels are these."""
+    """The metrics of one disk with these labels."""
     found = [value for sample, value in server.metrics().items() if sample.startswith(f"steadfast_{name}{{") and f'/{disk}"' in sample
              and all(f'{key}="{value}"' in sample for key, value in labels.items())]
     assert len(found) == 1, (name, found)
@@ -241,13 +241,13 @@ def test_super_disks_lose_nothing_when_a_leg_of_each_fails(make_pairs):
     assert set(legs(server)) == {"d0", "d1"}
     assert server.stop() == 0
     verified = server.command("verify", "--data", str(server.data), "--fast")
-    assert verified.returncode == 0 and verified.stdout.count("all the same") == 2, verified.stdout + verified.stderr
+    assert verified.returncode == 0 and verified.stdout.count("no differences") == 2, verified.stdout + verified.stderr
     listed = server.command("disk", "list", "--data", str(server.data), "--json")
     rows = json.loads(listed.stdout)["disks"]
     assert listed.returncode == 0 and [(row["disk"], row["role"], row["index"]) for row in rows] == [
         (0, "durable", 0), (0, "fast", 0), (1, "durable", 0), (1, "fast", 0), (1, "fast", 1)], listed.stdout
 
-    # The fast leg of the one is gone; the durable leg of the other has bad sectors where objects are.
+    # One disk lacks its fast leg; the durable leg of the other has bad sectors under objects.
     (server.data / "f0").unlink()
     image = (disk.backing / "d1").read_bytes()
     places = [image.find(data[:64]) for data in objects.values()]
@@ -257,15 +257,15 @@ def test_super_disks_lose_nothing_when_a_leg_of_each_fails(make_pairs):
         disk.fault("read", "eio", path="d1", offset=at // 4096 * 4096 + 4096, length=512, until_written=True)
     server.start()
     check(server, objects)
-    wait.until(lambda: disk.counts()["rules"] == 0, 60, "bad sectors that are written again")
+    wait.until(lambda: disk.counts()["rules"] == 0, 60, "repaired bad sectors")
     wait_clean(server)
     check(server, objects)
     assert by_disk(server, "superdisk_healed_total", "d1", leg="durable") >= len(places)
     assert by_disk(server, "superdisk_healed_total", "d0", leg="durable") == 0
     assert server.admin("/health/ready")[0] == 200
-    assert server.metric("steadfast_pool_disks_in_trouble") == 0
+    assert server.metric("steadfast_pool_disks_failed") == 0
     assert server.metric("steadfast_scrub_damaged_total") == 0
-    wait.until(lambda: f"super-disk {disk.mount}/d1: damaged places of the pool were healed" in server.log(), what="the word on what to do")
+    wait.until(lambda: f"super-disk {disk.mount}/d1: damaged places of the pool were healed" in server.log(), what="the remedy in the log")
     shown = server.command("status", "--admin", f"http://127.0.0.1:{server.admin_port}").stdout
     assert shown.count("fast leg clean") == 2 and f"{disk.mount}/d1: fast leg" in shown, shown
     assert server.stop() == 0
@@ -282,7 +282,7 @@ def test_a_fast_leg_of_one_of_several_disks_is_made_anew(make_pairs):
     server.start()
     check(server, objects)
     assert {name: one["fast"]["state"] for name, one in legs(server).items()}["d1"] == "foreign"
-    wait.until(lambda: "/d1: the fast leg is not this pool's" in server.log(), what="what to do, with the disk's name")
+    wait.until(lambda: "/d1: the fast leg is not this pool's" in server.log(), what="the remedy in the log, with the disk's name")
     assert by_disk(server, "superdisk_degraded", "d1") == 1 and by_disk(server, "superdisk_degraded", "d0") == 0
     assert server.command("disk", "list", "--admin", f"127.0.0.1:{server.admin_port}").returncode == 3
     assert server.stop() == 0
@@ -295,7 +295,7 @@ def test_a_fast_leg_of_one_of_several_disks_is_made_anew(make_pairs):
     check(server, objects)
 
 
-# -- making one ------------------------------------------------------------------------------------
+# -- formatting ------------------------------------------------------------------------------------
 
 
 def test_format_shows_and_makes_a_pool_of_several_disks(make_server):
@@ -337,7 +337,7 @@ def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_fuse_d
     disk = make_fuse_disk()
     disks = [str(disk.mount / name) for name in ("d0", "d1", "d2")]
     server = make_server(pool_size="256 MiB", extent_size="8 MiB", start=False, settings={"data.disks": ",".join(disks)})
-    # Killed while the second disk is made, and then while the pool is founded on all of them.
+    # Kill while the second disk is formatted, and then while the pool is created on all of them.
     for path, skip in (("d1", 0), ("d2", 3), ("d1", 2), ("d0", 1)):
         hold = disk.fault("fsync", "hold", path=path, skip=skip)
         server.start(wait_ready=False)
@@ -346,17 +346,17 @@ def test_making_a_pool_that_was_killed_is_finished_by_the_next_start(make_fuse_d
         server.process.kill()
         disk.remove(hold)
         server.process.wait(30)
-    # Other disks than those that it was begun on are not taken instead.
+    # Disks other than those of the first start are refused.
     server.settings["data.disks"] = f"{disks[0]},{disks[1]},other"
     server.start(wait_ready=False)
     assert server.process.wait(30) == 1 and "name those again" in server.log(), server.log()
     server.settings["data.disks"] = ",".join(disks)
     server.start()
-    assert "it is finished now" in server.log()
+    assert "completing it" in server.log()
     server.s3().create_bucket(Bucket="pool")
     objects = fill(server)
     check(server, objects)
     server.kill()
     server.start()
-    assert "it is finished now" not in server.log()
+    assert "completing it" not in server.log()
     check(server, objects)

@@ -43,7 +43,7 @@ def test_keys_are_listed_in_byte_order(s3, bucket):
 
 
 def test_keys_that_xml_cannot_carry(s3, bucket):
-    """They are put, listed and deleted; what no answer could name is refused before anything is done."""
+    """They are put, listed and deleted; a key that no answer could name is refused beforehand."""
     for key in ("ok", "a\x10b", "\uffff"):
         s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
     for key in ("a\x10b", "\uffff"):

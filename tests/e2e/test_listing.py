@@ -7,7 +7,7 @@ from harness.server import in_threads
 
 
 def model(keys, prefix="", delimiter="", after=""):
-    """What a whole listing gives: keys, and rolled-up prefixes."""
+    """The expected result of a whole listing: keys, and rolled-up prefixes."""
     found, rolled = [], []
     for key in sorted(keys, key=str.encode):
         if not key.startswith(prefix):
@@ -45,7 +45,7 @@ def whole_v1(s3, bucket, **options):
         rolled += [p["Prefix"] for p in page.get("CommonPrefixes", [])]
         if not page["IsTruncated"]:
             return found, rolled
-        # S3 gives NextMarker only with a delimiter; without one the last key is the marker.
+        # S3 returns NextMarker only with a delimiter; without one, the last key is the marker.
         marker = {"Marker": page.get("NextMarker") or page["Contents"][-1]["Key"]}
 
 
@@ -85,7 +85,7 @@ def test_start_after_and_marker(s3, listed):
     assert found == model(KEYS, "dir", after="dir1/sub2/003")[0]
 
 
-def test_entries_say_what_head_says(s3, bucket):
+def test_entries_agree_with_head(s3, bucket):
     s3.put_object(Bucket=bucket, Key="k", Body=b"12345")
     head = s3.head_object(Bucket=bucket, Key="k")
     for page in (s3.list_objects_v2(Bucket=bucket), s3.list_objects(Bucket=bucket)):
@@ -113,7 +113,7 @@ def test_more_than_a_page(shared, s3, bucket):
     assert found == [f"{n:05}" for n in range(count)] and pages == 3
 
 
-def test_url_encoding_is_given_only_when_asked(shared, s3, bucket):
+def test_url_encoding_is_used_only_on_request(shared, s3, bucket):
     s3.put_object(Bucket=bucket, Key="a b+ü", Body=b"")
     _, _, plain = shared.request("GET", f"/{bucket}", query={"list-type": "2"})
     assert "<Key>a b+ü</Key>" in plain.decode()

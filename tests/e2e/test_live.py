@@ -1,4 +1,4 @@
-"""The live door, with Centrifugo's Python SDK, unmodified, in both encodings."""
+"""The live port, with Centrifugo's Python SDK, unmodified, in both encodings."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ import pytest
 from centrifuge import Client, DeltaType, Filter, SubscriptionEventHandler
 
 from harness import wait
-from harness.live import CONFIG, DEADLINE_S, again, api, live_server, missed, token
+from harness.live import CONFIG, DEADLINE_S, api, live_server, missed, restart, token
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def live(make_server, tmp_path):
     return live_server(make_server, tmp_path)
 
 
-class Heard(SubscriptionEventHandler):
-    """What a subscription was told, in order."""
+class SubscriptionEvents(SubscriptionEventHandler):
+    """The events of a subscription, in order."""
 
     def __init__(self):
         self.publications, self.subscribed, self.joins, self.leaves = [], asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
@@ -62,39 +62,39 @@ def data_of(value, protobuf):
 
 
 async def subscribed(client, channel, **options):
-    heard = Heard()
-    subscription = client.new_subscription(channel, events=heard, **options)
+    events = SubscriptionEvents()
+    subscription = client.new_subscription(channel, events=events, **options)
     await subscription.subscribe()
-    return subscription, heard, await asyncio.wait_for(heard.subscribed.get(), DEADLINE_S)
+    return subscription, events, await asyncio.wait_for(events.subscribed.get(), DEADLINE_S)
 
 
 both = pytest.mark.parametrize("protobuf", [False, True], ids=["json", "protobuf"])
 
 
 @both
-def test_sessions_hear_each_other(live, protobuf):
+def test_sessions_receive_each_others_publications(live, protobuf):
     async def run():
         ann, bob = session(live, protobuf), session(live, not protobuf, "bob", info={"name": "Bob"})
         await ann.connect()
-        first, heard, _ = await subscribed(ann, "room")
-        await asyncio.wait_for(heard.joins.get(), DEADLINE_S)
+        first, events, _ = await subscribed(ann, "room")
+        await asyncio.wait_for(events.joins.get(), DEADLINE_S)
         await bob.connect()
         second, also, _ = await subscribed(bob, "room", delta=DeltaType.FOSSIL)
-        joined = await asyncio.wait_for(heard.joins.get(), DEADLINE_S)
+        joined = await asyncio.wait_for(events.joins.get(), DEADLINE_S)
         assert joined.user == "bob"
         for i in range(20):
             client, kind = (first, protobuf) if i % 2 else (second, not protobuf)
             await client.publish(data_of({"text": "what is said " * 5, "n": i}, kind))
-        await heard.until(20)
+        await events.until(20)
         await also.until(20)
         expected = [(i + 1, {"text": "what is said " * 5, "n": i}) for i in range(20)]
-        assert heard.publications == expected and also.publications == expected
+        assert events.publications == expected and also.publications == expected
         assert (await first.presence_stats()).num_users == 2
         assert {info.user for info in (await first.presence()).clients.values()} == {"ann", "bob"}
         history = await first.history(limit=5, reverse=True)
         assert [p.offset for p in history.publications] == [20, 19, 18, 17, 16]
         await bob.disconnect()
-        left = await asyncio.wait_for(heard.leaves.get(), DEADLINE_S)
+        left = await asyncio.wait_for(events.leaves.get(), DEADLINE_S)
         assert left.user == "bob" and (await first.presence_stats()).num_clients == 1
         await ann.disconnect()
 
@@ -102,49 +102,49 @@ def test_sessions_hear_each_other(live, protobuf):
 
 
 @both
-def test_nothing_acknowledged_is_lost_by_a_kill_and_nothing_comes_twice(live, protobuf):
+def test_a_kill_loses_and_repeats_no_publication(live, protobuf):
     async def run():
         publisher, listener = session(live, protobuf), session(live, protobuf, "bob")
         await publisher.connect()
         await listener.connect()
         room, _, _ = await subscribed(publisher, "room")
-        _, heard, began = await subscribed(listener, "room")
+        _, events, began = await subscribed(listener, "room")
         epoch = began.stream_position.epoch
         acknowledged = []
         for i in range(50):
             await room.publish(data_of({"n": i}, protobuf))
             acknowledged.append(i)
-        await heard.until(20)
+        await events.until(20)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, live.kill)
         await loop.run_in_executor(None, missed, live, "room", [{"n": "missed"}])
-        await loop.run_in_executor(None, again, live)
-        back = await asyncio.wait_for(heard.subscribed.get(), DEADLINE_S)
+        await loop.run_in_executor(None, restart, live)
+        back = await asyncio.wait_for(events.subscribed.get(), DEADLINE_S)
         assert back.was_recovering and back.recovered and back.stream_position.epoch == epoch
         await room.ready()
         await room.publish(data_of({"n": "after"}, protobuf))
-        await heard.until(52)
-        assert [offset for offset, _ in heard.publications] == list(range(1, 53)), "a gap, or one twice"
-        assert [data["n"] for _, data in heard.publications] == [*acknowledged, "missed", "after"]
+        await events.until(52)
+        assert [offset for offset, _ in events.publications] == list(range(1, 53)), "a gap or a duplicate"
+        assert [data["n"] for _, data in events.publications] == [*acknowledged, "missed", "after"]
         await publisher.disconnect()
         await listener.disconnect()
 
     asyncio.run(run())
 
 
-def test_who_missed_more_than_is_kept_is_told(live):
+def test_a_gap_beyond_the_history_is_reported(live):
     async def run():
         client = session(live, False)
         await client.connect()
-        _, heard, _ = await subscribed(client, "short:room")
+        _, events, _ = await subscribed(client, "short:room")
         await asyncio.get_running_loop().run_in_executor(None, live.kill)
-        await asyncio.get_running_loop().run_in_executor(None, again, live)
-        await asyncio.wait_for(heard.subscribed.get(), DEADLINE_S)
+        await asyncio.get_running_loop().run_in_executor(None, restart, live)
+        await asyncio.wait_for(events.subscribed.get(), DEADLINE_S)
         await client.disconnect()
         for i in range(5):
             api(live, "publish", channel="short:room", data={"n": i})
         await client.connect()
-        back = await asyncio.wait_for(heard.subscribed.get(), DEADLINE_S)
+        back = await asyncio.wait_for(events.subscribed.get(), DEADLINE_S)
         assert back.was_recovering and not back.recovered
         await client.disconnect()
 
@@ -174,43 +174,44 @@ def test_the_api_of_a_back_end(live):
     async def run():
         client = session(live, False)
         await client.connect()
-        room, heard, _ = await subscribed(client, "news")
+        room, events, _ = await subscribed(client, "news")
         assert api(live, "channels")["result"]["channels"] == {"news": {"num_clients": 1}}
         assert api(live, "info")["result"]["nodes"][0]["num_clients"] == 1
         api(live, "publish", channel="news", data=5)
-        await heard.until(1)
+        await events.until(1)
         api(live, "disconnect", user="ann")
         await asyncio.get_running_loop().run_in_executor(None, until_alone, live)
 
     asyncio.run(run())
 
 
-def test_how_durable_a_publication_is_is_said_by_namespaces_and_by_requests(make_server, tmp_path):
-    """What a crash may lose makes the epoch of its channel another one at the next start: so it shows."""
+def test_namespaces_and_requests_set_the_durability_of_a_publication(make_server, tmp_path):
+    """Publications that a crash may lose change the epoch of their channel at the next start, so
+    clients detect the loss."""
     quick = {"name": "quick", "history_size": 10, "history_ttl": "1h", "durability": "async"}
     channels = {**CONFIG["channel"], "namespaces": [*CONFIG["channel"]["namespaces"], quick]}
     server = live_server(make_server, tmp_path, {**CONFIG, "channel": channels})
 
-    def ask(method, wish, **params):
-        return api(server, method, headers={"X-Steadfast-Durability": wish} if wish else (), **params)
+    def ask(method, durability, **params):
+        return api(server, method, headers={"X-Steadfast-Durability": durability} if durability else (), **params)
 
     may_be_lost = {"a": None, "b": "sync", "c": "async", "quick:a": None, "quick:b": "sync", "quick:c": "async"}
-    before = {channel: ask("publish", wish, channel=channel, data=1)["result"]["epoch"] for channel, wish in may_be_lost.items()}
+    before = {channel: ask("publish", durability, channel=channel, data=1)["result"]["epoch"] for channel, durability in may_be_lost.items()}
     (one,) = ask("broadcast", "async", channels=["d"], data=1)["result"]["responses"]
     (other,) = ask("batch", "async", commands=[{"publish": {"channel": "e", "data": 1}}])["result"]["replies"]
     before |= {"d": one["result"]["epoch"], "e": other["publish"]["epoch"]}
     assert ask("publish", "perhaps", channel="a", data=2)["error"]["code"] == 107
     server.kill()
-    again(server)
+    restart(server)
     after = {channel: api(server, "history", channel=channel)["result"] for channel in before}
-    assert after["a"]["offset"] == 1, "what was refused is not there"
+    assert after["a"]["offset"] == 1, "the refused publication is absent"
     assert {channel for channel in before if after[channel]["epoch"] != before[channel]} == {"c", "d", "e", "quick:a", "quick:c"}
 
 
 def until_alone(server):
     end = time.monotonic() + DEADLINE_S
     while api(server, "info")["result"]["nodes"][0]["num_clients"]:
-        assert time.monotonic() < end, "the session goes on"
+        assert time.monotonic() < end, "the session stays"
 
 
 def handshake(server, query="", headers="", path="/connection/websocket", wrap=lambda sock: sock):
@@ -246,7 +247,7 @@ def messages_of(sock):
             yield [json.loads(line) for line in payload.splitlines()]
 
 
-def test_who_comes_at_once_is_told_of_together_and_once(live):
+def test_simultaneous_joins_are_batched(live):
     def opened(user):
         sock, status = handshake(live)
         assert status == b"101"
@@ -257,18 +258,18 @@ def test_who_comes_at_once_is_told_of_together_and_once(live):
     users = [f"user{n}" for n in range(100)]
     sessions = [opened(user) for user in users]
     sessions[0].sendall(subscribe)
-    heard, messages = [], 0
+    events, messages = [], 0
     for replies in messages_of(sessions[0]):
         joins = [reply["push"]["join"]["info"]["user"] for reply in replies if "join" in reply.get("push", {})]
-        heard, messages = heard + joins, messages + bool(joins)
+        events, messages = events + joins, messages + bool(joins)
         if joins == users[:1]:
-            # It hears of all who come after it.
+            # The first session receives the joins of all later ones.
             for sock in sessions[1:]:
                 sock.sendall(subscribe)
-        if len(heard) == len(users):
+        if len(events) == len(users):
             break
-    assert sorted(heard) == sorted(users)
-    assert messages <= 60, "each was told of on its own"
+    assert sorted(events) == sorted(users)
+    assert messages <= 60, "each join was sent in a message of its own"
     for sock in sessions:
         sock.close()
 
@@ -300,7 +301,7 @@ def closed_with(sock):
     (b"\xf1\x81\0\0\0\0x", 1002),
     (b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", 1009),
     (frame(b'{"id":1,"connect":{"token":"%s"}}\n' % token().encode() + b'{"id":2,"connect":{}}'), 3501),
-], ids=["no json", "no connect", "no token", "nobody", "not masked", "reserved bits", "endless", "twice"])
+], ids=["no json", "no connect", "no token", "no user", "not masked", "reserved bits", "endless", "twice"])
 def test_a_hostile_frame_ends_its_session_and_nothing_else(live, sent, code):
     sock, status = handshake(live)
     assert status == b"101"
@@ -309,7 +310,7 @@ def test_a_hostile_frame_ends_its_session_and_nothing_else(live, sent, code):
     assert api(live, "publish", channel="a", data=1)["result"]["offset"] >= 1
 
 
-def test_handshakes_that_are_none_and_foreign_origins_are_refused(live):
+def test_invalid_handshakes_and_foreign_origins_are_refused(live):
     assert handshake(live, headers="Origin: https://evil.example\r\n")[1] == b"403"
     assert handshake(live, headers="Origin: http://live\r\n")[1] == b"101"
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -317,7 +318,7 @@ def test_handshakes_that_are_none_and_foreign_origins_are_refused(live):
     assert refused.value.code == 400
 
 
-def test_a_session_that_does_not_read_is_ended_as_slow_and_disturbs_nobody(live):
+def test_a_session_that_does_not_read_is_ended_as_slow(live):
     slow, _ = handshake(live)
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connect = b'{"id":1,"connect":{"token":"%s"}}\n{"id":2,"subscribe":{"channel":"busy"}}' % token("slow").encode()
@@ -326,24 +327,24 @@ def test_a_session_that_does_not_read_is_ended_as_slow_and_disturbs_nobody(live)
     async def run():
         client = session(live, False)
         await client.connect()
-        _, heard, _ = await subscribed(client, "busy")
+        _, events, _ = await subscribed(client, "busy")
         await asyncio.to_thread(
             wait.until, lambda: api(live, "presence_stats", channel="busy")["result"]["num_clients"] == 2, what="two subscribers")
         blob = "x" * 20_000
         count = 0
         while api(live, "presence_stats", channel="busy")["result"]["num_clients"] == 2:
-            assert count < 2000, "it is still there"
+            assert count < 2000, "it still exists"
             api(live, "publish", channel="busy", data=blob)
             count += 1
-        await heard.until(count)
-        assert [offset for offset, _ in heard.publications] == list(range(1, count + 1))
+        await events.until(count)
+        assert [offset for offset, _ in events.publications] == list(range(1, count + 1))
         assert live.metric("steadfast_live_slow_disconnects_total") == 1
         await client.disconnect()
 
     asyncio.run(run())
 
 
-def test_status_and_metrics_tell_of_the_sessions(live):
+def test_status_and_metrics_count_the_sessions(live):
     def sample(name, **labels):
         text = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
         return live.metrics().get(f"steadfast_live_{name}" + (f"{{{text}}}" if text else ""), 0)
@@ -352,17 +353,17 @@ def test_status_and_metrics_tell_of_the_sessions(live):
         ann, bob = session(live, False), session(live, True, "bob")
         for client in (ann, bob):
             await client.connect()
-        heard = [(await subscribed(client, "counted"))[1] for client in (ann, bob)]
+        events = [(await subscribed(client, "counted"))[1] for client in (ann, bob)]
         await subscribed(ann, "other")
         for n in range(3):
             api(live, "publish", channel="counted", data=n)
-        for one in heard:
+        for one in events:
             await one.until(3)
-        # A delivery is counted after it is written: the client may be faster.
+        # The server counts a delivery after writing it, so the client may be faster.
         await asyncio.to_thread(wait.until, lambda: sample("deliveries_total") == 6, what="six deliveries")
-        told = live.status()["live"]
+        counts = live.status()["live"]
         expected = {"sessions": 2, "users": 2, "subscriptions": 3, "channels": 2, "publications": 3, "deliveries": 6, "slow": 0}
-        assert {key: told[key] for key in expected} == expected
+        assert {key: counts[key] for key in expected} == expected
         assert sample("sessions", encoding="json", transport="websocket") == 1
         assert sample("sessions", encoding="protobuf", transport="websocket") == 1
         assert sample("deliveries_total") == 6
@@ -375,20 +376,20 @@ def test_status_and_metrics_tell_of_the_sessions(live):
 
     asyncio.run(run())
     wait.until(lambda: live.status()["live"]["sessions"] == 0, what="the end of the sessions")
-    told = live.status()["live"]
-    assert (told["subscriptions"], told["channels"], told["users"]) == (0, 0, 0)
-    assert sum(ended["count"] for ended in told["ended"]) == 2
+    counts = live.status()["live"]
+    assert (counts["subscriptions"], counts["channels"], counts["users"]) == (0, 0, 0)
+    assert sum(ended["count"] for ended in counts["ended"]) == 2
 
 
-def test_only_what_matches_a_filter_comes(live):
+def test_a_filter_selects_publications(live):
     async def run():
         client = session(live, False)
         await client.connect()
-        _, heard, _ = await subscribed(client, "tagged", tags_filter=Filter.eq("kind", "a"))
+        _, events, _ = await subscribed(client, "tagged", tags_filter=Filter.eq("kind", "a"))
         for kind in "abab":
             api(live, "publish", channel="tagged", data=kind, tags={"kind": kind})
-        await heard.until(2)
-        assert heard.publications == [(1, "a"), (3, "a")]
+        await events.until(2)
+        assert events.publications == [(1, "a"), (3, "a")]
         await client.disconnect()
 
     asyncio.run(run())

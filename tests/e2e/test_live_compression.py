@@ -1,4 +1,4 @@
-"""WebSocket messages that are compressed (permessage-deflate): with both SDKs, and byte by byte."""
+"""Compressed WebSocket messages (permessage-deflate): with both SDKs, and byte by byte."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from harness import js
-from harness.live import CONFIG, again, api, live_server, token
+from harness.live import CONFIG, api, live_server, restart, token
 from test_live import both, closed_with, data_of, frame, handshake, session, subscribed
 from test_live_js import opened
 
@@ -32,7 +32,7 @@ def deflate(payload):
 
 
 class Raw:
-    """A session whose frames a test sees as they are."""
+    """A session whose raw frames a test sees."""
 
     def __init__(self, live, headers=OFFER, channels=("news",)):
         self.sock, status = handshake(live, headers=headers)
@@ -45,7 +45,8 @@ class Raw:
         self.sock.sendall(frame(deflate(payload), opcode=0x41) if compressed else frame(payload))
 
     def next(self):
-        """Whether the next message is compressed, how long its frame is on the wire, and what it says; pings left out."""
+        """Whether the next message is compressed, the length of its frame, and its content; skips
+        pings."""
         while not self.come:
             length, at = self.take(2)[1], 2
             if length == 126:
@@ -56,13 +57,13 @@ class Raw:
             assert first & 0x0f == 1, whole
             if first & 0x40:
                 payload = zlib.decompressobj(wbits=-15).decompress(payload + b"\0\0\xff\xff")
-            # Those that are ready together come in one frame.
+            # Messages that are ready together share one frame.
             messages = [json.loads(line) for line in payload.splitlines()]
             self.come += [(bool(first & 0x40), length, message) for message in messages if message]
         return self.come.pop(0)
 
     def until(self, wanted):
-        """The next message in which this is found."""
+        """The next message that contains this."""
         while wanted not in json.dumps((found := self.next())[2]):
             pass
         return found
@@ -75,16 +76,16 @@ class Raw:
         return self.received[:count]
 
 
-def test_what_is_long_is_compressed_for_those_who_offer_to_take_it(live):
+def test_long_messages_are_compressed_for_clients_that_offer_it(live):
     plain, first, second = Raw(live, headers=""), Raw(live), Raw(live)
     for one in (plain, first, second):
         assert one.until('"connect"')[2]["connect"]["client"]
     api(live, "publish", channel="news", data=LONG)
-    told = [one.until("said again") for one in (plain, first, second)]
-    assert all(message["push"]["pub"]["data"] == LONG for _, _, message in told)
-    (_, whole, _), (_, short, _), (_, other, _) = told
-    assert [compressed for compressed, _, _ in told] == [False, True, True] and short == other < whole / 5
-    # Replies, what was missed, and what a client compresses itself.
+    events = [one.until("said again") for one in (plain, first, second)]
+    assert all(message["push"]["pub"]["data"] == LONG for _, _, message in events)
+    (_, whole, _), (_, short, _), (_, other, _) = events
+    assert [compressed for compressed, _, _ in events] == [False, True, True] and short == other < whole / 5
+    # Replies, missed publications, and messages that the client compresses itself.
     first.command({"id": 2, "history": {"channel": "nowhere" * 10}}, compressed=True)
     assert first.until('"id": 2')[2]["error"]["code"] == 103
     plain.command({"id": 2, "subscribe": {"channel": "news2"}})
@@ -100,7 +101,7 @@ def test_what_is_long_is_compressed_for_those_who_offer_to_take_it(live):
     assert answers[0][2] == answers[1][2] == answers[2][2]
 
 
-def test_what_is_short_goes_as_it_is(make_server, tmp_path):
+def test_short_messages_are_not_compressed(make_server, tmp_path):
     live = compressing(make_server, tmp_path, compression_min_size=300, compression_level=9)
     one = Raw(live)
     one.until('"connect"')
@@ -109,7 +110,7 @@ def test_what_is_short_goes_as_it_is(make_server, tmp_path):
         assert one.until("xxx")[0] == compressed
 
 
-def test_it_is_off_unless_it_is_wanted(make_server, tmp_path):
+def test_compression_is_off_by_default(make_server, tmp_path):
     live = live_server(make_server, tmp_path)
     one = Raw(live)
     one.until('"connect"')
@@ -119,7 +120,7 @@ def test_it_is_off_unless_it_is_wanted(make_server, tmp_path):
     assert closed_with(one.sock) == 1002
 
 
-def test_what_is_not_deflate_or_too_much_ends_the_session_and_no_other(live):
+def test_invalid_or_oversized_deflate_ends_only_its_session(live):
     witness = Raw(live)
     witness.until('"connect"')
     bomb = deflate(b" " * 10_000_000)
@@ -136,26 +137,26 @@ def test_what_is_not_deflate_or_too_much_ends_the_session_and_no_other(live):
 
 
 @both
-def test_the_python_sdk_hears_and_recovers(live, protobuf):
-    """Its WebSocket library offers compression by itself."""
+def test_the_python_sdk_receives_and_recovers(live, protobuf):
+    """Its WebSocket library offers compression by default."""
     async def run():
         ann, bob = session(live, protobuf), session(live, not protobuf, "bob")
-        heard = []
+        subscriptions = []
         for one in (ann, bob):
             await one.connect()
-            subscription, told, _ = await subscribed(one, "room")
-            heard.append((subscription, told, one is ann and protobuf or one is bob and not protobuf))
-        for subscription, _, binary in heard:
+            subscription, events, _ = await subscribed(one, "room")
+            subscriptions.append((subscription, events, one is ann and protobuf or one is bob and not protobuf))
+        for subscription, _, binary in subscriptions:
             await subscription.publish(data_of(LONG, binary))
-        for _, told, _ in heard:
-            await told.until(2)
+        for _, events, _ in subscriptions:
+            await events.until(2)
         await asyncio.get_running_loop().run_in_executor(None, live.kill)
-        await asyncio.get_running_loop().run_in_executor(None, again, live)
+        await asyncio.get_running_loop().run_in_executor(None, restart, live)
         for n in range(10):
             api(live, "publish", channel="room", data={**LONG, "n": n})
-        for _, told, _ in heard:
-            await told.until(12)
-            assert told.publications == [(1, LONG), (2, LONG)] + [(n + 3, {**LONG, "n": n}) for n in range(10)]
+        for _, events, _ in subscriptions:
+            await events.until(12)
+            assert events.publications == [(1, LONG), (2, LONG)] + [(n + 3, {**LONG, "n": n}) for n in range(10)]
         await ann.disconnect()
         await bob.disconnect()
 
@@ -164,7 +165,7 @@ def test_the_python_sdk_hears_and_recovers(live, protobuf):
 
 @pytest.mark.parametrize("place", ["node", "chromium"])
 @both
-def test_the_javascript_sdk_hears_and_recovers(live, place, protobuf):
+def test_the_javascript_sdk_receives_and_recovers(live, place, protobuf):
     reason = js.chromium_missing() if place == "chromium" else js.node_missing()
     if reason:
         pytest.skip(reason)
@@ -179,12 +180,12 @@ def test_the_javascript_sdk_hears_and_recovers(live, place, protobuf):
         for name in ("ann", "bob"):
             driver.wait_event(name, "publication", 2)
         live.kill()
-        again(live)
+        restart(live)
         for n in range(10):
             api(live, "publish", channel="room", data={**LONG, "n": n})
         for name in ("ann", "bob"):
-            heard = driver.wait_event(name, "publication", 12)
-            assert [(one["offset"], one["data"]) for one in heard] == \
+            publications = driver.wait_event(name, "publication", 12)
+            assert [(one["offset"], one["data"]) for one in publications] == \
                 [(1, LONG), (2, LONG)] + [(n + 3, {**LONG, "n": n}) for n in range(10)]
             assert driver.wait_event(name, "subscribed", 2)[-1]["recovered"]
             assert len(driver.call(name, "history", channel="room")) == 12

@@ -1,4 +1,5 @@
-"""Many sessions over kills of the server, and one session that does not read. The load generator holds the sessions."""
+"""Many sessions over kills of the server, and one session that does not read. The load generator
+holds the sessions."""
 
 import json
 import queue
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from harness.live import API_KEY, again, live_server
+from harness.live import API_KEY, live_server, restart
 from harness.server import binary
 
 pytestmark = pytest.mark.alone
@@ -31,7 +32,7 @@ def live(make_server, tmp_path):
 
 
 class Watch:
-    """Sessions on one channel and a publisher, which stay whatever becomes of the server."""
+    """Sessions on one channel and a publisher, which outlive the server."""
 
     def __init__(self, server, sessions, encoding, rate):
         self.process = subprocess.Popen(
@@ -53,25 +54,25 @@ class Watch:
         self.errors.extend(self.process.stderr)
 
     def until(self, condition, what, deadline_s=DEADLINE_S):
-        """What it said when the condition came true."""
+        """The report for which the condition first held."""
         end = time.monotonic() + deadline_s
-        said = None
+        status = None
         while True:
             try:
-                said = self.lines.get(timeout=max(0, end - time.monotonic()))
+                status = self.lines.get(timeout=max(0, end - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"waited {deadline_s} s for {what}; the last was {said}") from None
-            assert said is not None, "".join(self.errors[-20:])
-            if condition(said):
-                return said
+                raise AssertionError(f"waited {deadline_s} s for {what}; the last was {status}") from None
+            assert status is not None, "".join(self.errors[-20:])
+            if condition(status):
+                return status
 
     def stop(self):
-        """The report, when every session has all."""
+        """The report once every session has every publication."""
         self.process.stdin.write("stop\n")
         self.process.stdin.flush()
         last = None
-        while (said := self.lines.get(timeout=2 * DEADLINE_S)) is not None:
-            last = said
+        while (status := self.lines.get(timeout=2 * DEADLINE_S)) is not None:
+            last = status
         self.close()
         assert self.process.returncode == 0, "".join(self.errors[-20:])
         return last
@@ -98,21 +99,21 @@ class Watch:
 def test_over_kills_every_session_gets_the_same_without_a_gap(live, encoding, request, rng):
     sessions, kills, rate = (10_000, 10, 10) if request.config.getoption("--long") else (500, 3, 200)
     with Watch(live, sessions, encoding, rate) as watch:
-        said = {"acknowledged": 0}
+        status = {"acknowledged": 0}
         for kill in range(kills):
-            # It may not have noticed the kill before yet: then it says still that all are there.
-            watch.until(lambda said: said["ready"] == sessions and said["reconnects"] >= sessions * kill, "all sessions")
-            enough = said["acknowledged"] + rng.randrange(1, 100)
-            said = watch.until(lambda said: said["acknowledged"] >= enough, "publications")
+            # Before the generator notices the kill, it still reports all sessions as ready.
+            watch.until(lambda status: status["ready"] == sessions and status["reconnects"] >= sessions * kill, "all sessions")
+            enough = status["acknowledged"] + rng.randrange(1, 100)
+            status = watch.until(lambda status: status["acknowledged"] >= enough, "publications")
             live.kill()
-            # At times it is killed again while sessions come back.
+            # At times, kill it again while sessions reconnect.
             if rng.random() < 0.5:
-                again(live)
-                watch.until(lambda said: said["ready"] >= sessions * 0.1, "some sessions")
+                restart(live)
+                watch.until(lambda status: status["ready"] >= sessions * 0.1, "some sessions")
                 live.kill()
-            again(live)
+            restart(live)
         watch.until(lambda now: now["ready"] == sessions and now["reconnects"] >= sessions * kills
-                    and now["acknowledged"] > said["acknowledged"], "all sessions again")
+                    and now["acknowledged"] > status["acknowledged"], "all sessions again")
         report = watch.stop()
     print(report)
     assert report["delivered_to_each"] >= report["acknowledged"] > 0
@@ -124,28 +125,29 @@ def test_every_disk_leaves_beneath_a_channel_and_no_session_notices(make_server,
     live = live_server(make_server, tmp_path, CONFIG, pool_size="1 GiB", extent_size="8 MiB",
                        settings={"data.disks": "d0,d1", "store.move_rate": "0 B"})
     with Watch(live, sessions, "json", 200) as watch:
-        said = watch.until(lambda said: said["ready"] == sessions and said["acknowledged"] > 0, "all sessions")
+        status = watch.until(lambda status: status["ready"] == sessions and status["acknowledged"] > 0, "all sessions")
         for change in (("add", "d2"), ("drain", "d0"), ("replace", "d1", "d3")):
             paths = [str(live.data / name) for name in change[1:]]
             done = live.command("disk", change[0], *paths, "--data", str(live.data))
             assert done.returncode == 0, done.stdout + done.stderr
-            enough = said["acknowledged"] + 50
-            said = watch.until(lambda said: said["acknowledged"] >= enough, "publications")
-            assert (said["ready"], said["reconnects"]) == (sessions, 0), said
+            enough = status["acknowledged"] + 50
+            status = watch.until(lambda status: status["acknowledged"] >= enough, "publications")
+            assert (status["ready"], status["reconnects"]) == (sessions, 0), status
         live.kill()
-        again(live)
+        restart(live)
         watch.until(lambda now: now["ready"] == sessions and now["reconnects"] >= sessions
-                    and now["acknowledged"] > said["acknowledged"], "all sessions again")
+                    and now["acknowledged"] > status["acknowledged"], "all sessions again")
         report = watch.stop()
     names = [entry["name"].rsplit("/", 1)[1] for entry in live.status()["store"]["disks"]]
     assert names == ["d2", "d3"]
     assert report["delivered_to_each"] >= report["acknowledged"] > 0
 
 
-# A busy channel: its sessions, what is published there each second, and for how long: once while all read, and once more while one does not.
+# A busy channel: its sessions, its publications each second, and the duration of each phase: first
+# while all read, then while one does not.
 BUSY = {
     "500 sessions": (256 << 10, {"sessions": 500, "size": 8192, "rate": 20, "seconds": 6}),
-    # So much (94 MiB) that it would be seen in the memory if it were kept for the one that does not read.
+    # At 94 MiB, memory would show it if the server kept it for the session that does not read.
     "much data": (24 << 20, {"sessions": 8, "size": 64 << 10, "rate": 150, "seconds": 10}),
 }
 MEMORY_GROWTH_MIB_MAX = 64
@@ -165,11 +167,11 @@ def test_a_session_that_does_not_read_is_ended_as_slow_and_costs_little(make_ser
         print(f"\n{busy}: the others' p99 was {report['all_read']['p99_us'] / 1000:.1f} ms while all read and "
               f"{report['one_does_not']['p99_us'] / 1000:.1f} ms while one did not; it got {report['its_publications']} publications "
               f"and ended with {report['its_code']}; memory grew by {report['memory_growth_mib']:.1f} MiB")
-    # The socket is full, so the code (3008) may not reach it.
+    # The socket is full, so the code (3008) may not reach the client.
     assert report["its_code"] in (3008, 0)
     assert live.metrics()['steadfast_live_ended_sessions_total{code="3008"}'] == 1
     published = busy["seconds"] * busy["rate"]
     assert report["its_publications"] < published
     assert report["memory_growth_mib"] < MEMORY_GROWTH_MIB_MAX
-    # The others got everything, in order (else the load generator fails), and none of them was slow.
+    # The others received everything, in order (else the load generator fails), and none was slow.
     assert report["all_read"]["deliveries"] == report["one_does_not"]["deliveries"] == published * (busy["sessions"] - 1)

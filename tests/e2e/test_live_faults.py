@@ -1,4 +1,4 @@
-"""What the server API does with slow disks, full disks, and requests that would take much memory."""
+"""The server API with slow disks, full disks, and requests that would take much memory."""
 
 import json
 import socket
@@ -30,7 +30,7 @@ def test_a_retry_by_its_key_is_not_published_twice_while_the_disk_hangs(fuse_dis
     assert "result" in api(server, "publish", channel="c", data=0)
     hold = fuse_disk.fault("fsync", "hold")
     publish = {"channel": "c", "data": 1, "idempotency_key": "k"}
-    # As a back end that gives up: longer than the server waits for a disk that hangs.
+    # Like a back end with a short timeout. The server waits longer than this for a hung disk.
     with pytest.raises((socket.timeout, TimeoutError)):
         post(server, "publish", publish, timeout_s=4)
     without_key = json.loads(post(server, "publish", {"channel": "c", "data": 2}))
@@ -56,7 +56,7 @@ def test_the_broadcasts_of_a_batch_share_a_bound(make_server, tmp_path, capsys):
     grown = (server.memory_kib("VmHWM") - base) / 1024
     with capsys.disabled():
         print(f"\n256 broadcasts of 36 KB to 48 channels each in one request: {grown:.0f} MiB more memory")
-    # The body, what is read of it, and the budgets above with some room.
+    # The body, its parsed form, and the budgets above with a margin.
     assert grown < 9 * 3 + 32 + 16 + 16 + 80
 
 
@@ -93,7 +93,7 @@ def test_a_full_pool_is_shown_to_monitoring(make_server, tmp_path):
     server.s3().create_bucket(Bucket="full")
     for number in range(30):
         assert server.request("PUT", f"/full/{number}", bytes(1 << 20))[0] == 200
-    wait.until(lambda: "nearly full" in server.admin("/health/ready")[1], what="the word in /health/ready")
+    wait.until(lambda: "nearly full" in server.admin("/health/ready")[1], what="the reason in /health/ready")
     assert server.admin("/health/ready")[0] == 200
     assert 10 < server.metric("steadfast_disks_free_percent") < 60
 
@@ -106,7 +106,7 @@ def test_many_histories_from_the_disk_do_not_wait_for_each_other(make_server, tm
     channels, data = [f"c{n}" for n in range(40)], "x" * 13_000
     for _ in range(30):
         post(server, "batch", {"commands": [{"broadcast": {"channels": channels, "data": data}}] * 8})
-    # Nothing of it is in memory any more.
+    # Nothing of it remains in memory.
     assert server.stop() == 0
     server.start()
     histories = [{"history": {"channel": channel, "limit": 1000}} for channel in channels]

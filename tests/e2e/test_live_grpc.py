@@ -1,4 +1,4 @@
-"""The server API over gRPC, as grpcio sees it."""
+"""The server API over gRPC, through grpcio."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from harness import protos, wait
-from harness.live import API_KEY, CONFIG, DEADLINE_S, again, api, live_server, token
+from harness.live import API_KEY, CONFIG, DEADLINE_S, api, live_server, restart, token
 from harness.server import binary
 from harness.session import connecting, next_of, plain
 from test_live import both
@@ -63,7 +63,7 @@ def call(live):
 
 
 def refused(code, call, *args, **fields):
-    """Why a call failed that must."""
+    """The details of a call that must fail with this code."""
     with pytest.raises(grpc.RpcError) as error:
         call(*args, **fields)
     assert error.value.code() == code, error.value
@@ -74,31 +74,31 @@ async def connected(server, protobuf, user="ann"):
     async def get_token():
         return token(user)
 
-    client, told = await connecting(server, protobuf, get_token=get_token)
+    client, events = await connecting(server, protobuf, get_token=get_token)
     await client.ready()
-    return client, told
+    return client, events
 
 
 @both
-def test_every_command_does_what_it_does_over_http(live, call, protobuf):
+def test_every_command_has_the_same_effect_as_over_http(live, call, protobuf):
     subscribe = {"user": "ann", "channel": "news", "data": b'{"hello":1}', "info": b'{"role":"reader"}'}
 
     async def run():
-        client, told = await connected(live, protobuf)
+        client, events = await connected(live, protobuf)
         answer = call("Subscribe", **subscribe)
         assert answer.HasField("result") and not answer.HasField("error")
-        ctx = await next_of(told.subscribed)
+        ctx = await next_of(events.subscribed)
         assert (ctx.channel, plain(ctx.data)) == ("news", {"hello": 1})
         first = call.publish("news", {"n": 1}, tags={"a": "b"}, idempotency_key="once").result
         assert first.offset == 1 and len(first.epoch) == 8
         assert call.publish("news", {"n": 2}, idempotency_key="once").result == first
-        # It is the same API: what one knows, the other does.
+        # It is the same API: each protocol sees the effects of the other.
         same = api(live, "publish", channel="news", data={"n": 2}, idempotency_key="once")["result"]
         assert same == {"offset": 1, "epoch": first.epoch}
-        assert await next_of(told.publications) == ("news", 1, {"n": 1})
+        assert await next_of(events.publications) == ("news", 1, {"n": 1})
         both = call("Broadcast", channels=["news", "no:such", "short:1"], data=b"[2]").result.responses
         assert [(one.result.offset, one.error.code) for one in both] == [(2, 0), (0, 102), (1, 0)]
-        assert await next_of(told.publications) == ("news", 2, [2])
+        assert await next_of(events.publications) == ("news", 2, [2])
         kept = call.history("news")
         assert [(one.data, one.offset, dict(one.tags)) for one in kept.publications] == [
             (b'{"n": 1}', 1, {"a": "b"}), (b"[2]", 2, {})]
@@ -117,12 +117,12 @@ def test_every_command_does_what_it_does_over_http(live, call, protobuf):
         assert call("HistoryRemove", "ChannelRequest", channel="news").HasField("result")
         assert not call.history("news").publications
         assert call("Unsubscribe", user="ann", channel="news").HasField("result")
-        assert (await next_of(told.unsubscribed)).channel == "news"
+        assert (await next_of(events.unsubscribed)).channel == "news"
         assert call("Refresh", user="ann", expire_at=int(time.time()) + 1000).HasField("result")
         assert call("Disconnect", user="ann", disconnect={"code": 4700, "reason": "enough"}).HasField("result")
-        ended = await next_of(told.disconnected)
+        ended = await next_of(events.disconnected)
         assert ended.code == 4700
-        client, told = await connected(live, protobuf)
+        client, events = await connected(live, protobuf)
         assert call("Refresh", user="ann", expired=True).HasField("result")
         wait.until(lambda: any(one["code"] == 3005 for one in live.status()["live"]["ended"]), DEADLINE_S, "the end of the session")
         await client.disconnect()
@@ -130,7 +130,7 @@ def test_every_command_does_what_it_does_over_http(live, call, protobuf):
     asyncio.run(run())
 
 
-def test_a_batch_is_carried_out_in_order_and_answered_by_command(live, call):
+def test_a_batch_runs_in_order_and_has_a_reply_for_each_command(live, call):
     publish = [{"publish": {"channel": "news", "data": b"%d" % n}} for n in range(3)]
     more = [{"history": {"channel": "news", "limit": 10}}, {"publish": {"channel": "no:such", "data": b"1"}}, {},
             {"connections": {}}, {"presence_stats": {"channel": "news"}}, {"info": {}},
@@ -141,26 +141,26 @@ def test_a_batch_is_carried_out_in_order_and_answered_by_command(live, call):
     assert [one.data for one in history.history.publications] == [b"0", b"1", b"2"]
     assert [unknown.error.code, nothing.error.code, connections.error.code] == [102, 104, 104]
     assert stats.HasField("presence_stats") and len(info.info.nodes) == 1 and len(broadcast.broadcast.responses) == 2
-    # The commands of one that is too long are not even read.
+    # The server does not even read the commands of a batch that is too long.
     refused(grpc.StatusCode.RESOURCE_EXHAUSTED, call, "Batch", commands=[{}] * 10_001)
     replies = call("Batch", commands=publish, parallel=True).replies
     assert sorted(reply.publish.offset for reply in replies) == [4, 5, 6]
 
 
-def test_data_may_be_anything_and_is_kept_as_it_is(live, call):
-    """As in Centrifugo: bytes, for clients that take them."""
+def test_data_is_opaque(live, call):
+    """As in Centrifugo: bytes, for clients that accept them."""
     data = bytes(range(256))
     assert call("Publish", channel="bytes", data=data).result.offset == 1
     assert call("Publish", channel="bytes", b64data="AP8=").result.offset == 2
     assert [one.data for one in call.history("bytes").publications] == [data, b"\0\xff"]
-    # JSON cannot say it: HTTP has it as Base64.
+    # JSON cannot carry it, so HTTP returns it as Base64.
     found = api(live, "history", channel="bytes", limit=10)["result"]["publications"]
     assert [base64.b64decode(one["b64data"]) for one in found] == [data, b"\0\xff"]
     batch = api(live, "batch", commands=[{"history": {"channel": "bytes", "limit": 1}}])["result"]["replies"]
     assert base64.b64decode(batch[0]["history"]["publications"][0]["b64data"]) == data
 
 
-def test_without_the_key_nothing_is_done(live):
+def test_calls_without_the_key_are_refused(live):
     call = Calls(live)
     for wrong in [(), (("authorization", API_KEY),), (("authorization", "apikey"),), (("authorization", f"apikey {API_KEY}x"),),
                   (("authorization", f"bearer {API_KEY}"),), (("x-api-key", API_KEY),)]:
@@ -171,7 +171,7 @@ def test_without_the_key_nothing_is_done(live):
     call.close()
 
 
-def test_errors_are_in_answers_or_are_grpcs_own_as_it_is_said(make_server, tmp_path, live, call):
+def test_errors_are_in_replies_or_transport_errors_as_configured(make_server, tmp_path, live, call):
     answer = call.publish("no:such", 1)
     assert (answer.error.code, answer.error.message) == (102, "unknown channel") and not answer.HasField("result")
     for rpc, fields, code in [("Publish", {"channel": "news"}, 107), ("Publish", {"channel": "news", "data": b"1", "version": 2}, 107),
@@ -191,13 +191,13 @@ def test_errors_are_in_answers_or_are_grpcs_own_as_it_is_said(make_server, tmp_p
     calls.close()
 
 
-def test_what_was_published_is_there_after_a_crash(live):
+def test_publications_survive_a_crash(live):
     call = Calls(live)
     for round_ in range(3):
         positions = [call.publish("news", {"round": round_, "n": n}).result for n in range(20)]
         live.kill()
         call.close()
-        again(live)
+        restart(live)
         call = Calls(live)
         kept = call.history("news", limit=300)
         assert kept.offset == positions[-1].offset == 20 * (round_ + 1) and kept.epoch == positions[-1].epoch
@@ -205,19 +205,19 @@ def test_what_was_published_is_there_after_a_crash(live):
     call.close()
 
 
-def test_a_call_says_how_durable_what_it_publishes_is(live, call):
-    def wish(what):
+def test_a_call_sets_the_durability_of_its_publication(live, call):
+    def durability(what):
         return (*KEY, ("x-steadfast-durability", what))
 
     before = {}
-    for channel, metadata in [("a", KEY), ("b", wish("sync")), ("c", wish("async"))]:
+    for channel, metadata in [("a", KEY), ("b", durability("sync")), ("c", durability("async"))]:
         before[channel] = call("Publish", metadata=metadata, channel=channel, data=b"1").result.epoch
     command = call.messages.Command(publish=call.messages.PublishRequest(channel="d", data=b"1"))
-    before["d"] = call("Batch", metadata=wish("async"), commands=[command]).replies[0].publish.epoch
-    assert call("Publish", metadata=wish("perhaps"), channel="a", data=b"2").error.code == 107
+    before["d"] = call("Batch", metadata=durability("async"), commands=[command]).replies[0].publish.epoch
+    assert call("Publish", metadata=durability("perhaps"), channel="a", data=b"2").error.code == 107
     live.kill()
     call.close()
-    calls = Calls(again(live))
+    calls = Calls(restart(live))
     assert {channel for channel in before if calls.history(channel).epoch != before[channel]} == {"c", "d"}
     calls.close()
 
@@ -236,7 +236,7 @@ def test_messages_and_calls_are_bounded(make_server, tmp_path):
     call.close()
 
 
-def test_who_never_calls_is_not_kept(make_server, tmp_path):
+def test_connections_without_calls_are_closed(make_server, tmp_path):
     live = grpc_server(make_server, tmp_path, settings={"limits.header_timeout": "1s"})
     call = Calls(live)
     assert call("Info").result.nodes
@@ -255,7 +255,7 @@ def test_who_never_calls_is_not_kept(make_server, tmp_path):
     call.close()
 
 
-def test_it_stops_at_once_though_connections_are_open(live):
+def test_the_server_stops_at_once_with_open_connections(live):
     call = Calls(live)
     assert call("Info").result.nodes
     silent = socket.create_connection(("127.0.0.1", live.grpc_port), timeout=DEADLINE_S)
@@ -274,7 +274,7 @@ def free_port():
 
 
 def failing(tmp_path, grpc_api, live_listen="127.0.0.1:0", **config):
-    """What a server says that cannot start."""
+    """The output of a server that cannot start."""
     file = tmp_path / "failing.json"
     file.write_text(json.dumps({**CONFIG, **config, "grpc_api": grpc_api}))
     command = [binary(), "serve", "--data", str(tmp_path / "failing"), "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
@@ -285,13 +285,13 @@ def failing(tmp_path, grpc_api, live_listen="127.0.0.1:0", **config):
     return ended.stdout + ended.stderr
 
 
-def test_what_cannot_be_is_said_at_start(live, tmp_path):
+def test_configuration_errors_stop_the_start(live, tmp_path):
     enabled = {"enabled": True, "address": "127.0.0.1", "port": 0, "key": "k"}
-    said = failing(tmp_path, {**enabled, "port": live.grpc_port})
-    assert f"live.grpc_api.port: 127.0.0.1:{live.grpc_port} is in use by another process" in said
+    output = failing(tmp_path, {**enabled, "port": live.grpc_port})
+    assert f"live.grpc_api.port: 127.0.0.1:{live.grpc_port} is in use by another process" in output
     port = free_port()
-    said = failing(tmp_path, {"enabled": True, "key": "k", "port": port}, live_listen=f"127.0.0.1:{port}")
-    assert f"another port of this server is {port} too" in said
+    output = failing(tmp_path, {"enabled": True, "key": "k", "port": port}, live_listen=f"127.0.0.1:{port}")
+    assert f"another port of this server is {port} too" in output
     assert "grpc_api.key" in failing(tmp_path, {"enabled": True, "port": 0})
     assert "reflection" in failing(tmp_path, {**enabled, "reflection": True})
     assert "grpc_api.tls.cert_pem" in failing(tmp_path, {**enabled, "tls": {"enabled": True}})
@@ -312,9 +312,9 @@ def test_no_port_is_open_unless_it_is_enabled(make_server, tmp_path):
     assert ports == {live.s3_port, live.admin_port, live.live_port}
 
 
-def test_without_a_key_it_is_open_here_and_says_so(make_server, tmp_path):
+def test_without_a_key_the_log_warns(make_server, tmp_path):
     live = grpc_server(make_server, tmp_path, key="")
-    assert "no key is asked for" in live.log()
+    assert "no key is set" in live.log()
     call = Calls(live, metadata=())
     assert call.publish("news", 1).result.offset == 1
     call.close()
@@ -345,8 +345,8 @@ def test_over_tls_with_certificates_on_both_sides(make_server, tmp_path):
     plainly.close()
 
 
-def test_a_stop_lets_calls_end(live):
-    """None that was answered is lost, and none that is under way is cut off."""
+def test_a_stop_waits_for_calls(live):
+    """No answered call is lost, and no call in flight is broken off."""
     call = Calls(live)
     requests = (call.messages.PublishRequest(channel="news", data=b"%d" % n) for n in range(500))
     pending = [call.stub.Publish.future(request, metadata=KEY, timeout=DEADLINE_S) for request in requests]
@@ -360,7 +360,7 @@ def test_a_stop_lets_calls_end(live):
             assert error.code() == grpc.StatusCode.UNAVAILABLE, error
     call.close()
     assert live.process.wait(DEADLINE_S) == 0
-    again(live)
+    restart(live)
     call = Calls(live)
     kept = {one.offset for one in call.history("news", limit=300).publications} | {
         one.offset for one in call.history("news", limit=300, reverse=True).publications}

@@ -1,4 +1,5 @@
-"""Proxies over gRPC: a back end by grpcio, and what Centrifugo's Python SDK hears of its answers."""
+"""Proxies over gRPC: a back end by grpcio, and the effects of its answers on Centrifugo's Python
+SDK."""
 
 import asyncio
 import base64
@@ -22,11 +23,11 @@ RPCS = ("Connect", "Refresh", "Subscribe", "Publish", "RPC", "SubRefresh")
 
 
 class BackEnd:
-    """A gRPC server that answers as a test says, by method, and remembers what it was asked."""
+    """A gRPC server that answers as a test sets it, by method, and records its requests."""
 
     def __init__(self, credentials=None, address="127.0.0.1:0"):
         self.messages, services = protos.load("proxy")
-        self.answers, self.asked, self.peers, self.lock = {}, [], set(), threading.Lock()
+        self.answers, self.requests, self.peers, self.lock = {}, [], set(), threading.Lock()
         back_end = self
 
         def method(rpc):
@@ -36,10 +37,10 @@ class BackEnd:
             def answer(_, request, context):
                 with back_end.lock:
                     back_end.peers.add(context.peer())
-                    back_end.asked.append((rpc, request, dict(context.invocation_metadata()), context.time_remaining()))
-                said = back_end.answers[rpc]
-                said = said(request, context) if callable(said) else said
-                return response(**said)
+                    back_end.requests.append((rpc, request, dict(context.invocation_metadata()), context.time_remaining()))
+                fields = back_end.answers[rpc]
+                fields = fields(request, context) if callable(fields) else fields
+                return response(**fields)
 
             return answer
 
@@ -54,9 +55,9 @@ class BackEnd:
         return f"grpc://127.0.0.1:{self.port}"
 
     def of(self, rpc):
-        """Requests, their metadata, and how long their answers might take."""
+        """Requests, their metadata, and their time limits."""
         with self.lock:
-            return [(request, metadata, left) for found, request, metadata, left in self.asked if found == rpc]
+            return [(request, metadata, left) for found, request, metadata, left in self.requests if found == rpc]
 
     def close(self):
         self.server.stop(None).wait()
@@ -70,7 +71,7 @@ def back_end():
 
 
 def proxied(make_server, tmp_path, url, client=None, **more):
-    # No test here waits for a timeout that is not about that: a slow machine must not make one.
+    # Only tests of timeouts wait for one: a slow machine must not cause any other.
     proxy = {"endpoint": url, "timeout": "60s", **more}
     own = {"http_headers": ["Cookie"], "emulated_headers": ["Authorization"],
            "grpc": {**more.get("grpc", {}), "credentials_key": "X-Key", "credentials_value": "k"}}
@@ -106,36 +107,36 @@ ANN = {"result": {"user": "ann", "info": js({"name": "Ann"}), "data": js({"welco
 
 
 @both
-def test_the_back_end_says_who_connects_subscribes_publishes_and_calls(live, back_end, protobuf):
+def test_the_back_end_authorizes_every_kind_of_request(live, back_end, protobuf):
     back_end.answers = {
         "Connect": ANN,
         "Subscribe": {"result": {"data": js({"room": 1}), "info": js({"seat": 3})}},
-        "Publish": lambda asked, _: {"result": {"data": js({"seen": json.loads(asked.data)}), "skip_history": asked.data == b'"skip"'}},
-        "RPC": lambda asked, _: {"result": {"data": js({"method": asked.method, "got": (asked.data or b"").decode(), "b64": asked.b64data})}},
+        "Publish": lambda request, _: {"result": {"data": js({"seen": json.loads(request.data)}), "skip_history": request.data == b'"skip"'}},
+        "RPC": lambda request, _: {"result": {"data": js({"method": request.method, "got": (request.data or b"").decode(), "b64": request.b64data})}},
     }
 
     async def run():
-        client, told = await connected(live, protobuf, data=data_of({"from": "me"}, protobuf), name="py", version="1")
-        ctx = await next_of(told.connected)
+        client, events = await connected(live, protobuf, data=data_of({"from": "me"}, protobuf), name="py", version="1")
+        ctx = await next_of(events.connected)
         assert plain(ctx.data) == {"welcome": 1}
-        server_side = [await next_of(told.subscribed) for _ in range(2)]
+        server_side = [await next_of(events.subscribed) for _ in range(2)]
         assert {ctx.channel for ctx in server_side} == {"news", "own"}
-        asked, metadata, left = back_end.of("Connect")[0]
+        request, metadata, left = back_end.of("Connect")[0]
         kind = "protobuf" if protobuf else "json"
-        assert (asked.client, asked.transport, asked.protocol, asked.encoding) == (client.client_id, "websocket", kind, "json")
-        assert (json.loads(asked.data), asked.name, asked.version) == ({"from": "me"}, "py", "1")
+        assert (request.client, request.transport, request.protocol, request.encoding) == (client.client_id, "websocket", kind, "json")
+        assert (json.loads(request.data), request.name, request.version) == ({"from": "me"}, "py", "1")
         assert metadata["x-key"] == "k" and 0 < left <= 60
-        room, heard = await subscribing(client, "room", data=data_of({"please": 1}, protobuf))
-        assert plain((await next_of(heard.subscribed)).data) == {"room": 1}
-        asked = back_end.of("Subscribe")[0][0]
-        assert (asked.user, asked.channel, json.loads(asked.data), json.loads(asked.meta)) == ("ann", "room", {"please": 1}, {"plan": 7})
+        room, subscription_events = await subscribing(client, "room", data=data_of({"please": 1}, protobuf))
+        assert plain((await next_of(subscription_events.subscribed)).data) == {"room": 1}
+        request = back_end.of("Subscribe")[0][0]
+        assert (request.user, request.channel, json.loads(request.data), json.loads(request.meta)) == ("ann", "room", {"please": 1}, {"plan": 7})
         presence = api(live, "presence", channel="room")["result"]["presence"][client.client_id]
         assert (presence["user"], presence["conn_info"], presence["chan_info"]) == ("ann", {"name": "Ann"}, {"seat": 3})
-        for said in ("hello", "skip"):
-            await room.publish(data_of(said, protobuf))
-            assert await next_of(heard.publications) == {"seen": said}
-        asked, metadata, _ = back_end.of("Publish")[0]
-        assert (asked.user, asked.channel, json.loads(asked.data), asked.meta) == ("ann", "room", "hello", b"")
+        for text in ("hello", "skip"):
+            await room.publish(data_of(text, protobuf))
+            assert await next_of(subscription_events.publications) == {"seen": text}
+        request, metadata, _ = back_end.of("Publish")[0]
+        assert (request.user, request.channel, json.loads(request.data), request.meta) == ("ann", "room", "hello", b"")
         assert "x-key" not in metadata
         kept = api(live, "history", channel="room", limit=10)["result"]["publications"]
         assert [publication["data"] for publication in kept] == [{"seen": "hello"}]
@@ -151,7 +152,7 @@ def test_the_back_end_says_who_connects_subscribes_publishes_and_calls(live, bac
     assert requests(live, "rpc", "failures_total") == 0 and requests(live, "rpc", "in_flight") == 0
 
 
-def test_headers_of_the_client_are_handed_on_as_metadata(live, back_end):
+def test_client_headers_are_forwarded_as_metadata(live, back_end):
     back_end.answers = {"Connect": {"result": {"user": "ann"}}}
     body = json.dumps({"id": 1, "connect": {"headers": {"authorization": "emulated", "cookie": "forged"}}})
     stream = Stream(live, "/connection/http_stream", "POST", body, {"Cookie": "a=1", "Authorization": "own"})
@@ -159,14 +160,14 @@ def test_headers_of_the_client_are_handed_on_as_metadata(live, back_end):
     metadata = back_end.of("Connect")[0][1]
     assert (metadata["cookie"], metadata["authorization"], metadata["x-key"]) == ("a=1", "emulated", "k")
     stream.close()
-    # What gRPC cannot carry is left out, and nothing fails for it.
+    # Values that gRPC cannot carry are skipped without failing the call.
     stream = Stream(live, "/connection/http_stream", "POST", body, {"Cookie": "caf\xe9".encode("latin-1")})
     assert stream.next()["connect"]["client"]
     assert "cookie" not in back_end.of("Connect")[1][1]
     stream.close()
 
 
-def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
+def test_refusals_of_the_back_end_reach_the_client_unchanged(live, back_end):
     back_end.answers = {
         "Connect": {"disconnect": {"code": 4501, "reason": "go away"}}, "Subscribe": {"error": {"code": 1403, "message": "not you"}},
         "Publish": {"error": {"code": 1404, "message": "not this"}},
@@ -174,18 +175,18 @@ def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
     }
 
     async def run():
-        _, told = await connected(live, False)
-        ended = await next_of(told.disconnected)
+        _, events = await connected(live, False)
+        ended = await next_of(events.disconnected)
         assert (ended.code, ended.reason) == (4501, "go away")
-        # No result: nobody, who needs a token.
+        # No result: an anonymous user, who needs a token.
         back_end.answers["Connect"] = {}
-        _, told = await connected(live, False)
-        assert (await next_of(told.disconnected)).code == 3500
+        _, events = await connected(live, False)
+        assert (await next_of(events.disconnected)).code == 3500
         back_end.answers["Connect"] = {"result": {"user": "ann"}}
-        client, told = await connected(live, False)
-        await next_of(told.connected)
-        _, heard = await subscribing(client, "room")
-        ended = await next_of(heard.unsubscribed)
+        client, events = await connected(live, False)
+        await next_of(events.connected)
+        _, subscription_events = await subscribing(client, "room")
+        ended = await next_of(subscription_events.unsubscribed)
         assert (ended.code, ended.reason) == (1403, "not you")
         for call, code in [(client.publish("room", 1), 1404), (client.rpc("x", 1), 100)]:
             with pytest.raises(Exception) as refused:
@@ -193,7 +194,7 @@ def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
             assert refused.value.code == code
         assert "PermissionDenied: no such thing" in live.log()
         assert requests(live, "rpc", "failures_total") == 1
-        # What makes no sense is the back end's fault, not the client's.
+        # An invalid answer is the back end's fault, not the client's.
         for nonsense in ({"result": {"b64data": "?"}}, {"error": {"code": 0}}, {"disconnect": {"code": 70000}}):
             back_end.answers["RPC"] = nonsense
             with pytest.raises(Exception) as refused:
@@ -201,14 +202,14 @@ def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
             assert refused.value.code == 100
         back_end.answers["RPC"] = {"disconnect": {"code": 4503, "reason": "enough"}}
         call = asyncio.ensure_future(client.rpc("x", 1))
-        assert (await next_of(told.disconnected)).code == 4503
+        assert (await next_of(events.disconnected)).code == 4503
         with pytest.raises(Exception):
             await call
 
     asyncio.run(run())
 
 
-def test_a_back_end_that_hangs_or_is_not_there_fails_in_time_and_is_found_again(make_server, tmp_path, back_end):
+def test_a_hung_or_absent_back_end_times_out_and_recovers(make_server, tmp_path, back_end):
     live = proxied(make_server, tmp_path, back_end.url)
     released, cancelled = threading.Event(), threading.Event()
 
@@ -226,50 +227,50 @@ def test_a_back_end_that_hangs_or_is_not_there_fails_in_time_and_is_found_again(
         assert refused.value.code == 100 and time.monotonic() - begin < within
 
     async def run():
-        client, told = await connected(live, False)
-        await next_of(told.connected)
+        client, events = await connected(live, False)
+        await next_of(events.connected)
         await failing(client, "hurried:x", 15)
-        assert 0 < back_end.of("RPC")[0][2] <= 0.5, "the back end knows how long it has"
-        assert await asyncio.to_thread(cancelled.wait, DEADLINE_S), "and hears that nobody waits any more"
-        assert "no answer in time" in live.log() or "Cancelled" in live.log() or "Deadline" in live.log()
+        assert 0 < back_end.of("RPC")[0][2] <= 0.5, "the back end receives the time limit"
+        assert await asyncio.to_thread(cancelled.wait, DEADLINE_S), "the call is cancelled"
+        assert "did not answer before the timeout" in live.log() or "Cancelled" in live.log() or "Deadline" in live.log()
         assert requests(live, "rpc", "failures_total", proxy="hurried") == 1
         assert requests(live, "rpc", "in_flight", proxy="hurried") == 0
         released.set()
-        # The connection serves on.
+        # The connection still works.
         back_end.answers["RPC"] = {"result": {"data": js("well")}}
         assert plain((await client.rpc("hurried:x", 1)).data) == "well"
         back_end.close()
         await failing(client, "x", 30)
         await failing(client, "x", 30)
         assert "refused" in live.log().lower()
-        again = BackEnd(address=f"127.0.0.1:{back_end.port}")
-        again.answers = {"RPC": {"result": {"data": js("back")}}}
+        restarted = BackEnd(address=f"127.0.0.1:{back_end.port}")
+        restarted.answers = {"RPC": {"result": {"data": js("back")}}}
         assert plain((await client.rpc("x", 1)).data) == "back"
         await client.disconnect()
-        again.close()
+        restarted.close()
 
     asyncio.run(run())
 
 
 def test_many_at_a_time_share_a_connection(live, back_end):
-    back_end.answers = {"Connect": {"result": {"user": "ann"}}, "RPC": lambda asked, _: {"result": {"data": asked.data}}}
+    back_end.answers = {"Connect": {"result": {"user": "ann"}}, "RPC": lambda request, _: {"result": {"data": request.data}}}
 
     async def run():
         clients = [(await connected(live, True))[0] for _ in range(20)]
         for client in clients:
             await client.ready()
         for round_ in range(5):
-            said = await asyncio.gather(*(client.rpc("echo", js([round_, n])) for n, client in enumerate(clients)))
-            assert [json.loads(answer.data) for answer in said] == [[round_, n] for n in range(20)]
+            results = await asyncio.gather(*(client.rpc("echo", js([round_, n])) for n, client in enumerate(clients)))
+            assert [json.loads(answer.data) for answer in results] == [[round_, n] for n in range(20)]
         for client in clients:
             await client.disconnect()
 
     asyncio.run(run())
-    assert len(back_end.peers) == 2, "one connection of the connect proxy, and one of that for calls"
+    assert len(back_end.peers) == 2, "one connection of the connect proxy, and one of the RPC proxy"
     assert requests(live, "rpc") == 100 and requests(live, "rpc", "failures_total") == 0
 
 
-def test_what_is_over_goes_on_as_the_back_end_says(make_server, tmp_path, back_end):
+def test_the_back_end_refreshes_expired_sessions(make_server, tmp_path, back_end):
     live = proxied(make_server, tmp_path, back_end.url, {"ping_interval": "4s", "pong_timeout": "3900ms"})
 
     def soon(**more):
@@ -283,15 +284,15 @@ def test_what_is_over_goes_on_as_the_back_end_says(make_server, tmp_path, back_e
     }
 
     async def run():
-        client, told = await connected(live, True)
-        await next_of(told.connected)
-        _, heard = await subscribing(client, "room")
-        await next_of(heard.subscribed)
+        client, events = await connected(live, True)
+        await next_of(events.connected)
+        _, subscription_events = await subscribing(client, "room")
+        await next_of(subscription_events.subscribed)
         for rpc in ("Refresh", "SubRefresh"):
             await asyncio.to_thread(wait.until, lambda rpc=rpc: len(back_end.of(rpc)) > 1, deadline_s=90, what=rpc)
-        assert heard.unsubscribed.empty() and told.disconnected.empty()
-        asked = back_end.of("SubRefresh")[0][0]
-        assert (asked.user, asked.channel, asked.client) == ("ann", "room", client.client_id)
+        assert subscription_events.unsubscribed.empty() and events.disconnected.empty()
+        request = back_end.of("SubRefresh")[0][0]
+        assert (request.user, request.channel, request.client) == ("ann", "room", client.client_id)
         assert back_end.of("Refresh")[0][0].user == "ann"
         goes_on.clear()
         ended = lambda: any(one["code"] == 3005 for one in live.status()["live"]["ended"])
@@ -301,7 +302,7 @@ def test_what_is_over_goes_on_as_the_back_end_says(make_server, tmp_path, back_e
     asyncio.run(run())
 
 
-def test_over_tls_to_a_back_end_that_asks_for_a_certificate(make_server, tmp_path):
+def test_tls_to_a_back_end_that_requires_a_certificate(make_server, tmp_path):
     authority = Authority(tmp_path, "ours")
     certificate, key = authority.signed("server", "serverAuth", "DNS:back.end")
     own, own_key = authority.signed("client", "clientAuth", "DNS:steadfast")
@@ -317,15 +318,15 @@ def test_over_tls_to_a_back_end_that_asks_for_a_certificate(make_server, tmp_pat
             "enabled": True, "endpoint": back_end.url, "timeout": "30s", "grpc": {"tls": {**tls, **options}}}}}}
         live = live_server(make_server, tmp_path, config, name=name)
         stream = Stream(live, "/connection/http_stream", "POST", '{"id":1,"connect":{}}')
-        told = stream.next()
+        reply = stream.next()
         stream.close()
-        return told
+        return reply
 
     assert connects("right")["connect"]["data"] == {"welcome": 1}
     for name, wrong in [("name", {"server_name": "other.end"}), ("authority", {"server_ca_pem": str(others.certificate)}),
                         ("own", {"cert_pem": "", "key_pem": ""})]:
-        told = connects(name, **wrong)
-        assert told["error"]["code"] == 100, told
+        reply = connects(name, **wrong)
+        assert reply["error"]["code"] == 100, reply
     assert len(back_end.of("Connect")) == 1
-    assert connects("anybody", insecure_skip_verify=True, server_ca_pem="", server_name="")["connect"]["client"]
+    assert connects("unverified", insecure_skip_verify=True, server_ca_pem="", server_name="")["connect"]["client"]
     back_end.close()

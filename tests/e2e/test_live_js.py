@@ -1,9 +1,10 @@
-"""The live door with Centrifugo's JavaScript SDK, unmodified: in Node and in a headless Chromium, over each transport."""
+"""The live port with Centrifugo's JavaScript SDK, unmodified: in Node and in a headless Chromium,
+over each transport."""
 
 import pytest
 
 from harness import js
-from harness.live import CONFIG, again, live_server, missed, token
+from harness.live import CONFIG, live_server, missed, restart, token
 
 TRANSPORTS = {
     "websocket": lambda port: f"ws://127.0.0.1:{port}/connection/websocket",
@@ -42,7 +43,7 @@ def opened(driver, live, name, transport, protobuf):
 
 
 @kinds
-def test_sessions_hear_each_other(driver, live, transport, protobuf):
+def test_sessions_receive_each_others_publications(driver, live, transport, protobuf):
     opened(driver, live, "ann", transport, protobuf)
     opened(driver, live, "bob", "websocket", not protobuf)
     driver.call("ann", "subscribe", channel="room")
@@ -50,13 +51,13 @@ def test_sessions_hear_each_other(driver, live, transport, protobuf):
     driver.wait_event("ann", "join", user="bob")
     assert driver.call("ann", "presence", channel="room") == ["ann", "bob"]
     assert driver.call("bob", "presence_stats", channel="room") == [2, 2]
-    said = [{"from": name, "n": n, "text": "é, \"quoted\"\n and said"} for n in range(5) for name in ("ann", "bob")]
-    for one in said:
+    messages = [{"from": name, "n": n, "text": "é, \"quoted\"\n and said"} for n in range(5) for name in ("ann", "bob")]
+    for one in messages:
         driver.call(one["from"], "publish", channel="room", data=one)
     for name in ("ann", "bob"):
-        heard = driver.wait_event(name, "publication", len(said))
-        assert [(one["offset"], one["data"]) for one in heard] == list(enumerate(said, 1))
-    assert driver.call("ann", "history", channel="room") == [list(one) for one in enumerate(said, 1)]
+        publications = driver.wait_event(name, "publication", len(messages))
+        assert [(one["offset"], one["data"]) for one in publications] == list(enumerate(messages, 1))
+    assert driver.call("ann", "history", channel="room") == [list(one) for one in enumerate(messages, 1)]
     driver.call("bob", "unsubscribe", channel="room")
     driver.wait_event("ann", "leave", user="bob")
     sessions = {(kind["transport"], kind["encoding"]): kind["sessions"] for kind in live.status()["live"]["sessions_by"]}
@@ -74,11 +75,11 @@ def test_a_crash_loses_nothing(driver, live, transport, protobuf):
     live.kill()
     driver.wait_event("ann", "connecting", 2)
     missed(live, "news", range(3, 6))
-    again(live)
+    restart(live)
     back = driver.wait_event("ann", "subscribed", 2)[-1]
     assert back["was_recovering"] and back["recovered"]
-    heard = driver.wait_event("ann", "publication", 6)
-    assert [(one["offset"], one["data"]) for one in heard] == [(n + 1, n) for n in range(6)]
+    publications = driver.wait_event("ann", "publication", 6)
+    assert [(one["offset"], one["data"]) for one in publications] == [(n + 1, n) for n in range(6)]
     assert driver.call("ann", "presence", channel="news") == ["ann"]
     driver.call("ann", "publish", channel="news", data="after it")
     assert driver.wait_event("ann", "publication", 7)[-1]["data"] == "after it"

@@ -1,4 +1,4 @@
-"""Tokens whose keys are fetched: Centrifugo's JWKS, with Centrifugo's Python SDK."""
+"""Tokens whose keys the server fetches: Centrifugo's JWKS, with Centrifugo's Python SDK."""
 
 import asyncio
 import base64
@@ -38,9 +38,9 @@ class Key:
         return f"{signed}.{b64(signature.stdout)}"
 
 
-def test_keys_are_fetched_from_an_endpoint_that_may_come_later_and_change(make_server, tmp_path, back_end):  # noqa: F811
+def test_keys_are_fetched_from_an_endpoint_that_starts_later_and_changes(make_server, tmp_path, back_end):  # noqa: F811
     first, second = Key(tmp_path, "first"), Key(tmp_path, "second")
-    # The secret of the other tests stands there too, and counts for nothing.
+    # The secret of the other tests is configured too, and has no effect.
     client = {**CONFIG["client"], "token": {**CONFIG["client"]["token"], "jwks_public_endpoint": back_end.url("/keys")}}
     live = live_server(make_server, tmp_path, {**CONFIG, "client": client})
     assert "other keys in client.token are not used" in live.log()
@@ -50,30 +50,30 @@ def test_keys_are_fetched_from_an_endpoint_that_may_come_later_and_change(make_s
         return requests(live, "jwks", what)
 
     async def run():
-        # The SDK comes again by itself until the keys are there.
-        ann, told = await connected(live, False, token=first.token())
+        # The SDK reconnects by itself until the keys are available.
+        ann, events = await connected(live, False, token=first.token())
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: wait.until(lambda: fetches("failures_total"), what="a fetch that fails"))
         back_end.answers["/keys"] = {"keys": [first.public()]}
-        await next_of(told.connected)
-        assert told.disconnected.empty()
-        # Tokens of subscriptions are verified by the same keys.
-        subscription, heard = await subscribing(ann, "$own", get_token=lambda _: signed(first, "$own"))
-        await next_of(heard.subscribed)
+        await next_of(events.connected)
+        assert events.disconnected.empty()
+        # The same keys verify tokens of subscriptions.
+        subscription, subscription_events = await subscribing(ann, "$own", get_token=lambda _: signed(first, "$own"))
+        await next_of(subscription_events.subscribed)
         known = fetches()
-        bob, told = await connected(live, True, token=first.token("bob"))
-        await next_of(told.connected)
-        assert fetches() == known, "a key that is known is not asked for"
-        # A new key is found within seconds, without anybody's doing.
+        bob, events = await connected(live, True, token=first.token("bob"))
+        await next_of(events.connected)
+        assert fetches() == known, "the server does not fetch a known key again"
+        # The server finds a new key within seconds, without a restart.
         back_end.answers["/keys"] = {"keys": [second.public(), first.public()]}
-        eve, told = await connected(live, False, token=second.token("eve"))
-        await next_of(told.connected)
+        eve, events = await connected(live, False, token=second.token("eve"))
+        await next_of(events.connected)
         assert fetches() == known + 1
         for session in (ann, bob, eve):
             await session.disconnect()
         for forged in (token(), second.token(kid="first"), "nonsense"):
-            session, told = await connected(live, False, token=forged)
-            assert (await next_of(told.disconnected)).code == 3500
+            session, events = await connected(live, False, token=forged)
+            assert (await next_of(events.disconnected)).code == 3500
         assert fetches() == known + 1
 
     async def signed(key, channel):
@@ -83,39 +83,40 @@ def test_keys_are_fetched_from_an_endpoint_that_may_come_later_and_change(make_s
 
 
 def test_subscriptions_have_keys_of_their_own(make_server, tmp_path, back_end):  # noqa: F811
-    """Connections by a secret, subscriptions by keys that are fetched, and neither by those of the other."""
+    """Connections by a secret, subscriptions by fetched keys; neither accepts the tokens of the
+    other."""
     key = Key(tmp_path, "own")
     back_end.answers = {"/keys": {"keys": [key.public()]}}
     own = {"enabled": True, "jwks_public_endpoint": back_end.url("/keys"), "audience": "rooms"}
     live = live_server(make_server, tmp_path, {**CONFIG, "client": {**CONFIG["client"], "subscription_token": own}})
 
     async def run():
-        ann, told = await connected(live, True, token=token())
-        await next_of(told.connected)
+        ann, events = await connected(live, True, token=token())
+        await next_of(events.connected)
 
         async def of_own_key(_):
             return key.token(channel="$own", aud="rooms")
 
-        subscription, heard = await subscribing(ann, "$own", get_token=of_own_key)
-        await next_of(heard.subscribed)
+        subscription, subscription_events = await subscribing(ann, "$own", get_token=of_own_key)
+        await next_of(subscription_events.subscribed)
         await subscription.publish(b"1")
-        assert await next_of(heard.publications) == 1
+        assert await next_of(subscription_events.publications) == 1
         for channel, refused in [("$a", token(channel="$a", aud="rooms")), ("$b", key.token(channel="$b", aud="other"))]:
             async def get_token(_, found=refused):
                 return found
 
-            _, heard = await subscribing(ann, channel, get_token=get_token)
-            assert (await next_of(heard.unsubscribed)).code == 103
-        _, told = await connected(live, False, token=key.token(aud="rooms"))
-        assert (await next_of(told.disconnected)).code == 3500
+            _, subscription_events = await subscribing(ann, channel, get_token=get_token)
+            assert (await next_of(subscription_events.unsubscribed)).code == 103
+        _, events = await connected(live, False, token=key.token(aud="rooms"))
+        assert (await next_of(events.disconnected)).code == 3500
         await ann.disconnect()
 
     asyncio.run(run())
     assert requests(live, "jwks", proxy="subscription_token") == 1 and requests(live, "jwks") is None
 
 
-def test_an_endpoint_that_is_a_template_is_refused_with_what_to_do(make_server, tmp_path):
+def test_a_template_as_endpoint_is_refused_with_a_remedy(make_server, tmp_path):
     client = {"token": {"jwks_public_endpoint": "https://keys.example.com/{{realm}}/certs"}}
     with pytest.raises(Exception) as refused:
         live_server(make_server, tmp_path, {**CONFIG, "client": client})
-    assert "{{realm}}" in str(refused.value) and "give the URL of one set of keys" in str(refused.value)
+    assert "{{realm}}" in str(refused.value) and "set the URL of one set of keys" in str(refused.value)

@@ -1,4 +1,5 @@
-"""Centrifugo's proxies: what the server asks a back end, and what Centrifugo's Python SDK hears of its answers."""
+"""Centrifugo's proxies: the server's requests to a back end, and the effects of its answers on
+Centrifugo's Python SDK."""
 
 import asyncio
 import base64
@@ -12,16 +13,16 @@ import pytest
 
 from harness import js, wait
 from harness.live import CONFIG, api, live_server, token
-from harness.session import Heard, connecting, next_of, plain
+from harness.session import SubscriptionEvents, connecting, next_of, plain
 from test_live import both
 from test_live_transports import Stream
 
 
 class BackEnd:
-    """An HTTP server that answers as a test says, by path, and remembers what it was asked."""
+    """An HTTP server that answers as a test sets it, by path, and records its requests."""
 
     def __init__(self, certificate=None, clients_of=None):
-        self.answers, self.asked, self.connections, self.lock = {}, [], set(), threading.Lock()
+        self.answers, self.requests, self.connections, self.lock = {}, [], set(), threading.Lock()
         back_end = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -35,7 +36,7 @@ class BackEnd:
 
             def answer(self, body):
                 with back_end.lock:
-                    back_end.asked.append((self.path, body, self.headers))
+                    back_end.requests.append((self.path, body, self.headers))
                     back_end.connections.add(self.client_address)
                 answer = back_end.answers[self.path]
                 answer = answer(body) if callable(answer) else answer
@@ -66,7 +67,7 @@ class BackEnd:
 
     def of(self, path):
         with self.lock:
-            return [(body, headers) for found, body, headers in self.asked if found == path]
+            return [(body, headers) for found, body, headers in self.requests if found == path]
 
     def close(self):
         self.server.shutdown()
@@ -82,7 +83,7 @@ def back_end():
 
 def proxied(make_server, tmp_path, back_end, **client):
     def proxy(path, **more):
-        # No test here waits for a timeout: a slow machine must not make one.
+        # No test here waits for a timeout: a slow machine must not cause one.
         return {"endpoint": back_end.url(path), "timeout": "60s", **more}
 
     config = {
@@ -115,7 +116,7 @@ def live(make_server, tmp_path, back_end):
 
 @pytest.fixture
 def pinging(make_server, tmp_path, back_end):
-    """A server that pings often, so that what is over is refreshed soon."""
+    """A server that pings often, so that expired sessions are refreshed soon."""
     return proxied(make_server, tmp_path, back_end, ping_interval="4s", pong_timeout="3900ms")
 
 
@@ -128,10 +129,10 @@ async def connected(server, protobuf, **options):
 
 
 async def subscribing(client, channel, **options):
-    heard = Heard()
-    subscription = client.new_subscription(channel, events=heard, **options)
+    subscription_events = SubscriptionEvents()
+    subscription = client.new_subscription(channel, events=subscription_events, **options)
     await subscription.subscribe()
-    return subscription, heard
+    return subscription, subscription_events
 
 
 def requests(server, event, what="requests_total", proxy="default"):
@@ -143,20 +144,20 @@ ANN = {"result": {"user": "ann", "info": {"name": "Ann"}, "data": {"welcome": 1}
 
 
 @both
-def test_the_back_end_says_who_connects_subscribes_publishes_and_calls(live, back_end, protobuf):
+def test_the_back_end_authorizes_every_kind_of_request(live, back_end, protobuf):
     back_end.answers = {
         "/connect": ANN,
         "/subscribe": {"result": {"data": {"room": 1}, "info": {"seat": 3}}},
-        "/publish": lambda asked: {"result": {"data": {"seen": asked["data"]}, "skip_history": asked["data"] == "skip"}},
-        "/rpc": lambda asked: {"result": {"data": {"method": asked["method"], "got": asked["data"]}}},
+        "/publish": lambda request: {"result": {"data": {"seen": request["data"]}, "skip_history": request["data"] == "skip"}},
+        "/rpc": lambda request: {"result": {"data": {"method": request["method"], "got": request["data"]}}},
         "/binary": {"result": {"b64data": base64.b64encode(b"[1]").decode()}},
     }
 
     async def run():
-        client, told = await connected(live, protobuf, data=data_of({"from": "me"}, protobuf), name="py", version="1")
-        ctx = await next_of(told.connected)
+        client, events = await connected(live, protobuf, data=data_of({"from": "me"}, protobuf), name="py", version="1")
+        ctx = await next_of(events.connected)
         assert plain(ctx.data) == {"welcome": 1}
-        server_side = {(await next_of(told.subscribed)).channel for _ in range(2)}
+        server_side = {(await next_of(events.subscribed)).channel for _ in range(2)}
         assert server_side == {"news", "own"}
         body, headers = back_end.of("/connect")[0]
         kind = "protobuf" if protobuf else "json"
@@ -164,44 +165,44 @@ def test_the_back_end_says_who_connects_subscribes_publishes_and_calls(live, bac
                         "name": "py", "version": "1", "data": {"from": "me"}}
         assert headers["Content-Type"] == "application/json" and headers["X-Key"] == "k"
         about = {"client": client.client_id, "transport": "websocket", "protocol": kind, "encoding": "json", "user": "ann"}
-        room, heard = await subscribing(client, "room", data=data_of({"please": 1}, protobuf))
-        assert plain((await next_of(heard.subscribed)).data) == {"room": 1}
+        room, subscription_events = await subscribing(client, "room", data=data_of({"please": 1}, protobuf))
+        assert plain((await next_of(subscription_events.subscribed)).data) == {"room": 1}
         assert back_end.of("/subscribe")[0][0] == {**about, "channel": "room", "data": {"please": 1}, "meta": {"plan": 7}}
         presence = api(live, "presence", channel="room")["result"]["presence"][client.client_id]
         assert (presence["user"], presence["conn_info"], presence["chan_info"]) == ("ann", {"name": "Ann"}, {"seat": 3})
-        for said in ("hello", "skip"):
-            await room.publish(data_of(said, protobuf))
-            assert await next_of(heard.publications) == {"seen": said}
+        for text in ("hello", "skip"):
+            await room.publish(data_of(text, protobuf))
+            assert await next_of(subscription_events.publications) == {"seen": text}
         assert back_end.of("/publish")[0][0] == {**about, "channel": "room", "data": "hello"}
         kept = api(live, "history", channel="room", limit=10)["result"]["publications"]
         assert [publication["data"] for publication in kept] == [{"seen": "hello"}]
         answer = await client.rpc("price", data_of({"of": 12}, protobuf))
         assert plain(answer.data) == {"method": "price", "got": {"of": 12}}
-        # Other namespaces go through the proxy that they name.
+        # Other namespaces use the proxy that they name.
         assert plain((await client.rpc("ns:price", data_of([2], protobuf))).data) == [1]
-        asked = back_end.of("/binary")[0][0]
-        assert asked["encoding"] == "binary" and json.loads(base64.b64decode(asked["b64data"])) == [2]
-        _, heard = await subscribing(client, "sun:1")
-        assert plain((await next_of(heard.subscribed)).data) == [1]
+        request = back_end.of("/binary")[0][0]
+        assert request["encoding"] == "binary" and json.loads(base64.b64decode(request["b64data"])) == [2]
+        _, subscription_events = await subscribing(client, "sun:1")
+        assert plain((await next_of(subscription_events.subscribed)).data) == [1]
         with pytest.raises(Exception) as refused:
             await client.rpc("no:such", data_of(1, protobuf))
         assert refused.value.code == 104
         await client.disconnect()
 
     asyncio.run(run())
-    assert len(back_end.connections) == 6, "each proxy that was asked keeps its connection"
+    assert len(back_end.connections) == 6, "each used proxy keeps its connection"
     assert requests(live, "rpc") == 1 and requests(live, "publish") == 2 and requests(live, "subscribe", proxy="binary") == 1
     assert requests(live, "rpc", "failures_total") == 0 and requests(live, "rpc", "in_flight") == 0
 
 
 @pytest.mark.skipif(js.node_missing() is not None, reason=js.node_missing() or "")
 @both
-def test_the_javascript_sdk_hears_what_the_back_end_says(live, back_end, protobuf):
+def test_the_javascript_sdk_receives_answers_of_the_back_end(live, back_end, protobuf):
     back_end.answers = {
         "/connect": ANN,
-        "/subscribe": lambda asked: {"result": {}} if asked["channel"] == "room" else {"error": {"code": 1403, "message": "not you"}},
-        "/publish": lambda asked: {"result": {"data": {"seen": asked["data"]}}},
-        "/rpc": lambda asked: {"result": {"data": [asked["method"], asked["data"]]}},
+        "/subscribe": lambda request: {"result": {}} if request["channel"] == "room" else {"error": {"code": 1403, "message": "not you"}},
+        "/publish": lambda request: {"result": {"data": {"seen": request["data"]}}},
+        "/rpc": lambda request: {"result": {"data": [request["method"], request["data"]]}},
     }
     driver = js.Driver()
     try:
@@ -216,7 +217,7 @@ def test_the_javascript_sdk_hears_what_the_back_end_says(live, back_end, protobu
         driver.call("ann", "publish", channel="room", data="hello")
         assert driver.wait_event("ann", "publication", channel="room")[0]["data"] == {"seen": "hello"}
         assert driver.call("ann", "rpc", channel="price", data={"of": 12}) == ["price", {"of": 12}]
-        # An answer of 403 is told to the client as the configuration says, and it does not come again.
+        # The client receives an answer of 403 as configured, and does not reconnect.
         back_end.answers["/rpc"] = {"disconnect": {"code": 4502, "reason": "enough"}}
         with pytest.raises(AssertionError):
             driver.call("ann", "rpc", channel="price", data=1)
@@ -231,40 +232,40 @@ def test_the_javascript_sdk_hears_what_the_back_end_says(live, back_end, protobu
         driver.close()
 
 
-def test_headers_of_the_client_are_handed_on_where_it_is_said(live, back_end):
+def test_configured_client_headers_are_forwarded(live, back_end):
     back_end.answers = {"/connect": {"result": {"user": "ann"}}}
     connect = {"headers": {"authorization": "emulated", "cookie": "forged"}}
     body = json.dumps({"id": 1, "connect": connect})
     stream = Stream(live, "/connection/http_stream", "POST", body, {"Cookie": "a=1", "Authorization": "own"})
     assert stream.next()["connect"]["client"]
-    asked, headers = back_end.of("/connect")[0]
-    assert asked["transport"] == "http_stream"
+    request, headers = back_end.of("/connect")[0]
+    assert request["transport"] == "http_stream"
     assert (headers["Cookie"], headers["Authorization"]) == ("a=1", "emulated")
     stream.close()
 
 
-def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
+def test_refusals_of_the_back_end_reach_the_client_unchanged(live, back_end):
     back_end.answers = {
         "/connect": (403, {}), "/subscribe": {"error": {"code": 1403, "message": "not you"}},
         "/publish": {"error": {"code": 1404, "message": "not this"}}, "/rpc": (500, {}),
     }
 
     async def run():
-        client, told = await connected(live, False)
-        ended = await next_of(told.disconnected)
+        client, events = await connected(live, False)
+        ended = await next_of(events.disconnected)
         assert (ended.code, ended.reason) == (4501, "go away")
         back_end.answers["/connect"] = {"disconnect": {"code": 4502, "reason": "unknown"}}
-        client, told = await connected(live, False)
-        assert (await next_of(told.disconnected)).code == 4502
-        # No result: nobody, who needs a token.
+        client, events = await connected(live, False)
+        assert (await next_of(events.disconnected)).code == 4502
+        # No result: an anonymous user, who needs a token.
         back_end.answers["/connect"] = {}
-        client, told = await connected(live, False)
-        assert (await next_of(told.disconnected)).code == 3500
+        client, events = await connected(live, False)
+        assert (await next_of(events.disconnected)).code == 3500
         back_end.answers["/connect"] = {"result": {"user": "ann"}}
-        client, told = await connected(live, False)
-        await next_of(told.connected)
-        room, heard = await subscribing(client, "room")
-        ended = await next_of(heard.unsubscribed)
+        client, events = await connected(live, False)
+        await next_of(events.connected)
+        room, subscription_events = await subscribing(client, "room")
+        ended = await next_of(subscription_events.unsubscribed)
         assert (ended.code, ended.reason) == (1403, "not you")
         for call, code in [(client.publish("room", 1), 1404), (client.rpc("x", 1), 100)]:
             with pytest.raises(Exception) as refused:
@@ -273,27 +274,27 @@ def test_refusals_reach_the_client_as_the_back_end_said_them(live, back_end):
         assert requests(live, "rpc", "failures_total") == 1
         back_end.answers["/rpc"] = {"disconnect": {"code": 4503, "reason": "enough"}}
         call = asyncio.ensure_future(client.rpc("x", 1))
-        assert (await next_of(told.disconnected)).code == 4503
+        assert (await next_of(events.disconnected)).code == 4503
         with pytest.raises(Exception):
             await call
 
     asyncio.run(run())
-    # Who has a token is not asked about.
+    # The server does not ask the back end about a client with a token.
     count = len(back_end.of("/connect"))
 
     async def with_token():
         async def get_token():
             return token("bob")
 
-        client, told = await connected(live, False, get_token=get_token)
-        await next_of(told.connected)
+        client, events = await connected(live, False, get_token=get_token)
+        await next_of(events.connected)
         await client.disconnect()
 
     asyncio.run(with_token())
     assert len(back_end.of("/connect")) == count
 
 
-def test_what_is_over_goes_on_as_the_back_end_says(pinging, back_end):
+def test_the_back_end_refreshes_expired_sessions(pinging, back_end):
     live = pinging
 
     def soon(**more):
@@ -311,34 +312,34 @@ def test_what_is_over_goes_on_as_the_back_end_says(pinging, back_end):
     }
 
     async def run():
-        client, told = await connected(live, True)
-        await next_of(told.connected)
-        _, heard = await subscribing(client, "room")
-        await next_of(heard.subscribed)
+        client, events = await connected(live, True)
+        await next_of(events.connected)
+        _, subscription_events = await subscribing(client, "room")
+        await next_of(subscription_events.subscribed)
         loop = asyncio.get_running_loop()
         for path in ("/refresh", "/sub_refresh"):
             await loop.run_in_executor(None, lambda path=path: wait.until(lambda: len(back_end.of(path)) > 1, deadline_s=90, what=path))
-        assert heard.unsubscribed.empty() and told.disconnected.empty()
-        asked = back_end.of("/sub_refresh")[0][0]
-        assert (asked["user"], asked["channel"], asked["client"]) == ("ann", "room", client.client_id)
+        assert subscription_events.unsubscribed.empty() and events.disconnected.empty()
+        request = back_end.of("/sub_refresh")[0][0]
+        assert (request["user"], request["channel"], request["client"]) == ("ann", "room", client.client_id)
         assert not expired()
         goes_on.clear()
-        # The session ends as expired, with which the SDK connects again: the back end is asked who it is.
+        # The session ends as expired, and the SDK reconnects: the server asks the back end again.
         await loop.run_in_executor(None, lambda: wait.until(expired, deadline_s=90, what="the end of the session"))
         await client.disconnect()
 
     asyncio.run(run())
 
 
-def test_a_back_end_over_tls_is_asked_only_if_somebody_vouches_for_it(make_server, tmp_path, certificate, monkeypatch):
+def test_a_back_end_over_tls_needs_a_trusted_certificate(make_server, tmp_path, certificate, monkeypatch):
     back_end = BackEnd(certificate)
     back_end.answers = {"/connect": ANN, "/rpc": {"result": {"data": {"sum": 3}}}}
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     live = proxied(make_server, tmp_path, back_end)
 
     async def run():
-        client, told = await connected(live, False)
-        assert (await next_of(told.connected)).data == {"welcome": 1}
+        client, events = await connected(live, False)
+        assert (await next_of(events.connected)).data == {"welcome": 1}
         assert (await client.rpc("add", [1, 2])).data == {"sum": 3}
         await client.disconnect()
 
@@ -354,7 +355,7 @@ def test_a_back_end_over_tls_is_asked_only_if_somebody_vouches_for_it(make_serve
     back_end.close()
 
 
-def test_more_than_may_be_under_way_is_refused_and_others_go_on(make_server, tmp_path, back_end):
+def test_requests_above_the_limit_are_refused_and_others_succeed(make_server, tmp_path, back_end):
     held = threading.Event()
     back_end.answers = {"/rpc": lambda _: {"result": {}} if held.wait(120) else {}, "/other": {"result": {"data": 1}}}
     rpc = {"proxy": {"endpoint": back_end.url("/rpc"), "timeout": "60s"}, "without_namespace": {"proxy_enabled": True},
@@ -367,8 +368,8 @@ def test_more_than_may_be_under_way_is_refused_and_others_go_on(make_server, tmp
         async def get_token():
             return token("ann")
 
-        (first, told), (second, also) = await connected(live, False, get_token=get_token), await connected(live, False, get_token=get_token)
-        await next_of(told.connected)
+        (first, events), (second, also) = await connected(live, False, get_token=get_token), await connected(live, False, get_token=get_token)
+        await next_of(events.connected)
         await next_of(also.connected)
         call = asyncio.ensure_future(first.rpc("x", 1))
         loop = asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""Proxies to a back end over TLS that shows a certificate of an authority of its own, and asks for one."""
+"""Proxies to a back end over TLS whose certificate is of a private authority, and which requires a
+client certificate."""
 
 import base64
 import re
@@ -12,7 +13,7 @@ from test_live_transports import Stream
 
 
 class Authority:
-    """A certificate authority: openssl makes it, and what it signs."""
+    """A certificate authority, and the certificates it signs; openssl makes them."""
 
     def __init__(self, folder, name):
         self.folder, self.name = folder, name
@@ -61,7 +62,7 @@ def client_certificate(authority):
 
 @pytest.fixture
 def back_end(authority, server_certificate):
-    """One whose certificate is for another name than it is asked by."""
+    """A back end whose certificate is for another name than the one in its URL."""
     found = BackEnd(server_certificate, clients_of=authority.certificate)
     found.answers = {"/connect": ANN}
     yield found
@@ -71,14 +72,14 @@ def back_end(authority, server_certificate):
 def connects(live):
     """The answer to a connect command."""
     stream = Stream(live, "/connection/http_stream", "POST", '{"id":1,"connect":{}}')
-    told = stream.next()
+    reply = stream.next()
     stream.close()
-    return told
+    return reply
 
 
 @pytest.fixture
 def asking(make_server, tmp_path, back_end):
-    """Makes a server that asks the back end over TLS as it is said."""
+    """Makes a server that connects to the back end over TLS with these settings."""
     def make(endpoint=None, **tls):
         proxy = {"enabled": True, "endpoint": endpoint or back_end.url("/connect"), "timeout": "60s",
                  "http": {"tls": {"enabled": True, **tls}}}
@@ -88,9 +89,9 @@ def asking(make_server, tmp_path, back_end):
     return make
 
 
-def test_each_side_shows_its_certificate_to_the_other(asking, authority, client_certificate, back_end):
+def test_both_sides_verify_certificates(asking, authority, client_certificate, back_end):
     certificate, key = client_certificate
-    # In each of the three ways to give it: in a file, in Base64, as it is.
+    # In each of the three ways to give it: as a file, in Base64, inline.
     live = asking(server_ca_pem=str(authority.certificate), cert_pem=base64.b64encode(certificate.read_bytes()).decode(),
                   key_pem=key.read_text(), server_name="back.end")
     assert connects(live)["connect"]["data"] == {"welcome": 1}
@@ -98,7 +99,7 @@ def test_each_side_shows_its_certificate_to_the_other(asking, authority, client_
     assert len(back_end.connections) == 1, "the connection is kept"
 
 
-def test_who_is_not_the_one_that_is_meant_is_asked_nothing(asking, authority, client_certificate, back_end, tmp_path):
+def test_a_back_end_with_a_wrong_certificate_gets_no_request(asking, authority, client_certificate, back_end, tmp_path):
     certificate, key = map(str, client_certificate)
     ours, others = str(authority.certificate), str(Authority(tmp_path, "others").certificate)
     for name, tls, why in [
@@ -107,29 +108,30 @@ def test_who_is_not_the_one_that_is_meant_is_asked_nothing(asking, authority, cl
          "invalid peer certificate"),
         ("the system's authorities", {"cert_pem": certificate, "key_pem": key, "server_name": "back.end"},
          "invalid peer certificate"),
-        # In TLS 1.3 the alert may come when the connection counts as made: then it is only known to be gone.
+        # In TLS 1.3 the alert may arrive after the handshake has completed: then the client only
+        # sees the connection close.
         ("no certificate", {"server_ca_pem": ours, "server_name": "back.end"}, "CertificateRequired|connection was not ready"),
     ]:
         live = asking(**tls)
         assert connects(live)["error"]["code"] == 100, name
         assert re.search(why, live.log(), re.IGNORECASE), f"{name}: {live.log()}"
         live.stop()
-    assert not back_end.asked
+    assert not back_end.requests
 
 
-def test_anybody_is_asked_where_that_is_said(asking, client_certificate):
+def test_verification_can_be_turned_off(asking, client_certificate):
     certificate, key = map(str, client_certificate)
     live = asking(insecure_skip_verify=True, cert_pem=certificate, key_pem=key)
     assert connects(live)["connect"]["data"] == {"welcome": 1}
     assert "is not verified" in live.log()
 
 
-@pytest.mark.parametrize("tls, says", [
+@pytest.mark.parametrize("tls, reason", [
     ({"client_ca_pem": "x"}, "client_ca_pem"),
     ({"cert_pem": "gone.pem", "key_pem": "gone.key", "insecure_skip_verify": True}, "gone.pem"),
     ({"endpoint": "http://127.0.0.1:1/", "insecure_skip_verify": True}, "does not begin with https://"),
 ])
-def test_mistakes_are_named_at_the_start(asking, tls, says):
+def test_mistakes_are_named_at_the_start(asking, tls, reason):
     with pytest.raises(Exception) as refused:
         asking(**tls)
-    assert says in str(refused.value)
+    assert reason in str(refused.value)

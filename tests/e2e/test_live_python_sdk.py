@@ -1,4 +1,5 @@
-"""The tests of Centrifugo's Python SDK, from its source distribution, unmodified, against the server."""
+"""The tests of Centrifugo's Python SDK, from its source distribution, unmodified, against the
+server."""
 
 import json
 import os
@@ -27,7 +28,7 @@ CONFIG = {
         ],
     },
 }
-# How many there are in the version that sources.txt names, and how many sessions with the server they have at least.
+# The number of tests in the version that sources.txt names, and the fewest sessions they open.
 TESTS, SESSIONS = 185, 75
 DEADLINE_S = 280
 
@@ -49,7 +50,7 @@ def source(tmp_path):
 def test_the_sdk_s_own_tests_pass(make_server, tmp_path, source, capsys):
     live = live_server(make_server, tmp_path, CONFIG)
     report = tmp_path / "report.json"
-    # Nothing of the environment takes a connection elsewhere.
+    # No environment variable may redirect a connection.
     env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     with open(tmp_path / "output", "w+") as output:
         try:
@@ -58,16 +59,16 @@ def test_the_sdk_s_own_tests_pass(make_server, tmp_path, source, capsys):
         except subprocess.TimeoutExpired:
             done = None
         output.seek(0)
-        said = output.read()[-20_000:]
-    assert done is not None, f"they do not end; the last of it: {said}"
-    assert done.returncode == 0 and report.exists(), said
-    told = json.loads(report.read_text())
-    passed = [test for test in told["ran"] if test not in told["failed"] and test not in told["skipped"]]
+        tail = output.read()[-20_000:]
+    assert done is not None, f"the tests did not end; the end of their output: {tail}"
+    assert done.returncode == 0 and report.exists(), tail
+    results = json.loads(report.read_text())
+    passed = [test for test in results["ran"] if test not in results["failed"] and test not in results["skipped"]]
     with capsys.disabled():
-        print(f"\n{source.name}: of its own {len(told['ran'])} tests {len(passed)} passed, {len(told['failed'])} failed, "
-              f"{len(told['skipped'])} skipped {told['skipped'] or ''}")
-    assert not told["failed"], "\n".join(f"{test}:\n{trace}" for test, trace in told["failed"].items())
+        print(f"\n{source.name}: of its own {len(results['ran'])} tests {len(passed)} passed, {len(results['failed'])} failed, "
+              f"{len(results['skipped'])} skipped {results['skipped'] or ''}")
+    assert not results["failed"], "\n".join(f"{test}:\n{trace}" for test, trace in results["failed"].items())
     # Without openssl it skips its tests of TLS, which need no server.
-    assert all("openssl" in reason for reason in told["skipped"].values()), told["skipped"]
-    assert len(passed) + len(told["skipped"]) == TESTS
-    wait.until(lambda: live.metric("steadfast_live_ended_sessions_total") >= SESSIONS, what="the ends of their sessions")
+    assert all("openssl" in reason for reason in results["skipped"].values()), results["skipped"]
+    assert len(passed) + len(results["skipped"]) == TESTS
+    wait.until(lambda: live.metric("steadfast_live_ended_sessions_total") >= SESSIONS, what="the end of their sessions")

@@ -1,4 +1,4 @@
-"""The live door's other transports, its TLS, and its limits, byte by byte."""
+"""The live port's other transports, its TLS, and its limits, byte by byte."""
 
 import contextlib
 import http.client
@@ -24,13 +24,13 @@ def live(make_server, tmp_path):
 
 @pytest.fixture
 def pinging(make_server, tmp_path):
-    """A server that pings often. Whoever gets a second ping has answered the first."""
+    """A server that pings often. A client that receives a second ping has answered the first."""
     client = {**CONFIG["client"], "ping_interval": "4s", "pong_timeout": "3900ms"}
     return live_server(make_server, tmp_path, {**CONFIG, **ENABLED, "client": client})
 
 
 class Stream:
-    """An answer that goes on."""
+    """An answer without end."""
 
     def __init__(self, live, path, method="GET", body=None, headers=None, context=None):
         if context:
@@ -41,7 +41,7 @@ class Stream:
         self.answer = self.connection.getresponse()
 
     def next(self, pings=False):
-        """The next message, or ping if these count; `None` at the end."""
+        """The next message, or ping if `pings`; `None` at the end."""
         while line := self.answer.readline():
             text = line.decode().removeprefix("data: ").strip()
             if text and (pings or text != "{}"):
@@ -64,12 +64,12 @@ def unidirectional(live, transport):
 
 
 @pytest.mark.parametrize("transport", ["uni_sse", "uni_http_stream"])
-def test_a_unidirectional_session_hears_what_it_was_subscribed_to(pinging, transport):
+def test_a_unidirectional_session_receives_its_subscriptions(pinging, transport):
     live = pinging
     stream = unidirectional(live, transport)
     first = stream.next()["connect"]
     assert first["client"] and list(first["subs"]) == ["news"] and not first.get("pong")
-    # It takes no commands, though other sessions know its name.
+    # It accepts no commands, although other sessions know its name.
     other = Stream(live, "/connection/sse", "POST", json.dumps({"id": 1, "connect": {"token": token("bob")}}))
     emulated = {"node": other.next()["connect"]["node"], "session": first["session"],
                 "data": json.dumps({"id": 2, "subscribe": {"channel": "passing:other"}})}
@@ -78,9 +78,9 @@ def test_a_unidirectional_session_hears_what_it_was_subscribed_to(pinging, trans
     assert stream.next()["channel"] == "news", "its own join"
     for n in range(3):
         api(live, "publish", channel="news", data={"n": n})
-        told = stream.next()
-        assert told["channel"] == "news" and (told["pub"]["data"], told["pub"]["offset"]) == ({"n": n}, n + 1)
-    # It lives on without ever answering a ping.
+        pushes = stream.next()
+        assert pushes["channel"] == "news" and (pushes["pub"]["data"], pushes["pub"]["offset"]) == ({"n": n}, n + 1)
+    # It stays connected without ever answering a ping.
     for _ in range(2):
         assert stream.next(pings=True) == {}
     api(live, "publish", channel="news", data="late")
@@ -90,28 +90,28 @@ def test_a_unidirectional_session_hears_what_it_was_subscribed_to(pinging, trans
     wait.until(lambda: live.status()["live"]["sessions"] == 0, what="the end of the session")
 
 
-def test_the_api_ends_the_session_that_it_names_and_spares_those_of_its_whitelist(live):
+def test_the_api_disconnects_the_named_session_and_spares_the_whitelist(live):
     streams = [unidirectional(live, transport) for transport in ("uni_sse", "uni_http_stream", "uni_sse")]
-    told = [stream.next()["connect"] for stream in streams]
-    sessions = [one["session"] for one in told]
+    pushes = [stream.next()["connect"] for stream in streams]
+    sessions = [one["session"] for one in pushes]
     assert len(set(sessions)) == 3 and all(sessions)
 
     def ends(stream):
-        while told := stream.next():
-            if end := told.get("disconnect"):
+        while pushes := stream.next():
+            if end := pushes.get("disconnect"):
                 return end["code"], end["reason"]
 
     assert api(live, "disconnect", user="ann", session="nobody's") == {"result": {}}
     assert api(live, "disconnect", user="ann", session=sessions[1], disconnect={"code": 4001, "reason": "paid up?"}) == {"result": {}}
     assert ends(streams[1]) == (4001, "paid up?")
-    assert api(live, "disconnect", user="ann", whitelist=[told[0]["client"]]) == {"result": {}}
+    assert api(live, "disconnect", user="ann", whitelist=[pushes[0]["client"]]) == {"result": {}}
     assert ends(streams[2]) == (3503, "force disconnect")
     assert live.status()["live"]["sessions"] == 1
     assert api(live, "publish", channel="news", data=1, version=4)["error"]["code"] == 107
     assert api(live, "unsubscribe", user="ann", channel="news", session=sessions[0]) == {"result": {}}
-    while not (said := streams[0].next()).get("unsubscribe"):
+    while not (push := streams[0].next()).get("unsubscribe"):
         pass
-    assert said["channel"] == "news" and said["unsubscribe"]["code"] == 2000
+    assert push["channel"] == "news" and push["unsubscribe"]["code"] == 2000
 
 
 def messages(sock):
@@ -134,21 +134,22 @@ def test_a_unidirectional_websocket(pinging):
     sock, status = handshake(live, path="/connection/uni_websocket")
     assert status == b"101"
     sock.sendall(frame(connect_request().encode()))
-    told = messages(sock)
-    assert list(next(told)["connect"]["subs"]) == ["news"]
-    assert next(told)["join"]["info"]["user"] == "ann"
+    pushes = messages(sock)
+    assert list(next(pushes)["connect"]["subs"]) == ["news"]
+    assert next(pushes)["join"]["info"]["user"] == "ann"
     sock.sendall(frame(b"this means nothing"))
     api(live, "publish", channel="news", data=1)
-    assert next(one for one in told if one)["pub"]["data"] == 1
+    assert next(one for one in pushes if one)["pub"]["data"] == 1
     for _ in range(2):
-        assert next(told) == {}
+        assert next(pushes) == {}
     api(live, "disconnect", user="ann")
-    rest = [one for one in told if one]
+    rest = [one for one in pushes if one]
     assert rest == [{"disconnect": {"code": 3503, "reason": "force disconnect"}}, 3503]
 
 
-def test_long_messages_come_whole_in_every_transport(make_server, tmp_path):
-    """Longer than a gateway holds: lines and events in pieces, WebSocket messages in fragments."""
+def test_long_messages_arrive_whole_in_every_transport(make_server, tmp_path):
+    """Longer than a gateway buffers: lines and events in pieces, WebSocket messages in fragments.
+    """
     # The queue of a session holds both publications: the test reads one stream after the other.
     client = {**CONFIG["client"], "queue_max_size": 2_000_000}
     live = live_server(make_server, tmp_path, {**CONFIG, **ENABLED, "client": client})
@@ -158,28 +159,28 @@ def test_long_messages_come_whole_in_every_transport(make_server, tmp_path):
     sock, _ = handshake(live, path="/connection/uni_websocket")
     sock.sendall(frame(connect_request().encode()))
     fragments = whole_messages(sock)
-    hear = [stream.next for stream in streams] + [lambda: next(fragments)]
-    for heard in hear:
-        first = heard()
+    readers = [stream.next for stream in streams] + [lambda: next(fragments)]
+    for read in readers:
+        first = read()
         assert list(first["connect"]["subs"]) == ["news"], first
     data = [{"n": n, "text": "\u00fc\n" * 50_000} for n in range(2)]
     for one in data:
         api(live, "publish", channel="news", data=one)
-    for heard in hear:
-        told = []
-        while len(told) < len(data):
-            push = heard()
+    for read in readers:
+        received_data = []
+        while len(received_data) < len(data):
+            push = read()
             push = push.get("push", push)
-            told += [push["pub"]["data"]] if "pub" in push else []
-        assert told == data
-    # What was missed comes with the connect, as long as it is.
+            received_data += [push["pub"]["data"]] if "pub" in push else []
+        assert received_data == data
+    # The connect reply carries the missed publications, whatever their length.
     recover = connect_request(subs={"news": {"recover": True}})
     recovered = Stream(live, "/connection/uni_sse", "POST", recover).next()["connect"]["subs"]["news"]
     assert recovered["recovered"] and [one["data"] for one in recovered["publications"]] == data
 
 
 def whole_messages(sock):
-    """Each message of a WebSocket that is not empty, put together from its fragments."""
+    """Each non-empty message of a WebSocket, assembled from its fragments."""
     received, text = b"", b""
 
     def take(count):
@@ -203,7 +204,7 @@ def whole_messages(sock):
                 yield message
 
 
-def test_a_refused_connect_is_said_in_the_way_of_the_transport(live):
+def test_a_refused_connect_is_reported_by_the_transport(live):
     stream = Stream(live, "/connection/uni_http_stream", "POST", json.dumps({"token": "nonsense"}))
     assert stream.next() == {"disconnect": {"code": 3500, "reason": "invalid token"}} and stream.next() is None
     expired = json.dumps({"token": token(exp=1)})
@@ -234,14 +235,14 @@ def test_pages_of_other_origins(live):
         assert allowed.headers["Access-Control-Allow-Headers"] == "content-type"
 
 
-def test_transports_that_nobody_asked_for_are_not_there(make_server, tmp_path):
+def test_transports_are_off_by_default(make_server, tmp_path):
     live = live_server(make_server, tmp_path)
     for path in ("/connection/sse", "/connection/uni_sse", "/emulation"):
         assert Stream(live, path).answer.status == 404
     assert handshake(live, path="/connection/uni_websocket")[1] == b"404"
 
 
-def test_a_client_that_goes_ends_its_session(live):
+def test_a_closed_connection_ends_its_session(live):
     stream = unidirectional(live, "uni_sse")
     assert stream.next()["connect"]
     assert live.status()["live"]["sessions"] == 1
@@ -261,27 +262,27 @@ def test_tls(make_server, tmp_path, certificate):
     sock, status = handshake(live, wrap=lambda plain: context.wrap_socket(plain, server_hostname="127.0.0.1"))
     assert status == b"101"
     sock.sendall(frame(b'{"id":1,"connect":{"token":"%s"}}\n{"id":2,"subscribe":{"channel":"news"}}' % token("bob").encode()))
-    told = messages(sock)
-    assert next(told)["connect"] and next(one for one in told if one.get("id") == 2)["subscribe"]
+    pushes = messages(sock)
+    assert next(pushes)["connect"] and next(one for one in pushes if one.get("id") == 2)["subscribe"]
     sock.sendall(frame(b'{"id":3,"publish":{"channel":"news","data":"%s"}}' % (b"x" * 50_000)))
-    assert next(one for one in told if "pub" in one.get("push", {}))["push"]["pub"]["data"] == "x" * 50_000
-    heard = uni.next()
-    while "join" in heard:
-        heard = uni.next()
-    assert heard["pub"]["data"] == "x" * 50_000
-    # Who speaks without TLS gets no further, and disturbs nobody.
+    assert next(one for one in pushes if "pub" in one.get("push", {}))["push"]["pub"]["data"] == "x" * 50_000
+    delivery = uni.next()
+    while "join" in delivery:
+        delivery = uni.next()
+    assert delivery["pub"]["data"] == "x" * 50_000
+    # A client without TLS is refused, and disturbs no other.
     plain = socket.create_connection(("127.0.0.1", live.live_port), timeout=DEADLINE_S)
     plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"HTTP" not in b"".join(iter(lambda: plain.recv(4096), b""))
     sock.sendall(frame(b'{"id":4,"ping":{}}'))
-    assert next(one for one in told if one.get("id") == 4)
+    assert next(one for one in pushes if one.get("id") == 4)
 
 
 # -- limits ---------------------------------------------------------------------------------------
 
 
 def ended(sock):
-    """Waits for the end of a connection; what came before it."""
+    """Waits for the end of a connection; returns the bytes received before."""
     received = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := sock.recv(65536):
@@ -289,7 +290,7 @@ def ended(sock):
     return received
 
 
-def test_a_handshake_that_does_not_come_to_its_end_is_given_up(make_server, tmp_path):
+def test_an_unfinished_handshake_times_out(make_server, tmp_path):
     live = live_server(make_server, tmp_path, settings={"limits.header_timeout": "300 ms"})
     slow = socket.create_connection(("127.0.0.1", live.live_port), timeout=DEADLINE_S)
     slow.sendall(b"GET /connection/websocket HTTP/1.1\r\nHost: ")
@@ -342,26 +343,26 @@ def test_a_session_publishes_no_faster_than_it_may(make_server, tmp_path):
     live = live_server(make_server, tmp_path, settings={"live.publish_rate": 5})
     sock, _ = handshake(live)
     sock.sendall(frame(b'{"id":1,"connect":{"token":"%s"}}\n{"id":2,"subscribe":{"channel":"busy"}}' % token().encode()))
-    told = messages(sock)
-    next(one for one in told if one.get("id") == 2)
+    pushes = messages(sock)
+    next(one for one in pushes if one.get("id") == 2)
     commands = [b'{"id":%d,"publish":{"channel":"busy","data":%d}}' % (n, n) for n in range(10, 60)]
     sock.sendall(frame(b"\n".join(commands)))
     answers = {}
     while len(answers) < len(commands):
-        one = next(told)
+        one = next(pushes)
         if one.get("id", 0) >= 10:
             answers[one["id"]] = one
     refused = [one["error"] for one in answers.values() if "error" in one]
-    # The burst may lie on either side of a second's end.
+    # A second's end may split the burst.
     assert len(commands) - 15 <= len(refused) <= len(commands) - 5
     assert all(error["code"] == 111 and error["temporary"] for error in refused)
     assert len(api(live, "history", channel="busy", limit=100)["result"]["publications"]) == len(commands) - len(refused)
-    # The session goes on.
+    # The session stays connected.
     sock.sendall(frame(b'{"id":9,"ping":{}}'))
-    assert next(one for one in told if one.get("id") == 9) == {"id": 9, "ping": {}}
+    assert next(one for one in pushes if one.get("id") == 9) == {"id": 9, "ping": {}}
 
 
-def test_what_is_over_a_limit_is_refused_and_the_session_goes_on(make_server, tmp_path):
+def test_commands_above_a_limit_are_refused_and_the_session_stays(make_server, tmp_path):
     client = {**CONFIG["client"], "channel_limit": 2}
     channel = {**CONFIG["channel"], "max_length": 20}
     live = live_server(make_server, tmp_path, {**CONFIG, "client": client, "channel": channel})
@@ -371,21 +372,21 @@ def test_what_is_over_a_limit_is_refused_and_the_session_goes_on(make_server, tm
     commands += [b'{"id":5,"subscribe":{"channel":"%s"}}' % (b"x" * 21), b'{"id":6,"unsubscribe":{"channel":"c2"}}',
                  b'{"id":7,"subscribe":{"channel":"c4"}}']
     sock.sendall(frame(b"\n".join(commands)))
-    told, answers = messages(sock), {}
+    pushes, answers = messages(sock), {}
     while len(answers) < len(commands):
-        one = next(told)
+        one = next(pushes)
         if "id" in one:
             answers[one["id"]] = one
     assert [answers[n].get("error", {}).get("code") for n in range(1, 8)] == [None, None, None, 106, 107, None, None]
 
 
-def test_a_stampede_on_histories_is_told_to_come_again(make_fuse_disk, make_server, tmp_path):
+def test_a_stampede_on_histories_gets_a_retryable_error(make_fuse_disk, make_server, tmp_path):
     disk = make_fuse_disk()
     live = live_server(make_server, tmp_path, disk=disk, settings={"live.history_reads": 1, "live.waiting": 0})
     for n in range(3):
         api(live, "publish", channel="news", data=n)
     live.stop()
-    # Started again, it has them on the disk only.
+    # After a restart, the publications are on the disk only.
     live.start()
     hold = disk.fault("read", "hold")
     first = []
@@ -401,22 +402,22 @@ def test_a_stampede_on_histories_is_told_to_come_again(make_fuse_disk, make_serv
     assert [one["data"] for one in first[0]["result"]["publications"]] == [0, 1, 2]
 
 
-# -- what a back end says of a session ------------------------------------------------------------
+# -- expiry that a back end sets ------------------------------------------------------------------
 
 
-def test_a_back_end_says_until_when_sessions_last(live):
+def test_a_back_end_sets_the_expiry_of_sessions(live):
     sock, _ = handshake(live)
     sock.sendall(frame(b'{"id":1,"connect":{"token":"%s"}}' % token().encode()))
-    told = (one for one in messages(sock) if one)
-    assert next(told)["connect"]
+    pushes = (one for one in messages(sock) if one)
+    assert next(pushes)["connect"]
     api(live, "refresh", user="ann", expire_at=1 << 33)
-    refreshed = next(told)["push"]["refresh"]
+    refreshed = next(pushes)["push"]["refresh"]
     assert refreshed["expires"] and refreshed["ttl"] > 0
-    # A session that is not named rightly is nobody's, not everybody's.
+    # A wrong session id matches no session, not all.
     assert api(live, "refresh", user="ann", client="nonsense", expired=True)["error"]["code"] == 107
     assert api(live, "disconnect", user="ann", client="nonsense")["error"]["code"] == 107
     api(live, "refresh", user="bob", expired=True)
     sock.sendall(frame(b'{"id":2,"ping":{}}'))
-    assert next(told) == {"id": 2, "ping": {}}
+    assert next(pushes) == {"id": 2, "ping": {}}
     api(live, "refresh", user="ann", expired=True)
-    assert list(told) == [3005]
+    assert list(pushes) == [3005]

@@ -1,4 +1,4 @@
-"""Extents that read as zeros, half a pool file, and backups of what is left: nothing is lost without a word."""
+"""Extents that read as zeros, half a pool file, and backups of the rest: every loss is reported."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ EXTENT = 1 * MIB
 
 @pytest.fixture
 def stopped(make_server):
-    """A stopped server whose objects, small and large, fill a score of extents."""
+    """A stopped server whose objects, small and large, fill about twenty extents."""
     server = make_server(pool_size="64 MiB", extent_size="1 MiB", settings={"store.cache": "0 B", "store.inline_max": "16 KiB"})
     server.s3().create_bucket(Bucket="lost")
     objects = {}
@@ -50,7 +50,7 @@ def zero(server, offset):
 
 
 def read_all(server, objects):
-    """Keys that are answered with an error; all others must be right."""
+    """Keys that are answered with an error; all others must be intact."""
     failed = []
     for key, data in objects.items():
         try:
@@ -74,7 +74,7 @@ def is_read_only(server):
         return False
 
 
-def test_a_lost_extent_is_told_by_all_that_look(stopped, tmp_path):
+def test_every_command_reports_a_lost_extent(stopped, tmp_path):
     server, objects = stopped
     in_use = extents(server)
     assert len(in_use[2]) > 3 and len(in_use[3]) > 2, in_use
@@ -92,17 +92,17 @@ def test_a_lost_extent_is_told_by_all_that_look(stopped, tmp_path):
     assert server.metric("steadfast_log_read_damage_total") > 0
     assert len(server.s3().list_objects_v2(Bucket="lost")["Contents"]) == len(objects), "the index knows them all"
 
-    # A backup has the others, and says what it has not.
+    # A backup contains the others, and lists the missing ones.
     assert server.command("snapshot", "create", "s", "--data", str(server.data)).returncode == 0
     done = server.command("snapshot", "export", "s", "--to", str(tmp_path / "to"), "--data", str(server.data), "--json")
     assert done.returncode == 3, done.stdout + done.stderr
-    said = json.loads(done.stdout)
-    # It replays records: of an object whose record is lost, the index may still know the body.
-    missing = {one["key"] for one in said["missing"]}
-    assert missing >= set(failed) and said["objects"] == len(objects) - len(missing)
+    summary = json.loads(done.stdout)
+    # It replays records: the index may still know the body of an object whose record is lost.
+    missing = {one["key"] for one in summary["missing"]}
+    assert missing >= set(failed) and summary["objects"] == len(objects) - len(missing)
     assert server.stop() == 0
 
-    # Without the index: what may have been there is not called absent.
+    # Without the index, a possibly lost object is not reported as absent.
     shutil.rmtree(server.data / "index")
     server.start()
     wait.until(lambda: is_read_only(server), deadline_s=60)
@@ -112,7 +112,7 @@ def test_a_lost_extent_is_told_by_all_that_look(stopped, tmp_path):
     assert server.request("GET", "/never-there/x")[0] >= 500
 
 
-def test_half_a_pool_file_is_told(stopped):
+def test_half_a_pool_file_is_reported(stopped):
     server, objects = stopped
     pool = server.data / "pool"
     with open(pool, "r+b") as file:
@@ -130,7 +130,7 @@ def test_half_a_pool_file_is_told(stopped):
         server.stop()
 
 
-def test_an_export_goes_on_when_its_command_has_gone(make_server, tmp_path):
+def test_an_export_continues_without_its_command(make_server, tmp_path):
     server = make_server(pool_size="256 MiB")
     server.s3().create_bucket(Bucket="exported")
     for number in range(24):
@@ -138,7 +138,7 @@ def test_an_export_goes_on_when_its_command_has_gone(make_server, tmp_path):
     assert server.command("snapshot", "create", "s", "--data", str(server.data)).returncode == 0
     command = [harness.binary(), "snapshot", "export", "s", "--to", str(tmp_path / "to"), "--rate", "4 MiB", "--data",
                str(server.data)]
-    # Who runs the tests in the background of a shell has them ignore what Ctrl-C sends.
+    # A shell's background job ignores SIGINT, and its children inherit that.
     heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                           preexec_fn=heed) as export:
@@ -146,9 +146,9 @@ def test_an_export_goes_on_when_its_command_has_gone(make_server, tmp_path):
         export.send_signal(signal.SIGINT)
         export.wait(30)
     listed = server.command("snapshot", "list", "--data", str(server.data))
-    assert "Going on: the export of the snapshot" in listed.stdout, listed.stdout
-    again = server.command("snapshot", "export", "s", "--to", str(tmp_path / "other"), "--data", str(server.data))
-    assert again.returncode == 1 and "is going on" in again.stderr, again.stdout + again.stderr
+    assert "Running: the export of the snapshot" in listed.stdout, listed.stdout
+    second = server.command("snapshot", "export", "s", "--to", str(tmp_path / "other"), "--data", str(server.data))
+    assert second.returncode == 1 and "is running" in second.stderr, second.stdout + second.stderr
     wait.until(lambda: not (tmp_path / "to/s/unfinished").exists(), deadline_s=120)
     assert (tmp_path / "to/s/manifest.jsonl").exists()
     wait.until(lambda: "it has ended" in server.whole_log(), deadline_s=30)

@@ -27,7 +27,7 @@ def test_two_hundred_uploads_onto_a_slow_disk(fuse_disk, make_server):
     def upload(number):
         if number == 200:
             return read_meanwhile()
-        # As an SDK: told to slow down, it tries again.
+        # Like an SDK, it retries after SlowDown.
         for _ in range(60):
             status, _, text = server.request("PUT", f"/memory/{number}", b"m" * (2 << 20), timeout_s=300)
             if status != 503:
@@ -53,7 +53,7 @@ def test_two_hundred_uploads_onto_a_slow_disk(fuse_disk, make_server):
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.timeout(600)
 def test_one_chunk_as_large_as_the_object(make_server, signed, mib):
-    """SDKs send an object as a single aws-chunk; it must not lie in memory whole."""
+    """SDKs send an object as a single aws-chunk; the server must not buffer it whole."""
     budget_mib = 16
     server = make_server(pool_size="2 GiB", settings={
         "log.write_budget": f"{budget_mib} MiB", "data.write_buffers": "32 MiB", "data.read_buffers": "32 MiB",

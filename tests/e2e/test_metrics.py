@@ -1,4 +1,5 @@
-"""What the server tells of itself: every metric is documented, devices are measured leg by leg, slow requests are logged."""
+"""Monitoring: every metric is documented, devices are measured leg by leg, slow requests are
+logged."""
 
 import asyncio
 import json
@@ -32,7 +33,7 @@ def documented():
     return found
 
 
-def test_the_table_of_metrics_is_what_metrics_gives(make_server, tmp_path):
+def test_the_table_of_metrics_matches_the_metrics(make_server, tmp_path):
     back_end = BackEnd()
     back_end.answers["/hook"] = {}
     config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc")}, "without_namespace": {"proxy_enabled": True}}}
@@ -46,25 +47,25 @@ def test_the_table_of_metrics_is_what_metrics_gives(make_server, tmp_path):
             "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}"})
         server.args += ["--config", str(file)]
         server.start()
-        server.s3().create_bucket(Bucket="told")
-        # Those of moves are there once keys have moved.
+        server.s3().create_bucket(Bucket="measured")
+        # The metrics of moves exist once keys have moved.
         added = server.command("disk", "add", str(tmp_path / "second"), "--data", str(server.data))
         assert added.returncode == 0, added.stderr
         types = re.findall(r"^# TYPE (\S+) (\S+)$", server.admin("/metrics")[1], re.M)
     finally:
         back_end.close()
     given, table = dict(types), documented()
-    assert len(given) == len(types), "a metric is there twice"
-    assert given.keys() - table.keys() == set(), "given, and not in docs/operations.md"
-    assert table.keys() - given.keys() == set(), "in docs/operations.md, and not given"
-    assert {name: kind for name, kind in given.items() if table[name] != kind} == {}, "of another kind than the table says"
+    assert len(given) == len(types), "a metric is defined twice"
+    assert given.keys() - table.keys() == set(), "exported, but not in docs/operations.md"
+    assert table.keys() - given.keys() == set(), "in docs/operations.md, but not exported"
+    assert {name: kind for name, kind in given.items() if table[name] != kind} == {}, "of another kind than in the table"
 
 
 # -- devices ---------------------------------------------------------------------------------------
 
 
 class Legs:
-    """What the metrics say of each device."""
+    """The metrics of each device."""
 
     def __init__(self, server):
         self.samples = server.metrics()
@@ -101,13 +102,13 @@ def test_devices_are_measured_by_leg_and_member(make_fuse_disk, make_server, tmp
 
     assert more("written_bytes_total", "durable", pool) >= 4 * MIB
     assert more("write_seconds_count", "durable", pool) >= 4
-    # A flush took as long as the disk was told to take.
+    # Each flush took as long as the disk was set to take.
     flushes = more("flush_seconds_count", "durable", pool)
     assert flushes >= 1 and more("flush_seconds_sum", "durable", pool) >= 0.6
     assert more("flush_seconds_bucket", "durable", pool, le="0.524287") < flushes
     for member in fast:
         assert more("written_bytes_total", "fast", member) >= MIB, "a stripe shares out"
-    # The fast leg answers, as soon as it has all of it.
+    # The fast leg answers, as soon as it has a full copy.
     before = after
 
     def read_from_fast():
@@ -119,7 +120,7 @@ def test_devices_are_measured_by_leg_and_member(make_fuse_disk, make_server, tmp
     wait.until(read_from_fast, what="reads of the fast leg")
     assert sum(more("read_seconds_count", "fast", member) for member in fast) >= 4
     assert after.get("read_seconds_bucket", "fast", fast[0], le="+Inf") == after.get("read_seconds_count", "fast", fast[0])
-    # The same for people.
+    # The same, as text for people.
     shown = server.command("status", "--data", server.data).stdout
     lines = {words[2].rstrip(":"): line for line in shown.splitlines() if (words := line.split())[:1] == ["leg"]}
     assert set(lines) == {str(pool), *map(str, fast)}, shown
@@ -131,7 +132,7 @@ def test_devices_are_measured_by_leg_and_member(make_fuse_disk, make_server, tmp
 
 
 def slow_lines(server):
-    """What the log says of slow requests."""
+    """The log entries about slow requests."""
     lines = (json.loads(line) for line in server.log().splitlines() if line.startswith("{"))
     return [line["fields"] for line in lines if "request was slow" in line["fields"].get("message", "")]
 
@@ -143,8 +144,8 @@ def slow_count(server, door):
 SLOW = {"output.format": "json", "limits.slow_request": "200ms", "store.cache": "0 B"}
 
 
-def told(server, operation):
-    """The line of a slow request. It is written when the answer has been sent."""
+def log_entry(server, operation):
+    """The log entry of a slow request. The server writes it after sending the answer."""
     return wait.until(lambda: next((line for line in slow_lines(server) if line["operation"] == operation), None),
                       what=f"the line of {operation}")
 
@@ -153,7 +154,7 @@ def stages(line):
     return {name[:-3]: ms for name, ms in line.items() if name.endswith("_ms") and name != "total_ms"}
 
 
-def test_a_slow_write_is_told_of_with_its_stages(fuse_disk, make_server):
+def test_a_slow_write_is_logged_with_its_stages(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings=SLOW)
     server.s3().create_bucket(Bucket="slow")
     assert server.request("PUT", "/slow/quick", b"x" * 4096)[0] == 200
@@ -162,11 +163,11 @@ def test_a_slow_write_is_told_of_with_its_stages(fuse_disk, make_server):
     status, headers, _ = server.request("PUT", "/slow/a-private-key", body)
     fuse_disk.remove(delay)
     assert status == 200
-    line = told(server, "PutObject")
+    line = log_entry(server, "PutObject")
     assert (line["door"], line["status"], line["bytes_in"]) == ("s3", 200, len(body)), line
     assert json.loads(line["about"]) == "slow" and line["request"] == headers["x-amz-request-id"], line
     assert line["flush_ms"] >= 450, line
-    # All of the time is some stage's.
+    # The stages account for all of the time.
     assert abs(sum(stages(line).values()) - line["total_ms"]) < 2, line
     assert slow_count(server, "s3") == 1 and len(slow_lines(server)) == 1
     for secret in ("a-private-key", "no log may show", sign.ACCESS, sign.SECRET):
@@ -174,7 +175,7 @@ def test_a_slow_write_is_told_of_with_its_stages(fuse_disk, make_server):
     assert [one["count"] for one in server.status()["slow_requests"] if one["door"] == "s3"] == [1]
 
 
-def test_a_slow_read_of_a_large_body_is_told_of_as_the_disks(fuse_disk, make_server):
+def test_a_slow_read_of_a_large_body_is_attributed_to_the_disk(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings=SLOW)
     s3 = server.s3()
     s3.create_bucket(Bucket="slow")
@@ -183,12 +184,12 @@ def test_a_slow_read_of_a_large_body_is_told_of_as_the_disks(fuse_disk, make_ser
     delay = fuse_disk.fault("read", "delay", delay_ms=100)
     assert server.request("GET", "/slow/k")[2] == data
     fuse_disk.remove(delay)
-    line = told(server, "GetObject")
+    line = log_entry(server, "GetObject")
     assert line["disk_ms"] >= 150 and line["bytes_out"] == len(data), line
     assert line["disk_ms"] > line["total_ms"] / 2, line
 
 
-def test_a_request_that_waits_for_its_turn_is_told_of_as_the_gates(fuse_disk, make_server):
+def test_a_queued_request_is_attributed_to_the_gate(fuse_disk, make_server):
     settings = {**SLOW, "limits.requests": 1, "limits.request_wait": "60s", "store.cache": "0 B"}
     server = make_server(disk=fuse_disk, settings=settings)
     server.s3().create_bucket(Bucket="slow")
@@ -199,7 +200,7 @@ def test_a_request_that_waits_for_its_turn_is_told_of_as_the_gates(fuse_disk, ma
     wait.until(lambda: fuse_disk.counts()["held"] > 0, what="a read that is held")
     second = threading.Thread(target=lambda: server.request("HEAD", "/slow"))
     second.start()
-    wait.until(lambda: server.metrics()['steadfast_bound_waiting{bound="s3_requests"}'] == 1, what="one that waits")
+    wait.until(lambda: server.metrics()['steadfast_bound_waiting{bound="s3_requests"}'] == 1, what="a waiting request")
     time.sleep(0.3)
     fuse_disk.remove(hold)
     first.join(30), second.join(30)
@@ -213,7 +214,7 @@ def test_a_request_that_waits_for_its_turn_is_told_of_as_the_gates(fuse_disk, ma
         assert "gate_ms" not in lines["GetObject"] and lines["GetObject"]["disk_ms"] >= 250, lines
 
 
-def test_a_client_that_takes_its_time_makes_no_request_slow(make_server):
+def test_the_time_of_a_slow_client_does_not_count(make_server):
     server = make_server(settings=SLOW)
     server.s3().create_bucket(Bucket="slow")
     raw = Raw(server)
@@ -227,7 +228,7 @@ def test_a_client_that_takes_its_time_makes_no_request_slow(make_server):
     assert slow_count(server, "s3") == 0 and not slow_lines(server)
 
 
-def test_no_request_is_slow_where_the_log_is_off(fuse_disk, make_server):
+def test_the_log_of_slow_requests_can_be_off(fuse_disk, make_server):
     server = make_server(disk=fuse_disk, settings={**SLOW, "limits.slow_request": "0s"})
     server.s3().create_bucket(Bucket="slow")
     with_delay = fuse_disk.fault("fsync", "delay", delay_ms=300)
@@ -236,12 +237,12 @@ def test_no_request_is_slow_where_the_log_is_off(fuse_disk, make_server):
     assert slow_count(server, "s3") == 0 and not slow_lines(server)
 
 
-def test_slow_publications_are_told_of_by_their_door(fuse_disk, make_server, tmp_path):
+def test_slow_publications_are_logged_by_their_port(fuse_disk, make_server, tmp_path):
     server = live_server(make_server, tmp_path, disk=fuse_disk, settings=SLOW)
     channel = 'news"\n'
     delay = fuse_disk.fault("fsync", "delay", delay_ms=500)
     assert "result" in api(server, "publish", channel=channel, data={"secret": "of a user"})
-    line = told(server, "publish")
+    line = log_entry(server, "publish")
     assert line["door"] == "api" and line["about"] == json.dumps(channel) and line["status"] == 0, line
     assert line["flush_ms"] >= 450 and line["bytes_in"] > 10, line
 
@@ -257,13 +258,13 @@ def test_slow_publications_are_told_of_by_their_door(fuse_disk, make_server, tmp
 
     asyncio.run(run())
     fuse_disk.remove(delay)
-    line = wait.until(lambda: next((line for line in slow_lines(server) if line["door"] == "live"), None), what="the line")
+    line = wait.until(lambda: next((line for line in slow_lines(server) if line["door"] == "live"), None), what="the log entry")
     assert (line["operation"], json.loads(line["about"])) == ("publish", "room") and line["flush_ms"] >= 450, line
     assert "of a user" not in json.dumps(slow_lines(server))
     assert (slow_count(server, "api"), slow_count(server, "live")) == (1, 1)
 
 
-def test_a_back_end_that_is_slow_is_told_of_as_the_proxys(make_server, tmp_path):
+def test_a_slow_back_end_is_attributed_to_the_proxy(make_server, tmp_path):
     back_end = BackEnd()
     answered = threading.Event()
 
@@ -282,7 +283,7 @@ def test_a_back_end_that_is_slow_is_told_of_as_the_proxys(make_server, tmp_path)
             await client.disconnect()
 
         asyncio.run(run())
-        line = told(server, "rpc")
+        line = log_entry(server, "rpc")
         assert line["door"] == "live" and line["proxy_ms"] >= 400, line
     finally:
         back_end.close()

@@ -1,4 +1,4 @@
-"""Disks that come into a pool and leave it while it is read and written."""
+"""Disks that are added to a pool and removed from it while clients read and write."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def disk(server, *args, code=0):
 
 
 def begin(server, *args):
-    """A command that goes on beside the test."""
+    """A command that runs in the background."""
     return subprocess.Popen([binary(), "disk", *args, "--data", str(server.data)], env=server.environment(),
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -63,7 +63,7 @@ def check(server, working):
 
 
 def whole(server, working):
-    """Nothing is on any disk but what is listed, and every disk verifies."""
+    """Only the listed disks hold data, and every disk verifies."""
     status = server.status()["store"]
     expected = sum(1 for writer in working for found in writer.acknowledged.values() if found is not load.ABSENT)
     assert sum(entry["objects"] for entry in status["disks"]) == expected == status["objects"]
@@ -73,13 +73,13 @@ def whole(server, working):
     server.start()
 
 
-def test_a_disk_comes_and_another_leaves_under_load_and_kill_9(make_pool, tmp_path):
+def test_disks_are_added_and_removed_under_load_and_kill_9(make_pool, tmp_path):
     server = make_pool()
     working = writers()
     threads = load.start(working, server)
     wait.until(lambda: sum(writer.count for writer in working) > 150, 120, "some writes")
 
-    # The third comes, the server is killed in the middle; the configuration is not changed.
+    # The third disk is added and the server killed in the middle; the configuration is not changed.
     server.settings["store.move_rate"] = "4 MiB"
     load.stop(working, threads)
     server.stop()
@@ -94,13 +94,13 @@ def test_a_disk_comes_and_another_leaves_under_load_and_kill_9(make_pool, tmp_pa
     load.stop(working, threads)
     server.settings["store.move_rate"] = "0 B"
     server.start()
-    assert names(server) == ["d0", "d1", "d2"], "it is remembered"
+    assert names(server) == ["d0", "d1", "d2"], "the server remembers the added disk"
     threads = load.start(working, server)
     done(server)
     load.stop(working, threads)
     check(server, working)
 
-    # The first leaves; again it is killed in the middle.
+    # The first disk is removed; again the server is killed in the middle.
     server.settings["store.move_rate"] = "4 MiB"
     server.stop()
     server.start()
@@ -118,7 +118,8 @@ def test_a_disk_comes_and_another_leaves_under_load_and_kill_9(make_pool, tmp_pa
     check(server, working)
     whole(server, working)
 
-    # It is refused when it comes again, and may be pulled; the configuration still names it.
+    # A removed disk is refused when added again, and may be pulled; the configuration still names
+    # it.
     refused = disk(server, "add", str(server.data / "d0"), code=1).stderr
     # After a compaction its data may lie before its layout: then it "holds a pool of its own".
     assert "wipe it first if nothing on it is needed" in refused, refused
@@ -126,7 +127,7 @@ def test_a_disk_comes_and_another_leaves_under_load_and_kill_9(make_pool, tmp_pa
     assert server.stop() == 0
     (server.data / "d0").rename(tmp_path / "pulled")
     server.start()
-    assert names(server) == ["d1", "d2"] and server.metric("steadfast_pool_disks_in_trouble") == 0
+    assert names(server) == ["d1", "d2"] and server.metric("steadfast_pool_disks_failed") == 0
     check(server, working)
 
 
@@ -151,15 +152,15 @@ def test_a_pool_of_one_disk_grows_is_moved_and_shrinks(make_server):
     assert [entry["slots"] for entry in server.status()["store"]["disks"]] == [512, 512]
     tags.append(put_part(2))
     lines = disk(server, "replace", str(server.data / "pool"), str(server.data / "other"), "--json").stdout.splitlines()
-    said = [json.loads(line) for line in lines]
-    assert said[-1]["done"]["moved"]["state"] == "done" and all("progress" in line for line in said[:-1])
+    reports = [json.loads(line) for line in lines]
+    assert reports[-1]["done"]["moved"]["state"] == "done" and all("progress" in line for line in reports[:-1])
     assert names(server) == ["more", "other"]
     assert server.metric("steadfast_move_slots_done") == server.metric("steadfast_move_slots") == 512
     s3.complete_multipart_upload(Bucket="pool", Key="parts", UploadId=upload, MultipartUpload={
         "Parts": [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]})
     assert s3.head_object(Bucket="pool", Key="parts", PartNumber=2)["ContentLength"] == 1000
 
-    # The file of the first is no longer in use, and the server finds the others after a restart.
+    # The file of the first disk is no longer in use; the server finds the others after a restart.
     (server.data / "pool").unlink()
     assert server.stop() == 0
     server.start()
@@ -176,7 +177,7 @@ def test_a_pool_of_one_disk_grows_is_moved_and_shrinks(make_server):
     assert "the only disk" in disk(server, "drain", str(server.data / "other"), code=1).stderr
 
 
-def test_what_cannot_be_done_is_said(make_pool, tmp_path):
+def test_impossible_moves_are_refused(make_pool, tmp_path):
     server = make_pool()
     foreign = server.data / "foreign"
     foreign.write_bytes(b"precious" * 1000)
@@ -196,16 +197,16 @@ def test_what_cannot_be_done_is_said(make_pool, tmp_path):
     server.start()
 
 
-def test_what_it_says_to_configure_names_the_disks_from_anywhere(tmp_path, monkeypatch):
-    # The data directory is given relative to where the server is started, as one does at first.
+def test_the_printed_configuration_has_absolute_paths(tmp_path, monkeypatch):
+    # The data directory is relative to the working directory, as in a first trial.
     monkeypatch.chdir(tmp_path)
     with Server("data") as server:
-        told = disk(server, "add", str(tmp_path / "second")).stdout
+        output = disk(server, "add", str(tmp_path / "second")).stdout
         assert server.stop() == 0
         config = tmp_path / "steadfast.toml"
-        config.write_text("[data]\n" + re.search(r"^  (disks = .*)$", told, re.M)[1] + "\n")
+        config.write_text("[data]\n" + re.search(r"^  (disks = .*)$", output, re.M)[1] + "\n")
         server.args = ["--config", str(config)]
         server.start()
-        assert server.metric("steadfast_pool_disks_in_trouble") == 0, server.log()
+        assert server.metric("steadfast_pool_disks_failed") == 0, server.log()
         found = {os.path.realpath(entry["name"]) for entry in server.status()["store"]["disks"]}
         assert found == {os.path.realpath(tmp_path / "data" / "pool"), os.path.realpath(tmp_path / "second")}

@@ -15,7 +15,7 @@ def etag_of(parts):
 
 
 def upload_parts(s3, bucket, key, parts, **options):
-    """Uploads and completes; the answer of the completion."""
+    """Uploads and completes; returns the answer of the completion."""
     upload = s3.create_multipart_upload(Bucket=bucket, Key=key, **options)["UploadId"]
     chosen = []
     for number, data in parts.items():
@@ -103,7 +103,7 @@ def test_errors_of_completion(s3, bucket, rng):
         complete(parts[::-1])
     with fails("InvalidPart", 400):
         complete([parts[0], {"PartNumber": 3, "ETag": parts[1]["ETag"]}])
-    # After all these the upload is as it was.
+    # The upload is unchanged after all these.
     complete(parts[:1])
 
 

@@ -13,7 +13,7 @@ SIZES = [0, 1, 511, 512, 4095, 4096, 4097, 65_536, 65_537, 1_048_575, 1_048_576,
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_put_is_what_is_got(s3, bucket, rng, size):
+def test_reads_return_what_was_written(s3, bucket, rng, size):
     data = rng.randbytes(size)
     put = s3.put_object(Bucket=bucket, Key="k", Body=data)
     assert put["ETag"] == f'"{hashlib.md5(data).hexdigest()}"'
@@ -38,7 +38,7 @@ def test_a_write_replaces(s3, bucket):
         s3.head_object(Bucket=bucket, Key="k")
 
 
-def test_deleting_what_is_not_there_succeeds(s3, bucket):
+def test_deleting_an_absent_object_succeeds(s3, bucket):
     answer = s3.delete_object(Bucket=bucket, Key="never")
     assert answer["ResponseMetadata"]["HTTPStatusCode"] == 204
 
@@ -115,7 +115,7 @@ def test_conditional_reads(s3, bucket):
             call(Bucket=bucket, Key="k", IfModifiedSince=modified)
         with fails(precondition, 412):
             call(Bucket=bucket, Key="k", IfUnmodifiedSince=earlier)
-        # RFC 9110: an entity tag that matches outweighs the date.
+        # RFC 9110: a matching entity tag takes precedence over the date.
         call(Bucket=bucket, Key="k", IfMatch=etag, IfUnmodifiedSince=earlier)
         call(Bucket=bucket, Key="k", IfNoneMatch='"other"', IfModifiedSince=later)
 
@@ -133,7 +133,7 @@ def test_conditional_writes(s3, bucket):
         s3.put_object(Bucket=bucket, Key="absent", Body=b"2", IfMatch=etag)
 
 
-def test_of_many_that_create_one_wins(shared, bucket):
+def test_one_of_many_concurrent_creates_wins(shared, bucket):
     """If-None-Match decides against pending writes too."""
     for round_number in range(5):
         def put(number):
@@ -153,13 +153,13 @@ def test_copy(s3, bucket, rng):
         assert copied["CopyObjectResult"]["ETag"] == f'"{hashlib.md5(data).hexdigest()}"'
         got = s3.get_object(Bucket=bucket, Key="to/ü")
         assert body(got) == data and got["ContentType"] == "a/b" and got["Metadata"] == {"k": "v"}
-        # The copy is its own object.
+        # The copy is an object of its own.
         s3.delete_object(Bucket=bucket, Key="from/a b")
         assert body(s3.get_object(Bucket=bucket, Key="to/ü")) == data
 
 
 def test_a_plus_in_the_source_of_a_copy_is_a_blank(s3, shared, bucket):
-    """The SDK for Ruby writes blanks so."""
+    """The SDK for Ruby encodes blanks this way."""
     for key in ("a b", "a+b"):
         s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
     for source, key in ((f"{bucket}/a+b", "a b"), (f"/{bucket}/a%20b", "a b"), (f"/{bucket}/a%2Bb", "a+b")):
@@ -270,7 +270,8 @@ def test_attributes_of_an_object(s3, bucket):
 
 
 def test_cheap_entity_tags(make_server):
-    """Where no client needs MD5: a tag that does not look like one, and everything works as before."""
+    """For clients that need no MD5: the tag does not look like one, and everything else is
+    unchanged."""
     server = make_server(settings={"s3.etag": "fast"})
     s3 = server.s3()
     s3.create_bucket(Bucket="fast")

@@ -1,4 +1,4 @@
-"""Power cuts: the disk loses or tears whatever was not flushed (FUSE disk with a volatile cache)."""
+"""Power cuts: the disk loses or tears unflushed writes (FUSE disk with a volatile cache)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def rounds_of_power_cuts(server, disk, rounds):
         before = sum(writer.count for writer in writers)
         threads = load.start(writers, server)
         wait.until(lambda: sum(writer.count for writer in writers) >= before + 30 + 10 * number % 70, 120, "acknowledged writes")
-        # At any moment, or while a flush is under way: then there is something to lose.
+        # At any moment, or while a flush is in flight: then unflushed data exists.
         hold = disk.fault("fsync", "hold") if number % 3 else None
         if hold:
             wait.until(lambda: disk.counts()["held"] > 0, what="a flush that is held")
@@ -27,7 +27,7 @@ def rounds_of_power_cuts(server, disk, rounds):
         load.check(server, writers)
         load.check_listing(server, writers)
     load.check(server, writers, every_key=True)
-    assert lost > 0, "no cut has lost anything: this test tests nothing"
+    assert lost > 0, "no cut has lost anything, so the test proves nothing"
 
 
 def test_power_cuts_under_load_lose_nothing(fuse_disk, make_server):

@@ -15,7 +15,7 @@ from harness.raw import Raw
 from harness.server import binary
 
 
-def test_sigterm_finishes_what_was_accepted(fuse_disk, make_server):
+def test_sigterm_finishes_accepted_requests(fuse_disk, make_server):
     server = make_server(disk=fuse_disk)
     server.s3().create_bucket(Bucket="stop")
     hold = fuse_disk.fault("fsync", "hold")
@@ -24,7 +24,7 @@ def test_sigterm_finishes_what_was_accepted(fuse_disk, make_server):
     thread.start()
     wait.until(lambda: fuse_disk.counts()["held"] > 0, what="a flush that is held")
     server.terminate()
-    wait.until(lambda: re.search(r"stop|shut", server.log()), what="the word that it stops")
+    wait.until(lambda: re.search(r"stop|shut", server.log()), what="the log of the stop")
     assert server.process.poll() is None and not answers
     fuse_disk.remove(hold)
     thread.join(30)
@@ -34,7 +34,7 @@ def test_sigterm_finishes_what_was_accepted(fuse_disk, make_server):
     assert server.request("GET", "/stop/k")[2] == b"accepted"
 
 
-def test_sigterm_finishes_a_body_that_is_coming(make_server):
+def test_sigterm_finishes_a_body_in_transfer(make_server):
     server = make_server()
     server.s3().create_bucket(Bucket="stop")
     data = load.content(4, 3_000_000)
@@ -44,7 +44,7 @@ def test_sigterm_finishes_a_body_that_is_coming(make_server):
     raw.send(data[:1_500_000])
     wait.until(lambda: server.metric("steadfast_s3_requests_in_flight") >= 1, what="the request")
     server.terminate()
-    wait.until(lambda: re.search(r"stop|shut", server.log()), what="the word that it stops")
+    wait.until(lambda: re.search(r"stop|shut", server.log()), what="the log of the stop")
     raw.send(data[1_500_000:])
     assert raw.status() == 200
     raw.close()
@@ -69,7 +69,7 @@ def test_tls(make_server, certificate):
     data = load.content(1, 3_000_000)
     s3.put_object(Bucket="tls", Key="k", Body=data)
     assert s3.get_object(Bucket="tls", Key="k")["Body"].read() == data
-    # Plain HTTP is told so.
+    # A client of plain HTTP gets an answer that explains it.
     status, _, text = server.request("GET", "/", timeout_s=30)
     assert status == 400 and b"https" in text
     assert s3.list_objects_v2(Bucket="tls")["KeyCount"] == 1
@@ -139,26 +139,26 @@ def test_simulate_is_quick_and_repeatable(shared):
     assert first.returncode == 0, first.stdout + first.stderr
 
 
-def test_it_goes_on_when_nobody_reads_what_it_says(make_server, tmp_path):
+def test_the_server_survives_closed_output(make_server, tmp_path):
     server = make_server(start=False)
-    # Without credentials it prints those that it makes, before the line that says that it is ready.
+    # Without credentials, the server creates some and prints them before its ready line.
     env = {name: value for name, value in server.environment().items() if not name.endswith("_KEY")}
-    said = tmp_path / "said"
+    log_path = tmp_path / "errors"
 
-    def to_nobody(*command):
+    def with_closed_output(*command):
         read, write = os.pipe()
         os.close(read)
         try:
-            with open(said, "wb") as errors:
+            with open(log_path, "wb") as errors:
                 return subprocess.Popen([binary(), *command, "--data", str(server.data)], env=env, stdin=subprocess.DEVNULL,
                                         stdout=write, stderr=errors)
         finally:
             os.close(write)
 
-    process = to_nobody("serve", "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+    process = with_closed_output("serve", "--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     try:
         def ready():
-            assert process.poll() is None, said.read_text()
+            assert process.poll() is None, log_path.read_text()
             return server.command("status", "--data", str(server.data)).returncode == 0
 
         wait.until(ready, 60, "a server that answers")
@@ -168,6 +168,6 @@ def test_it_goes_on_when_nobody_reads_what_it_says(make_server, tmp_path):
         if process.poll() is None:
             process.kill()
             process.wait()
-    assert said.read_text().count("standard output cannot be written") == 2
-    assert to_nobody("disk", "list").wait(60) == 1
-    assert said.read_text() == ""
+    assert log_path.read_text().count("standard output cannot be written") == 2
+    assert with_closed_output("disk", "list").wait(60) == 1
+    assert log_path.read_text() == ""

@@ -1,4 +1,4 @@
-"""Clients that misbehave: malformed requests, slow ones, ones that stall or vanish, too many at once."""
+"""Misbehaving clients: malformed requests, slow, stalled and vanished clients, too many at once."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ def impatient(make_server):
 
 
 def pending(server):
-    """Bytes that clients hold of the budget for data on its way to disk."""
+    """Bytes of the budget for data on its way to disk that requests hold."""
     return server.metric("steadfast_log_pending_bytes")
 
 
@@ -49,7 +49,7 @@ def test_malformed_requests(impatient, text):
 
 
 def test_random_bytes_in_requests(impatient):
-    """Requests that are right but for a few bytes."""
+    """Valid requests with a few random bytes changed."""
     rng = random.Random(3)
     headers = sign.headers_for("PUT", impatient.host, "/raw/k", headers={"content-length": "4"})
     lines = ["PUT /raw/k HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items()), "", "data"]
@@ -62,7 +62,7 @@ def test_random_bytes_in_requests(impatient):
         raw.socket.shutdown(1)
         answer = raw.closed()
         raw.close()
-        # A method or a sub-resource that is not known is not implemented.
+        # An unknown method or sub-resource is not implemented.
         known = answer[:10] in (b"HTTP/1.1 4", b"HTTP/1.1 2") or answer.startswith(b"HTTP/1.1 501 ")
         assert answer == b"" or known, answer[:200]
     status, _, data = impatient.request("GET", "/raw/k")
@@ -104,7 +104,7 @@ def test_a_body_that_stalls(impatient, sent):
     answer = raw.closed()
     assert answer == b"" or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 100")), answer[:300]
     raw.close()
-    wait.until(lambda: pending(impatient) == 0, what="the budget that it held")
+    wait.until(lambda: pending(impatient) == 0, what="the release of its budget")
     assert impatient.request("GET", "/raw/stalled")[0] == 404
 
 
@@ -119,7 +119,7 @@ def test_a_client_that_vanishes(impatient, sent):
         raws.append(raw.send(b"x" * sent))
     for raw in raws:
         raw.reset()
-    wait.until(lambda: pending(impatient) == 0, what="the budget that they held")
+    wait.until(lambda: pending(impatient) == 0, what="the release of their budget")
     for number in range(5):
         assert impatient.request("GET", f"/raw/vanished/{number}")[0] == 404
     assert impatient.request("PUT", "/raw/after", b"x")[0] == 200
@@ -135,14 +135,14 @@ def test_a_reader_that_stalls(impatient):
         assert raw.socket.recv(100)
         raws.append(raw)
     assert impatient.request("GET", "/raw/big")[2] == data
-    # They are cut off: no wait for them is longer than the stall timeout.
+    # They are cut off: no wait for them exceeds the stall timeout.
     wait.until(lambda: impatient.metric("steadfast_connections_open") <= 1, 30, "stalled readers that are cut off")
     for raw in raws:
         raw.close()
 
 
 def test_expect_continue(impatient):
-    """The body is asked for only when the request will be served."""
+    """The server requests the body only if it will serve the request."""
     headers = sign.headers_for("PUT", impatient.host, "/raw/expect", headers={"content-length": "4"})
     raw = Raw(impatient)
     raw.request_head("PUT", "/raw/expect", {**headers, "expect": "100-continue"})
@@ -155,7 +155,8 @@ def test_expect_continue(impatient):
                                             "expect": "100-continue"})
     refused = raw.socket.recv(4000)
     assert b"403" in refused
-    # The body was never asked for: the connection cannot go on, and the client is told so, lest it sends its next request here.
+    # The client never sent the body, so the connection is unusable. The answer closes it, lest the
+    # client send its next request here.
     assert b"connection: close" in refused.lower()
     raw.close()
 
@@ -176,11 +177,12 @@ def test_pipelined_requests_are_answered_in_order(impatient):
 
 
 def test_slow_down_at_the_bound(fuse_disk, make_server):
-    """When the budget is taken, writers are told to slow down, and everybody else is served."""
+    """When the budget is full, writers get SlowDown, and all other requests are served."""
     server = make_server(disk=fuse_disk, settings={"log.write_budget": "16 MiB", "store.write_wait": "500ms"})
     server.s3().create_bucket(Bucket="raw")
     assert server.request("PUT", "/raw/small", b"data")[0] == 200
-    # Into the cache: the kernel may make reads of a FUSE file wait for its writes, and those are about to hang.
+    # Read it into the cache: the kernel may make reads of a FUSE file wait for its writes, which
+    # will hang.
     assert server.request("GET", "/raw/small")[2] == b"data"
     hold = fuse_disk.fault("write", "hold")
 
@@ -191,7 +193,7 @@ def test_slow_down_at_the_bound(fuse_disk, make_server):
     threads = [threading.Thread(target=lambda n=n: answers.append(put(n))) for n in range(40)]
     for thread in threads:
         thread.start()
-    wait.until(lambda: len(answers) >= 20, what="answers that refuse")
+    wait.until(lambda: len(answers) >= 20, what="refusals")
     for status, headers, text in list(answers):
         assert status == 503 and b"<Code>SlowDown</Code>" in text, (status, text)
         assert int(headers["retry-after"]) >= 1
@@ -200,13 +202,13 @@ def test_slow_down_at_the_bound(fuse_disk, make_server):
     fuse_disk.remove(hold)
     for thread in threads:
         thread.join()
-    # Those who had room were told that the disk hangs, if the server looked in time.
+    # Writers that held memory got the error of a hung disk, if the server detected it in time.
     assert len(answers) == 40 and {status for status, _, _ in answers} <= {200, 503}
     assert any(b"at the bound" in text for _, _, text in answers)
     wait.until(lambda: pending(server) == 0, what="the budget")
     there = server.s3().list_objects_v2(Bucket="raw")["Contents"]
     assert all(found["Size"] == 2_000_000 for found in there if found["Key"] != "small")
     assert len(there) >= 1 + sum(status == 200 for status, _, _ in answers)
-    # A client that does as it is told gets through.
+    # A client that backs off succeeds.
     s3 = server.s3(attempts=5)
     in_threads(8, lambda n: s3.put_object(Bucket="raw", Key=f"again/{n}", Body=b"x" * 2_000_000))

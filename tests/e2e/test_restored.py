@@ -1,4 +1,5 @@
-"""A durable leg that is restored from a snapshot, while the index and the fast leg of later commits are kept."""
+"""A durable leg restored from a snapshot, while the index and the fast leg of later commits are
+kept."""
 
 import os
 import shutil
@@ -43,8 +44,8 @@ def test_one_command_brings_the_state_of_the_snapshot(make_server, tmp_path, fas
         server.start()
         ready, text = server.admin("/health/ready")
         assert ready == 503 and "--restored" in text, text
-        # Compaction may have moved an object that shares an extent with the deleted ones (an extent
-        # has about 21 objects) to an extent that the snapshot lacks: it answers an error then.
+        # Compaction may have moved an object that shares an extent with deleted ones (an extent has
+        # about 21 objects) to an extent that the snapshot lacks: the object then answers an error.
         for key in sorted(kept)[30:]:
             status, _, data = server.request("GET", f"/back/{key}")
             moved = status == 500 and key < "kept055"
@@ -55,7 +56,7 @@ def test_one_command_brings_the_state_of_the_snapshot(make_server, tmp_path, fas
         server.stop()
     server.args = ["--restored"]
     server.start()
-    assert "the index was thrown away" in server.log()
+    assert "the index was removed and is rebuilt" in server.log()
     server.args = []
     for _ in range(2):
         assert server.admin("/health/ready")[0] == 200

@@ -20,7 +20,7 @@ SLOW = ("127.0.0.2", "127.0.0.3")
 
 
 def begun(server, method, path, size=None, sent=b"", source=SLOW[0]):
-    """A request of which the client sends or reads no more."""
+    """A request that the client neither sends nor reads any further."""
     headers = {"content-length": str(size)} if size is not None else {}
     raw = Raw(server, source=source)
     raw.request_head(method, path, sign.headers_for(method, server.host, path, headers=headers))
@@ -28,7 +28,7 @@ def begun(server, method, path, size=None, sent=b"", source=SLOW[0]):
 
 
 def work(server, number):
-    """What other clients do meanwhile."""
+    """The work of other clients meanwhile."""
     small, large = load.content(number, 1024), load.content(number, 1 << 20)
     for name, data in (("small", small), ("large", large)):
         path = f"/slow/{name}/{number}"
@@ -38,7 +38,7 @@ def work(server, number):
 
 
 def places(server):
-    """Requests that are being served now, without answers that are being sent."""
+    """Requests being served, without answers being sent."""
     return server.metrics()['steadfast_bound_used{bound="s3_requests"}']
 
 
@@ -51,12 +51,12 @@ def test_downloads_that_are_not_read(make_server):
     raws = [begun(server, "GET", "/slow/big") for _ in range(200)]
     for raw in raws:
         assert raw.socket.recv(1000).startswith(b"HTTP/1.1 200")
-    # A piece of 256 KiB each, what is read ahead, the disk's buffers for reads, and room for the allocator.
+    # A piece of 256 KiB each, read-ahead, the disk's read buffers, and a margin for the allocator.
     grown_mib = (server.memory_kib("VmHWM") - base_kib) / 1024
     assert grown_mib < 200 * 0.25 + 4 + 64 + 32, f"memory grew by {grown_mib:.0f} MiB"
     in_threads(8, lambda n: [work(server, n * 5 + i) for i in range(5)])
-    assert places(server) == 0, "they hold request places"
-    # A client that reads after all gets everything. The beginning came with the head, above.
+    assert places(server) == 0, "they hold request permits"
+    # A client that reads later still receives everything. The head held the beginning, above.
     got = bytearray()
     while not got.endswith(data[-1000:]):
         got += raws[0].socket.recv(1 << 20)
@@ -75,10 +75,10 @@ def test_uploads_that_stall(make_server):
         size, sent = sizes[number % 4]
         raws.append(begun(server, "PUT", f"/slow/stalled/{number}", size, b"x" * sent))
     in_threads(8, lambda n: [work(server, n * 5 + i) for i in range(5)])
-    assert places(server) == 0, "they hold request places"
+    assert places(server) == 0, "they hold request permits"
     grown_mib = (server.memory_kib("VmHWM") - base_kib) / 1024
     assert grown_mib < 16 + 64 + 96, f"memory grew by {grown_mib:.0f} MiB"
-    # They come to their end all the same.
+    # They still complete.
     for number in range(8):
         size, sent = sizes[number % 4]
         raws[number].send(b"y" * (size - sent))
@@ -96,9 +96,10 @@ def test_a_slow_client_holds_no_request_place(make_server, kind):
     assert server.request("PUT", "/slow/big", load.content(1, 20_000_000))[0] == 200
     if kind == "uploads":
         raws = [begun(server, "PUT", f"/slow/stalled/{n}", 6_000_000, b"x" * 1000) for n in range(12)]
-        wait.until(lambda: server.metric("steadfast_connections_open") == 12 and places(server) == 0, what="free places")
+        wait.until(lambda: server.metric("steadfast_connections_open") == 12 and places(server) == 0, what="free permits")
     else:
-        # One address gets two of the eight places for long answers; the rest of its requests are answered SlowDown.
+        # One address gets two of the eight permits for long answers; its other requests get
+        # SlowDown.
         raws = [begun(server, "GET", "/slow/big") for _ in range(12)]
         refused = [raw.socket.recv(1000).startswith(b"HTTP/1.1 503") for raw in raws]
         assert refused.count(True) == 10, refused
@@ -109,7 +110,8 @@ def test_a_slow_client_holds_no_request_place(make_server, kind):
 
 
 def test_a_thousand_slow_uploads_delay_no_download(make_server):
-    """1,024 presigned PUTs at 4 KiB/s from two addresses; GETs of 1 KB and 1 MiB take less than a second each."""
+    """1,024 presigned PUTs at 4 KiB/s from two addresses; GETs of 1 KB and 1 MiB take less than a
+    second each."""
     server = make_server()
     s3 = server.s3()
     s3.create_bucket(Bucket="slow")
@@ -181,7 +183,7 @@ def test_silent_connections_leave_descriptors_for_the_rest(make_server):
         for _ in range(600):
             idle.append(socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(SLOW[0], 0)))
     assert server.admin("/health/ready", timeout_s=60)[0] == 200
-    # A new connection is served: the other address has its share, and no more.
+    # The server accepts a new connection: the other address has its share, and no more.
     work(server, 1)
     assert server.metric("steadfast_connections_refused_total") > 0
 
@@ -193,14 +195,15 @@ def test_silent_connections_leave_descriptors_for_the_rest(make_server):
         except OSError:
             return False
 
-    wait.until(live, 60, "a connection that is let in", every_s=0.1)
+    wait.until(live, 60, "an accepted connection", every_s=0.1)
     assert "Too many open files" not in server.log()
     for connection in idle:
         connection.close()
 
 
 def test_two_thousand_silent_connections(make_server):
-    """From four addresses, which may fill the port together: the server closes those that are idle."""
+    """From four addresses, whose connections together may fill the port: the server closes idle
+    ones."""
     server = make_server(settings={"limits.connections": "1000", **PATIENT})
     server.s3().create_bucket(Bucket="slow")
     idle = []
@@ -209,7 +212,7 @@ def test_two_thousand_silent_connections(make_server):
         idle.append(socket.create_connection(("127.0.0.1", server.s3_port), timeout=10, source_address=(source, 0)))
     begin = time.monotonic()
     work(server, 1)
-    # Four requests, each over a connection of its own that waits for an idle one to be closed.
+    # Four requests, each on a connection that waits until the server closes an idle one.
     assert time.monotonic() - begin < 10
     assert server.metric("steadfast_connections_idle_closed_total") > 0
     assert server.metric("steadfast_connections_open") <= 1000

@@ -1,4 +1,5 @@
-"""Snapshots: made under load, exported, restored somewhere else; and copies of a pool's file at one moment."""
+"""Snapshots: made under load, exported, restored elsewhere; and copies of a pool's file at one
+moment."""
 
 import hashlib
 import json
@@ -18,13 +19,13 @@ MIB = 1 << 20
 
 
 def snapshot(server, *args, fails=False, to=None, **more):
-    """`steadfast snapshot ...` on this server; what it says."""
+    """`steadfast snapshot ...` on this server; returns its output."""
     command = [harness.binary(), "snapshot", *map(str, args), "--data", str(server.data), "--json"]
     environment = server.environment() | {"AWS_ACCESS_KEY_ID": sign.ACCESS, "AWS_SECRET_ACCESS_KEY": sign.SECRET} | more
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False,
                           stdin=subprocess.DEVNULL)
     if fails:
-        # 3: it is done but for what is named.
+        # 3: done, except for the listed items.
         assert done.returncode == (1 if fails is True else fails), done.stdout + done.stderr
         return done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
@@ -32,7 +33,7 @@ def snapshot(server, *args, fails=False, to=None, **more):
 
 
 def whole(server):
-    """Everything that a client sees: buckets and objects with all that belongs to them."""
+    """Everything that a client sees: buckets and objects with all their attributes."""
     s3, found = server.s3(), {}
     for bucket in (bucket["Name"] for bucket in s3.list_buckets()["Buckets"]):
         found[bucket] = {}
@@ -102,32 +103,32 @@ def test_a_snapshot_is_exported_and_restored(make_server, tmp_path, disks):
     assert server.metric("steadfast_snapshots") == 1 and server.metric("steadfast_snapshot_extents") > 0
 
     to = tmp_path / "backup"
-    said = snapshot(server, "export", "monday", "--to", to)
-    assert said["objects"] == 61 and said["written_bytes"] == said["bytes"], said
+    result = snapshot(server, "export", "monday", "--to", to)
+    assert result["objects"] == 61 and result["written_bytes"] == result["bytes"], result
     assert "already" in snapshot(server, "export", "monday", "--to", to, fails=True)
     fresh = make_server("fresh")
-    said = snapshot(fresh, "restore", "monday", "--from", to)
-    assert said["objects"] == 61
+    result = snapshot(fresh, "restore", "monday", "--from", to)
+    assert result["objects"] == 61
     assert whole(fresh) == before
     times = [{bucket["Name"]: bucket["CreationDate"] for bucket in at.s3().list_buckets()["Buckets"]} for at in (server, fresh)]
     assert times[0] == times[1]
     assert "--overwrite" in snapshot(fresh, "restore", "monday", "--from", to, fails=True)
 
-    # Incremental: only what has changed is written, and it is restored whole.
+    # Incremental: the export writes only changes, and the restore is complete.
     snapshot(server, "create", "tuesday")
-    said = snapshot(server, "export", "tuesday", "--to", to, "--since", "monday")
-    assert said["written_bytes"] == 100_008 and said["needs"] == ["monday"], said
+    result = snapshot(server, "export", "tuesday", "--to", to, "--since", "monday")
+    assert result["written_bytes"] == 100_008 and result["needs"] == ["monday"], result
     snapshot(fresh, "restore", "tuesday", "--from", to, "--overwrite")
-    again = make_server("again")
-    snapshot(again, "restore", "tuesday", "--from", to)
-    assert whole(again) == later == whole(server)
+    another = make_server("again")
+    snapshot(another, "restore", "tuesday", "--from", to)
+    assert whole(another) == later == whole(server)
 
     snapshot(server, "delete", "monday")
     snapshot(server, "delete", "tuesday")
     assert "no snapshot" in snapshot(server, "delete", "tuesday", fails=True)
     assert server.metric("steadfast_snapshots") == 0 and server.metric("steadfast_snapshot_extents") == 0
     wait.until(lambda: not list((server.data / "snapshots").iterdir()), 20, "no index of a snapshot")
-    for each in (server, fresh, again):
+    for each in (server, fresh, another):
         assert each.stop() == 0
         verify(each)
 
@@ -144,7 +145,7 @@ def test_snapshots_under_load_hold_what_was_acknowledged(make_server, tmp_path):
             wait.until(lambda: sum(writer.count for writer in writers) >= enough, 120, "acknowledged writes")
             before = [writer.moment() for writer in writers]
             took_us.append(snapshot(server, "create", f"s{number}")["took_us"])
-            # What began after the snapshot was made is not in it.
+            # A write that began after the snapshot is not in it.
             moments[f"s{number}"] = before, [{k: len(v) for k, v in list(w.attempts.items())} for w in writers]
     finally:
         load.stop(writers, threads)
@@ -220,7 +221,7 @@ def test_damaged_exports_are_refused(make_server, tmp_path):
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 8]))
     assert "SHA-256" in snapshot(fresh, "restore", "s", "--from", to, fails=3)
-    # Everything in an export can be read with nothing but its description: docs/backup-format.md.
+    # docs/backup-format.md suffices to read everything in an export.
     lines = [json.loads(line) for line in good.splitlines()]
     assert "export" in lines[0] and "end" in lines[-1]
     assert lines[-1]["end"]["sha256"] == hashlib.sha256(good[:good.rindex(b'{"end"')]).hexdigest()
@@ -240,19 +241,19 @@ def test_to_and_from_another_s3_endpoint(make_server, tmp_path, certificate, mon
     secure = {}
     if tls:
         secure = {"tls.certificate": certificate[0], "tls.key": certificate[1]}
-        # Who vouches for the endpoint, to those that connect to it.
+        # The authority that clients of the endpoint trust.
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     server, vault = make_server(), make_server("vault", settings=secure)
     vault.tls = str(certificate[0]) if tls else None
     fill(server)
-    # Enough for files that go in parts.
+    # Enough for files uploaded in parts.
     server.s3().put_object(Bucket="one", Key="big", Body=random.Random(3).randbytes(40 * MIB))
     vault.s3().create_bucket(Bucket="vault")
     before = whole(server)
     snapshot(server, "create", "s1")
     at = ("s3://vault/some/where", "--endpoint", vault.endpoint)
-    said = snapshot(server, "export", "s1", "--to", *at)
-    assert said["objects"] == 62, said
+    result = snapshot(server, "export", "s1", "--to", *at)
+    assert result["objects"] == 62, result
     names = [entry["Key"] for entry in vault.s3().list_objects_v2(Bucket="vault")["Contents"]]
     assert "some/where/s1/manifest.jsonl" in names and not any("unfinished" in name for name in names), names
     parts = vault.s3().head_object(Bucket="vault", Key="some/where/s1/data/00000001", PartNumber=1)["PartsCount"]
@@ -261,8 +262,8 @@ def test_to_and_from_another_s3_endpoint(make_server, tmp_path, certificate, mon
     change(server)
     later = whole(server)
     snapshot(server, "create", "s2")
-    said = snapshot(server, "export", "s2", "--to", *at, "--since", "s1")
-    assert said["written_bytes"] == 100_008, said
+    result = snapshot(server, "export", "s2", "--to", *at, "--since", "s1")
+    assert result["written_bytes"] == 100_008, result
     for name, expected in (("s1", before), ("s2", later)):
         fresh = make_server(name)
         snapshot(fresh, "restore", name, "--from", *at)
@@ -279,7 +280,7 @@ def test_to_and_from_another_s3_endpoint(make_server, tmp_path, certificate, mon
     assert "SignatureDoesNotMatch" in wrong or "403" in wrong, wrong
 
 
-def test_a_full_pool_says_that_snapshots_keep_it_full(make_server):
+def test_the_error_of_a_full_pool_names_snapshots(make_server):
     server = make_server(pool_size="96 MiB", extent_size="4 MiB", settings={"compaction.interval": "50 ms"})
     s3 = server.s3()
     s3.create_bucket(Bucket="full")
@@ -302,7 +303,7 @@ def test_a_full_pool_says_that_snapshots_keep_it_full(make_server):
 
 
 class Frozen:
-    """An ext4 file system on a loop device, which can be made to stand still."""
+    """An ext4 file system on a loop device that can be frozen."""
 
     def __init__(self, directory, size):
         self.mount = directory / "frozen"
@@ -316,7 +317,7 @@ class Frozen:
             pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
 
     def copy(self, path, to):
-        """A copy of a file as of one moment, while whoever writes to it goes on trying."""
+        """A copy of a file at one moment, while its writers keep trying."""
         subprocess.run(["fsfreeze", "--freeze", self.mount], check=True)
         try:
             shutil.copyfile(path, to)
@@ -338,7 +339,8 @@ def frozen(tmp_path):
 
 @pytest.mark.parametrize("legs", ["one disk", "super-disk"])
 def test_a_copy_at_any_moment_under_load_has_all_that_was_acknowledged(make_server, frozen, tmp_path, legs):
-    """As an LVM, ZFS or cloud snapshot. The server is not told, and goes on: its writes wait for the file system."""
+    """Like an LVM, ZFS or cloud snapshot: the server is not notified, and its writes wait for the
+    file system."""
     pool = frozen.mount / "pool"
     settings = {"data.pool": pool, "compaction.interval": "20 ms"}
     if legs == "super-disk":
@@ -359,7 +361,7 @@ def test_a_copy_at_any_moment_under_load_has_all_that_was_acknowledged(make_serv
     finally:
         load.stop(writers, threads)
     recycled = server.metric("steadfast_compaction_recycled_extents_total")
-    assert recycled > 0, "nothing was recycled: the copies prove less than they should"
+    assert recycled > 0, "no extent was recycled, so the copies prove too little"
 
 
 def check_copy(make_server, number, copy, writers, moments):

@@ -9,7 +9,7 @@ from harness import load, wait
 
 
 def fill(server, size=700_000, prefix="f"):
-    """Puts until the server says that it is full; what was acknowledged."""
+    """Puts until the server reports that it is full; returns the acknowledged objects."""
     acknowledged = {}
     for number in range(2_000):
         key = f"{prefix}/{number:04}"
@@ -34,10 +34,10 @@ def full_and_back(server):
     assert len(acknowledged) > 10
     check(server, acknowledged)
     assert server.admin("/health/live")[0] == 200
-    # Small ones are refused as well or fit; nothing in between.
+    # A small object is either refused as well, or stored whole.
     status, _, _ = server.request("PUT", "/space/small", b"x")
     assert status in (200, 507)
-    # Deletes go on, and make room.
+    # Deletes still work, and free space.
     gone = list(acknowledged)[::2]
     for key in gone:
         assert server.request("DELETE", f"/space/{key}")[0] == 204, key
@@ -51,7 +51,7 @@ def full_and_back(server):
             more[key] = 700_000
         return len(more) >= len(gone) // 3
 
-    wait.until(room, 60, "room after deletes", every_s=0.05)
+    wait.until(room, 60, "free space after deletes", every_s=0.05)
     acknowledged |= more
     check(server, acknowledged)
     server.kill()
@@ -68,7 +68,7 @@ def test_a_pool_at_its_own_limit(make_server):
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 def test_a_small_file_system(make_server, tmp_path, kind):
-    """The pool may grow as it likes, and the file system ends."""
+    """The pool may grow without limit, but the file system is full."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system needs root")
     mount, image = tmp_path / "small", tmp_path / "image"
@@ -96,7 +96,7 @@ def test_a_small_file_system(make_server, tmp_path, kind):
 
 
 def test_the_limit_on_the_size_of_files_ends_writes_and_not_the_server(make_server):
-    """`ulimit -f`: the kernel would end the process with SIGXFSZ."""
+    """`ulimit -f`: by default the kernel would end the process with SIGXFSZ."""
     server = make_server(pool_size="128 MiB", extent_size="4 MiB", wrapper=("prlimit", f"--fsize={40 << 20}"))
     server.s3().create_bucket(Bucket="space")
     acknowledged, status = {}, 200

@@ -1,4 +1,5 @@
-"""What the process does to the kernel: one flush for many PUTs, direct writes only, no answer before the flush."""
+"""System calls of the process: one flush for many PUTs, direct writes only, no answer before the
+flush."""
 
 import re
 import shutil
@@ -20,7 +21,7 @@ def traced(make_server, tmp_path):
     trace = tmp_path / "trace"
     server = make_server(
         settings={"data.io": "threads"},
-        # Flushes that take long, so that many requests come during one on any machine.
+        # Slow flushes, so that many requests arrive during one on any machine.
         wrapper=["strace", "-f", "-y", "-ttt", "-s", "160", "-o", str(trace), "-e", "inject=fdatasync:delay_enter=30000", "-e",
                  "trace=openat,open,fdatasync,fsync,sync_file_range,pwrite64,pwritev,pwritev2,write,writev,sendto,sendmsg,recvfrom,read"])
     server.s3().create_bucket(Bucket="traced")
@@ -62,7 +63,8 @@ def test_the_calls_of_concurrent_puts(traced):
 
 
 def test_no_answer_before_its_flush(traced):
-    """For PUTs one by one: between the request's arrival and its answer a flush of the pool has begun and ended."""
+    """For single PUTs: between the request's arrival and its answer, a flush of the pool begins and
+    ends."""
     server, trace = traced
     connection = server.connect()
     for number in range(20):
@@ -70,9 +72,9 @@ def test_no_answer_before_its_flush(traced):
     assert server.stop() == 0
     lines = trace.read_text(errors="replace").splitlines()
     for number in range(20):
-        asked = next(at for at, line in enumerate(lines) if f"PUT /traced/one-{number:03}" in line)
-        answered = next(at for at in range(asked + 1, len(lines)) if "HTTP/1.1 200" in lines[at])
-        between = lines[asked:answered]
+        arrived = next(at for at, line in enumerate(lines) if f"PUT /traced/one-{number:03}" in line)
+        answered = next(at for at in range(arrived + 1, len(lines)) if "HTTP/1.1 200" in lines[at])
+        between = lines[arrived:answered]
         # The frame; zeros ahead of the log are written at any time.
         wrote = [at for at, line in enumerate(between) if re.search(r'pwrite\w*\(\d+<[^>]*/pool>, "SFRM', line)]
         assert wrote, between

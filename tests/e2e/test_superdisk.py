@@ -1,9 +1,9 @@
-"""A super-disk: reads from the fast leg, promises from the durable one, and neither hurt by what happens to the other."""
+"""A super-disk: the fast leg serves reads, the durable leg acknowledges writes, and a fault of one
+does not harm the other."""
 
 import mmap
 import pathlib
 import random
-import shutil
 import statistics
 import subprocess
 import threading
@@ -12,106 +12,7 @@ import time
 import pytest
 
 from harness import load, loops, wait
-from harness.server import in_threads
-
-MIB = 1 << 20
-POOL = 192 * MIB
-
-
-class Pair:
-    """A server on a super-disk: its legs as files, and the FUSE disks that they are on, if they are."""
-
-    def __init__(self, server, durable, fast, durable_disk, fast_disk):
-        self.server, self.durable, self.fast = server, durable, fast
-        self.durable_disk, self.fast_disk = durable_disk, fast_disk
-
-    def backing(self, path):
-        """The file below a FUSE disk."""
-        for disk in filter(None, (self.durable_disk, self.fast_disk)):
-            if path.is_relative_to(disk.mount):
-                return disk.backing / path.relative_to(disk.mount)
-        return path
-
-    def state(self):
-        return self.server.status()["superdisks"][0]["fast"]["state"]
-
-    def wait_state(self, state="clean", deadline_s=60):
-        wait.until(lambda: self.state() == state, deadline_s, f"a fast leg that is {state}; it is {self.state()}", 0.05)
-
-    def by_leg(self, name, leg):
-        return self.server.metrics()[f'steadfast_superdisk_{name}_total{{disk="{self.durable}",leg="{leg}"}}']
-
-    def healed(self, leg):
-        return self.by_leg("healed", leg)
-
-
-@pytest.fixture
-def make_pair(make_fuse_disk, make_server, tmp_path):
-    """Makes a server on a super-disk; `slow` names the legs that are on FUSE disks."""
-    pairs = []
-
-    def make(fuse=(), members=1, start=True, settings=None, **options):
-        durable_disk = make_fuse_disk("durable") if "durable" in fuse else None
-        fast_disk = make_fuse_disk("fast") if "fast" in fuse else None
-        durable = (durable_disk.mount if durable_disk else tmp_path) / "durable.pool"
-        fast = [(fast_disk.mount if fast_disk else tmp_path) / f"fast{n}" for n in range(members)]
-        settings = {"store.cache": "0 B", "data.pool": durable, "superdisk.fast": ",".join(map(str, fast)),
-                    **(settings or {})}
-        options = {"pool_size": f"{POOL} B", "extent_size": "4 MiB", **options}
-        server = make_server(start=False, settings=settings, **options)
-        pair = Pair(server, durable, fast, durable_disk, fast_disk)
-        pairs.append(pair)
-        if start:
-            server.start()
-            server.s3().create_bucket(Bucket="pair")
-            pair.wait_state()
-        return pair
-
-    yield make
-    for pair in pairs:
-        for disk in filter(None, (pair.durable_disk, pair.fast_disk)):
-            disk.clear()
-        pair.server.close()
-        for path in [pair.durable, *pair.fast]:
-            pair.backing(path).unlink(missing_ok=True)
-
-
-def put(server, key, data):
-    status, _, text = server.request("PUT", f"/pair/{key}", data, timeout_s=60)
-    assert status == 200, (status, text)
-
-
-def get(server, key):
-    status, _, data = server.request("GET", f"/pair/{key}", timeout_s=60)
-    assert status == 200, (key, status, data[:300])
-    return data
-
-
-def fill(server, count, size, first=0):
-    """Objects of one chunk each; a dictionary of them."""
-    objects = {f"o{number:04}": load.content(number, size) for number in range(first, first + count)}
-
-    def work(part):
-        for key in sorted(objects)[part::4]:
-            put(server, key, objects[key])
-
-    in_threads(4, work)
-    return objects
-
-
-def check_all(server, objects, threads=4):
-    """Every object is what it should be."""
-    def work(part):
-        for key in sorted(objects)[part::threads]:
-            assert get(server, key) == objects[key], f"{key}: wrong bytes"
-
-    in_threads(threads, work)
-
-
-def verify(server, *args):
-    done = server.command("verify", "--data", str(server.data), *args)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from harness.pair import MIB, POOL, check_all, fill, get, put, verify
 
 
 # -- speed ------------------------------------------------------------------------------------
@@ -146,10 +47,10 @@ def test_a_slow_or_hung_fast_leg_does_not_slow_writes(make_pair, fault):
     for op in ("write", "fsync"):
         pair.fast_disk.fault(op, fault, path="fast", delay_ms=400)
     during = median_put("during")
-    # The fast leg's 0.4 s, or its silence, is nowhere in it.
+    # The fast leg's delay of 0.4 s, or its hang, does not appear in the time.
     assert during < max(0.2, 5 * before), f"{before * 1e3:.1f} ms before, {during * 1e3:.1f} ms during"
     assert server.admin("/health/ready")[0] == 200
-    # Large bodies go on as well: what the fast leg cannot take is left out of it.
+    # Large bodies work as well: the fast leg misses those that it cannot take.
     big = {f"big{n}": load.content(n + 5_000, 6 * MIB) for n in range(8)}
     for key, data in big.items():
         put(server, key, data)
@@ -172,8 +73,8 @@ def test_a_fast_leg_that_fails_altogether_is_served_around(make_pair):
     objects |= fill(server, 30, 200_000, first=100)
     check_all(server, objects)
     assert server.admin("/health/ready")[0] == 200
-    wait.until(lambda: pair.state() == "failed", what="the word that the fast leg has failed")
-    wait.until(lambda: "What to do" in server.log(), what="the word on what to do")
+    wait.until(lambda: pair.state() == "failed", what="the log of the failed fast leg")
+    wait.until(lambda: "What to do" in server.log(), what="the remedy in the log")
     assert server.command("status", "--admin", f"127.0.0.1:{server.admin_port}").returncode == 0
 
 
@@ -186,7 +87,7 @@ def test_a_fast_leg_that_hangs_is_served_around(make_pair):
     check_all(server, objects)
     objects |= fill(server, 10, 200_000, first=100)
     check_all(server, objects)
-    assert time.monotonic() - begin < 30, "a hung fast leg held everything up"
+    assert time.monotonic() - begin < 30, "a hung fast leg blocked the requests"
     assert server.admin("/health/ready")[0] == 200
     for hold in holds:
         pair.fast_disk.remove(hold)
@@ -198,7 +99,8 @@ def test_a_fast_leg_that_hangs_is_served_around(make_pair):
 
 
 def places(path, objects):
-    """Where each object's bytes begin in a leg's file: (key, offset). A body of one chunk is in one piece."""
+    """The position of each object in a leg's file: (key, offset). A body of one chunk is
+    contiguous."""
     found = []
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image:
         at = {}
@@ -219,7 +121,7 @@ def damage(pair, leg, objects, count):
     found = places(pair.backing(path), objects)
     assert len(found) > len(objects) * 0.9, f"{len(found)} of {len(objects)} objects are whole on the {leg} leg"
     if leg == "durable":
-        # Whoever reads is given the fast leg's copy, so it is the scrub that finds these; it reads extents that are full.
+        # Reads use the fast leg's copy, so only the scrub finds these; it reads full extents.
         end = max(offset for _, offset in found) - 8 * MIB
         found = [(key, offset) for key, offset in found if offset < end]
     blocks = [offset + n * 4096 for _, offset in found for n in range(size // 4096)]
@@ -237,7 +139,7 @@ def damage(pair, leg, objects, count):
 
 
 def damaged(pair, leg, objects):
-    """The objects that are not whole in the leg's own file."""
+    """The objects that are damaged in the leg's own file."""
     path = pair.durable if leg == "durable" else pair.fast[0]
     return objects.keys() - {key for key, _ in places(pair.backing(path), objects)}
 
@@ -280,7 +182,7 @@ def test_bad_sectors_and_flips_on_the_fast_leg_are_healed_under_load(make_pair):
         for thread in readers:
             thread.join(60)
     assert not errors, errors[:20]
-    # Some objects were hit more than once, and healed at once.
+    # Some objects had several faults, healed at once.
     assert pair.healed("fast") >= count
     assert pair.by_leg("errors", "fast") > 0
     check_all(server, objects)
@@ -289,7 +191,8 @@ def test_bad_sectors_and_flips_on_the_fast_leg_are_healed_under_load(make_pair):
 @pytest.mark.timeout(600)
 def test_bad_sectors_and_flips_on_the_durable_leg_are_healed_from_the_fast_one(make_pair):
     count = 1000
-    # The scrub begins when all damage is there: a sector that fails right after its repair is bad for good.
+    # The scrub begins after all damage: a sector that fails right after its repair counts as bad
+    # for good.
     pair = make_pair(fuse=["durable"], settings={"scrub.enabled": "false", "scrub.rate": "0 B", **CHUNKS})
     server = pair.server
     objects = fill(server, 3000, 7 * 4096)
@@ -300,243 +203,14 @@ def test_bad_sectors_and_flips_on_the_durable_leg_are_healed_from_the_fast_one(m
     wait.until(lambda: pair.durable_disk.counts()["rules"] == 0 and not damaged(pair, "durable", objects), 150,
                "a durable leg without damage", 0.5)
     assert pair.healed("durable") >= count
-    wait.until(lambda: "What to do" in server.log(), what="the word on what to do")
+    wait.until(lambda: "What to do" in server.log(), what="the remedy in the log")
     check_all(server, objects)
     assert server.metric("steadfast_scrub_damaged_total") == 0
     assert server.stop() == 0
     verify(server)
 
 
-# -- a fast leg that is lost, blank, old, foreign -------------------------------------------------
-
-
-def writers_until(pair, enough, writers):
-    before = sum(writer.count for writer in writers)
-    threads = load.start(writers, pair.server)
-    wait.until(lambda: sum(writer.count for writer in writers) >= before + enough, 120, "acknowledged writes")
-    return threads
-
-
-@pytest.mark.parametrize("how", ["deleted", "zeroed"])
-def test_kill_9_and_a_lost_fast_leg(make_pair, how):
-    pair = make_pair(members=2)
-    server = pair.server
-    writers = [load.Writer(number, "pair") for number in range(4)]
-    threads = writers_until(pair, 150, writers)
-    server.kill()
-    load.stop(writers, threads)
-    for path in pair.fast:
-        if how == "deleted":
-            path.unlink()
-        else:
-            size = path.stat().st_size
-            with open(path, "r+b") as file:
-                file.truncate(0)
-                file.truncate(size)
-    begin = time.monotonic()
-    server.start()
-    took = time.monotonic() - begin
-    assert took < 3, f"ready after {took:.1f} s"
-    load.check(server, writers, every_key=True)
-    load.check_listing(server, writers)
-    pair.wait_state()
-    threads = writers_until(pair, 50, writers)
-    load.stop(writers, threads)
-    load.check(server, writers, every_key=True)
-    assert server.stop() == 0
-    verify(server)
-    verify(server, "--fast")
-
-
-def test_an_old_fast_leg_put_back_is_noticed_and_rebuilt(make_pair):
-    pair = make_pair()
-    server = pair.server
-    writers = [load.Writer(number, "pair") for number in range(4)]
-    load.stop(writers, writers_until(pair, 100, writers))
-    assert server.stop() == 0
-    old = pair.fast[0].with_suffix(".old")
-    shutil.copyfile(pair.fast[0], old)
-    for _ in range(2):
-        server.start()
-        load.stop(writers, writers_until(pair, 150, writers))
-        assert server.stop() == 0
-    shutil.copyfile(old, pair.fast[0])
-    old.unlink()
-    server.start()
-    assert "old" in server.log() or "stale" in server.log(), server.log()
-    load.check(server, writers, every_key=True)
-    load.check_listing(server, writers)
-    pair.wait_state()
-    load.check(server, writers, every_key=True)
-    assert server.stop() == 0
-    verify(server, "--fast")
-
-
-def test_a_fast_leg_is_used_again_after_a_clean_stop(make_pair):
-    pair = make_pair()
-    server = pair.server
-    fill(server, 60, MIB)
-    pair.wait_state()
-    assert server.stop() == 0
-    server.start()
-    pair.wait_state()
-    rebuilt = server.metric("steadfast_superdisk_rebuilt_bytes_total")
-    assert rebuilt < 20 * MIB, f"{rebuilt} bytes were rebuilt although nothing had happened"
-    server.kill()
-    server.start()
-    pair.wait_state()
-
-
-def test_a_fast_leg_of_others_is_never_touched(make_pair):
-    pair = make_pair()
-    server = pair.server
-    objects = fill(server, 10, 100_000)
-    assert server.stop() == 0
-    precious = bytearray(random.Random(3).randbytes(4 * MIB))
-    precious[1024 + 56:1024 + 58] = b"\x53\xef"
-    pair.fast[0].write_bytes(precious)
-    server.start()
-    check_all(server, objects)
-    assert "ext4" in server.log()
-    wait.until(lambda: "What to do" in server.log(), what="the word on what to do")
-    assert pair.state() == "foreign"
-    assert server.admin("/health/ready")[0] == 200
-    shown = server.command("disk", "list", "--admin", f"127.0.0.1:{server.admin_port}")
-    assert shown.returncode == 3 and "foreign" in shown.stdout, shown.stdout + shown.stderr
-    fill(server, 10, 100_000, first=50)
-    assert server.stop() == 0
-    assert pair.fast[0].read_bytes() == precious
-    # The operator's word: the fast disk alone is made anew, and the pool stays.
-    refused = server.command("format", "--data", str(server.data), "--fast-only")
-    assert refused.returncode == 1 and "ext4" in refused.stderr, refused.stderr
-    forced = server.command("format", "--data", str(server.data), "--fast-only", "--force")
-    assert forced.returncode == 0, forced.stderr
-    server.start()
-    check_all(server, objects)
-    pair.wait_state()
-
-
-def test_the_fast_leg_of_another_pool_is_not_taken(make_pair, make_server, tmp_path):
-    pair = make_pair()
-    assert pair.server.stop() == 0
-    other = make_server("other", pool_size=f"{POOL} B", extent_size="4 MiB",
-                        settings={"superdisk.fast": pair.fast[0]}, start=False)
-    before = pair.fast[0].read_bytes()
-    other.start()
-    assert other.admin("/health/ready")[0] == 200
-    assert other.status()["superdisks"][0]["fast"]["state"] == "foreign", other.log()
-    assert other.stop() == 0
-    assert pair.fast[0].read_bytes() == before
-    pair.server.start()
-    pair.wait_state()
-
-
-def test_a_missing_fast_leg_costs_nothing_but_speed(make_pair):
-    pair = make_pair(start=False, settings={"superdisk.fast": "/dev/steadfast-no-such-disk"})
-    server = pair.server.start()
-    server.s3().create_bucket(Bucket="pair")
-    objects = fill(server, 10, 100_000)
-    check_all(server, objects)
-    assert pair.state() == "missing"
-    wait.until(lambda: "steadfast-no-such-disk" in server.log() and "What to do" in server.log(), what="the word on what to do")
-    assert server.admin("/health/ready")[0] == 200
-    shown = server.command("status", "--admin", f"127.0.0.1:{server.admin_port}")
-    assert "degraded" in shown.stdout.lower(), shown.stdout
-
-
-# -- copies of the durable leg ----------------------------------------------------------------
-
-
-def test_a_copy_of_the_durable_leg_under_load_is_a_pool(make_pair, make_server, tmp_path):
-    """As a block snapshot: taken at one moment. The copy is made of a file that stands still for that moment."""
-    pair = make_pair()
-    server = pair.server
-    writers = [load.Writer(number, "pair") for number in range(4)]
-    for round_number in range(3):
-        threads = writers_until(pair, 60, writers)
-        # What has been acknowledged before the copy begins must be in it.
-        moments = [writer.moment() for writer in writers]
-        copy = tmp_path / f"copy{round_number}.pool"
-        server.process.send_signal(19)  # SIGSTOP: the moment of the snapshot
-        try:
-            shutil.copyfile(pair.durable, copy)
-        finally:
-            server.process.send_signal(18)
-        load.stop(writers, threads)
-        snapshot = make_server(f"copy{round_number}", pool_size=f"{POOL} B", settings={"data.pool": copy}, start=False)
-        snapshot.start()
-        wrong, read = [], 0
-        for writer, moment in zip(writers, moments):
-            for key in sorted(writer.attempts):
-                status, _, data = snapshot.request("GET", f"/pair/{key}")
-                found = load.digest(data) if status == 200 else load.ABSENT
-                read += status == 200
-                if status not in (200, 404) or found not in writer.allowed(moment, key):
-                    wrong.append((key, status))
-        assert read > 20
-        assert not wrong, wrong
-        assert snapshot.stop() == 0
-        verify(snapshot)
-        copy.unlink()
-
-
-@pytest.mark.parametrize("kept", ["durable leg restored", "fast leg put back"])
-def test_legs_of_two_times_of_one_opening_are_not_mixed(make_pair, tmp_path, kept):
-    """A cloud volume is restored to a snapshot and meets its fast leg of later; or the fast leg is the one that is put back."""
-    pair = make_pair()
-    server = pair.server
-    objects = fill(server, 200, 100_000)
-    pair.wait_state()
-    # A clean stop leaves no region dirty: what follows raises events.
-    assert server.stop() == 0
-    server.start()
-    pair.wait_state()
-    leg = pair.durable if kept == "durable leg restored" else pair.fast[0]
-    copy = tmp_path / "copy"
-    server.process.send_signal(19)  # SIGSTOP: the moment of the snapshot
-    try:
-        shutil.copyfile(leg, copy)
-    finally:
-        server.process.send_signal(18)
-    before = dict(objects)
-    for number in range(100):
-        key = f"o{number:04}"
-        objects[key] = load.content(1000 + number, 100_000)
-        put(server, key, objects[key])
-    objects |= fill(server, 200, 100_000, first=200)
-    pair.wait_state()
-    if kept == "fast leg put back":
-        # The bits that are cleared leave the image behind.
-        assert server.stop() == 0
-    else:
-        server.kill()
-    shutil.copyfile(copy, leg)
-    copy.unlink()
-    if leg == pair.durable:
-        objects = before
-        # What it knows of is gone; it is made anew from the pool.
-        for index in server.data.glob("index*"):
-            shutil.rmtree(index)
-    server.start()
-    assert pair.state() in ("stale", "rebuilding"), pair.state()
-    assert "earlier time" in server.log(), server.log()
-    check_all(server, objects)
-    pair.wait_state()
-    assert pair.healed("durable") == 0, "nothing of the one leg was copied to the other"
-    check_all(server, objects)
-    listed = [o["Key"] for page in server.s3().get_paginator("list_objects_v2").paginate(Bucket="pair")
-              for o in page.get("Contents", [])]
-    assert listed == sorted(objects)
-    assert server.stop() == 0
-    verify(server, "--fast")
-    pair.fast[0].unlink()
-    server.start()
-    check_all(server, objects)
-    assert server.stop() == 0
-    verify(server)
-
-
-# -- making one -------------------------------------------------------------------------------
+# -- formatting -------------------------------------------------------------------------------
 
 
 def test_format_shows_refuses_and_makes(make_pair, tmp_path):
@@ -577,7 +251,7 @@ def test_format_shows_refuses_and_makes(make_pair, tmp_path):
     assert server.stop() == 0
     verify(server)
     verify(server, "--fast")
-    # The durable leg alone is a whole pool.
+    # The durable leg alone is a complete pool.
     for path in (one, two):
         path.unlink()
     server.settings["superdisk.fast"] = None

@@ -1,4 +1,4 @@
-"""The command-line tools that people use: the AWS CLI and s3cmd, with real files."""
+"""Widely used command-line tools: the AWS CLI and s3cmd, with real files."""
 
 import os
 import pathlib
@@ -24,7 +24,8 @@ def toolchain_docs():
 
 
 def real_files():
-    """A directory of some hundred real files: a part of the toolchain's documentation, else of Python's library."""
+    """A directory of some hundred real files: a part of the toolchain's documentation, or of
+    Python's library."""
     docs = toolchain_docs()
     if docs and (docs / "rust/html/nomicon").is_dir():
         return docs / "rust/html/nomicon"

@@ -1,5 +1,6 @@
-"""A pool on zones that are only written in order. There is no zoned device here: the server drives a file as if it were one (`data.zone_size`),
-through a layer that refuses whatever such a device would refuse; a refusal stops the log, and the test with it."""
+"""A pool on zones that are only written in order. No zoned device is needed: the server drives a
+file like one (`data.zone_size`). A layer refuses whatever such a device would refuse, and a refusal
+stops the log and fails the test."""
 
 import json
 import shutil
@@ -20,7 +21,7 @@ def log_of(server):
 
 
 def test_kill_9_under_load_on_zones_loses_nothing(make_server):
-    """Puts, overwrites and deletes until extents are used again, with crashes in between."""
+    """Puts, overwrites and deletes until extents are reused, with crashes in between."""
     server = zoned(make_server)
     writers = make_writers(server, keys=8)
     crash_rounds(server, writers, 2)
@@ -61,7 +62,7 @@ def test_uploads_in_parts_on_zones(make_server):
 
 
 def test_a_pool_keeps_its_zones(make_server):
-    """The zones are set when the pool is made: the configuration of a later start does not change them."""
+    """The format sets the zones: the configuration of a later start does not change them."""
     server = zoned(make_server)
     server.s3().create_bucket(Bucket="zones")
     server.s3().put_object(Bucket="zones", Key="k", Body=b"x" * 300_000)

@@ -1,4 +1,4 @@
-//! From publish to the last delivery.
+//! Measures the time from a publish to the last delivery.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -13,14 +13,14 @@ use super::{LiveArgs, PATIENCE, Used, now, open_all, quantile};
 
 enum Source {
     Api(Publisher),
-    /// The floor program's.
+    /// Of the floor program.
     Bare(TcpStream),
 }
 
-/// See the module.
+/// Runs the measurement; see the module.
 ///
 /// # Errors
-/// When something is missing, or comes in another order.
+/// When a publication is missing or out of order.
 pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let mut swarm = Swarm::new(args.options(), args.sessions)?;
     open_all(&mut swarm, args.window, &mut |_, _| {})?;
@@ -30,7 +30,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     };
     let mut last_us = Vec::new();
     let mut used = Used::begin(args.pid);
-    // The first one pays for what has been idle.
+    // The first publication warms up the server and does not count.
     for n in 0..=args.publications {
         if n == 1 {
             used = Used::begin(args.pid);

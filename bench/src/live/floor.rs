@@ -1,6 +1,8 @@
-//! The floor: the least that a server can do to give a message to many. One thread, one `send` of the same bytes to each socket.
+//! The floor: the minimal work to send a message to many sockets. One thread, one `send` of the
+//! same bytes to each socket.
 //!
-//! It has no handshake: whoever says nothing is a session, whoever sends a frame (its length in front, four bytes) has it given to all others.
+//! It has no handshake: a connection that sends nothing is a session. A frame from a connection
+//! (with a length of four bytes in front) is sent to all others.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,20 +10,20 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 
-/// How to listen.
+/// Options of the floor.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FloorArgs {
-    /// Where.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 }
 
 const LISTENER: u64 = u64::MAX;
 
-/// Serves until it is killed; prints where it listens.
+/// Serves until it is killed; prints its address.
 ///
 /// # Errors
-/// What the operating system says.
+/// The operating system's error.
 pub fn run(args: &FloorArgs) -> io::Result<()> {
     let listener = TcpListener::bind(args.listen)?;
     // The standard library's backlog is too short for thousands at once.
@@ -58,7 +60,7 @@ pub fn run(args: &FloorArgs) -> io::Result<()> {
                         if let (true, Some(socket)) = (number != from, socket) {
                             match socket.write(&frame) {
                                 Ok(written) if written == frame.len() => {}
-                                // A floor that has to keep something for a session is none.
+                                // The floor keeps no data for a session.
                                 _ => eprintln!("a socket is full"),
                             }
                         }
@@ -74,7 +76,7 @@ pub fn run(args: &FloorArgs) -> io::Result<()> {
     }
 }
 
-/// What somebody has sent; `None` at the end.
+/// A frame from a connection; `None` at its end.
 fn frame(socket: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut head = [0; 4];
     match socket.read(&mut head) {

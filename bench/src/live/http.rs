@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::wire::bad;
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// A connection to the HTTP API.
@@ -25,17 +25,17 @@ struct Answer {
     error: Option<serde_json::Value>,
 }
 
-/// Where a publication is.
+/// Position of a publication.
 #[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct Place {
-    /// In the channel; 0 where there is no history.
+    /// Offset in the channel; 0 without a history.
     pub offset: u64,
-    /// Of the channel.
+    /// Epoch of the channel.
     pub epoch: String,
 }
 
-/// A request's head, but for the length.
+/// The head of a request without the length.
 pub fn head(address: SocketAddr, key: &str) -> String {
     format!("POST /api/publish HTTP/1.1\r\nHost: {address}\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n")
 }
@@ -46,10 +46,10 @@ pub fn request(head: &str, channel: &str, data: &str) -> String {
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// How many bytes an answer has, and where its body begins; `None` while it is not whole.
+/// The length of an answer and the offset of its body; `None` while it is incomplete.
 ///
 /// # Errors
-/// When it is not a success.
+/// When the answer is not a success.
 pub fn answer(bytes: &[u8]) -> io::Result<Option<(usize, usize)>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let text = std::str::from_utf8(&bytes[..end]).map_err(bad)?;
@@ -64,10 +64,10 @@ pub fn answer(bytes: &[u8]) -> io::Result<Option<(usize, usize)>> {
     Ok((bytes.len() >= whole).then_some((end + 4, whole)))
 }
 
-/// What an answer's body says.
+/// Parses the body of an answer.
 ///
 /// # Errors
-/// When it is an error.
+/// When the answer is an error.
 pub fn place(body: &[u8]) -> io::Result<Place> {
     let answer: Answer = serde_json::from_slice(body)?;
     match answer.error {
@@ -80,7 +80,7 @@ impl Publisher {
     /// Connects.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn connect(address: SocketAddr, key: &str, channel: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -91,7 +91,7 @@ impl Publisher {
     /// Sends a publication; its answer comes with [`Publisher::answer`].
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn send(&mut self, data: &str) -> io::Result<()> {
         self.stream.write_all(request(&self.head, &self.channel, data).as_bytes())
     }
@@ -99,7 +99,7 @@ impl Publisher {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// When there is none, or it is an error.
+    /// When no answer arrives, or it is an error.
     pub fn answer(&mut self) -> io::Result<Place> {
         let mut have = 0;
         loop {

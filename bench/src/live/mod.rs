@@ -1,4 +1,5 @@
-//! Load for the live door and for any other endpoint of Centrifugo's client protocol: many sessions on one channel.
+//! Load for the live port and other endpoints of Centrifugo's client protocol: many sessions on one
+//! channel.
 
 mod fanout;
 pub mod floor;
@@ -20,22 +21,23 @@ use steadfast_live::protocol::Encoding;
 use swarm::{Happening, Options, Swarm};
 use wire::bad;
 
-/// What to measure.
+/// The measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Measure {
-    /// Publications, one after another, until the last session has each: the time, and CPU for each delivery.
+    /// Publishes one after another, each until the last session has it: time, and CPU for each
+    /// delivery.
     Fanout,
-    /// Sessions are opened: the rate, and what one takes in the server's memory while it is idle.
+    /// Opens sessions: the rate, and the memory of the server for each idle session.
     Connect,
-    /// All sessions are dropped, publications follow, and all come back at once and recover.
+    /// Drops all sessions, publishes, and reconnects all at once with recovery.
     Storm,
-    /// Publishers, each waiting for its answer before the next publication.
+    /// Runs publishers, each waiting for its answer before the next publication.
     Publish,
-    /// One session of many stops reading.
+    /// Stops reading on one session of many.
     Slow,
 }
 
-/// How sessions speak.
+/// Encoding of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// JSON in text frames.
@@ -44,31 +46,31 @@ pub enum Format {
     Protobuf,
 }
 
-/// How publishers publish.
+/// Transport of publishers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Way {
+pub enum PublishTransport {
     /// `POST /api/publish`.
     Http,
     /// The publish command of a session.
     Websocket,
 }
 
-/// Which endpoint, and how much.
+/// Options of the load.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LiveArgs {
     /// Address of the endpoint.
     #[arg(long)]
     pub endpoint: SocketAddr,
-    /// What to measure.
+    /// Measurement to run.
     #[arg(long, value_enum)]
     pub measure: Measure,
-    /// Of the WebSocket.
+    /// Path of the WebSocket.
     #[arg(long, default_value = "/connection/websocket")]
     pub path: String,
-    /// How sessions speak.
+    /// Encoding of sessions.
     #[arg(long, value_enum, default_value = "json")]
     pub format: Format,
-    /// Connection token; none for a server that needs none.
+    /// Connection token, if the server requires one.
     #[arg(long, default_value = "")]
     pub token: String,
     /// Key of the HTTP API.
@@ -77,34 +79,34 @@ pub struct LiveArgs {
     /// Channel.
     #[arg(long, default_value = "bench")]
     pub channel: String,
-    /// Sessions.
+    /// Number of sessions.
     #[arg(long, default_value_t = 1000)]
     pub sessions: usize,
-    /// Sessions that are being opened at a time.
+    /// Sessions opened at a time.
     #[arg(long, default_value_t = 1024)]
     pub window: usize,
-    /// Publications (fanout), or those that are missed (storm).
+    /// Number of publications (fanout), or of missed ones (storm).
     #[arg(long, default_value_t = 20)]
     pub publications: u64,
     /// Bytes of a publication's data.
     #[arg(long, default_value_t = 256)]
     pub size: usize,
-    /// Publishers (publish).
+    /// Number of publishers (publish).
     #[arg(long, default_value_t = 1)]
     pub publishers: usize,
-    /// How they publish.
+    /// Transport of the publishers.
     #[arg(long, value_enum, default_value = "http")]
-    pub way: Way,
+    pub way: PublishTransport,
     /// Publications a second (slow).
     #[arg(long, default_value_t = 50.0)]
     pub rate: f64,
-    /// Seconds (publish, slow).
+    /// Duration, seconds (publish, slow).
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// The endpoint is the floor program.
+    /// Set if the endpoint is the floor program.
     #[arg(long)]
     pub bare: bool,
-    /// Process id of the server, whose CPU time and memory are then reported.
+    /// Process id of the server; adds its CPU time and memory to the report.
     #[arg(long)]
     pub pid: Option<u32>,
 }
@@ -133,10 +135,10 @@ fn encoding_of(format: Format) -> Encoding {
     }
 }
 
-/// Measures; a JSON report.
+/// Runs the measurement. Returns a JSON report.
 ///
 /// # Errors
-/// When the endpoint cannot be reached, or does not do what it should.
+/// When the endpoint cannot be reached or misbehaves.
 pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     match args.measure {
         Measure::Fanout => fanout::run(args),
@@ -152,7 +154,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// CPU time of a process, user and system, in microseconds; that of this one without a number.
+/// CPU time of a process, user and system, microseconds; of this process without a number.
 fn cpu_us(pid: Option<u32>) -> Option<f64> {
     let name = pid.map_or("self".to_owned(), |pid| pid.to_string());
     let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
@@ -162,7 +164,7 @@ fn cpu_us(pid: Option<u32>) -> Option<f64> {
     Some(ticks * 10_000.0)
 }
 
-/// CPU time that server and client have used since a moment.
+/// CPU time used by server and client since a point in time.
 struct Used {
     pid: Option<u32>,
     server: Option<f64>,
@@ -174,27 +176,27 @@ impl Used {
         Self { pid, server: pid.and_then(|pid| cpu_us(Some(pid))), client: cpu_us(None) }
     }
 
-    /// For each of so many operations, microseconds: the server's and the client's.
+    /// CPU time for each of `count` operations, microseconds: of the server and of the client.
     fn each(&self, operations: u64) -> (Option<f64>, Option<f64>) {
         let each = |before: Option<f64>, after: Option<f64>| Some((after? - before?) / operations.max(1) as f64);
         (each(self.server, self.pid.and_then(|pid| cpu_us(Some(pid)))), each(self.client, cpu_us(None)))
     }
 }
 
-/// A value at a share of sorted ones; 0 if there are none.
+/// The value at a share of sorted values; 0 without values.
 pub(crate) fn quantile(sorted: &[u64], share: f64) -> u64 {
     let at = (sorted.len() as f64 * share) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// How long all sessions may take to get ready, and a publication to reach all of them.
+/// Time limit for all sessions to become ready, and for a publication to reach all of them.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Opens all sessions that are not, `window` at a time, again where one is refused; what happens is handed on too.
+/// Opens all sessions, `window` at a time, and retries refused ones. `handler` gets every event.
 ///
 /// # Errors
-/// When they do not all get ready.
-fn open_all(swarm: &mut Swarm, window: usize, told: &mut dyn FnMut(usize, Happening)) -> io::Result<()> {
+/// When not all sessions become ready.
+fn open_all(swarm: &mut Swarm, window: usize, handler: &mut dyn FnMut(usize, Happening)) -> io::Result<()> {
     let all = swarm.len();
     let begin = now();
     let mut waiting: std::collections::VecDeque<usize> = (0..all).collect();
@@ -216,7 +218,7 @@ fn open_all(swarm: &mut Swarm, window: usize, told: &mut dyn FnMut(usize, Happen
                 Happening::Closed(_) => again.push(number),
                 Happening::Got(_) => {}
             }
-            told(number, happening);
+            handler(number, happening);
         })?;
         opening -= again.len();
         waiting.extend(again);

@@ -1,4 +1,4 @@
-//! Durable publications of a NATS JetStream server, in a closed loop: the peer that can be had everywhere.
+//! Durable publications of a NATS JetStream server in a closed loop, for comparison.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::publish::{closed_loop, repeat};
 use super::wire::{self, Marks, bad};
 
-/// Where, and how much.
+/// Options of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NatsArgs {
     /// Address of the server.
@@ -19,18 +19,18 @@ pub struct NatsArgs {
     /// Bytes of a publication.
     #[arg(long, default_value_t = 256)]
     size: usize,
-    /// Publishers, each with a connection of its own.
+    /// Number of publishers, each with its own connection.
     #[arg(long, default_value_t = 1)]
     publishers: usize,
-    /// Seconds.
+    /// Duration, seconds.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Process id of the server, whose CPU time is then reported.
+    /// Process id of the server; adds its CPU time to the report.
     #[arg(long)]
     pid: Option<u32>,
 }
 
-/// A connection, speaking NATS's text protocol (docs.nats.io, "Client Protocol").
+/// A connection with NATS's text protocol (docs.nats.io, "Client Protocol").
 struct Connection {
     stream: TcpStream,
     have: Vec<u8>,
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message and waits for the answer to it.
+    /// Sends a message and waits for its answer.
     async fn call(&mut self, subject: &str, inbox: &str, payload: &str) -> io::Result<String> {
         let message = format!("PUB {subject} {inbox} {}\r\n{payload}\r\n", payload.len());
         self.stream.write_all(message.as_bytes()).await?;
@@ -96,10 +96,10 @@ impl Connection {
     }
 }
 
-/// Measures; a JSON report as [`super::run`] makes for publishers.
+/// Runs the measurement. Returns a JSON report like that of [`super::run`] for publishers.
 ///
 /// # Errors
-/// When the server cannot be reached, or refuses.
+/// When the server cannot be reached or refuses a publication.
 pub fn run(args: &NatsArgs) -> io::Result<serde_json::Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

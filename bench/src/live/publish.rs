@@ -1,4 +1,4 @@
-//! Publishers in a closed loop: each sends its next publication when the last is acknowledged.
+//! Publishers in a closed loop: each sends its next publication when the last one is acknowledged.
 
 use std::io;
 use std::rc::Rc;
@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::wire::{self, Marks, bad};
-use super::{LiveArgs, Used, Way, http, now, quantile};
+use super::{LiveArgs, PublishTransport, Used, http, now, quantile};
 
-/// See the module.
+/// Runs the measurement; see the module.
 ///
 /// # Errors
 /// When a publication is refused.
@@ -24,8 +24,8 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
             let args = args.clone();
             async move {
                 match args.way {
-                    Way::Http => over_http(&args, end).await,
-                    Way::Websocket => over_websocket(&args, end).await,
+                    PublishTransport::Http => over_http(&args, end).await,
+                    PublishTransport::Websocket => over_websocket(&args, end).await,
                 }
             }
         }
@@ -36,10 +36,10 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     Ok(report)
 }
 
-/// Runs so many publishers on this thread. Each returns its latencies in microseconds.
+/// Runs publishers on this thread. Each returns its latencies, microseconds.
 ///
 /// # Errors
-/// The first one of a publisher.
+/// The first error of a publisher.
 pub fn closed_loop<F: Future<Output = io::Result<Vec<u64>>> + 'static>(
     publishers: usize,
     seconds: f64,

@@ -1,4 +1,4 @@
-//! One session of many stops reading: what the others notice of it, and what becomes of it.
+//! One session of many stops reading: its effect on the others, and its end.
 
 use std::io;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use super::swarm::{Happening, Swarm};
 use super::wire::{self, Marks, bad};
 use super::{LiveArgs, PATIENCE, Used, now, open_all, quantile};
 
-/// What the kernel takes in for the session that does not read, bytes: little, so that it is found out soon.
+/// Receive buffer of the session that does not read, bytes: small, so that the server detects it
+/// soon.
 const SLOW_WINDOW_BYTES: usize = 64 << 10;
 
-/// How long the end of that session may take to arrive, behind what was on its way to it.
+/// Time limit for the disconnect of that session to arrive behind the data in flight.
 const END_WAIT: Duration = Duration::from_secs(60);
 
-/// Resident memory of a process, MiB: now, and at most so far.
+/// Resident memory of a process, MiB: now, and the peak.
 fn memory_mib(pid: u32) -> Option<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
@@ -26,13 +27,14 @@ fn memory_mib(pid: u32) -> Option<(f64, f64)> {
     Some((field("VmRSS")?, field("VmHWM")?))
 }
 
-/// The same, and that "at most" counts from now on, where the kernel lets us: an earlier peak would hide what the slow session costs.
+/// The same, and resets the peak if the kernel allows it: an earlier peak would hide the cost of
+/// the slow session.
 fn memory_from_now(pid: u32) -> Option<(f64, f64)> {
     let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
     memory_mib(pid)
 }
 
-/// Latencies of the others in a part of the run.
+/// Latencies of the other sessions in a part of the run.
 fn part(latencies: &mut [u64]) -> serde_json::Value {
     latencies.sort_unstable();
     json!({
@@ -41,14 +43,14 @@ fn part(latencies: &mut [u64]) -> serde_json::Value {
     })
 }
 
-/// Publishes for `--seconds` while all read, and as long again while one does not.
+/// Publishes for `--seconds` while all sessions read, and again while one does not.
 ///
 /// # Errors
-/// When one of the others misses something, or the one that does not read is not disconnected.
+/// When another session misses a publication, or the one that does not read is not disconnected.
 pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let mut swarm = Swarm::new(args.options(), args.sessions)?;
     open_all(&mut swarm, args.window, &mut |_, _| {})?;
-    // The last one is opened again as one for which the kernel keeps little.
+    // Reopen the last session with a small receive buffer.
     let slow = args.sessions - 1;
     swarm.drop_connection(slow);
     swarm.open(slow, Some(SLOW_WINDOW_BYTES))?;
@@ -62,7 +64,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let per_part = (args.seconds * args.rate) as u64;
     let every = Duration::from_secs_f64(1.0 / args.rate);
     let (size, mut publisher) = (args.size, Publisher::connect(args.endpoint, &args.api_key, &args.channel)?);
-    // On a thread of its own, so that a delivery never waits for a publication.
+    // On a separate thread, so that a delivery never waits for a publication.
     let publishing = std::thread::spawn(move || {
         for n in 0..2 * per_part {
             let due = every * n as u32;
@@ -97,7 +99,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         if let Some((number, happening)) = wrong {
             return Err(bad(format!("session {number} at {}: {happening:?}", next[number])));
         }
-        // Several may have come in one turn.
+        // One poll may return several publications.
         if !stalled && next[slow] >= per_part {
             stalled = true;
             before = args.pid.and_then(memory_from_now);
@@ -110,7 +112,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     publishing.join().map_err(|_| bad("the publisher ended"))??;
     let (server_cpu_us, client_cpu_us) = used.each((reading.len() + not_reading.len()) as u64);
     let after = memory();
-    // What was on its way to it comes first, then the reason.
+    // The data in flight arrives first, then the close reason.
     let (mut code, begin) = (None, now());
     let mut ended = |number: usize, happening: Happening| {
         if let (true, Happening::Closed(with)) = (number == slow, happening) {

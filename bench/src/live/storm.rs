@@ -1,4 +1,4 @@
-//! Sessions that come all at once: for the first time, and back after all were dropped.
+//! Sessions that connect all at once: first connections, and reconnects after a drop of all.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::swarm::{Happening, Swarm};
 use super::wire::{self, Marks, bad};
 use super::{LiveArgs, Used, now, open_all};
 
-/// How long an idle server is left alone before its memory is looked at.
+/// Idle time before the memory of the server is read.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// Memory of a process in KiB: what is its own, with its share of what is not.
+/// Memory of a process, KiB: its private memory and its share of shared memory.
 fn pss_kib(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find(|line| line.starts_with("Pss:"))?;
@@ -28,10 +28,11 @@ fn settle(swarm: &mut Swarm) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens all sessions, first only to be connected, then with a subscription; memory is that of those.
+/// Opens all sessions, first connected only, then with a subscription. The memory is that of the
+/// latter.
 ///
 /// # Errors
-/// When they do not all get ready.
+/// When not all sessions become ready.
 pub fn connect(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let before_kib = args.pid.and_then(pss_kib);
     let mut refused = 0u64;
@@ -59,10 +60,10 @@ pub fn connect(args: &LiveArgs) -> io::Result<serde_json::Value> {
     }))
 }
 
-/// All drop at once, miss what is published then, come back together and recover it.
+/// Drops all sessions, publishes, reconnects all at once and lets them recover.
 ///
 /// # Errors
-/// When a session misses something, or gets it in another order.
+/// When a session misses a publication, or gets them out of order.
 pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
     let mut swarm = Swarm::new(args.options(), args.sessions)?;
     open_all(&mut swarm, args.window, &mut |_, _| {})?;
@@ -76,7 +77,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         }
         next[number]
     };
-    // One that all have, so that there is a position to recover from.
+    // All sessions get this one, as the position to recover from.
     publisher.send(&wire::data(Marks { n: 0, t: 0 }, args.size))?;
     publisher.answer()?;
     let mut have = 0;
@@ -93,7 +94,7 @@ pub fn run(args: &LiveArgs) -> io::Result<serde_json::Value> {
         publisher.send(&wire::data(Marks { n, t: 0 }, args.size))?;
         publisher.answer()?;
     }
-    // Until the server has seen the last of them go.
+    // Wait until the server has seen the last disconnect.
     settle(&mut swarm)?;
     let (begin, used) = (now(), Used::begin(args.pid));
     let (mut recovered, mut not_recovered, mut refused) = (0u64, 0u64, 0u64);

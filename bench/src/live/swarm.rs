@@ -1,4 +1,5 @@
-//! Many sessions on one thread: an epoll loop that costs little for each delivery, so that on a small machine the server gets most of the CPU.
+//! Many sessions on one thread: an epoll loop with little work for each delivery, so that on a
+//! small machine the server gets most of the CPU.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -14,34 +15,34 @@ use steadfast_live::protocol::message::{Command, ConnectRequest, Reply, Subscrib
 
 use super::wire::{self, Got, bad};
 
-/// Sessions from one address of this machine: below the number of ports that the kernel gives out.
+/// Sessions from one local address: below the number of ephemeral ports of the kernel.
 const PER_ADDRESS: usize = 10_000;
 
-/// What sessions connect to, and how.
+/// Options of the sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where the endpoint listens.
+    /// Address of the endpoint.
     pub address: SocketAddr,
-    /// Of the WebSocket.
+    /// Path of the WebSocket.
     pub path: String,
-    /// How to speak.
+    /// Encoding.
     pub encoding: Encoding,
-    /// For the connect command; may be empty.
+    /// Token of the connect command; may be empty.
     pub token: String,
-    /// What to subscribe to; nothing if empty.
+    /// Channel to subscribe to; none if empty.
     pub channel: String,
-    /// No handshake and no commands: the floor program's side.
+    /// No handshake and no commands, for the floor program.
     pub bare: bool,
 }
 
-/// What happens to a session.
+/// An event of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happening {
-    /// It is as far as it should come; with whether it has recovered, where it asked to.
+    /// It is ready; with whether it recovered, if it asked to.
     Ready(Option<bool>),
-    /// It got a publication, live or by recovery.
+    /// It received a publication, live or by recovery.
     Got(Got),
-    /// It has ended: the server's code, 0 if there was none.
+    /// It has ended, with the code of the server; 0 without one.
     Closed(u16),
 }
 
@@ -58,34 +59,34 @@ enum Stage {
 struct Session {
     socket: Option<TcpStream>,
     stage: Stage,
-    /// Bytes of a frame that is not whole.
+    /// Bytes of an incomplete frame.
     partial: Vec<u8>,
-    /// Where it is in the channel, once it is.
+    /// Its position in the channel, once subscribed.
     epoch: Option<Rc<str>>,
     offset: u64,
-    /// It reads nothing.
+    /// Whether it stopped reading.
     stalled: bool,
 }
 
-/// See the module.
+/// Many sessions; see the module.
 pub struct Swarm {
     options: Options,
     epoll: OwnedFd,
     sessions: Vec<Session>,
     ready: Vec<epoll::Event>,
     buffer: Vec<u8>,
-    /// The newest message with publications: most sessions get the same bytes, which are decoded once.
+    /// The newest message with publications: most sessions get equal bytes, decoded once.
     last: (Vec<u8>, Vec<Got>),
     epoch: Rc<str>,
 }
 
-type Told<'a> = &'a mut dyn FnMut(usize, Happening);
+type EventHandler<'a> = &'a mut dyn FnMut(usize, Happening);
 
 impl Swarm {
-    /// With so many sessions, none of which is open.
+    /// Creates `sessions` closed sessions.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn new(options: Options, count: usize) -> io::Result<Self> {
         let session = |_| Session {
             socket: None,
@@ -106,12 +107,12 @@ impl Swarm {
         })
     }
 
-    /// How many sessions there are, open or not.
+    /// The number of sessions, open or not.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// The offset up to which a session was told that it has all.
+    /// The offset up to which the session has all publications, by the server's account.
     pub fn offset(&self, session: usize) -> u64 {
         self.sessions[session].offset
     }
@@ -121,10 +122,11 @@ impl Swarm {
         self.sessions[session].socket.is_some()
     }
 
-    /// Begins to open a session; `window_bytes` bounds what the kernel takes in for it. One that had a position asks to recover from it.
+    /// Begins to open a session; `window_bytes` limits its receive buffer. A session with a
+    /// position asks to recover from it.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn open(&mut self, number: usize, window_bytes: Option<usize>) -> io::Result<()> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
@@ -132,7 +134,7 @@ impl Swarm {
             sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
         }
         sockopt::set_tcp_nodelay(&socket, true)?;
-        // What is dropped is dropped at once, as when a network goes away; and no port is kept waiting.
+        // A reset drops the connection at once, as a network failure would, and frees the port.
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
         if self.options.address.ip().is_loopback() {
             let last = 2 + number / PER_ADDRESS;
@@ -153,7 +155,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Drops a session's connection without a word.
+    /// Drops a session's connection without a close frame.
     pub fn drop_connection(&mut self, number: usize) {
         let session = &mut self.sessions[number];
         session.socket = None;
@@ -161,22 +163,22 @@ impl Swarm {
         session.partial = Vec::new();
     }
 
-    /// The session reads nothing any more.
+    /// Stops reading on the session.
     pub fn stall(&mut self, number: usize) {
         self.sessions[number].stalled = true;
     }
 
-    /// It reads again: what has come is looked at now.
-    pub fn resume(&mut self, number: usize, told: Told<'_>) {
+    /// Resumes reading, and processes the received data at once.
+    pub fn resume(&mut self, number: usize, handler: EventHandler<'_>) {
         self.sessions[number].stalled = false;
-        self.readable(number, true, told);
+        self.readable(number, true, handler);
     }
 
-    /// Takes in what has come, waiting for it no longer than this.
+    /// Processes received data; waits for it up to `wait`.
     ///
     /// # Errors
-    /// When a server does not speak the protocol, or refuses.
-    pub fn poll(&mut self, wait: Duration, told: Told<'_>) -> io::Result<()> {
+    /// When the server violates the protocol or refuses a command.
+    pub fn poll(&mut self, wait: Duration, handler: EventHandler<'_>) -> io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
@@ -187,89 +189,89 @@ impl Swarm {
         for event in &ready {
             let (number, flags) = (event.data.u64() as usize, event.flags);
             if self.sessions[number].stage == Stage::Opening && flags.contains(epoll::EventFlags::OUT) {
-                self.opened(number, told);
+                self.opened(number, handler);
             }
             let comes =
                 epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
             if flags.intersects(comes) && !self.sessions[number].stalled {
-                // The end may have come together with data, and is not told again.
+                // The end may have arrived together with data, and epoll does not report it again.
                 let ended = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-                self.readable(number, flags.intersects(ended), told);
+                self.readable(number, flags.intersects(ended), handler);
             }
         }
         self.ready = ready;
         Ok(())
     }
 
-    fn closed(&mut self, number: usize, code: u16, told: Told<'_>) {
+    fn closed(&mut self, number: usize, code: u16, handler: EventHandler<'_>) {
         if self.sessions[number].socket.is_some() {
             self.drop_connection(number);
-            told(number, Happening::Closed(code));
+            handler(number, Happening::Closed(code));
         }
     }
 
-    fn write(&mut self, number: usize, bytes: &[u8], told: Told<'_>) {
+    fn write(&mut self, number: usize, bytes: &[u8], handler: EventHandler<'_>) {
         let Some(socket) = &mut self.sessions[number].socket else { return };
-        // Commands are small: a socket that does not take one whole is broken.
+        // Commands are small: a socket that accepts only a part is broken.
         match socket.write(bytes) {
             Ok(written) if written == bytes.len() => {}
-            _ => self.closed(number, 0, told),
+            _ => self.closed(number, 0, handler),
         }
     }
 
-    fn opened(&mut self, number: usize, told: Told<'_>) {
+    fn opened(&mut self, number: usize, handler: EventHandler<'_>) {
         if self.options.bare {
             self.sessions[number].stage = Stage::Ready;
-            return told(number, Happening::Ready(None));
+            return handler(number, Happening::Ready(None));
         }
         self.sessions[number].stage = Stage::Upgrading;
         let asks = wire::upgrade(&self.options.address.to_string(), &self.options.path, self.options.encoding);
-        self.write(number, &asks, told);
+        self.write(number, &asks, handler);
     }
 
-    /// Reads what there is; `to_end` where a short read does not mean that there is no more.
-    fn readable(&mut self, number: usize, to_end: bool, told: Told<'_>) {
+    /// Reads the available data; `to_end` if a short read may be followed by more data.
+    fn readable(&mut self, number: usize, to_end: bool, handler: EventHandler<'_>) {
         let mut buffer = std::mem::take(&mut self.buffer);
         while let Some(socket) = &mut self.sessions[number].socket {
             match socket.read(&mut buffer) {
-                Ok(0) => self.closed(number, 0, told),
+                Ok(0) => self.closed(number, 0, handler),
                 Ok(len) => {
-                    if let Err(error) = self.bytes(number, &buffer[..len], told) {
+                    if let Err(error) = self.bytes(number, &buffer[..len], handler) {
                         eprintln!("session {number}: {error}");
-                        self.closed(number, 0, told);
+                        self.closed(number, 0, handler);
                     }
                     if len < buffer.len() && !to_end {
                         break;
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => self.closed(number, 0, told),
+                Err(_) => self.closed(number, 0, handler),
             }
         }
         self.buffer = buffer;
     }
 
-    fn bytes(&mut self, number: usize, bytes: &[u8], told: Told<'_>) -> io::Result<()> {
+    fn bytes(&mut self, number: usize, bytes: &[u8], handler: EventHandler<'_>) -> io::Result<()> {
         if self.sessions[number].partial.is_empty() {
-            let used = self.take(number, bytes, told)?;
+            let used = self.take(number, bytes, handler)?;
             self.sessions[number].partial.extend_from_slice(&bytes[used..]);
         } else {
             let mut all = std::mem::take(&mut self.sessions[number].partial);
             all.extend_from_slice(bytes);
-            let used = self.take(number, &all, told)?;
+            let used = self.take(number, &all, handler)?;
             self.sessions[number].partial = all.split_off(used);
         }
         Ok(())
     }
 
-    fn take(&mut self, number: usize, bytes: &[u8], told: Told<'_>) -> io::Result<usize> {
+    fn take(&mut self, number: usize, bytes: &[u8], handler: EventHandler<'_>) -> io::Result<usize> {
         let mut at = 0;
         if self.sessions[number].stage == Stage::Upgrading {
             let Some(len) = wire::upgraded(bytes)? else { return Ok(0) };
             at = len;
             self.sessions[number].stage = Stage::Connecting;
             let connect = ConnectRequest { token: self.options.token.clone(), ..ConnectRequest::default() };
-            self.command(number, &Command { id: 1, connect: Some(connect), ..Command::default() }, told)?;
+            self.command(number, &Command { id: 1, connect: Some(connect), ..Command::default() }, handler)?;
         }
         while self.sessions[number].socket.is_some()
             && let Some(frame) = wire::frame(&bytes[at..])?
@@ -277,10 +279,10 @@ impl Swarm {
             let payload = &bytes[at + frame.begin..at + frame.end];
             at += frame.end;
             match frame.opcode {
-                1 | 2 => self.message(number, payload, told)?,
+                1 | 2 => self.message(number, payload, handler)?,
                 8 => {
                     let code = payload.get(..2).map_or(0, |code| u16::from_be_bytes([code[0], code[1]]));
-                    self.closed(number, code, told);
+                    self.closed(number, code, handler);
                 }
                 _ => {}
             }
@@ -288,19 +290,19 @@ impl Swarm {
         Ok(at)
     }
 
-    fn command(&mut self, number: usize, command: &Command, told: Told<'_>) -> io::Result<()> {
+    fn command(&mut self, number: usize, command: &Command, handler: EventHandler<'_>) -> io::Result<()> {
         let mut out = Vec::new();
         wire::put_command(self.options.encoding, command, &mut out)?;
-        self.write(number, &out, told);
+        self.write(number, &out, handler);
         Ok(())
     }
 
-    fn message(&mut self, number: usize, payload: &[u8], told: Told<'_>) -> io::Result<()> {
+    fn message(&mut self, number: usize, payload: &[u8], handler: EventHandler<'_>) -> io::Result<()> {
         if self.last.0 != payload {
             let replies = wire::replies(self.options.encoding, payload)?;
             let publications = replies.iter().map(|reply| reply.push.as_ref()?.publication.as_ref());
             let Some(publications) = publications.collect::<Option<Vec<_>>>().filter(|found| !found.is_empty()) else {
-                return replies.into_iter().try_for_each(|reply| self.reply(number, reply, told));
+                return replies.into_iter().try_for_each(|reply| self.reply(number, reply, handler));
             };
             let found = publications.into_iter().filter_map(wire::got).collect();
             self.last = (payload.to_vec(), found);
@@ -308,16 +310,16 @@ impl Swarm {
         let session = &mut self.sessions[number];
         for got in &self.last.1 {
             session.offset = session.offset.max(got.offset);
-            told(number, Happening::Got(*got));
+            handler(number, Happening::Got(*got));
         }
         Ok(())
     }
 
-    fn reply(&mut self, number: usize, reply: Reply, told: Told<'_>) -> io::Result<()> {
+    fn reply(&mut self, number: usize, reply: Reply, handler: EventHandler<'_>) -> io::Result<()> {
         if let Some(error) = reply.error {
-            // As an SDK would: what is temporary is tried again after a reconnect.
+            // Like an SDK: retry after a temporary error with a reconnect.
             if error.temporary {
-                self.closed(number, 0, told);
+                self.closed(number, 0, handler);
                 return Ok(());
             }
             return Err(bad(format!("refused: {} {}", error.code, error.message)));
@@ -325,12 +327,12 @@ impl Swarm {
         if let Some(publication) = reply.push.as_ref().and_then(|push| push.publication.as_ref()) {
             if let Some(got) = wire::got(publication) {
                 self.sessions[number].offset = self.sessions[number].offset.max(got.offset);
-                told(number, Happening::Got(got));
+                handler(number, Happening::Got(got));
             }
         } else if reply.connect.is_some() {
             if self.options.channel.is_empty() {
                 self.sessions[number].stage = Stage::Ready;
-                told(number, Happening::Ready(None));
+                handler(number, Happening::Ready(None));
                 return Ok(());
             }
             let session = &mut self.sessions[number];
@@ -344,7 +346,7 @@ impl Swarm {
                 positioned: true,
                 ..SubscribeRequest::default()
             };
-            self.command(number, &Command { id: 2, subscribe: Some(subscribe), ..Command::default() }, told)?;
+            self.command(number, &Command { id: 2, subscribe: Some(subscribe), ..Command::default() }, handler)?;
         } else if let Some(result) = reply.subscribe {
             if *self.epoch != *result.epoch {
                 self.epoch = result.epoch.as_str().into();
@@ -353,14 +355,14 @@ impl Swarm {
             session.stage = Stage::Ready;
             session.epoch = Some(self.epoch.clone());
             for got in result.publications.iter().filter_map(wire::got) {
-                told(number, Happening::Got(got));
+                handler(number, Happening::Got(got));
             }
             session.offset = result.offset;
-            told(number, Happening::Ready(result.was_recovering.then_some(result.recovered)));
+            handler(number, Happening::Ready(result.was_recovering.then_some(result.recovered)));
         } else if reply.push.is_none() && reply.id == 0 {
             let mut pong = Vec::new();
             wire::put_pong(self.options.encoding, &mut pong);
-            self.write(number, &pong, told);
+            self.write(number, &pong, handler);
         }
         Ok(())
     }

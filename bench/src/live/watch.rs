@@ -1,7 +1,8 @@
-//! Sessions that stay on a channel whatever becomes of the server, and a publisher beside them: for tests that kill it.
+//! Sessions that stay on a channel through crashes of the server, and a publisher, for tests that
+//! kill it.
 //!
-//! Lines of JSON on standard output tell what happens; a line on standard input ends the publishing. In the end every session must have
-//! the same publications, without a gap, and among them all that were acknowledged.
+//! It prints its state as lines of JSON; a line on standard input ends the publishing. At the end
+//! every session must have the same publications without a gap, including all acknowledged ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead, Write};
@@ -18,20 +19,20 @@ use super::swarm::{Happening, Options, Swarm};
 use super::wire::{self, Got, Marks, bad};
 use super::{Format, now};
 
-/// From try to try of a session that has lost its server.
+/// Pause between two attempts to reconnect a session.
 const RETRY: Duration = Duration::from_millis(100);
-/// Sessions that are being opened at a time.
+/// Sessions opened at a time.
 const WINDOW: usize = 512;
-/// From line to line about how it stands.
-const TELL: Duration = Duration::from_millis(50);
+/// Interval between two lines of output.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whom to watch.
+/// Options of the watch.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WatchArgs {
     /// Address of the endpoint.
     #[arg(long)]
     endpoint: SocketAddr,
-    /// How sessions speak.
+    /// Encoding of sessions.
     #[arg(long, value_enum, default_value = "json")]
     format: Format,
     /// Connection token.
@@ -40,36 +41,37 @@ pub struct WatchArgs {
     /// Key of the HTTP API.
     #[arg(long, default_value = "")]
     api_key: String,
-    /// Channel, with a history that holds all that is published while a session is away.
+    /// Channel, with a history that holds all publications of a session's absence.
     #[arg(long, default_value = "watched")]
     channel: String,
-    /// Sessions.
+    /// Number of sessions.
     #[arg(long, default_value_t = 500)]
     sessions: usize,
     /// Bytes of a publication's data.
     #[arg(long, default_value_t = 256)]
     size: usize,
-    /// Publications a second, at most.
+    /// Maximum publications a second.
     #[arg(long, default_value_t = 200.0)]
     rate: f64,
-    /// Seconds that the sessions may take to get all at the end.
+    /// Time limit for the sessions to get all publications at the end, seconds.
     #[arg(long, default_value_t = 120.0)]
     patience: f64,
 }
 
-/// What the publisher knows.
+/// The state of the publisher.
 #[derive(Default)]
 struct Published {
-    /// Number by offset of what was acknowledged.
+    /// Numbers of acknowledged publications, by offset.
     acknowledged: Mutex<HashMap<u64, u64>>,
     count: AtomicU64,
-    /// Of unknown outcome.
+    /// Publications of unknown outcome.
     unknown: AtomicU64,
     top: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Publishes until it is told to stop. What has no answer is never tried again: it may be there, or not.
+/// Publishes until `stop` is set. A publication without an answer has an unknown outcome and is not
+/// retried.
 fn publish(args: &WatchArgs, published: &Published) {
     let (mut connection, mut n) = (None, 0u64);
     let every = Duration::from_secs_f64(1.0 / args.rate);
@@ -103,11 +105,11 @@ fn publish(args: &WatchArgs, published: &Published) {
     }
 }
 
-/// What the sessions have seen.
+/// The publications that the sessions have received.
 struct Seen {
-    /// The numbers in the order in which the first session that came so far got them: that of offsets, from 1 on.
+    /// The numbers by offset from 1 on, as the first session received them.
     numbers: Vec<u64>,
-    /// How far each session is.
+    /// Offset of each session.
     at: Vec<u64>,
     wrong: Option<String>,
 }
@@ -128,16 +130,16 @@ impl Seen {
     }
 }
 
-fn say(what: &serde_json::Value) -> io::Result<()> {
+fn print_report(what: &serde_json::Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{what}")?;
     out.flush()
 }
 
-/// Runs until it is told to stop and all sessions have all.
+/// Runs until it is stopped and all sessions have all publications.
 ///
 /// # Errors
-/// When a session has something else than the others, or something that was acknowledged is missing.
+/// When the publications of sessions differ, or an acknowledged one is missing.
 pub fn run(args: &WatchArgs) -> io::Result<serde_json::Value> {
     let encoding = super::encoding_of(args.format);
     let options = Options {
@@ -160,7 +162,7 @@ pub fn run(args: &WatchArgs) -> io::Result<serde_json::Value> {
     let (mut opening, mut ready, mut reconnects) = (0usize, 0usize, 0u64);
     let mut is_ready = vec![false; args.sessions];
     let (mut publishing, mut stopped_at) = (None, None);
-    let mut told = now();
+    let mut reported_at = now();
     let mut retry_at = now();
     loop {
         if now() >= retry_at {
@@ -202,14 +204,14 @@ pub fn run(args: &WatchArgs) -> io::Result<serde_json::Value> {
             waiting.push_back(number);
         }
         if publishing.is_none() && ready == args.sessions {
-            // From here on, so that every session has the first one.
+            // Start publishing now, so that every session gets the first publication.
             let (args, published) = (args.clone(), publisher.clone());
             publishing = Some(std::thread::spawn(move || publish(&args, &published)));
         }
-        if told.elapsed() >= TELL {
-            told = now();
+        if reported_at.elapsed() >= REPORT_INTERVAL {
+            reported_at = now();
             let acknowledged = published.count.load(SeqCst);
-            say(&json!({"ready": ready, "acknowledged": acknowledged, "reconnects": reconnects}))?;
+            print_report(&json!({"ready": ready, "acknowledged": acknowledged, "reconnects": reconnects}))?;
         }
         if !published.stop.load(SeqCst) || publishing.as_ref().is_some_and(|thread| !thread.is_finished()) {
             continue;
@@ -224,7 +226,7 @@ pub fn run(args: &WatchArgs) -> io::Result<serde_json::Value> {
             let first = seen.at.iter().position(|at| *at < top);
             let first = first.map(|number| (number, seen.at[number], swarm.offset(number)));
             return Err(bad(format!(
-                "{ready} sessions are ready, {behind} do not have all {top} publications; the first, what it got and what it was told: {first:?}"
+                "{ready} sessions are ready, {behind} do not have all {top} publications; the first one, its offset, and its offset by the server: {first:?}"
             )));
         }
     }

@@ -1,4 +1,5 @@
-//! The client's side of the wire: WebSocket frames (RFC 6455) with commands and replies of Centrifugo's client protocol.
+//! The client side of the protocol: WebSocket frames (RFC 6455) with commands and replies of
+//! Centrifugo's client protocol.
 
 use std::io;
 
@@ -7,21 +8,21 @@ use serde::Deserialize;
 use steadfast_live::protocol::Encoding;
 use steadfast_live::protocol::message::{Command, Publication, Reply};
 
-/// What a publication of this load says beside its padding.
+/// The content of a publication of this load, without its padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Marks {
     /// Its number: the publisher counts from 0.
     pub n: u64,
-    /// When it was sent, nanoseconds since the start of the publisher.
+    /// Send time, nanoseconds since the start of the publisher.
     pub t: u64,
 }
 
-/// A publication as a session got it.
+/// A publication as a session received it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Got {
-    /// In the channel; 0 where there is no history.
+    /// Offset in the channel; 0 without a history.
     pub offset: u64,
-    /// What it says.
+    /// Its content.
     pub marks: Marks,
 }
 
@@ -36,7 +37,7 @@ pub fn bad(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-/// What a client asks for a WebSocket with.
+/// The upgrade request of a WebSocket.
 pub fn upgrade(host: &str, path: &str, encoding: Encoding) -> Vec<u8> {
     let protocol = match encoding {
         Encoding::Json => "",
@@ -49,10 +50,10 @@ pub fn upgrade(host: &str, path: &str, encoding: Encoding) -> Vec<u8> {
     .into_bytes()
 }
 
-/// How many bytes the answer to the handshake has; `None` while it is not whole.
+/// The length of the answer to the handshake; `None` while it is incomplete.
 ///
 /// # Errors
-/// When it refuses.
+/// When the server refuses.
 pub fn upgraded(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     if !bytes.starts_with(b"HTTP/1.1 101") {
@@ -64,7 +65,7 @@ pub fn upgraded(bytes: &[u8]) -> io::Result<Option<usize>> {
 /// Appends a frame with one command.
 ///
 /// # Errors
-/// When the command cannot be said.
+/// When the command cannot be encoded.
 pub fn put_command(encoding: Encoding, command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
     match encoding {
         Encoding::Json => put_frame(1, &serde_json::to_vec(command)?, out),
@@ -81,7 +82,7 @@ pub fn put_pong(encoding: Encoding, out: &mut Vec<u8>) {
     }
 }
 
-/// A frame of a client. The mask is zero, which the standard allows, so that masking costs nothing on either side.
+/// A frame of a client. The mask is zero, which the standard allows, so that masking costs nothing.
 fn put_frame(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.push(0x80 | opcode);
     match payload.len() {
@@ -99,7 +100,7 @@ fn put_frame(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// A frame as a server would send it: of the floor program.
+/// A frame as a server sends it, for the floor program.
 pub fn server_frame(encoding: Encoding, channel: &str, offset: u64, data: &str) -> io::Result<Vec<u8>> {
     let publication = Publication { data: data.as_bytes().to_vec(), offset, ..Publication::default() };
     let push = steadfast_live::protocol::message::Push {
@@ -126,18 +127,18 @@ pub fn server_frame(encoding: Encoding, channel: &str, offset: u64, data: &str) 
 
 /// A frame of a server in a buffer.
 pub struct Frame {
-    /// What it is.
+    /// Opcode.
     pub opcode: u8,
-    /// Where its payload begins,
+    /// Offset of the payload.
     pub begin: usize,
-    /// and ends; the next frame begins there.
+    /// End of the payload, where the next frame begins.
     pub end: usize,
 }
 
-/// The first frame; `None` while it is not whole.
+/// The first frame; `None` while it is incomplete.
 ///
 /// # Errors
-/// For fragments, which this client does not put together.
+/// For fragments, which this client does not reassemble.
 pub fn frame(bytes: &[u8]) -> io::Result<Option<Frame>> {
     let [first, second, ..] = bytes else { return Ok(None) };
     if first & 0x80 == 0 {
@@ -160,7 +161,7 @@ pub fn frame(bytes: &[u8]) -> io::Result<Option<Frame>> {
 /// All replies of a message.
 ///
 /// # Errors
-/// When it is none of the protocol.
+/// When the message violates the protocol.
 pub fn replies(encoding: Encoding, payload: &[u8]) -> io::Result<Vec<Reply>> {
     let mut replies = Vec::new();
     match encoding {
@@ -182,7 +183,7 @@ pub fn replies(encoding: Encoding, payload: &[u8]) -> io::Result<Vec<Reply>> {
     Ok(replies)
 }
 
-/// What a publication says; nothing for one that is not of this load.
+/// The content of a publication; `None` for one that is not of this load.
 pub fn got(publication: &Publication) -> Option<Got> {
     let marks = serde_json::from_slice(&publication.data).ok()?;
     Some(Got { offset: publication.offset, marks })

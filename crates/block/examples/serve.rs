@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! cargo run --release -p steadfast-block --example serve -- unix:/tmp/nbd.sock --memory 67108864
-//! cargo run --release -p steadfast-block --example serve -- 127.0.0.1:10809 --file disk.img --size 1073741824
+//! cargo run --release -p steadfast-block --example serve -- \
+//!     127.0.0.1:10809 --file disk.img --size 1073741824
 //! ```
 //!
-//! Ends at an interrupt, with the status of the export on standard output.
+//! An interrupt ends the server. It then prints the status of the export to standard output.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What changes an export: writes of any alignment, zeros and trims.
+//! Operations that change an export: writes of any alignment, zeros and trims.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
@@ -8,24 +8,22 @@ use futures::StreamExt;
 use steadfast_disk::{AlignedBuf, BLOCK};
 
 use crate::Export;
+use crate::options::PIECE_BYTES;
 use crate::protocol::Errno;
 use crate::status::Kind;
 
-/// Payloads and zeros go to the disk in pieces of this size. A piece takes memory only while it is received and
-/// written, so a long write needs little of the disk's buffer pool.
-pub(crate) const PIECE_BYTES: usize = 1 << 20;
-
-/// Pieces of one `WRITE_ZEROES` that are with the disk at the same time.
+/// Pieces of one `WRITE_ZEROES` that are submitted to the disk at the same time.
 const ZERO_PIECES: usize = 4;
 
-/// Zeros for all exports, aligned for direct I/O. Their pages are the kernel's zero page until they are written to.
+/// Zeros for all exports, aligned for direct I/O. The pages are the kernel's zero page until they
+/// are first written.
 static ZEROS: LazyLock<Bytes> = LazyLock::new(|| {
     let bytes = Bytes::from(vec![0; PIECE_BYTES + BLOCK]);
     let lead = bytes.as_ptr().align_offset(BLOCK).min(BLOCK);
     bytes.slice(lead..lead + PIECE_BYTES)
 });
 
-/// A piece of a write: memory for all blocks that it touches, the payload in the middle.
+/// A piece of a write: a buffer of all blocks that it touches, with the payload inside.
 pub(crate) struct Piece {
     /// Offset on the disk of the first block.
     at: u64,
@@ -37,7 +35,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The payload's place.
+    /// The payload's part of the buffer.
     pub(crate) fn payload(&mut self) -> &mut [u8] {
         let (head, length) = (self.head, self.length);
         self.buffer.get_mut(head..head + length).unwrap_or_default()
@@ -45,7 +43,7 @@ impl Piece {
 }
 
 impl Export {
-    /// Cuts a range into pieces that end where blocks end. Offsets are in the export.
+    /// Splits a range into pieces that end at block boundaries. Offsets are in the export.
     pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> + Send + use<> {
         let (mut at, end, size) = (offset, offset + length, self.piece_bytes as u64);
         std::iter::from_fn(move || {
@@ -56,7 +54,7 @@ impl Export {
         })
     }
 
-    /// Memory for a piece; waits for it.
+    /// Allocates the buffer of a piece, waiting for memory.
     pub(crate) async fn piece(&self, offset: u64, length: usize) -> Piece {
         let blocks = self.blocks(offset, length as u64);
         let bytes = (blocks.end - blocks.start) as usize;
@@ -65,12 +63,12 @@ impl Export {
         Piece { at: blocks.start, head: (offset % BLOCK as u64) as usize, length, buffer }
     }
 
-    /// Counts a write of a client, which may be several pieces.
+    /// Counts a write of a client, which may have several pieces.
     pub(crate) fn count_write(&self) {
         self.counters.count(Kind::Write);
     }
 
-    /// Writes a piece, after the changes before it that touch one of its blocks.
+    /// Writes a piece, after all earlier changes that touch one of its blocks.
     pub(crate) async fn write(&self, piece: Piece, fua: bool) -> Result<(), Errno> {
         let _under_way = self.under_way.begin();
         let length = piece.length as u64;
@@ -93,7 +91,7 @@ impl Export {
         if fua { self.check_failure() } else { Ok(()) }
     }
 
-    /// Reads what the piece does not cover of its first and its last block.
+    /// Reads the parts of the first and the last block that the piece does not cover.
     async fn fill_edges(&self, piece: &mut Piece) -> Result<(), Errno> {
         let payload_end = piece.head + piece.length;
         let bytes = piece.buffer.len();
@@ -115,11 +113,11 @@ impl Export {
     }
 
     async fn read_block(&self, at: u64) -> Result<Bytes, Errno> {
-        // Nothing has been changed yet, so the error of this read is not latched.
+        // The export has not changed yet, so this read's error is not latched.
         self.disk.read(at, BLOCK).await.map_err(|error| self.read_failed(&error))
     }
 
-    /// Gives up the whole blocks of a range. A trim is a hint, so the edges stay as they are.
+    /// Discards the whole blocks of a range. A trim is a hint, so the edges keep their content.
     pub(crate) async fn trim(&self, offset: u64, length: u64, fua: bool) -> Result<(), Errno> {
         self.counters.count(Kind::Trim);
         let _under_way = self.under_way.begin();
@@ -135,7 +133,7 @@ impl Export {
         if fua { self.sync().await } else { Ok(()) }
     }
 
-    /// Writes zeros, in pieces of which a few are with the disk at the same time.
+    /// Writes zeros in pieces, at most [`ZERO_PIECES`] of them at the same time.
     pub(crate) async fn write_zeroes(self: Arc<Self>, offset: u64, length: u64, fua: bool) -> Result<(), Errno> {
         self.counters.count(Kind::WriteZeroes);
         let _under_way = self.under_way.begin();
@@ -143,7 +141,7 @@ impl Export {
             let export = self.clone();
             async move { export.zero(at, length).await }
         });
-        // All pieces end before the reply, those behind a failed one too.
+        // All pieces end before the reply, also those behind a failed one.
         let mut results = futures::stream::iter(pieces).buffer_unordered(ZERO_PIECES);
         let mut result = Ok(());
         while let Some(one) = results.next().await {
@@ -284,7 +282,8 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
             runtime.block_on(async {
-                // Neighbours that share blocks, all at once: no write reaches the disk before all have begun.
+                // Neighbouring writes share blocks and run concurrently: no write reaches the disk
+                // before all have begun.
                 let faults = Faults::new();
                 let hold = faults.add(Fault::new(OpKind::Write, Effect::Hold));
                 let disk = Faulty::new(Arc::new(MemDisk::fixed(SIZE as u64)), faults.clone());

@@ -1,8 +1,9 @@
-//! The transmission phase of a connection: requests in, replies out.
+//! The transmission phase of a connection: requests and replies.
 //!
-//! Three futures run in one task. The reader parses requests and receives payloads, the worker polls what is with the
-//! disk, and the writer sends replies. A change that has begun is finished even when the client closes the connection,
-//! and none begins after that: it must not land later than one that the client sends over its next connection.
+//! Three futures run in one task. The reader parses requests and receives payloads. The worker
+//! polls the operations that the disk carries out. The writer sends replies. A change that has
+//! begun is completed even when the client closes the connection. No change begins after the close,
+//! because it could land later than a write that the client sends over its next connection.
 
 use std::io;
 use std::sync::Arc;
@@ -17,22 +18,24 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::Export;
-use crate::changes::{PIECE_BYTES, Piece};
+use crate::changes::Piece;
 use crate::export::Place;
+use crate::options::PIECE_BYTES;
 use crate::peer::Peer;
 use crate::protocol::{Command, Errno, REQUEST_BYTES, ReplyHeader, Request};
 use crate::replies::{BytesHeld, Reply, STALL_BYTES, write_replies};
 
-/// What the handshake agreed on.
+/// The outcome of the handshake.
 pub(crate) struct Session {
     pub(crate) place: Place,
     pub(crate) structured: bool,
 }
 
-/// A request, or a piece of one. Only the last piece has the reply.
+/// A request, or a piece of one. Only the last piece yields the reply.
 type Work = BoxFuture<'static, Option<Reply>>;
 
-/// Serves requests until the client ends the session, breaks the protocol or goes away, or the server shuts down.
+/// Serves requests until the client ends the session, breaks the protocol or disconnects, or the
+/// server shuts down.
 pub(crate) async fn transmit(
     mut input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
@@ -57,7 +60,7 @@ pub(crate) async fn transmit(
             peer,
             export,
         };
-        // The receiver is dropped at the end, which ends the worker, and that ends the writer.
+        // The end of this future drops the receiver, which ends the worker, which ends the writer.
         tokio::select! {
             result = receiver.run(&mut input) => result,
             () = broken.notified() => Ok(()),
@@ -77,7 +80,7 @@ pub(crate) async fn transmit(
     read.and(written)
 }
 
-/// Polls the requests under way until the reader has ended and all of them have.
+/// Polls the requests in progress until the reader has ended and all of them are complete.
 async fn work_off(mut work: mpsc::Receiver<Work>, replies: mpsc::Sender<Reply>) {
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -85,7 +88,7 @@ async fn work_off(mut work: mpsc::Receiver<Work>, replies: mpsc::Sender<Reply>) 
             biased;
             Some(reply) = under_way.next(), if !under_way.is_empty() => {
                 if let Some(reply) = reply {
-                    // Fails when the connection is broken: then the reply is of no use.
+                    // The send fails when the connection is broken; the reply is then of no use.
                     let _ = replies.send(reply).await;
                 }
             }
@@ -95,7 +98,7 @@ async fn work_off(mut work: mpsc::Receiver<Work>, replies: mpsc::Sender<Reply>) 
     }
 }
 
-/// A write whose pieces are under way.
+/// A write whose pieces are in progress.
 struct PiecedWrite {
     request: Request,
     export: Arc<Export>,
@@ -106,14 +109,14 @@ struct PiecedWrite {
 
 struct Outcome {
     error: Option<Errno>,
-    /// What the reply takes with it.
+    /// The request slot, which the reply keeps until it has been written.
     slot: Option<OwnedSemaphorePermit>,
-    /// Given back when the last piece has ended.
+    /// Memory of the request, released when the last piece has ended.
     bytes: Option<BytesHeld>,
 }
 
 impl PiecedWrite {
-    /// Writes one piece. The last one to end makes the reply, after the flush where one was asked for.
+    /// Writes one piece. The last one to end builds the reply, after the flush if `FUA` is set.
     async fn write(self: Arc<Self>, piece: Piece, only: bool) -> Option<Reply> {
         let result = self.export.write(piece, only && self.request.fua()).await;
         if let Err(error) = result {
@@ -135,12 +138,12 @@ impl PiecedWrite {
     }
 }
 
-/// A reply without data.
+/// Builds a reply without data.
 fn reply_of(cookie: u64, error: Option<Errno>, slot: OwnedSemaphorePermit) -> Reply {
     Reply { header: ReplyHeader::simple(cookie, error), payload: Bytes::new(), _slot: slot, _bytes: None }
 }
 
-/// The side of a connection that requests come in at.
+/// The receiving side of a connection.
 struct Receiver<'a> {
     export: Arc<Export>,
     slots: Arc<Semaphore>,
@@ -158,7 +161,7 @@ impl Receiver<'_> {
             let mut header = [0; REQUEST_BYTES];
             match input.read_exact(&mut header).await {
                 Ok(_) => {}
-                // Clients may close the connection without a word.
+                // Clients may close the connection without `DISCONNECT`.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -187,7 +190,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Answers a bad request. The payload of a bad write is skipped, unless it is so long that the client is broken.
+    /// Answers an invalid request. The payload of an invalid write is skipped. A payload above
+    /// twice the largest request ends the connection.
     async fn refuse(
         &self,
         input: &mut (impl AsyncRead + Unpin),
@@ -222,7 +226,8 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Receives the payload of a write. Each piece goes to the disk as soon as it is there.
+    /// Receives the payload of a write. Each piece is submitted to the disk as soon as it has
+    /// arrived.
     async fn receive(
         &self,
         input: &mut (impl AsyncRead + Unpin),
@@ -251,7 +256,8 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Reads a part of a payload, of at most a piece. A client that stalls in it is cut off, for it holds memory.
+    /// Reads a part of a payload, at most one piece. A client that stalls here is disconnected,
+    /// because it holds memory.
     async fn fill(&self, input: &mut (impl AsyncRead + Unpin), payload: &mut [u8]) -> io::Result<()> {
         const { assert!(PIECE_BYTES <= STALL_BYTES, "the timeout is for a whole piece") };
         let stall = self.export.limits.stall_timeout;
@@ -261,9 +267,11 @@ impl Receiver<'_> {
         }
     }
 
-    /// Waits until the connection may have `bytes` more in memory, or for a long request the export.
+    /// Waits until `bytes` fit in the connection's memory, or for a long request in the memory
+    /// shared by the export.
     async fn hold(&self, bytes: u32) -> io::Result<BytesHeld> {
-        // A connection has memory of its own, so that one that takes no replies keeps no other waiting.
+        // Each connection has its own memory, so a client that takes no replies cannot delay other
+        // clients.
         let own = bytes as usize <= self.export.limits.connection_bytes_max;
         let permit = acquire(if own { &self.bytes } else { &self.export.large }, bytes).await?;
         Ok(BytesHeld::new(&self.export, bytes, permit))

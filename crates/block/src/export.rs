@@ -1,4 +1,4 @@
-//! A window of a disk under a name, and the operations that requests need.
+//! A named window of a disk, and the operations that requests need.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,20 +9,20 @@ use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
 use tokio::sync::Semaphore;
 
-use crate::changes::PIECE_BYTES;
 use crate::flushes::Flushes;
+use crate::options::PIECE_BYTES;
 use crate::protocol::{Errno, STRING_BYTES_MAX, transmission_flag as flag};
 use crate::ranges::Ranges;
 use crate::status::{Counters, Kind, UnderWay};
 use crate::{ExportOptions, ExportStatus, Limits, Window};
 
-/// Why an export cannot be made.
+/// Why an export cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The name or the description is too long.
     #[error("the name or description of the export {0:?} is longer than 4096 bytes")]
     TooLong(String),
-    /// The window is empty, unaligned, or not on the disk.
+    /// The window is empty, unaligned, or not within the disk.
     #[error(
         "the export {name:?} cannot show {len} bytes at {start}: \
          they must be multiples of {BLOCK} within the disk's {disk_len} bytes"
@@ -30,16 +30,16 @@ pub enum ExportError {
     Window {
         /// Name of the export.
         name: String,
-        /// Where the window begins.
+        /// Start of the window on the disk, in bytes.
         start: u64,
-        /// Its length.
+        /// Length of the window in bytes.
         len: u64,
-        /// Length of the disk.
+        /// Length of the disk in bytes.
         disk_len: u64,
     },
 }
 
-/// A window of a disk under a name, for any number of connections.
+/// A named window of a disk, for any number of connections.
 pub struct Export {
     name: String,
     description: String,
@@ -49,18 +49,19 @@ pub struct Export {
     pub(crate) limits: Limits,
     pub(crate) piece_bytes: usize,
     connections: AtomicUsize,
-    /// Bytes of long requests.
+    /// Memory of requests above `connection_bytes_max`, in bytes.
     pub(crate) large: Arc<Semaphore>,
     pub(crate) bytes_in_flight: AtomicUsize,
     pub(crate) ranges: Ranges,
     flushes: Flushes,
     pub(crate) under_way: UnderWay,
     pub(crate) counters: Counters,
-    /// The first error of a write, trim or flush. What earlier writes left on the disk is unknown after it.
+    /// The first error of a write, trim or flush. After it, the content of earlier unflushed writes
+    /// on the disk is unknown.
     failure: OnceLock<String>,
 }
 
-/// A place among an export's connections.
+/// A slot among an export's connections.
 pub(crate) struct Place(pub(crate) Arc<Export>);
 
 impl Drop for Place {
@@ -70,10 +71,11 @@ impl Drop for Place {
 }
 
 impl Export {
-    /// An export of `disk`.
+    /// Creates an export of `disk`.
     ///
     /// # Errors
-    /// When the names are too long, or the window is not within the disk or not aligned.
+    /// When the name or the description is too long, or the window is unaligned or not within the
+    /// disk.
     pub fn new(options: ExportOptions, disk: Arc<dyn Disk>, env: Env) -> Result<Arc<Self>, ExportError> {
         let ExportOptions { name, description, window, read_only, limits } = options;
         if name.len().max(description.len()) > STRING_BYTES_MAX {
@@ -87,7 +89,8 @@ impl Export {
             return Err(ExportError::Window { name, start, len, disk_len });
         }
         let limits = limits.usable();
-        // A buffer above the pool's bound would never come, and a piece can touch one block more than its size.
+        // The pool never grants a buffer above its bound, and a piece may touch one block more than
+        // its size.
         let pool = usize::try_from(disk.stats().pool_limit_bytes).unwrap_or(usize::MAX);
         let piece_bytes = (pool / 4 / BLOCK * BLOCK).clamp(BLOCK, PIECE_BYTES);
         Ok(Arc::new(Self {
@@ -109,17 +112,17 @@ impl Export {
         }))
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Text for people.
+    /// The description for humans.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.window.len
     }
@@ -129,7 +132,7 @@ impl Export {
         self.read_only
     }
 
-    /// Its state now.
+    /// The current state.
     pub fn status(&self) -> ExportStatus {
         let (in_flight, oldest_request_ms) = self.under_way.status();
         ExportStatus {
@@ -157,7 +160,8 @@ impl Export {
         flag::HAS_FLAGS | flag::SEND_FLUSH | flag::CAN_MULTI_CONN | access | chunks
     }
 
-    /// A place for one more connection; `None` when the export has its most.
+    /// Takes a slot for one more connection; `None` when the export has `export_connections_max`
+    /// connections.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Place> {
         let max = self.limits.export_connections_max;
         let entered = self.connections.fetch_update(Relaxed, Relaxed, |now| (now < max).then_some(now + 1)).is_ok();
@@ -166,8 +170,8 @@ impl Export {
         entered.then(|| Place(self.clone()))
     }
 
-    /// Reads `length` bytes at `offset`. A long read is copied piece by piece: the reply may wait long for its client, and
-    /// must not hold the disk's buffers so long.
+    /// Reads `length` bytes at `offset`. A long read is copied piece by piece: its reply may wait
+    /// long for the client and must not hold the disk's buffers for that time.
     pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Bytes, Errno> {
         self.counters.count(Kind::Read);
         let _under_way = self.under_way.begin();
@@ -187,7 +191,7 @@ impl Export {
         Ok(bytes)
     }
 
-    /// Reads the blocks around a piece, of which a slice is given.
+    /// Reads the blocks around a piece and returns the piece as a slice.
     async fn read_piece(&self, at: u64, length: usize) -> Result<Bytes, Errno> {
         let blocks = self.blocks(at, length as u64);
         let head = (at % BLOCK as u64) as usize;
@@ -195,27 +199,27 @@ impl Export {
         Ok(read.map_err(|error| self.read_failed(&error))?.slice(head..head + length))
     }
 
-    /// Makes durable what any connection has written before.
+    /// Makes earlier writes of all connections durable.
     pub(crate) async fn flush(&self) -> Result<(), Errno> {
         self.counters.count(Kind::Flush);
         let _under_way = self.under_way.begin();
         self.sync().await
     }
 
-    /// The flush behind a write with `FUA` of several pieces, and the last one of a server.
+    /// The flush behind a write with `FUA` of several pieces, and the last flush of a server.
     pub(crate) async fn sync(&self) -> Result<(), Errno> {
         if self.read_only {
             return Ok(());
         }
         self.check_failure()?;
-        // The disk may begin a flush when it is asked for one, so it is asked inside.
+        // The disk may begin a flush when `flush` is called, so the call happens inside the future.
         let flush = async { self.disk.flush().await };
         self.flushes.join(flush).await.map_err(|error| self.change_failed("flush", &error))?;
-        // A write may have failed meanwhile: what it was to write is not durable.
+        // A write may have failed meanwhile; its data is not durable.
         self.check_failure()
     }
 
-    /// The blocks on the disk around a range of the export, which the caller has checked to be within it.
+    /// The blocks on the disk around a range of the export. The caller has checked the range.
     pub(crate) fn blocks(&self, offset: u64, length: u64) -> std::ops::Range<u64> {
         let block = BLOCK as u64;
         let (start, end) = (offset / block * block, (offset + length).next_multiple_of(block));
@@ -232,8 +236,9 @@ impl Export {
         Errno::Io
     }
 
-    /// Remembers the first error. A write that finds the disk full is no failure, for it was never acknowledged. A
-    /// flush that fails for the same reason is one: it leaves open which acknowledged writes are lost.
+    /// Latches the first error. A write that finds the disk full is not latched, because it was
+    /// never acknowledged. A flush that fails for the same reason is latched: it leaves open which
+    /// acknowledged writes are lost.
     pub(crate) fn change_failed(&self, what: &str, error: &io::Error) -> Errno {
         self.counters.write_errors.fetch_add(1, Relaxed);
         let full = error.kind() == io::ErrorKind::StorageFull;
@@ -241,7 +246,7 @@ impl Export {
             return Errno::NoSpace;
         }
         if self.failure.set(format!("{what}: {error}")).is_ok() {
-            tracing::error!(export = self.name, %error, "a {what} failed: the export takes no more writes");
+            tracing::error!(export = self.name, %error, "a {what} failed: the export refuses further writes");
         }
         if full { Errno::NoSpace } else { Errno::Io }
     }

@@ -1,10 +1,11 @@
-//! Flushes that wait for the disk share the next one, as the commits of the log do.
+//! Group flushes: callers that wait for the disk share the next flush, as the commits of the log
+//! do.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use tokio::sync::Mutex;
 
-/// The flushes of an export. One at a time is with the disk.
+/// The flushes of an export. One at a time is submitted to the disk.
 #[derive(Default)]
 pub(crate) struct Flushes {
     begun: AtomicU64,
@@ -13,10 +14,11 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    /// Returns when a flush has succeeded that began after the call. That is one's own, or that of another caller.
+    /// Returns when a flush has succeeded that began after the call, either this caller's or
+    /// another's.
     ///
     /// # Errors
-    /// Those of `flush`. Callers that waited for a failed one make their own.
+    /// Those of `flush`. Callers that waited for a failed flush start their own.
     pub(crate) async fn join<E>(&self, flush: impl Future<Output = Result<(), E>>) -> Result<(), E> {
         let before = self.begun.load(SeqCst);
         let mut done = self.done.lock().await;
@@ -53,7 +55,7 @@ mod tests {
         };
         let mut first = Box::pin(call());
         assert!(poll!(&mut first).is_pending());
-        // The first one has begun before these: it does not count for them.
+        // The first flush began before these calls, so it does not cover them.
         let mut rest = Box::pin(join_all((0..20).map(|_| call())));
         assert!(poll!(&mut rest).is_pending());
         gate.add_permits(1);
@@ -63,7 +65,7 @@ mod tests {
         gate.add_permits(1);
         assert!(rest.await.iter().all(Result::is_ok));
         assert_eq!(count.load(SeqCst), 2);
-        // A flush that failed covers no caller.
+        // A failed flush covers no caller.
         fails.store(true, SeqCst);
         let mut failing = Box::pin(join_all((0..3).map(|_| call())));
         assert!(poll!(&mut failing).is_pending());

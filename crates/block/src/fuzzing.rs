@@ -1,4 +1,4 @@
-//! The target of the fuzzer: bytes of a client, through handshake and transmission, over a disk in memory.
+//! The fuzz target: bytes of a client, through handshake and transmission, over a disk in memory.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{Export, ExportOptions, Limits};
 
 const SIZE: u64 = 16 * BLOCK as u64;
 
-/// Bytes that take a client to transmission with structured replies.
+/// The bytes that bring a client to transmission with structured replies.
 fn opening() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.put_u32(3);
@@ -39,7 +39,7 @@ fn put_request(out: &mut Vec<u8>, command: u16, flags: u16, offset: u64, length:
     out.put_u32(length);
 }
 
-/// Valid sessions. An even first byte means that the rest begins behind the handshake.
+/// Valid sessions. An even first byte means that the remaining bytes follow the handshake.
 pub fn nbd_corpus() -> Vec<Vec<u8>> {
     let mut requests = vec![0];
     put_request(&mut requests, 1, 1, 500, 20);
@@ -61,7 +61,7 @@ pub fn nbd_corpus() -> Vec<Vec<u8>> {
     vec![requests, handshake, list]
 }
 
-/// Runs one session. What it gives is a signature of the replies and of what was counted.
+/// Runs one session. Returns a signature of the replies and of the counters.
 pub fn fuzz_nbd(data: &[u8]) -> u64 {
     let Some((first, rest)) = data.split_first() else { return 0 };
     let mut bytes = if first % 2 == 0 { opening() } else { Vec::new() };
@@ -90,7 +90,7 @@ async fn session(bytes: Vec<u8>) -> u64 {
     let (mut replies, mut requests) = tokio::io::split(client);
     let (_stop, stopped) = watch::channel(false);
     let send = async move {
-        // Fails when the server has closed the connection, as it may.
+        // The send fails when the server has closed the connection, which it may do.
         let _ = requests.write_all(&bytes).await;
         let _ = requests.shutdown().await;
     };

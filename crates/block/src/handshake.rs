@@ -1,4 +1,4 @@
-//! The handshake: the client's options, until it has chosen an export.
+//! The handshake: the client's options, until the client has chosen an export.
 
 use std::io;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use crate::protocol::{
     option_reply as reply,
 };
 
-/// The longest data of an option that is looked at: a name, and more kinds of information than there are.
+/// The longest option data that is parsed, in bytes: a name, and more kinds of information than the
+/// protocol has.
 const OPTION_BYTES_MAX: usize = STRING_BYTES_MAX + 1024;
 /// Longer data is skipped up to this length. Above it the connection is closed.
 const SKIPPED_BYTES_MAX: u32 = 1 << 20;
-/// The smallest request that clients are advised to send, in bytes. Smaller ones are served.
+/// The minimum request size advertised to clients, in bytes. Smaller ones are served.
 const BLOCK_BYTES_MIN: u32 = 512;
 
-/// Negotiates with a client. `None` when it ended the session, or chose nothing that it can have.
+/// Negotiates with a client. `None` when the client ended the session or chose no available export.
 ///
 /// # Errors
 /// The socket's; `InvalidData` when the client breaks the protocol.
@@ -62,7 +63,7 @@ pub(crate) async fn negotiate(
     }
 }
 
-/// Reads an option's data; `None` when it was too long and has been skipped.
+/// Reads an option's data; `None` when the data was too long and has been skipped.
 async fn read_data(input: &mut (impl AsyncRead + Unpin), header: OptionHeader) -> io::Result<Option<Vec<u8>>> {
     let length = header.length as usize;
     if length > OPTION_BYTES_MAX {
@@ -78,7 +79,7 @@ async fn read_data(input: &mut (impl AsyncRead + Unpin), header: OptionHeader) -
     Ok(Some(data))
 }
 
-/// What follows an option.
+/// The state after an option.
 enum Next {
     Option,
     Transmission(Session),
@@ -120,14 +121,15 @@ impl Handshake<'_> {
         Next::Option
     }
 
-    /// The export of that name. The empty name stands for the first one, unless one has no other.
+    /// Finds an export by name. The empty name means the first export, unless an export has that
+    /// name.
     fn find(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.exports.iter().find(|export| export.name() == name);
         named.or_else(|| self.exports.first().filter(|_| name.is_empty()))
     }
 
     fn export_name(&self, data: &[u8], out: &mut Vec<u8>) -> Next {
-        // There is no error reply: the protocol closes the connection instead.
+        // `EXPORT_NAME` has no error reply: the protocol closes the connection instead.
         let export = protocol::export_name(data).and_then(|name| self.find(&name));
         let Some((export, place)) = export.and_then(|export| Some((export, export.enter()?))) else {
             return Next::Close;
@@ -152,7 +154,7 @@ impl Handshake<'_> {
             option::GO => match export.enter() {
                 Some(place) => Some(place),
                 None => {
-                    put(reply::ERR_POLICY, b"the export has as many connections as it may have");
+                    put(reply::ERR_POLICY, b"the export has reached its maximum number of connections");
                     return Next::Option;
                 }
             },
@@ -166,7 +168,7 @@ impl Handshake<'_> {
     }
 }
 
-/// The pieces of information that a client gets on an export.
+/// Encodes the requested information on an export.
 fn describe(export: &Export, request: &InfoRequest, structured: bool) -> Vec<Vec<u8>> {
     let new = |kind: u16| {
         let mut data = Vec::new();

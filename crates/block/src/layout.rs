@@ -1,8 +1,8 @@
-//! The layout of a durable disk: a GUID partition table, so that the disk is an ordinary one without Steadfast.
+//! The layout of a durable disk: a GUID partition table, so that other tools see an ordinary disk.
 //!
-//! Partition 1 begins at 1 MiB and holds the client's data; partition 2, from 32 KiB to 1 MiB, holds the super-disk's
-//! labels and intent bits. A client sees the range of partition 1 only. So the end of the device is not used, which
-//! moves when a cloud disk grows.
+//! Partition 1 begins at 1 MiB and holds the client's data. Partition 2, from 32 KiB to 1 MiB,
+//! holds the super-disk's labels and intent bits. A client sees the range of partition 1 only. The
+//! labels are not at the end of the device, because that end moves when a cloud disk grows.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,13 +17,14 @@ use uuid::{Uuid, uuid};
 use crate::Window;
 
 const MIB: u64 = 1 << 20;
-/// Where the partition of labels begins: behind the partition table.
+/// Start of the label partition in bytes, behind the partition table.
 const LABELS_START: u64 = 32 << 10;
 /// The smallest disk, in bytes.
 const DISK_BYTES_MIN: u64 = 8 * MIB;
-/// The type of the data partition: of its own, so that nothing mounts it by itself while a server has it.
+/// The type of the data partition. It is private to Steadfast, so no system mounts the partition
+/// automatically while a server uses it.
 const DATA_TYPE: Uuid = uuid!("5d6c1b6e-1f0b-4f3c-9c5e-6b8f0a4d2e71");
-/// The type of the partition of labels.
+/// The type of the label partition.
 const LABELS_TYPE: Uuid = uuid!("b2a7c0de-87f3-4c19-a1d5-0e3c9d7f6a52");
 /// The attribute "do not mount automatically" of the Discoverable Partitions Specification.
 const NO_AUTO: u64 = 1 << 63;
@@ -31,44 +32,46 @@ const NO_AUTO: u64 = 1 << 63;
 /// Why a disk has no layout, or cannot be given one.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// What the system says.
+    /// The operating system reports an error.
     #[error("{0}: {1}")]
     Io(String, #[source] io::Error),
     /// The partition table cannot be read or written.
     #[error("{0}: its partition table: {1}")]
     Table(String, String),
-    /// There is a partition table, and it is not of a block device of Steadfast.
+    /// A partition table exists, but it does not describe a block device of Steadfast.
     #[error("{0} is not the durable disk of a block device: make one with `steadfast block format`")]
     Foreign(String),
     /// The disk is too small.
     #[error("{0} has {1} bytes: a block device needs at least 8 MiB")]
     Small(String, u64),
-    /// The partition ends behind the disk's end.
+    /// The partition ends beyond the disk's end.
     #[error("{0} has {1} bytes, and its data partition ends at {2}: the disk is smaller than it was")]
     Shrunk(String, u64, u64),
 }
 
 /// The size of a file or a block device, in bytes.
 fn size_of(file: &File) -> io::Result<u64> {
-    // A block device has no length in its metadata; its end can be sought.
+    // A block device has no length in its metadata, but seeking to its end returns it.
     io::Seek::seek(&mut &*file, io::SeekFrom::End(0))
 }
 
-/// The logical block size of a device. A file is taken for a disk of 512-byte sectors, as a loop device would.
+/// The logical block size of a device. A file counts as a disk of 512-byte sectors, like a loop
+/// device.
 fn sectors_of(file: &File) -> io::Result<LogicalBlockSize> {
     let meta = file.metadata()?;
     if !meta.file_type().is_block_device() {
         return Ok(LogicalBlockSize::Lb512);
     }
     let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-    // A partition has no queue of its own: its disk does.
+    // A partition has no queue directory of its own; its disk has one.
     let queue =
         |of: &str| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{of}queue/logical_block_size"));
     let text = queue("").or_else(|_| queue("../"))?;
     Ok(if text.trim() == "4096" { LogicalBlockSize::Lb4096 } else { LogicalBlockSize::Lb512 })
 }
 
-/// Writes an empty layout: whatever the first and the last MiB of the disk held is gone. Answers the data's range.
+/// Writes an empty layout and returns the range of the data. It erases the first and the last MiB
+/// of the disk.
 ///
 /// # Errors
 /// When the disk is too small or cannot be written.
@@ -109,17 +112,18 @@ pub fn write_layout(path: &Path) -> Result<Window, LayoutError> {
     Ok(Window { start: MIB, len: end - MIB })
 }
 
-/// Finds the data's range on a disk that has a layout.
+/// Finds the range of the data on a disk that has a layout.
 ///
 /// # Errors
-/// When it has none, or is smaller than its data partition.
+/// When the disk has no layout, or is smaller than its data partition.
 pub fn find_data(path: &Path) -> Result<Window, LayoutError> {
     let shown = || path.display().to_string();
     let io_error = |error| LayoutError::Io(shown(), error);
     let file = File::open(path).map_err(io_error)?;
     let len = size_of(&file).map_err(io_error)?;
     let sectors = sectors_of(&file).map_err(io_error)?;
-    // The backup table is at the end, which moves when a disk grows: the first one is enough.
+    // The backup table is at the end, which moves when a disk grows, so the primary table is
+    // enough.
     let disk = GptConfig::new().only_valid_headers(false).logical_block_size(sectors).open_from_device(&file);
     let disk = disk.map_err(|_| LayoutError::Foreign(shown()))?;
     let data = disk.partitions().get(&1).filter(|data| data.part_type_guid.guid == DATA_TYPE);
@@ -155,7 +159,7 @@ mod tests {
         assert_eq!(find_data(&path).expect("found"), window);
         file.set_len(32 * MIB).expect("set");
         assert!(matches!(find_data(&path), Err(LayoutError::Shrunk(_, _, _))));
-        // What another program reads of it: the types and where the data begins.
+        // sfdisk must report the type of the data partition.
         let text = std::process::Command::new("sfdisk").arg("--json").arg(&path).output();
         if let Ok(text) = text {
             let text = String::from_utf8_lossy(&text.stdout).to_lowercase();

@@ -1,8 +1,9 @@
-//! A block device over the network: an NBD server over any disk.
+//! A block device over the network: an NBD server for any disk.
 //!
-//! An [`Export`] is a window of a [`steadfast_disk::Disk`] under a name. A [`Server`] listens on a Unix socket or on
-//! loopback and serves exports in the NBD protocol (fixed newstyle, structured replies). Clients are the kernel's
-//! `nbd` driver, qemu, `nbdcopy` and everything else that uses libnbd.
+//! An [`Export`] is a named window of a [`steadfast_disk::Disk`]. A [`Server`] listens on a Unix
+//! socket or on loopback and serves exports in the NBD protocol (fixed newstyle, structured
+//! replies). Clients are the kernel's `nbd` driver, qemu, `nbdcopy` and other programs that use
+//! libnbd.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! The listening addresses of a server.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,25 +9,25 @@ use std::str::FromStr;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 
-/// Connections that the kernel keeps until they are accepted.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: u32 = 64;
 
-/// Where to listen: `unix:PATH`, or `ADDRESS:PORT` on loopback.
+/// A listening address: `unix:PATH`, or `ADDRESS:PORT` on loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// A Unix socket, for the server's own user only.
+    /// A Unix socket that only the server's own user can open.
     Unix(PathBuf),
-    /// A port on a loopback address; 0 for any free one.
+    /// A port on a loopback address; 0 for any free port.
     Tcp(SocketAddr),
 }
 
 /// Why the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The text is neither form.
+    /// The text is neither of the two forms.
     #[error("cannot listen on {0:?}: write unix:PATH, or ADDRESS:PORT such as 127.0.0.1:10809")]
     Malformed(String),
-    /// NBD has neither keys nor encryption here.
+    /// The address is not on loopback; NBD has neither keys nor encryption here.
     #[error(
         "cannot listen on {0}: NBD has no passwords and no encryption here, so it listens on loopback and Unix sockets \
          only. For other machines, put a TLS proxy such as stunnel in front of 127.0.0.1:{port}, or use `ssh -L \
@@ -38,13 +38,13 @@ pub enum ListenError {
     /// Another server uses the socket.
     #[error("cannot listen on {0}: another server listens there")]
     InUse(String),
-    /// The path is that of something else, which is kept.
+    /// The path belongs to a file that is not a socket. The server keeps that file.
     #[error("cannot listen on {0}: there is a file that is no socket")]
     NoSocket(String),
-    /// No exports were given.
+    /// No exports were given, or two have the same name.
     #[error("cannot serve NBD: there are no exports, or two have the name {0:?}")]
     Exports(String),
-    /// What the system says.
+    /// The operating system reports an error.
     #[error("cannot listen on {0}: {1}")]
     Io(String, #[source] io::Error),
 }
@@ -73,7 +73,7 @@ impl std::fmt::Display for Listen {
     }
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
@@ -130,7 +130,8 @@ impl Listener {
     }
 }
 
-/// The file of a Unix socket; removed when this is dropped, unless another socket has its path by then.
+/// The file of a Unix socket. Dropping it removes the file, unless another socket has taken the
+/// path.
 pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -150,12 +151,12 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     socket.bind(path)?;
     let found = fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), identity: (found.dev(), found.ino()) };
-    // Before it listens, so that there is no moment in which others can connect.
+    // The mode is set before `listen`, so that other users can never connect.
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok((socket.listen(BACKLOG)?, file))
 }
 
-/// Removes the socket of a server that is not there any more.
+/// Removes the socket of a server that has ended.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => Err(io::ErrorKind::InvalidInput.into()),

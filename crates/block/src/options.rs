@@ -1,41 +1,49 @@
-//! How exports are set up, and their bounds.
+//! Options and limits of exports.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// The part of a disk that an export shows, in bytes. Both numbers are multiples of [`steadfast_disk::BLOCK`].
+/// Payloads and zeros are written to the disk in pieces of this size, in bytes. A piece takes
+/// memory only while it is received and written, so a long write needs little of the disk's buffer
+/// pool.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
+/// The part of a disk that an export shows, in bytes. Both numbers are multiples of
+/// [`steadfast_disk::BLOCK`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Window {
-    /// Where it begins on the disk.
+    /// Start on the disk.
     pub start: u64,
-    /// How long it is.
+    /// Length.
     pub len: u64,
 }
 
-/// Bounds of an export and of the server. Units come last in the names.
+/// Limits of an export and of the server. Units come last in the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Connections of one export.
+    /// Maximum number of connections of one export.
     pub export_connections_max: usize,
-    /// Connections of a server, those in the handshake included. Only the value of [`crate::Server::bind`] counts.
+    /// Maximum number of connections of a server, including those in the handshake. Only the value
+    /// passed to [`crate::Server::bind`] counts.
     pub connections_max: usize,
-    /// Requests of one connection that have not been answered.
+    /// Maximum number of unanswered requests of one connection.
     pub requests_in_flight_max: usize,
-    /// Bytes of read replies and write payloads that each connection may have in memory.
+    /// Maximum memory of read replies and write payloads per connection, in bytes.
     pub connection_bytes_max: usize,
-    /// The same for requests that are longer than that, of all connections of an export together. At least
-    /// `request_bytes_max`.
+    /// The same limit for requests above `connection_bytes_max`, over all connections of an export.
+    /// At least `request_bytes_max`.
     pub large_bytes_max: usize,
-    /// The longest read or write.
+    /// Maximum length of a read or write in bytes.
     pub request_bytes_max: u32,
-    /// A client that has not chosen an export after this time is cut off.
+    /// The server disconnects a client that has not chosen an export after this time.
     #[serde(rename = "handshake_timeout_ms", serialize_with = "as_ms")]
     pub handshake_timeout: Duration,
-    /// A client that takes less than 1 MiB of replies, or sends less than 1 MiB of a payload, in this time is cut off.
+    /// The server disconnects a client that takes less than 1 MiB of replies, or sends less than 1
+    /// MiB of a payload, in this time.
     #[serde(rename = "stall_timeout_ms", serialize_with = "as_ms")]
     pub stall_timeout: Duration,
-    /// How long a shutdown waits for requests in flight, and then for the last flush.
+    /// Time that a shutdown waits for requests in flight, and then for the last flush.
     #[serde(rename = "shutdown_timeout_ms", serialize_with = "as_ms")]
     pub shutdown_timeout: Duration,
 }
@@ -61,7 +69,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same limits, with every one large enough for the largest request.
+    /// The same limits, each raised as far as the largest request needs.
     #[must_use]
     pub(crate) fn usable(mut self) -> Self {
         let max = tokio::sync::Semaphore::MAX_PERMITS;
@@ -73,29 +81,29 @@ impl Limits {
         self
     }
 
-    /// Bytes that an export may have in memory.
+    /// Maximum memory of an export in bytes.
     pub(crate) fn bytes_max(&self) -> usize {
         self.export_connections_max.saturating_mul(self.connection_bytes_max).saturating_add(self.large_bytes_max)
     }
 }
 
-/// What an export is besides its disk.
+/// The options of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// Its name: at most 4,096 bytes.
+    /// Name of at most 4,096 bytes.
     pub name: String,
-    /// Text for people: at most 4,096 bytes. Clients can read it.
+    /// Description of at most 4,096 bytes, which clients can read.
     pub description: String,
-    /// The part of the disk that it shows; `None` for all of it.
+    /// The exported part of the disk; `None` for the whole disk.
     pub window: Option<Window>,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Its bounds.
+    /// Limits of the export.
     pub limits: Limits,
 }
 
 impl ExportOptions {
-    /// An export of a whole disk that may be written, with the default limits.
+    /// The options of a writable export of a whole disk, with the default limits.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),

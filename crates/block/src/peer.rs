@@ -1,4 +1,5 @@
-//! Whether the client of a connection has closed it, also while bytes that it sent before wait in the socket.
+//! Detects that the client has closed a connection, also while bytes that it sent before are still
+//! unread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,7 @@ impl Peer {
         socket.try_clone_to_owned().map(|socket| Self(Some(socket)))
     }
 
-    /// That of a stream that is no socket. It never closes.
+    /// The peer of a stream that is not a socket. It never closes.
     pub(crate) fn unknown() -> Self {
         Self(None)
     }

@@ -1,6 +1,7 @@
-//! The bytes of the NBD protocol: constants, parsing and encoding. No I/O happens here.
+//! The bytes of the NBD protocol: constants, parsing and encoding. This module does no I/O.
 //!
-//! The names follow `doc/proto.md` of the NBD project, without their prefixes. All numbers are big-endian.
+//! The names follow `doc/proto.md` of the NBD project, without their prefixes. All numbers are
+//! big-endian.
 
 use bytes::BufMut;
 
@@ -26,7 +27,7 @@ pub const STRING_BYTES_MAX: usize = 4096;
 
 /// Flags of the handshake, the same bits from the server (16 bits) and the client (32 bits).
 pub mod handshake_flag {
-    /// Options that the server does not know are answered.
+    /// The server answers unknown options.
     pub const FIXED_NEWSTYLE: u16 = 1;
     /// The reply to `EXPORT_NAME` ends without 124 zeros.
     pub const NO_ZEROES: u16 = 1 << 1;
@@ -52,17 +53,17 @@ pub mod option {
 pub mod option_reply {
     /// The option succeeded.
     pub const ACK: u32 = 1;
-    /// One export of a list.
+    /// One export of the list.
     pub const SERVER: u32 = 2;
     /// One piece of information on an export.
     pub const INFO: u32 = 3;
     /// The server does not know the option.
     pub const ERR_UNSUP: u32 = 0x8000_0001;
-    /// The server refuses for reasons of its own.
+    /// The server refuses by its own policy.
     pub const ERR_POLICY: u32 = 0x8000_0002;
     /// The option is malformed.
     pub const ERR_INVALID: u32 = 0x8000_0003;
-    /// There is no such export.
+    /// No export has this name.
     pub const ERR_UNKNOWN: u32 = 0x8000_0006;
     /// The option is too long.
     pub const ERR_TOO_BIG: u32 = 0x8000_0009;
@@ -74,7 +75,7 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The canonical name.
     pub const NAME: u16 = 1;
-    /// Text for people.
+    /// Description for humans.
     pub const DESCRIPTION: u16 = 2;
     /// Minimum, preferred and maximum size of a request.
     pub const BLOCK_SIZE: u16 = 3;
@@ -82,7 +83,7 @@ pub mod info {
 
 /// Transmission flags of an export.
 pub mod transmission_flag {
-    /// The other flags mean something.
+    /// The other flags are valid.
     pub const HAS_FLAGS: u16 = 1;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
@@ -102,11 +103,11 @@ pub mod transmission_flag {
 
 /// Flags of requests.
 pub mod command_flag {
-    /// The reply waits until what was written is durable.
+    /// The server replies once the written data is durable.
     pub const FUA: u16 = 1;
-    /// Zeros are to be written, not deallocated.
+    /// The server must write zeros instead of deallocating.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// The reply to a read comes as one chunk.
+    /// The server replies to a read with one chunk.
     pub const DF: u16 = 1 << 2;
 }
 
@@ -114,7 +115,7 @@ pub mod command_flag {
 pub mod chunk {
     /// The chunk is the last one of its reply.
     pub const DONE: u16 = 1;
-    /// Nothing but the end of a reply.
+    /// The end of a reply without content.
     pub const NONE: u16 = 0;
     /// Offset and data.
     pub const OFFSET_DATA: u16 = 1;
@@ -122,7 +123,7 @@ pub mod chunk {
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Read a range.
@@ -131,13 +132,13 @@ pub enum Command {
     Write,
     /// End the session.
     Disconnect,
-    /// Make durable what was written.
+    /// Make earlier writes durable.
     Flush,
-    /// The bytes of a range are no longer needed.
+    /// Discard a range.
     Trim,
     /// Write zeros.
     WriteZeroes,
-    /// A number without a meaning here.
+    /// A number that the server does not know.
     Unknown(u16),
 }
 
@@ -161,7 +162,7 @@ impl Command {
             Self::WriteZeroes => command_flag::NO_HOLE,
             _ => 0,
         };
-        // The protocol allows FUA with every command, and it means nothing with a read.
+        // The protocol allows FUA with every command; a read ignores it.
         own | command_flag::FUA
     }
 }
@@ -185,9 +186,9 @@ pub enum Errno {
 pub struct Request {
     /// Bits of [`command_flag`].
     pub flags: u16,
-    /// What it asks for.
+    /// The operation.
     pub command: Command,
-    /// The client's name for the request, repeated in the reply.
+    /// The client's identifier of the request, repeated in the reply.
     pub cookie: u64,
     /// Offset in the export in bytes.
     pub offset: u64,
@@ -196,7 +197,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a header; `None` when the magic is wrong.
+    /// Parses a header; `None` when the magic is wrong.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut reader = Reader(bytes);
         if reader.u32()? != REQUEST_MAGIC {
@@ -211,7 +212,7 @@ impl Request {
         })
     }
 
-    /// Whether the reply waits until what was written is durable.
+    /// Whether the server must reply only once the written data is durable.
     pub fn fua(&self) -> bool {
         self.flags & command_flag::FUA != 0
     }
@@ -219,7 +220,7 @@ impl Request {
     /// Checks the request against an export of `size` bytes.
     ///
     /// # Errors
-    /// The error of the reply. A refused write is still followed by its payload.
+    /// The error of the reply. The payload of a refused write still follows.
     pub fn check(&self, size: u64, read_only: bool, structured: bool, length_max: u32) -> Result<(), Errno> {
         let changes = matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);
         let carries_data = matches!(self.command, Command::Read | Command::Write);
@@ -247,7 +248,7 @@ pub struct OptionHeader {
 }
 
 impl OptionHeader {
-    /// Reads a header; `None` when the magic is wrong.
+    /// Parses a header; `None` when the magic is wrong.
     pub fn parse(bytes: &[u8; OPTION_HEADER_BYTES]) -> Option<Self> {
         let mut reader = Reader(bytes);
         if reader.u64()? != OPTION_MAGIC {
@@ -262,12 +263,12 @@ impl OptionHeader {
 pub struct InfoRequest {
     /// The name of the export; empty for the default one.
     pub name: String,
-    /// Numbers of [`info`] that the client wants, some of them perhaps unknown.
+    /// Numbers of [`info`] that the client requests; some may be unknown.
     pub wanted: Vec<u16>,
 }
 
 impl InfoRequest {
-    /// Reads the data of the option; `None` when it is malformed.
+    /// Parses the data of the option; `None` when it is malformed.
     pub fn parse(data: &[u8]) -> Option<Self> {
         let mut reader = Reader(data);
         let length = usize::try_from(reader.u32()?).ok()?;
@@ -280,13 +281,13 @@ impl InfoRequest {
         Some(Self { name, wanted })
     }
 
-    /// Whether the client asked for this kind of information.
+    /// Whether the client requests this kind of information.
     pub fn wants(&self, kind: u16) -> bool {
         self.wanted.contains(&kind)
     }
 }
 
-/// A name of an export from the wire; `None` when it is too long or no UTF-8.
+/// Parses the name of an export; `None` when it is too long or not UTF-8.
 pub fn export_name(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     (bytes.len() <= STRING_BYTES_MAX).then(|| text.to_owned())
@@ -301,7 +302,8 @@ pub fn greeting() -> Vec<u8> {
     out
 }
 
-/// Appends a reply to an option. `data` is far below 4 GiB: strings are at most [`STRING_BYTES_MAX`] bytes.
+/// Appends a reply to an option. `data` is far below 4 GiB: strings are at most
+/// [`STRING_BYTES_MAX`] bytes.
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.put_u64(OPTION_REPLY_MAGIC);
     out.put_u32(option);
@@ -310,7 +312,7 @@ pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) 
     out.put_slice(data);
 }
 
-/// The data of a reply `SERVER`: one export of a list.
+/// Encodes the data of a reply `SERVER`: one export of the list.
 pub fn list_entry(name: &str, description: &str) -> Vec<u8> {
     let mut data = Vec::with_capacity(4 + name.len() + description.len());
     data.put_u32(u32::try_from(name.len()).unwrap_or(u32::MAX));
@@ -319,10 +321,11 @@ pub fn list_entry(name: &str, description: &str) -> Vec<u8> {
     data
 }
 
-/// Longest header of a reply: a chunk's header and the offset of its data, or an error without its text.
+/// The longest header of a reply in bytes: a chunk's header and the offset of its data, or an error
+/// without its text.
 const REPLY_HEADER_BYTES_MAX: usize = 28;
 
-/// The header of a reply, in place: what the writer sends before the payload.
+/// The encoded header of a reply, which the writer sends before the payload.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplyHeader {
     bytes: [u8; REPLY_HEADER_BYTES_MAX],
@@ -338,7 +341,7 @@ impl ReplyHeader {
         Self { bytes, length }
     }
 
-    /// A simple reply. The data of a read follows a success.
+    /// A simple reply. After a success, the data of a read follows.
     pub fn simple(cookie: u64, error: Option<Errno>) -> Self {
         Self::new(|out| {
             out.put_u32(SIMPLE_REPLY_MAGIC);
@@ -350,7 +353,7 @@ impl ReplyHeader {
     /// The only chunk of a structured reply, with `length` bytes of data from `offset` behind it.
     pub fn data(cookie: u64, offset: u64, length: u32) -> Self {
         if length == 0 {
-            // A chunk of data without data is forbidden.
+            // The protocol forbids a data chunk without data.
             return Self::new(|out| put_chunk(out, chunk::NONE, cookie, 0));
         }
         Self::new(|out| {
@@ -359,7 +362,7 @@ impl ReplyHeader {
         })
     }
 
-    /// The only chunk of a structured reply that says that the request failed.
+    /// The only chunk of a structured reply to a failed request.
     pub fn error(cookie: u64, error: Errno) -> Self {
         Self::new(|out| {
             put_chunk(out, chunk::ERROR, cookie, 6);
@@ -368,7 +371,7 @@ impl ReplyHeader {
         })
     }
 
-    /// Its bytes.
+    /// The encoded bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
@@ -382,7 +385,7 @@ fn put_chunk(out: &mut &mut [u8], kind: u16, cookie: u64, length: u32) {
     out.put_u32(length);
 }
 
-/// Takes numbers from the front of some bytes; `None` when they end too early.
+/// Reads numbers from the front of a slice; `None` when the slice ends too early.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,8 +1,9 @@
-//! Which ranges of an export are being changed.
+//! The lock table of an export: ranges that are being changed.
 //!
-//! Changes that overlap run one after another, in the order in which they came. An unaligned write reads the blocks
-//! at its edges, so a change between its read and its write would be lost. Aligned writes wait as well: a client
-//! that lost its connection writes again over a new one, and its old write, still with the disk, must not land last.
+//! Overlapping changes run one after another, in order of arrival. An unaligned write reads the
+//! blocks at its edges, so a change between its read and its write would be lost. Aligned writes
+//! wait as well. A client that lost its connection repeats a write over a new one, and the old
+//! write, still in progress, must not land last.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,15 +14,15 @@ use tokio::sync::oneshot;
 
 struct Entry {
     range: Range<u64>,
-    /// How many earlier entries overlap this one.
+    /// Number of earlier entries that overlap this one.
     before: usize,
-    /// Woken when `before` becomes 0.
+    /// Wakes the waiter when `before` becomes 0.
     waiter: Option<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Holders and waiters in the order in which they came.
+    /// Holders and waiters in order of arrival.
     entries: BTreeMap<u64, Entry>,
     next: u64,
 }
@@ -30,7 +31,7 @@ struct State {
 #[derive(Clone, Default)]
 pub(crate) struct Ranges(Arc<Mutex<State>>);
 
-/// A range that is held, or waited for. Dropping it lets later ones begin.
+/// A range that is held or waited for. Dropping it unblocks later ranges.
 pub(crate) struct RangeGuard {
     ranges: Ranges,
     number: u64,
@@ -41,17 +42,19 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Ranges {
-    /// Waits until no earlier change of any part of `range` is under way.
+    /// Waits until no earlier change of any part of `range` is in progress.
     pub(crate) async fn lock(&self, range: Range<u64>) -> RangeGuard {
         let (guard, wait) = self.enter(range);
         if let Some(wait) = wait {
-            // The sender is dropped only after it was used, or with the guard, which is here.
+            // The sender is dropped only after it was used, or together with the guard, which this
+            // function owns.
             let _ = wait.await;
         }
         guard
     }
 
-    /// Puts `range` into the table, in its order, and says what to wait for.
+    /// Enters `range` into the table. Returns the guard, and the channel to wait for if an earlier
+    /// range overlaps.
     fn enter(&self, range: Range<u64>) -> (RangeGuard, Option<oneshot::Receiver<()>>) {
         let mut state = self.0.lock();
         let number = state.next;
@@ -100,7 +103,7 @@ mod tests {
         let apart = ranges.lock(8..16).now_or_never().expect("free");
         let mut second = Box::pin(ranges.lock(4..12));
         assert!((&mut second).now_or_never().is_none());
-        // Behind the second, although no holder overlaps it.
+        // The range waits for the second waiter, although no holder overlaps it.
         let mut third = Box::pin(ranges.lock(10..11));
         assert!((&mut third).now_or_never().is_none());
         drop(first);

@@ -13,14 +13,15 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::Export;
 use crate::protocol::ReplyHeader;
 
-/// Replies that are written together, at most.
+/// Maximum number of replies that are written together.
 const BATCH_REPLIES: usize = 64;
-/// No further reply joins a batch of this size: the memory of a batch is free only when all of it has been written.
+/// Batch size in bytes from which no further reply joins: the memory of a batch is free only when
+/// all of it has been written.
 const BATCH_BYTES: usize = 256 << 10;
-/// How much a client must take in the stall timeout.
+/// Bytes that a client must take within the stall timeout.
 pub(crate) const STALL_BYTES: usize = 1 << 20;
 
-/// One reply, with what it holds until it has been written.
+/// One reply, with the resources that it holds until it has been written.
 pub(crate) struct Reply {
     pub(crate) header: ReplyHeader,
     pub(crate) payload: Bytes,
@@ -28,7 +29,7 @@ pub(crate) struct Reply {
     pub(crate) _bytes: Option<BytesHeld>,
 }
 
-/// Bytes that a request has in memory.
+/// Memory of a request, counted in the export.
 pub(crate) struct BytesHeld {
     export: Arc<Export>,
     bytes: usize,
@@ -49,10 +50,10 @@ impl Drop for BytesHeld {
     }
 }
 
-/// Writes replies until there are no more, and then closes the sending side.
+/// Writes replies until the channel closes, and then closes the sending side.
 ///
 /// # Errors
-/// The socket's; `TimedOut` when the client does not take them.
+/// The socket's; `TimedOut` when the client does not take the replies.
 pub(crate) async fn write_replies(
     out: &mut (impl AsyncWrite + Unpin),
     replies: &mut mpsc::Receiver<Reply>,

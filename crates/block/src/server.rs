@@ -1,4 +1,4 @@
-//! A server: one listener for some exports.
+//! The server: one listener for a set of exports.
 
 use std::io;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::listen::{Listener, Stream};
 use crate::peer::Peer;
 use crate::{Export, Limits, Listen, ListenError};
 
-/// Bytes that are read from a socket at once: the headers of many requests, or a few small writes.
+/// Bytes read from a socket at once: the headers of many requests, or a few small writes.
 const INPUT_BYTES: usize = 32 << 10;
-/// How long accepting rests after an error, which is mostly a lack of file descriptors.
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// One listener for some exports.
+/// One listener for a set of exports.
 pub struct Server {
     listener: Listener,
     shared: Arc<Shared>,
@@ -32,10 +32,11 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens. The first export is also the one without a name.
+    /// Binds the listener. The empty name also means the first export.
     ///
     /// # Errors
-    /// When the address is not on loopback or in use, or there are no exports, or two of one name.
+    /// When the address is not on loopback or in use, when there are no exports, or when two have
+    /// the same name.
     pub async fn bind(
         listen: &Listen,
         exports: Vec<Arc<Export>>,
@@ -53,16 +54,16 @@ impl Server {
         Ok(Self { listener, shared: Arc::new(Shared { exports, limits: limits.usable(), env }) })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// The listening address, with the port that the system chose.
     ///
     /// # Errors
-    /// What the system says.
+    /// That of the operating system.
     pub fn local(&self) -> io::Result<Listen> {
         self.listener.local()
     }
 
-    /// Serves until `shutdown` completes. Then requests in flight are finished, replies sent and the disks flushed,
-    /// each within [`Limits::shutdown_timeout`].
+    /// Serves until `shutdown` completes. The server then completes requests in flight, sends their
+    /// replies and flushes the disks, each within [`Limits::shutdown_timeout`].
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, shared } = self;
         let Shared { exports, limits, env } = &*shared;
@@ -73,7 +74,7 @@ impl Server {
             () = accept(&listener, &shared, &places, &stopped) => {}
         }
         let _ = stop.send(true);
-        // Closed before the wait, so that clients meet a refusal and not a silence.
+        // The listener closes before the wait, so that clients are refused instead of hanging.
         drop(listener);
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         if env.timeout(limits.shutdown_timeout, places.acquire_many(all)).await.is_none() {
@@ -100,7 +101,10 @@ async fn accept(listener: &Listener, shared: &Arc<Shared>, places: &Arc<Semaphor
             }
         };
         let Ok(place) = places.clone().try_acquire_owned() else {
-            tracing::warn!(unix = listener.is_unix(), "a connection was refused: the server has its most");
+            tracing::warn!(
+                unix = listener.is_unix(),
+                "a connection was refused: the server has reached connections_max"
+            );
             continue;
         };
         let (shared, stopped) = (shared.clone(), stopped.clone());

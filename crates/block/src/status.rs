@@ -1,4 +1,4 @@
-//! What an export says about itself, and the counters behind it.
+//! The status of an export, and the counters behind it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,51 +25,51 @@ pub struct RequestCounts {
     pub write_zeroes: u64,
 }
 
-/// Counters of an export since it was made.
+/// Counters of an export since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Connections that have chosen the export.
     pub connections: u64,
-    /// Connections that were refused because the export had its most.
+    /// Connections refused because the export had `export_connections_max`.
     pub connections_refused: u64,
-    /// Requests that were carried out, with success or not.
+    /// Requests carried out, successful or not.
     pub requests: RequestCounts,
-    /// Requests that were refused because they were malformed, out of range, or writes to a read-only export.
+    /// Requests refused because they were malformed, out of range, or writes to a read-only export.
     pub refused: u64,
-    /// Bytes that reads have given.
+    /// Bytes returned by reads.
     pub read_bytes: u64,
-    /// Bytes of payload that were written.
+    /// Payload bytes written.
     pub written_bytes: u64,
-    /// Operations of the disk under reads that failed.
+    /// Failed disk operations of reads.
     pub read_errors: u64,
-    /// Operations of the disk that failed and were to change it or to flush it.
+    /// Failed disk operations of writes, trims and flushes.
     pub write_errors: u64,
 }
 
 /// The state of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportStatus {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// The part of the disk that it shows.
+    /// Exported part of the disk.
     pub window: Window,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// The error after which all writes, trims and flushes fail; `None` while there was none.
+    /// Latched error after which all writes, trims and flushes fail; `None` without one.
     pub failure: Option<String>,
-    /// Connections now.
+    /// Current connections.
     pub connections: usize,
     /// Requests that the disk has not completed.
     pub in_flight: usize,
-    /// For how long the oldest of them has been under way, in milliseconds; 0 when there is none.
+    /// Age of the oldest of them in milliseconds; 0 when there is none.
     pub oldest_request_ms: u64,
-    /// Bytes of read replies and write payloads in memory.
+    /// Memory of read replies and write payloads, in bytes.
     pub bytes_in_flight: usize,
-    /// The bound on them.
+    /// Limit of `bytes_in_flight`.
     pub bytes_in_flight_max: usize,
     /// Counters.
     pub counts: Counts,
-    /// Its bounds.
+    /// Limits of the export.
     pub limits: Limits,
 }
 
@@ -134,7 +134,7 @@ impl Counters {
 #[derive(Default)]
 struct Begun {
     next: u64,
-    /// Since when each request has been under way, in the order in which they began.
+    /// Start time of each request, in order of arrival.
     since: BTreeMap<u64, Duration>,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct UnderWay {
     begun: Mutex<Begun>,
 }
 
-/// One request under way; it ends when this is dropped.
+/// One request in progress; it ends when this is dropped.
 pub(crate) struct OneUnderWay<'a> {
     all: &'a UnderWay,
     number: u64,
@@ -164,7 +164,7 @@ impl UnderWay {
         OneUnderWay { all: self, number }
     }
 
-    /// How many there are, and for how long the oldest has been under way, in milliseconds.
+    /// The number of requests, and the age of the oldest in milliseconds.
     pub(crate) fn status(&self) -> (usize, u64) {
         let now = self.env.now();
         let begun = self.begun.lock();

@@ -1,4 +1,4 @@
-//! What the drivers cost over bare system calls, on the file system of a folder:
+//! Measures the drivers against bare system calls, on the file system of a folder:
 //! `cargo run --release -p steadfast-disk --example drive -- FOLDER`
 #![allow(clippy::disallowed_methods, reason = "a measurement of the machine")]
 
@@ -19,7 +19,8 @@ fn line(name: &str, mut us: Vec<f64>) {
     println!("{name:28} p50 {:7.1} us  p90 {:7.1}  p99 {:7.1}", at(0.5), at(0.9), at(0.99));
 }
 
-/// One 8 KiB commit after the other, in turns on a file of its own for each way, so that all see the same machine.
+/// One 8 KiB commit after the other. The methods alternate, each with a separate file, so that all
+/// see the same state of the machine.
 async fn commits(folder: &Path, options: impl Fn(IoMode) -> DiskOptions) {
     const ROUND: usize = 50;
     let rounds = 60;
@@ -120,7 +121,7 @@ async fn main() {
     let folder = tempfile::tempdir_in(folder).expect("a folder");
     let path = folder.path().join("pool");
     let options = |io| DiskOptions { io, create: true, ..DiskOptions::default() };
-    // On tasks, as in the server: the main thread of the runtime has a costlier wake-up.
+    // On tasks, like in the server: the main thread of the runtime has a more expensive wake-up.
     let of = folder.path().to_owned();
     tokio::spawn(async move { commits(&of, options).await }).await.expect("task");
     let disk = FileDisk::open(&path, &options(IoMode::Auto)).expect("open");

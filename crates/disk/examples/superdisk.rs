@@ -1,7 +1,8 @@
-//! What a super-disk costs over its fast leg alone (reads) and its durable leg alone (commits), in one run on one machine:
-//! `cargo run --release -p steadfast-disk --example superdisk -- FOLDER`
+//! Measures a super-disk against its fast leg alone (reads) and its durable leg alone (commits), in
+//! one run on one machine: `cargo run --release -p steadfast-disk --example superdisk -- FOLDER`
 //!
-//! The fast leg is a stripe over two files of the folder, the durable leg a third one with 1.5 ms added to each read and each flush.
+//! The fast leg is a stripe over two files of the folder. The durable leg is a third file, with
+//! 1.5 ms added to each read and each flush.
 #![allow(clippy::disallowed_methods, reason = "a measurement of the machine")]
 
 use std::path::Path;

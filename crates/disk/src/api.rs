@@ -1,4 +1,4 @@
-//! What a disk is.
+//! The disk interface.
 
 use std::io;
 
@@ -6,28 +6,55 @@ use bytes::Bytes;
 use serde::Serialize;
 use steadfast_flow::{BoxFuture, Histogram};
 
-/// The unit in which the layers above lay out data, in bytes. Every offset and length given to a [`Disk`] is a
-/// multiple of it, and it is a multiple of the alignment that direct I/O needs on today's devices (512 or 4,096).
-pub const BLOCK: usize = 4096;
-
-/// What an I/O request becomes. Nothing happens before it is polled. Dropping it after that does not cancel the
-/// request: the driver owns the buffer until the kernel has let go of it, and the write may or may not have happened.
+/// The future of an I/O request. The request starts at the first poll. Dropping the future after
+/// that does not cancel the request. The driver owns the buffer until the kernel has released it,
+/// and the write may or may not have happened.
 pub type IoFuture<T> = BoxFuture<'static, io::Result<T>>;
 
-/// Zones of a zoned block device (ZBC, ZNS): each is written from its start to its end, in order.
+/// Zones of a zoned block device (ZBC, ZNS). Each zone is written from its start to its end, in
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ZoneGeometry {
     /// Bytes from the start of one zone to the start of the next.
     pub zone_bytes: u64,
-    /// How much of each can be written, in bytes, from its start: at most `zone_bytes`.
+    /// Writable bytes of each zone, from its start: at most `zone_bytes`.
     pub zone_capacity_bytes: u64,
     /// Bytes at the beginning of the disk that may be written anywhere, before the first zone.
     pub conventional_bytes: u64,
-    /// How many zones may be open at a time; 0 for no limit.
+    /// Maximum number of open zones; 0 for no limit.
     pub open_zones_max: u32,
 }
 
-/// What a device says about a volatile write cache. What a flush costs is a separate, measured fact.
+/// The write state of a zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ZoneState {
+    /// Nothing is written.
+    Empty,
+    /// Partly written: counts against the limit of open zones.
+    Open,
+    /// Written to its end, or finished before it.
+    Full,
+    /// A write failed: further writes fail until a reset. Counts as open.
+    Failed,
+    /// The device has retired the zone: it is read-only or offline, and cannot be reset.
+    Dead,
+}
+
+/// One zone that must be written in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Zone {
+    /// Start of the zone in bytes.
+    pub start: u64,
+    /// Writable bytes of the zone.
+    pub len: u64,
+    /// Offset of the next write, in bytes from the start of the disk.
+    pub write_pointer: u64,
+    /// Write state of the zone.
+    pub state: ZoneState,
+}
+
+/// A device's claim about a volatile write cache. The cost of a flush is a separate, measured fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheClaim {
@@ -35,23 +62,24 @@ pub enum CacheClaim {
     WriteThrough,
     /// The device claims a volatile cache ("write back").
     WriteBack,
-    /// Nothing could be learned.
+    /// The claim is unknown.
     Unknown,
 }
 
 /// The shape of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Geometry {
-    /// Bytes that the disk can hold at most. For a file: the limit set for it, or what its file system could ever hold.
+    /// Capacity in bytes. For a file: the configured limit, or the capacity of its file system.
     pub capacity_bytes: u64,
-    /// Whether the space past [`Disk::len`] must be asked for with [`Disk::reserve`] before it is written (a file).
+    /// Whether space past [`Disk::len`] must be reserved with [`Disk::reserve`] before it is
+    /// written (a file).
     pub growable: bool,
-    /// Whether first writes to reserved space are slower to flush than rewrites, so that zero-filling it ahead of
-    /// need pays (a file on an extent-based file system).
+    /// Whether the first writes to reserved space are slower to flush than rewrites (a file on an
+    /// extent-based file system). If so, zero-filling it ahead of need is worthwhile.
     pub prefill_pays: bool,
-    /// Alignment in bytes that direct I/O needs for offsets and lengths.
+    /// Alignment of offsets and lengths that direct I/O needs, in bytes.
     pub align_bytes: usize,
-    /// The largest single request that goes to the device whole, in bytes; larger ones are split.
+    /// Largest request that is sent to the device whole, in bytes; larger ones are split.
     pub max_io_bytes: usize,
     /// Zones, where the disk is zoned.
     pub zones: Option<ZoneGeometry>,
@@ -74,46 +102,47 @@ pub struct DiskStats {
     pub flushes: u64,
     /// Total time of the flushes in microseconds.
     pub flush_us: u64,
-    /// Requests that ended with an error.
+    /// Failed requests.
     pub errors: u64,
-    /// Requests given to the disk and not yet completed.
+    /// Requests that the disk has accepted and not yet completed.
     pub in_flight: u64,
-    /// The bound on `in_flight`; further requests wait.
+    /// Limit of `in_flight`; further requests wait.
     pub queue_depth: u64,
     /// Bytes of the buffer pool in use.
     pub pool_used_bytes: u64,
-    /// The bound on `pool_used_bytes`; further requests wait.
+    /// Limit of `pool_used_bytes`; further requests wait.
     pub pool_limit_bytes: u64,
-    /// Bytes that were copied once more because the caller's memory was not aligned.
+    /// Bytes copied once more because the caller's memory was not aligned.
     pub copied_bytes: u64,
-    /// For how long the oldest read in flight has been with the disk, in milliseconds; 0 when none is.
+    /// Age of the oldest read in flight in milliseconds; 0 when there is none.
     pub oldest_read_ms: u64,
-    /// The same of what changes the disk: writes, flushes, growing.
+    /// Age of the oldest write, flush or growth in flight in milliseconds; 0 when there is none.
     pub oldest_write_ms: u64,
 }
 
-/// How long the requests of one device took that succeeded, in microseconds since it was opened. A large read or write is several
-/// requests.
+/// Latencies of the successful requests of one device since it was opened, in microseconds. A large
+/// read or write counts as several requests.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Latencies {
-    /// Of reads: from when a request was given to the driver until the device had answered.
+    /// Reads: from submission to the driver until the device has answered.
     pub read_us: Histogram,
-    /// The same of writes, without the flushes behind them.
+    /// Writes: the same, without the flushes behind them.
     pub write_us: Histogram,
-    /// Of flushes: the system call alone.
+    /// Flushes: the system call alone.
     pub flush_us: Histogram,
 }
 
 /// A linear address space of bytes on some device.
 ///
-/// Requests may be given concurrently and complete in any order; a request sees the effect of another only if it
-/// was given after the other completed. Errors are the operating system's, with its error number kept
-/// ([`io::Error::raw_os_error`]) so that callers can tell `EIO` from `ENOSPC`.
+/// Requests may be submitted concurrently and complete in any order. A request sees the effect of
+/// another only if it was submitted after the other completed. Errors are the operating system's
+/// and keep its error number ([`io::Error::raw_os_error`]), so callers can distinguish `EIO` from
+/// `ENOSPC`.
 pub trait Disk: Send + Sync + 'static {
     /// The shape of the disk. Constant.
     fn geometry(&self) -> Geometry;
 
-    /// Bytes that can be read and written now. Grows with [`Disk::reserve`] on growable disks.
+    /// Readable and writable bytes. Grows with [`Disk::reserve`] on growable disks.
     fn len(&self) -> u64;
 
     /// Whether [`Disk::len`] is 0.
@@ -121,29 +150,33 @@ pub trait Disk: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Reads exactly `len` bytes at `offset`, both multiples of [`BLOCK`]. The bytes are memory of a bounded pool: who
-    /// keeps them for long (a cache) copies them, or later reads wait for ever.
+    /// Reads exactly `len` bytes at `offset`, both multiples of [`BLOCK`]. The bytes belong to a
+    /// bounded pool. A caller that keeps them for long (a cache) must copy them, or later reads
+    /// wait forever.
     ///
     /// # Errors
-    /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else what the device says.
+    /// `InvalidInput` when misaligned, `UnexpectedEof` past the end, else the device's error.
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes>;
 
-    /// Two places for a label on each device that the disk is made of: offsets of a block each. Constant.
+    /// Two offsets for a label on each device of the disk, of one block each. Constant.
     fn label_places(&self) -> Vec<[u64; 2]> {
         vec![[0, 512 << 10]]
     }
 
-    /// How many copies of every byte the disk may hold, at least 1: the range of [`Disk::read_copy`].
+    /// Number of copies of every byte that the disk may hold, at least 1: the range of
+    /// [`Disk::read_copy`].
     fn copies(&self) -> u32 {
         1
     }
 
-    /// Reads from one given copy, for a caller whose checksum refused what [`Disk::read`] gave (or that got an error).
-    /// Such a caller tries copies `0..copies()` in turn, hands the first good bytes to [`Disk::heal`], and gives up
-    /// with an error after the last. On a disk of one copy this is a second read of the same place, which cures damage in transit.
+    /// Reads one given copy. A caller uses it when its checksum refuses the bytes of
+    /// [`Disk::read`], or when that read failed. Such a caller tries the copies `0..copies()` in
+    /// turn and passes the first good bytes to [`Disk::heal`]. It fails after the last copy. On a
+    /// disk with one copy this repeats the read, which cures damage in transit.
     ///
     /// # Errors
-    /// Those of [`Disk::read`]; `NotFound` when that copy does not exist or is known to be unusable for this range.
+    /// Those of [`Disk::read`]; `NotFound` when that copy does not exist or is known to be unusable
+    /// for this range.
     fn read_copy(&self, copy: u32, offset: u64, len: usize) -> IoFuture<Bytes> {
         if copy == 0 {
             return self.read(offset, len);
@@ -153,95 +186,106 @@ pub trait Disk: Send + Sync + 'static {
         )
     }
 
-    /// Says that `good` are the right bytes at `offset`, verified by the caller, and that some copy was found bad there.
-    /// A disk of several copies compares each with `good`, rewrites and re-reads those that differ, and answers how many it repaired.
-    /// The caller keeps the range from being written meanwhile. A disk of one copy does nothing: what was read
-    /// good once needs no repair, and what cannot be read has no good bytes.
+    /// Repairs the copies at `offset`. `good` are the right bytes, verified by the caller, after
+    /// some copy was found bad. A disk with several copies compares each with `good`, rewrites and
+    /// re-reads those that differ, and returns the number of repaired copies. The caller prevents
+    /// writes to the range meanwhile. A disk with one copy does nothing: bytes that were read well
+    /// need no repair, and an unreadable block has no good bytes.
     ///
     /// # Errors
-    /// When a copy could not be repaired. The disk has then taken that range of that copy out of use.
+    /// When a copy could not be repaired. The disk has then taken that range of that copy out of
+    /// use.
     fn heal(&self, offset: u64, good: Bytes) -> IoFuture<u32> {
         let _ = (offset, good);
         Box::pin(async { Ok(0) })
     }
 
-    /// Writes `data` at `offset`; the offset and the length are multiples of [`BLOCK`]. Data that is not aligned in memory is
-    /// copied once more; [`Disk::buffer`] gives memory that is. Not durable before a [`Disk::flush`] that starts after it.
+    /// Writes `data` at `offset`; the offset and the length are multiples of [`BLOCK`]. Data that
+    /// is not aligned in memory is copied once more; [`Disk::buffer`] returns aligned memory. The
+    /// write becomes durable with a [`Disk::flush`] that starts after it.
     ///
     /// # Errors
-    /// `InvalidInput` when misaligned, else what the device says.
+    /// `InvalidInput` when misaligned, else the device's error.
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()>;
 
     /// Makes every write that completed before this call durable (`fdatasync`).
     ///
     /// # Errors
-    /// What the device says. After an error nothing may be assumed of any write since the last success, and a disk
-    /// on a real device refuses all later flushes with the same error until it is opened again ([`Disk::reopen`]).
+    /// The device's error. After an error the state of all writes since the last successful flush
+    /// is unknown. A disk on a real device refuses all later flushes with the same error until it
+    /// is reopened ([`Disk::reopen`]).
     fn flush(&self) -> IoFuture<()>;
 
-    /// [`Disk::write`] and then [`Disk::flush`], in one trip to the driver where that is possible.
+    /// [`Disk::write`] and then [`Disk::flush`], in one request to the driver where that is
+    /// possible.
     ///
     /// # Errors
     /// Those of the two.
     fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()>;
 
-    /// Says that the bytes are no longer needed. They read as anything afterwards. A hint: never fails for want of support.
+    /// Discards a range: its content is undefined afterwards. A hint that never fails for lack of
+    /// support.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()>;
 
-    /// Makes room up to `end` bytes, durably, so that writes below it cannot fail for want of space. Does nothing below [`Disk::len`].
+    /// Allocates space up to `end` bytes, durably, so that writes below it cannot fail for lack of
+    /// space. Does nothing below [`Disk::len`].
     ///
     /// # Errors
-    /// `StorageFull` when there is no room; the disk is as before then.
+    /// `StorageFull` when there is not enough space; the disk is then unchanged.
     fn reserve(&self, end: u64) -> IoFuture<()>;
 
-    /// Closes the disk, when everything in flight has returned, and opens it again, as a restart would: what a failed flush has latched
-    /// is over then, and a device that was away may answer. Nothing may be assumed of what was written since the last flush that
-    /// succeeded. Until it has succeeded the disk refuses everything; it may be tried again. Goes on when the caller goes away.
+    /// Closes the disk once all requests in flight have returned, and reopens it, as a restart
+    /// would. This clears a latched flush failure, and a device that did not answer may answer
+    /// again. The state of all writes since the last successful flush is unknown. Until the
+    /// reopening succeeds the disk refuses all requests; callers may retry. The reopening completes
+    /// even if the caller drops the future.
     ///
     /// # Errors
-    /// What the system says; `InvalidData` when it is another disk now; `Unsupported` where a disk cannot do it.
+    /// The operating system's error; `InvalidData` when it is another disk now; `Unsupported` where
+    /// a disk cannot be reopened.
     fn reopen(&self) -> IoFuture<()> {
-        Box::pin(async {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "this disk is opened again by a restart only"))
-        })
+        Box::pin(async { Err(io::Error::new(io::ErrorKind::Unsupported, "only a restart reopens this disk")) })
     }
 
-    /// An empty aligned buffer that can hold `capacity` bytes, from the disk's bounded pool; waits for room in it.
-    /// What [`Disk::read`] gives comes from a pool of its own, so that slow readers never starve writers.
+    /// Returns an empty aligned buffer with a capacity of `capacity` bytes from the disk's bounded
+    /// pool; waits for free memory. [`Disk::read`] uses a separate pool, so that slow readers never
+    /// starve writers.
     ///
     /// # Panics
-    /// When `capacity` is more than the whole pool: that would wait for ever.
+    /// When `capacity` is more than the whole pool, because that would wait forever.
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, crate::AlignedBuf>;
 
     /// Counters since the disk was opened.
     fn stats(&self) -> DiskStats;
 
-    /// How long its requests took; `None` where they are not measured, or where it is made of several devices: those are asked.
+    /// The latencies of the disk's requests. `None` where they are not measured, or where the disk
+    /// consists of several devices: callers query those.
     fn latencies(&self) -> Option<Latencies> {
         None
     }
 
-    /// The zone that an offset is in; `None` where the disk may be written anywhere.
+    /// The zone of an offset; `None` where the disk may be written anywhere.
     fn zone(&self, offset: u64) -> Option<crate::Zone> {
         let _ = offset;
         None
     }
 
-    /// Empties the zone that begins at `offset`: what it held is lost, and it is written from its start again. Durable. Does nothing where the
-    /// disk may be written anywhere.
+    /// Empties the zone that begins at `offset`: its content is lost, and it is written from its
+    /// start again. Durable. Does nothing where the disk may be written anywhere.
     ///
     /// # Errors
-    /// `InvalidInput` when no zone begins there or writes to it are under way, else what the device says.
+    /// `InvalidInput` when no zone begins there or writes to it are in flight, else the device's
+    /// error.
     fn reset_zone(&self, offset: u64) -> IoFuture<()> {
         let _ = offset;
         Box::pin(async { Ok(()) })
     }
 
-    /// Says that nothing more will be written to the zone that begins at `offset`: it is not open any more. What was not written of it
-    /// reads as anything.
+    /// Finishes the zone that begins at `offset`: it is no longer open and accepts no more writes.
+    /// The content of its unwritten part is undefined.
     ///
     /// # Errors
     /// Those of [`Disk::reset_zone`].
@@ -250,11 +294,11 @@ pub trait Disk: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// How the legs of a super-disk are; `None` for any other disk. Wrappers need not pass it on.
+    /// The status of a super-disk; `None` for any other disk. Wrappers need not forward it.
     fn superdisk(&self) -> Option<crate::SuperdiskStatus> {
         None
     }
 
-    /// What the disk is, for people: its path and how it is driven.
+    /// A description for humans: the path and the driver.
     fn describe(&self) -> String;
 }

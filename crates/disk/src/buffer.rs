@@ -1,8 +1,9 @@
 //! Aligned memory for direct I/O, from a bounded pool.
 //!
-//! Direct I/O transfers between the device and the caller's pages, so those must be aligned, and must stay where they are
-//! until the kernel is done. The pool bounds them in bytes and hands out memory whose pages are already
-//! mapped: mapping a megabyte costs more than writing it to a fast disk.
+//! Direct I/O transfers between the device and the caller's pages. Those pages must therefore be
+//! aligned, and must stay in place until the kernel is done. The pool bounds them in bytes and
+//! returns memory whose pages are already mapped: mapping a megabyte costs more than writing it to
+//! a fast disk.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Deref;
@@ -13,9 +14,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::BLOCK;
+/// The unit in which the layers above lay out data, in bytes. Every offset and length passed to a
+/// [`Disk`] is a multiple of it. It is a multiple of the alignment that direct I/O needs on current
+/// devices (512 or 4,096).
+pub const BLOCK: usize = 4096;
 
-/// Four size classes to each doubling: at most a quarter of a buffer is unused.
+/// Four size classes per doubling: at most a quarter of a buffer is unused.
 fn class_of(bytes: usize) -> (usize, usize) {
     let blocks = bytes.div_ceil(BLOCK).max(1);
     if blocks <= 4 {
@@ -64,31 +68,32 @@ struct Free {
     bytes: usize,
 }
 
-struct Shared {
+struct PoolShared {
     room: Arc<Semaphore>,
     limit_bytes: usize,
     free: Mutex<Free>,
 }
 
-/// A bounded pool of aligned buffers. Cloning shares it.
+/// A bounded pool of aligned buffers. Clones share it.
 #[derive(Clone)]
-pub struct BufPool(Arc<Shared>);
+pub struct BufPool(Arc<PoolShared>);
 
 impl BufPool {
-    /// A pool that hands out at most `limit_bytes` at a time.
+    /// Creates a pool of `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
         let limit_bytes = limit_bytes.next_multiple_of(BLOCK);
-        Self(Arc::new(Shared {
+        Self(Arc::new(PoolShared {
             room: Arc::new(Semaphore::new(limit_bytes / BLOCK)),
             limit_bytes,
             free: Mutex::new(Free::default()),
         }))
     }
 
-    /// An empty buffer that holds at least `capacity` bytes; waits until the pool has room for it.
+    /// Returns an empty buffer with a capacity of at least `capacity` bytes; waits for free memory
+    /// in the pool.
     ///
     /// # Panics
-    /// When `capacity` is more than the whole pool: that would wait for ever.
+    /// When `capacity` is more than the whole pool, because that would wait forever.
     pub async fn get(&self, capacity: usize) -> AlignedBuf {
         let (class, bytes) = class_of(capacity);
         assert!(bytes <= self.0.limit_bytes, "a buffer of {bytes} bytes from a pool of {}", self.0.limit_bytes);
@@ -96,24 +101,24 @@ impl BufPool {
         self.take(class, bytes, room)
     }
 
-    /// As [`BufPool::get`], but `None` at once when there is no room.
+    /// Like [`BufPool::get`], but returns `None` at once when the pool has not enough free memory.
     pub fn try_get(&self, capacity: usize) -> Option<AlignedBuf> {
         let (class, bytes) = class_of(capacity);
         let room = self.0.room.clone().try_acquire_many_owned((bytes / BLOCK) as u32).ok()?;
         Some(self.take(class, bytes, room))
     }
 
-    /// Whether a buffer of `capacity` bytes can ever be had.
+    /// Whether the pool can ever return a buffer of `capacity` bytes.
     pub fn fits(&self, capacity: usize) -> bool {
         capacity <= self.0.limit_bytes && class_of(capacity).1 <= self.0.limit_bytes
     }
 
-    /// Bytes handed out now.
+    /// Bytes in use.
     pub fn used_bytes(&self) -> usize {
         self.0.limit_bytes - self.0.room.available_permits() * BLOCK
     }
 
-    /// The bound on [`BufPool::used_bytes`].
+    /// Limit of [`BufPool::used_bytes`].
     pub fn limit_bytes(&self) -> usize {
         self.0.limit_bytes
     }
@@ -126,7 +131,8 @@ impl BufPool {
             match &found {
                 Some(raw) => free.bytes -= raw.capacity,
                 None => {
-                    // Idle buffers of other classes give way, so that idle and used ones together keep the bound.
+                    // Idle buffers of other classes are freed, so that idle and used buffers
+                    // together keep the limit.
                     let used = self.used_bytes();
                     while free.bytes + used > self.0.limit_bytes {
                         let Some(raw) = free.classes.iter_mut().rev().find_map(Vec::pop) else { break };
@@ -143,12 +149,13 @@ impl BufPool {
     }
 }
 
-/// Memory aligned to [`BLOCK`], of a fixed capacity, filled from the front. Goes back to its pool when dropped.
+/// Memory aligned to [`BLOCK`], of a fixed capacity, filled from the front. Dropping it returns it
+/// to its pool.
 pub struct AlignedBuf {
     raw: Option<Raw>,
     class: usize,
     len: usize,
-    pool: Arc<Shared>,
+    pool: Arc<PoolShared>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -157,12 +164,12 @@ impl AlignedBuf {
         self.raw.as_ref().expect("present until drop")
     }
 
-    /// Bytes it can hold. A multiple of [`BLOCK`].
+    /// Capacity in bytes: a multiple of [`BLOCK`].
     pub fn capacity(&self) -> usize {
         self.raw().capacity
     }
 
-    /// Bytes that may still be added.
+    /// Free capacity in bytes.
     pub fn room(&self) -> usize {
         self.capacity() - self.len
     }
@@ -178,10 +185,11 @@ impl AlignedBuf {
         self[at..].copy_from_slice(data);
     }
 
-    /// Sets the length, with what the memory holds (zeros, or bytes of an earlier use).
+    /// Sets the length. New bytes keep the content of the memory: zeros, or bytes of an earlier
+    /// use.
     ///
     /// # Panics
-    /// When it is more than the capacity.
+    /// When the length is more than the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a length of {len} in a capacity of {}", self.capacity());
         self.len = len;
@@ -194,12 +202,13 @@ impl AlignedBuf {
         self[at..].fill(0);
     }
 
-    /// The address, for the kernel.
+    /// The address, for system calls.
     pub fn as_ptr(&self) -> *mut u8 {
         self.raw().ptr.as_ptr()
     }
 
-    /// Makes it immutable and shareable without a copy. The memory goes back to the pool with the last clone.
+    /// Makes the buffer immutable and shareable without a copy. The memory returns to the pool with
+    /// the last clone.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -221,7 +230,8 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` is at most the capacity, all of it was initialised (zeroed when allocated), and `self` owns it.
+        // SAFETY: `len` is at most the capacity, all of it was initialised (zeroed when allocated),
+        // and `self` owns it.
         unsafe { std::slice::from_raw_parts(self.raw().ptr.as_ptr(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! A disk that misbehaves on command, over any disk.
+//! Fault injection: a disk wrapper that fails on command.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, Latencies};
 
-/// Which operations a [`Fault`] concerns.
+/// The operations that a [`Fault`] affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OpKind {
     /// [`Disk::read`] and [`Disk::read_copy`].
@@ -29,81 +29,84 @@ pub enum OpKind {
     Reopen,
 }
 
-/// What happens instead.
+/// The effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing is done, and the operation fails with this error number (`libc::EIO`, `libc::ENOSPC`).
+    /// The operation does nothing and fails with this error number (`libc::EIO`, `libc::ENOSPC`).
     Error(i32),
-    /// Nothing is done, and the operation succeeds: a lost write, a lying flush. A read gives zeros.
+    /// The operation does nothing and succeeds: a lost write, a lying flush. A read returns zeros.
     Lie,
-    /// A read gives the bytes with this mask applied (by xor) to the one at this offset of the disk.
+    /// A read returns the bytes with this mask applied (by xor) to the one at this offset of the
+    /// disk.
     Flip {
         /// Offset on the disk in bytes.
         offset: u64,
-        /// The bits that change.
+        /// Mask of the flipped bits.
         mask: u8,
     },
-    /// Only the first `bytes` of a write are written; the rest stays as it was. Then it fails, or claims success.
+    /// Only the first `bytes` of a write are written; the rest keeps its content. The write then
+    /// fails, or claims success.
     Tear {
-        /// How much is written.
+        /// Number of written bytes.
         bytes: usize,
-        /// The error number; `None` to claim success.
+        /// Error number; `None` to claim success.
         errno: Option<i32>,
     },
-    /// A write goes to this offset instead, and succeeds.
+    /// A write lands at this offset instead, and succeeds.
     Misdirect {
         /// Offset on the disk in bytes.
         to: u64,
     },
-    /// The operation does not begin before the fault is removed; then it goes on as usual.
+    /// The operation starts only when the fault is removed, and then runs as usual.
     Hold,
 }
 
-/// A rule: which operations, from when, how often, and what happens to them.
+/// A fault: the affected operations, their range and number, and the effect.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// Which operations.
+    /// Affected operations.
     pub kind: OpKind,
-    /// Only those that touch this range of the disk, in bytes (not for flush, reserve and reopen); `None` for all.
+    /// Range of the disk in bytes (ignored for flush, reserve and reopen); `None` for all.
     pub range: Option<Range<u64>>,
-    /// So many matching operations pass unharmed first.
+    /// Number of matching operations that pass first.
     pub after: u64,
-    /// So many are harmed then; `None` for all.
+    /// Number of operations affected after that; `None` for all.
     pub times: Option<u64>,
-    /// What happens.
+    /// Effect of the fault.
     pub effect: Effect,
-    /// It ends when a write has covered its whole range, as a bad sector does that the disk then replaces.
+    /// Whether the fault ends when a write has covered its whole range, as a bad sector does that
+    /// the disk then replaces.
     pub until_written: bool,
 }
 
 impl Fault {
-    /// All operations of `kind`, from now on.
+    /// Affects all operations of `kind`, from now on.
     pub fn new(kind: OpKind, effect: Effect) -> Self {
         Self { kind, range: None, after: 0, times: None, effect, until_written: false }
     }
 
-    /// Only those that touch `range`, in bytes.
+    /// Limits the fault to operations that touch `range`, in bytes.
     #[must_use]
     pub fn within(mut self, range: Range<u64>) -> Self {
         self.range = Some(range);
         self
     }
 
-    /// Only after `count` matching operations have passed.
+    /// Starts the fault after `count` matching operations.
     #[must_use]
     pub fn after(mut self, count: u64) -> Self {
         self.after = count;
         self
     }
 
-    /// Until a write has covered the whole range of the fault.
+    /// Ends the fault when a write has covered its whole range.
     #[must_use]
     pub fn until_written(mut self) -> Self {
         self.until_written = true;
         self
     }
 
-    /// Only `count` times.
+    /// Limits the fault to `count` operations.
     #[must_use]
     pub fn times(mut self, count: u64) -> Self {
         self.times = Some(count);
@@ -118,28 +121,30 @@ struct Rule {
 }
 
 #[derive(Default)]
-struct State {
+struct FaultState {
     rules: BTreeMap<u64, Rule>,
     next: u64,
-    /// Whether a flush that fails is the last one until the disk is opened again, and with which error one has.
+    /// Whether a failed flush makes all later flushes fail until the disk is reopened, and the
+    /// error number of one that failed.
     latches: bool,
     latched: Option<i32>,
 }
 
-/// The handle with which a test commands a [`Faulty`]. Cloning shares it.
+/// The handle with which a test controls a [`Faulty`]. Clones share it.
 #[derive(Clone, Default)]
 pub struct Faults {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
     removed: Arc<Notify>,
 }
 
 impl Faults {
-    /// No faults yet.
+    /// Creates a handle without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a fault. Of several that match, the oldest acts. The number is for [`Faults::remove`] and [`Faults::harmed`].
+    /// Adds a fault. Of several that match, the oldest applies. The returned number is for
+    /// [`Faults::remove`] and [`Faults::harmed`].
     pub fn add(&self, fault: Fault) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
@@ -148,29 +153,30 @@ impl Faults {
         id
     }
 
-    /// From now on the disk refuses all flushes after one that failed until it is opened again, as one on a real device does.
+    /// Makes the disk refuse all flushes after a failed one until it is reopened, as a disk on a
+    /// real device does.
     pub fn latch_flushes(&self) {
         self.state.lock().latches = true;
     }
 
-    /// Ends a fault. Unknown numbers are ignored.
+    /// Removes a fault. Unknown numbers are ignored.
     pub fn remove(&self, id: u64) {
         self.state.lock().rules.remove(&id);
         self.removed.notify_waiters();
     }
 
-    /// Ends all faults.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.state.lock().rules.clear();
         self.removed.notify_waiters();
     }
 
-    /// How many operations a fault has harmed so far; 0 when it has been removed.
+    /// The number of operations that a fault has affected so far; 0 when it has been removed.
     pub fn harmed(&self, id: u64) -> u64 {
         self.state.lock().rules.get(&id).map_or(0, |rule| rule.harmed)
     }
 
-    /// Counts the operation against the rules and says what happens to it.
+    /// Counts the operation against the rules and returns the effect that applies.
     fn strike(&self, kind: OpKind, offset: u64, len: u64) -> Option<(u64, Effect)> {
         let mut state = self.state.lock();
         for (id, rule) in &mut state.rules {
@@ -188,7 +194,7 @@ impl Faults {
         None
     }
 
-    /// What becomes of a flush.
+    /// Applies the faults to a flush. `None`: the flush runs.
     async fn meet_flush(&self) -> Option<io::Result<()>> {
         let latched = self.state.lock().latched;
         let result = match latched {
@@ -209,7 +215,7 @@ impl Faults {
         state.rules.retain(|_, rule| !(rule.fault.until_written && rule.fault.range.as_ref().is_some_and(covered)));
     }
 
-    /// As [`Faults::strike`], waiting while a fault holds the operation.
+    /// Like [`Faults::strike`], but waits while a fault holds the operation.
     async fn meet(&self, kind: OpKind, offset: u64, len: u64) -> Option<Effect> {
         let (id, effect) = self.strike(kind, offset, len)?;
         if effect != Effect::Hold {
@@ -218,7 +224,7 @@ impl Faults {
         loop {
             let removed = self.removed.notified();
             tokio::pin!(removed);
-            // Registered before the look, so that a removal in between is not missed.
+            // Registers before checking the rules, so that a removal in between is not missed.
             removed.as_mut().enable();
             if !self.state.lock().rules.contains_key(&id) {
                 return None;
@@ -228,7 +234,7 @@ impl Faults {
     }
 }
 
-/// A disk that does what its [`Faults`] say, and else what the disk below does.
+/// A disk wrapper that applies its [`Faults`] and otherwise forwards to the disk below.
 pub struct Faulty {
     disk: Arc<dyn Disk>,
     faults: Faults,
@@ -262,7 +268,7 @@ impl Faulty {
     }
 }
 
-/// Does the write as `effect` wants it.
+/// Writes with `effect` applied.
 async fn write_so(disk: &Arc<dyn Disk>, effect: Option<Effect>, offset: u64, data: Bytes) -> io::Result<()> {
     match effect {
         Some(Effect::Error(errno)) => Err(io::Error::from_raw_os_error(errno)),
@@ -279,7 +285,7 @@ async fn write_so(disk: &Arc<dyn Disk>, effect: Option<Effect>, offset: u64, dat
     }
 }
 
-/// What an operation without data becomes: `None` to go on with it.
+/// The result of an operation without data; `None` to run the operation.
 fn instead(effect: Option<Effect>) -> Option<io::Result<()>> {
     match effect? {
         Effect::Error(errno) => Some(Err(io::Error::from_raw_os_error(errno))),

@@ -21,23 +21,24 @@ use crate::{
     AlignedBuf, BLOCK, BufPool, Disk, DiskOptions, DiskStats, Geometry, IoFuture, IoMode, Latencies, grow, open,
 };
 
-/// Memory for copies of unaligned data, in pieces of `max_io_bytes`.
+/// Number of pieces of `max_io_bytes` in the pool for copies of unaligned data.
 const COPY_PIECES: usize = 8;
 
-/// A regular file or a block device, driven with direct I/O. Dropping it waits for the requests in flight.
-pub struct FileDisk(Arc<Inner>);
+/// A regular file or a block device, driven with direct I/O. Dropping it waits for the requests in
+/// flight.
+pub struct FileDisk(Arc<FileDiskInner>);
 
-/// What a request runs in. Dropping it waits for the requests in flight.
+/// The open file and its driver. Dropping it waits for the requests in flight.
 struct Running {
-    /// Dropped first: it ends the threads, and with them the last users of the file.
+    /// Dropped first: that ends the threads, and with them the last users of the file.
     driver: Box<dyn Driver>,
     file: Arc<File>,
     bulk: Arc<Semaphore>,
     commit: Arc<Semaphore>,
 }
 
-struct Inner {
-    /// `None` while it is being opened again, and after that has failed.
+struct FileDiskInner {
+    /// `None` during a reopening, and after one that failed.
     running: RwLock<Option<Running>>,
     path: PathBuf,
     options: DiskOptions,
@@ -49,16 +50,17 @@ struct Inner {
     read_pool: BufPool,
     copy_pool: BufPool,
     counters: Arc<Counters>,
-    /// Held while the file grows, a range is discarded, or it is opened again.
+    /// Held while the file grows, a range is discarded, or the disk is reopened.
     reshape: Arc<Mutex<()>>,
 }
 
 impl FileDisk {
-    /// Opens `path`, a regular file or a block device, for direct I/O, with an exclusive lock on it.
+    /// Opens `path`, a regular file or a block device, for direct I/O, with an exclusive lock.
     ///
     /// # Errors
-    /// `NotFound` when it is not there and must not be created; `ResourceBusy` when another process has it;
-    /// `Unsupported` when direct I/O is refused (or io_uring, where it was asked for by name); else what the system says.
+    /// `NotFound` when it does not exist and must not be created. `ResourceBusy` when another
+    /// process has it open. `Unsupported` when direct I/O is refused, or io_uring where the options
+    /// require it. Else the operating system's error.
     pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> io::Result<Arc<dyn Disk>> {
         let (inner, zones) = Self::open_inner(path.as_ref(), options)?;
         let zones = zones.map(|zones| Ok::<_, io::Error>((inner.file()?, zones))).transpose()?;
@@ -70,9 +72,9 @@ impl FileDisk {
         })
     }
 
-    fn open_inner(path: &Path, options: &DiskOptions) -> io::Result<(Inner, Option<Zones>)> {
+    fn open_inner(path: &Path, options: &DiskOptions) -> io::Result<(FileDiskInner, Option<Zones>)> {
         let (running, opened) = Running::start(path, options)?;
-        let inner = Inner {
+        let inner = FileDiskInner {
             running: RwLock::new(Some(running)),
             path: opened.path,
             options: options.clone(),
@@ -90,8 +92,8 @@ impl FileDisk {
     }
 }
 
-/// What opening found, apart from the file.
-struct Found {
+/// The properties of an opened file or device.
+struct FileProperties {
     path: PathBuf,
     device: bool,
     len: u64,
@@ -100,8 +102,8 @@ struct Found {
 }
 
 impl Running {
-    /// Opens the file and starts what drives it.
-    fn start(path: &Path, options: &DiskOptions) -> io::Result<(Self, Found)> {
+    /// Opens the file and starts its driver.
+    fn start(path: &Path, options: &DiskOptions) -> io::Result<(Self, FileProperties)> {
         let open::Opened { file, path, device, len, geometry, zones } = open::open(path, options)?;
         let file = Arc::new(file);
         if !device
@@ -109,22 +111,22 @@ impl Running {
             && len > 0
             && let Err(error) = grow::fill_holes(&file, len)
         {
-            // Reads must go on, and whoever writes will be told.
-            tracing::warn!(path = %path.display(), %error, "the file has holes that the file system has no room for");
+            // Reads must continue, and a writer gets the error.
+            tracing::warn!(path = %path.display(), %error, "the file has holes, and the file system has too little free space to fill them");
         }
         let (queue_depth, commit_depth) = (options.queue_depth.max(1), options.commit_depth.max(1));
         let driver = start(&file, options.io, queue_depth, commit_depth)?;
         let (bulk, commit) = (Arc::new(Semaphore::new(queue_depth)), Arc::new(Semaphore::new(commit_depth)));
-        Ok((Self { driver, file, bulk, commit }, Found { path, device, len, geometry, zones }))
+        Ok((Self { driver, file, bulk, commit }, FileProperties { path, device, len, geometry, zones }))
     }
 
-    /// How many more requests could be in flight.
+    /// The number of free request slots.
     fn free(&self) -> usize {
         self.bulk.available_permits() + self.commit.available_permits()
     }
 }
 
-/// Starts the driver that was asked for, or the best that the kernel allows.
+/// Starts the required driver, or the best one that the kernel allows.
 fn start(file: &Arc<File>, mode: IoMode, queue_depth: usize, commit_depth: usize) -> io::Result<Box<dyn Driver>> {
     if mode != IoMode::Threads {
         match Uring::start(file, queue_depth, commit_depth) {
@@ -147,8 +149,8 @@ enum Access {
     Change,
 }
 
-impl Inner {
-    /// Waits for a slot, gives the request to the driver and waits for the answer.
+impl FileDiskInner {
+    /// Waits for a slot, submits the request to the driver and waits for the result.
     async fn run(&self, offset: u64, op: Op) -> io::Result<()> {
         let commits = op.commits();
         let slots = match &*self.running.read() {
@@ -158,7 +160,8 @@ impl Inner {
         let slot = slots.acquire_owned().await.map_err(|_| ended())?;
         let (done, answer) = oneshot::channel();
         match &*self.running.read() {
-            // Still the one whose slot it is: nobody closes it before it has all slots back.
+            // The slot belongs to this driver: a reopening closes it only after all slots have
+            // returned.
             Some(running) => running.driver.submit(Request::new(op, offset, done, slot, self.counters.clone())),
             None => return Err(closed()),
         }
@@ -169,7 +172,7 @@ impl Inner {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Refuses what the contract of [`Disk`] forbids.
+    /// Refuses requests that violate the contract of [`Disk`].
     fn check(&self, access: Access, offset: u64, len: u64) -> io::Result<()> {
         let block = BLOCK as u64;
         if !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
@@ -193,7 +196,7 @@ impl Inner {
             return Ok(Bytes::new());
         }
         if !self.read_pool.fits(len) {
-            let text = format!("a read of {len} bytes is over the read pool of {}", self.read_pool.limit_bytes());
+            let text = format!("a read of {len} bytes exceeds the read pool of {} bytes", self.read_pool.limit_bytes());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let target = ReadTarget::new(self.read_pool.get(len).await, len);
@@ -246,7 +249,7 @@ impl Inner {
         };
         if end > from {
             grow::grow(&*self.file()?, from, end).inspect_err(|error| {
-                // It may have been the sync that failed, and that is a flush of this file like any other.
+                // The sync may have failed, which counts like any other failed flush of this file.
                 if error.kind() != io::ErrorKind::StorageFull {
                     self.counters.latch(error);
                 }
@@ -256,16 +259,18 @@ impl Inner {
         Ok(())
     }
 
-    /// The file, for what holds [`Inner::reshape`].
+    /// The file, for a holder of [`FileDiskInner::reshape`].
     fn file(&self) -> io::Result<Arc<File>> {
         self.running.read().as_ref().map(|running| running.file.clone()).ok_or_else(closed)
     }
 
-    /// Closes the file when nothing is in flight any more, and opens it again. Blocks; the caller holds [`Inner::reshape`].
+    /// Closes the file once no request is in flight, and reopens it. Blocks; the caller holds
+    /// [`FileDiskInner::reshape`].
     fn reopen(&self) -> io::Result<()> {
         let running = self.running.write().take();
         if let Some(running) = running {
-            // A request holds its slot until the kernel has let go of it, also when nobody waits for it any more.
+            // A request holds its slot until the kernel has released its memory, even when its
+            // caller has dropped it.
             while running.free() < self.depth {
                 #[allow(clippy::disallowed_methods, reason = "this thread has nothing else to do")]
                 std::thread::sleep(Duration::from_millis(1));
@@ -278,22 +283,23 @@ impl Inner {
         let changed =
             |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", self.path.display())));
         if found.len < self.len() {
-            return changed("it is shorter than it was");
+            return changed("it is shorter than before");
         }
         if found.geometry.align_bytes > self.geometry.align_bytes
             || found.device != self.device
             || found.zones.is_some()
         {
-            return changed("it is not the kind of disk that it was");
+            return changed("it is another kind of disk than before");
         }
         self.len.store(found.len, Ordering::Release);
         self.counters.unlatch();
         *self.running.write() = Some(running);
-        tracing::info!(disk = %self.path.display(), "the disk has been closed and opened again");
+        tracing::info!(disk = %self.path.display(), "the disk has been reopened");
         Ok(())
     }
 
-    /// Runs `work`, which blocks, on a thread of its own, one at a time. It goes on when the caller goes away.
+    /// Runs the blocking `work` on a separate thread, one at a time. The work completes even if the
+    /// caller drops the future.
     async fn reshape(self: Arc<Self>, work: impl FnOnce(&Self) -> io::Result<()> + Send + 'static) -> io::Result<()> {
         let guard = self.reshape.clone().lock_owned().await;
         let (done, answer) = oneshot::channel();
@@ -302,7 +308,7 @@ impl Inner {
             let result = work(&self);
             self.counters.changing.end(number);
             drop((self, guard));
-            // The caller may have gone: then nobody wants the answer.
+            // The send fails when the caller has dropped the future.
             let _ = done.send(result);
         })?;
         answer.await.unwrap_or_else(|_| Err(ended()))
@@ -314,11 +320,11 @@ fn ended() -> io::Error {
 }
 
 fn closed() -> io::Error {
-    io::Error::other("the disk is closed: it is being opened again, or cannot be")
+    io::Error::other("the disk is closed: it is being reopened, or the reopening failed")
 }
 
 fn read_only() -> io::Error {
-    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the disk was opened to be read only")
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the disk was opened read-only")
 }
 
 impl Disk for FileDisk {
@@ -375,7 +381,7 @@ impl Disk for FileDisk {
 
     fn reopen(&self) -> IoFuture<()> {
         let inner = self.0.clone();
-        Box::pin(async move { inner.reshape(Inner::reopen).await })
+        Box::pin(async move { inner.reshape(FileDiskInner::reopen).await })
     }
 
     fn buffer(&self, capacity: usize) -> BoxFuture<'static, AlignedBuf> {
@@ -384,7 +390,7 @@ impl Disk for FileDisk {
     }
 
     fn stats(&self) -> DiskStats {
-        let Inner { counters, depth, pool, read_pool, copy_pool, .. } = &*self.0;
+        let FileDiskInner { counters, depth, pool, read_pool, copy_pool, .. } = &*self.0;
         let free = self.0.running.read().as_ref().map_or(*depth, Running::free);
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let pools = [pool, read_pool, copy_pool];
@@ -421,100 +427,13 @@ impl Disk for FileDisk {
     }
 }
 
-/// Has a write beyond the process's limit on the size of files (`ulimit -f`) fail as any other write, with `EFBIG`: by default the kernel ends
-/// the process then, without a word.
+/// Makes a write beyond the process's file size limit (`ulimit -f`) fail with `EFBIG` like any
+/// other write. By default the kernel kills the process without a message.
 pub fn outlive_file_size_limit() {
-    // SAFETY: no handler is installed, the signal is only ignored; nobody else in the process uses it.
+    // SAFETY: no handler is installed, the signal is only ignored; no other code in the process
+    // uses it.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn block(byte: u8) -> Bytes {
-        Bytes::from(vec![byte; BLOCK])
-    }
-
-    #[tokio::test]
-    async fn a_disk_whose_flush_failed_is_flushed_again_once_it_has_been_opened_again() {
-        let folder = tempfile::tempdir_in(".").expect("a folder");
-        let path = folder.path().join("disk");
-        for io in [IoMode::Auto, IoMode::Threads] {
-            let options = DiskOptions { create: true, io, ..DiskOptions::default() };
-            let inner = Arc::new(FileDisk::open_inner(&path, &options).expect("opens").0);
-            let disk: Arc<dyn Disk> = Arc::new(FileDisk(inner.clone()));
-            disk.reserve(1 << 20).await.expect("room");
-            disk.write_flush(0, block(1)).await.expect("written");
-            inner.counters.latch(&io::Error::from_raw_os_error(libc::EIO));
-            assert_eq!(disk.flush().await.expect_err("latched").raw_os_error(), Some(libc::EIO));
-            disk.write(0, block(2)).await.expect("it may be written");
-            // Away for a while: refused, and nothing is made in its place.
-            std::fs::rename(&path, folder.path().join("away")).expect("renamed");
-            assert_eq!(disk.reopen().await.expect_err("gone").kind(), io::ErrorKind::NotFound);
-            assert!(disk.read(0, BLOCK).await.is_err() && disk.reserve(2 << 20).await.is_err() && !path.exists());
-            assert_eq!((disk.len(), disk.stats().in_flight), (1 << 20, 0));
-            // Another one.
-            std::fs::write(&path, [0; BLOCK]).expect("made");
-            assert_eq!(disk.reopen().await.expect_err("shorter").kind(), io::ErrorKind::InvalidData);
-            std::fs::rename(folder.path().join("away"), &path).expect("renamed");
-            let (reads, again) = (disk.read(0, BLOCK), [disk.reopen(), disk.reopen()]);
-            for again in join_all(again).await {
-                again.expect("opened again");
-            }
-            assert_eq!(reads.await.expect("read"), block(2));
-            disk.write_flush(BLOCK as u64, block(3)).await.expect("flushed");
-            disk.reserve(2 << 20).await.expect("room");
-            assert!(FileDisk::open(&path, &DiskOptions { lock_wait: Duration::ZERO, ..options }).is_err(), "locked");
-            drop((disk, inner));
-            std::fs::remove_file(&path).expect("removed");
-        }
-    }
-
-    #[tokio::test]
-    async fn reads_writes_and_flushes_are_measured_each_by_itself() {
-        let folder = tempfile::tempdir_in(".").expect("a folder");
-        for io in [IoMode::Auto, IoMode::Threads] {
-            let options = DiskOptions { create: true, io, ..DiskOptions::default() };
-            let disk = FileDisk::open(folder.path().join(format!("{io:?}")), &options).expect("opens");
-            disk.reserve(1 << 20).await.expect("room");
-            let counts = || {
-                let Latencies { read_us, write_us, flush_us } = disk.latencies().expect("measured");
-                [read_us.count, write_us.count, flush_us.count]
-            };
-            assert_eq!(counts(), [0; 3]);
-            disk.write(0, block(1)).await.expect("written");
-            assert_eq!(counts(), [0, 1, 0]);
-            disk.flush().await.expect("flushed");
-            assert_eq!(counts(), [0, 1, 1]);
-            disk.write_flush(0, block(2)).await.expect("written");
-            assert_eq!(counts(), [0, 2, 2], "a write and its flush are two");
-            disk.read(0, BLOCK).await.expect("read");
-            assert_eq!(counts(), [1, 2, 2]);
-            disk.read(2 << 20, BLOCK).await.expect_err("past the end");
-            let (latencies, stats) = (disk.latencies().expect("measured"), disk.stats());
-            assert_eq!((stats.reads, stats.writes, stats.flushes), (1, 2, 2), "one that fails has no latency");
-            assert_eq!((stats.read_bytes, stats.write_bytes), (BLOCK as u64, 2 * BLOCK as u64));
-            assert_eq!(latencies.flush_us.sum, stats.flush_us);
-            assert!(latencies.read_us.max > 0 && latencies.read_us.max <= latencies.read_us.sum, "{latencies:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn opening_again_waits_for_what_is_in_flight() {
-        let folder = tempfile::tempdir_in(".").expect("a folder");
-        let path = folder.path().join("disk");
-        let disk = FileDisk::open(&path, &DiskOptions { create: true, ..DiskOptions::default() }).expect("opens");
-        disk.reserve(4 << 20).await.expect("room");
-        let writes = (0..200).map(|i| disk.write(i * BLOCK as u64, block(i as u8)));
-        let (written, again) = futures::join!(join_all(writes), disk.reopen());
-        again.expect("opened again");
-        disk.flush().await.expect("flushed");
-        // Written, or refused and not there: never neither.
-        for (i, written) in written.iter().enumerate() {
-            let there = disk.read((i * BLOCK) as u64, BLOCK).await.expect("read") == block(i as u8);
-            assert!(i == 0 || there == written.is_ok(), "{i}: {written:?}");
-        }
-        assert!(written.iter().any(Result::is_ok));
-    }
-}
+mod tests;

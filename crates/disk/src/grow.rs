@@ -1,4 +1,4 @@
-//! Room in a file, and giving it back.
+//! Allocating and freeing space of a file.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 use crate::{BLOCK, BufPool};
 
-/// `BLKDISCARD`: says that a range of a block device is no longer needed.
+/// `BLKDISCARD`: discards a range of a block device.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
-/// Allocates `from..to` of a regular file and makes the allocation durable. On an error the file is `from` bytes long
-/// again, with nothing allocated past it.
+/// Allocates `from..to` of a regular file and makes the allocation durable. On an error the file is
+/// truncated to `from` bytes again, with no allocation past it.
 pub(crate) fn grow(file: &File, from: u64, to: u64) -> io::Result<()> {
     let grown = allocate(file, from, to).and_then(|()| file.sync_all());
     if grown.is_err()
@@ -25,7 +25,7 @@ pub(crate) fn grow(file: &File, from: u64, to: u64) -> io::Result<()> {
     grown.map_err(full)
 }
 
-/// Makes sure that an existing file has no holes: a copy may have lost its allocation.
+/// Fills the holes of an existing file: a copy may have lost the allocation.
 pub(crate) fn fill_holes(file: &File, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -44,7 +44,7 @@ fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     }
 }
 
-/// Where the file system cannot allocate, writing is the only way to be sure of the space.
+/// Where the file system cannot allocate, only writing guarantees the space.
 fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let piece = 256 * BLOCK;
     let Some(mut zeros) = BufPool::new(piece * 2).try_get(piece) else { return Err(io::ErrorKind::OutOfMemory.into()) };
@@ -58,7 +58,7 @@ fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Quotas and file size limits are a full disk by another name.
+/// Exceeded quotas and file size limits count as a full disk.
 fn full(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => io::Error::new(io::ErrorKind::StorageFull, error),
@@ -66,7 +66,7 @@ fn full(error: io::Error) -> io::Error {
     }
 }
 
-/// Frees the blocks of a range of a regular file. Its length stays.
+/// Frees the blocks of a range of a regular file. The file keeps its length.
 pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -74,7 +74,7 @@ pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Tells a block device that a range is no longer needed.
+/// Discards a range of a block device.
 pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
     // SAFETY: the request reads two u64 through the pointer, which is valid for that.

@@ -1,11 +1,12 @@
-//! Labels: blocks that say what a disk is part of.
+//! Labels: blocks that identify the role of a disk.
 //!
-//! A label keeps to the first 128 bytes of its block: within one sector, so that a torn write leaves the old or the
-//! new one. Mark, version and checksum keep their places in every version.
+//! A label uses only the first 128 bytes of its block. These lie within one sector, so a torn write
+//! leaves either the old or the new label. Mark, version and checksum have the same offsets in
+//! every version.
 
 use crate::BLOCK;
 
-/// Bytes with content. The last four are the CRC32C of those before them.
+/// Bytes with content. The last four are the CRC32C of the preceding bytes.
 pub(crate) const LABEL_LEN: usize = 128;
 /// The first version of every label.
 pub(crate) const VERSION_1: u32 = 1;
@@ -26,23 +27,23 @@ pub(crate) fn new_uuid(env: &steadfast_flow::Env) -> [u8; 16] {
     id
 }
 
-/// What stands where a label may be.
+/// The content of a label block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found<T> {
     /// Zeros.
     Blank,
     /// The label.
     Label(T),
-    /// Our mark, but not whole.
+    /// The mark is right, but the label is damaged.
     Damaged,
-    /// Of another version of the format.
+    /// A label of another version of the format.
     Version(u32),
-    /// Something else.
+    /// Other data.
     Other,
 }
 
 impl<T> Found<T> {
-    /// The label as something else.
+    /// Converts the label.
     pub(crate) fn map<U>(self, with: impl FnOnce(T) -> U) -> Found<U> {
         match self {
             Self::Label(label) => Found::Label(with(label)),
@@ -54,11 +55,11 @@ impl<T> Found<T> {
     }
 }
 
-/// A block that is being made into a label, or read as one.
+/// A block that is being encoded as a label, or decoded as one.
 pub(crate) struct Label(pub(crate) [u8; BLOCK]);
 
 impl Label {
-    /// A label without content yet, of the given version of its format.
+    /// Creates an empty label of the given format version.
     pub(crate) fn new(magic: [u8; 8], version: u32) -> Self {
         let mut label = Self([0; BLOCK]);
         label.put(0, &magic);
@@ -71,7 +72,7 @@ impl Label {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The block, with its checksum.
+    /// Adds the checksum and returns the block.
     pub(crate) fn seal(mut self) -> [u8; BLOCK] {
         let crc = crc32c(&self.0[..LABEL_LEN - 4]);
         self.put(LABEL_LEN - 4, &crc.to_le_bytes());
@@ -79,8 +80,8 @@ impl Label {
     }
 }
 
-/// Looks at a block: `read` gets the fields of a label whose mark and checksum are right, and whose version is not above `newest`, and the
-/// version.
+/// Decodes a block. `read` gets the fields and the version of a label whose mark and checksum are
+/// right and whose version is at most `newest`.
 pub(crate) fn look<T>(block: &[u8], magic: [u8; 8], newest: u32, read: impl FnOnce(&[u8], u32) -> T) -> Found<T> {
     if block.len() < LABEL_LEN || block[..8] != magic {
         return if block.iter().all(|b| *b == 0) { Found::Blank } else { Found::Other };
@@ -98,7 +99,7 @@ pub(crate) fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// A little-endian field of a block that is long enough.
+/// Reads a little-endian field of a block that is long enough.
 pub(crate) fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&block[at..at + N]);
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_known_by_mark_version_and_checksum() {
+    fn a_label_is_recognised_by_mark_version_and_checksum() {
         let make = || Label::new(*b"STEADXYZ", 2);
         let read = |b: &[u8], version: u32| (u64_at(b, 16), version);
         let mut label = make();

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Steps to each doubling: a quantile is at most a sixteenth too high.
+/// Buckets per doubling: a quantile is at most a sixteenth too high.
 const STEPS: u32 = 16;
-/// Doublings of a nanosecond that are told apart: up to an hour and more.
+/// Number of doublings of a nanosecond with separate buckets: up to more than an hour.
 const DOUBLINGS: u32 = 42;
 
-/// Counts latencies in buckets whose width grows with them.
+/// Counts latencies in buckets whose width grows with the value.
 #[derive(Clone)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -18,22 +18,22 @@ pub struct Histogram {
     max: Duration,
 }
 
-/// What a [`Histogram`] says, in microseconds.
+/// A summary of a [`Histogram`], in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
     /// Arithmetic mean.
     pub mean_us: f64,
-    /// Half were at most this.
+    /// 50th percentile.
     pub p50_us: f64,
-    /// Nine of ten.
+    /// 90th percentile.
     pub p90_us: f64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 999 of 1,000.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// All.
+    /// Maximum.
     pub max_us: f64,
 }
 
@@ -59,7 +59,7 @@ fn top(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one latency.
     pub fn record(&mut self, took: Duration) {
         self.buckets[bucket(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))] += 1;
         self.count += 1;
@@ -67,13 +67,14 @@ impl Histogram {
         self.max = self.max.max(took);
     }
 
-    /// Forgets all.
+    /// Clears all counts.
     pub(crate) fn clear(&mut self) {
         self.buckets.fill(0);
         (self.count, self.sum, self.max) = (0, Duration::ZERO, Duration::ZERO);
     }
 
-    /// The latency that a part of `quantile` (0 to 1) was not above; zero when nothing was counted.
+    /// The latency that a fraction `quantile` (0 to 1) did not exceed; zero when nothing was
+    /// counted.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let rank = ((self.count as f64 * quantile).ceil() as u64).max(1);
         let mut seen = 0;

@@ -1,8 +1,9 @@
 //! Bytes on devices.
 //!
-//! A [`Disk`] is a linear address space that is read, written and flushed with direct I/O. A regular file and a
-//! block device behave the same. Disks compose: a stripe, a super-disk, a zoned wrapper and the faulty and slow
-//! disks of the tests are disks over disks. This layer knows nothing of records.
+//! A [`Disk`] is a linear address space that is read, written and flushed with direct I/O. A
+//! regular file and a block device behave the same. Disks compose: a stripe, a super-disk and a
+//! zoned wrapper are disks over disks, as are the faulty and slow disks of the tests. This layer
+//! does not know the record format.
 
 mod api;
 mod buffer;
@@ -20,14 +21,15 @@ mod options;
 pub mod probe;
 mod request;
 mod slow;
+mod status;
 mod stripe;
 mod superdisk;
 mod threads;
 mod uring;
 mod zones;
 
-pub use api::{BLOCK, CacheClaim, Disk, DiskStats, Geometry, IoFuture, Latencies, ZoneGeometry};
-pub use buffer::{AlignedBuf, BufPool};
+pub use api::{CacheClaim, Disk, DiskStats, Geometry, IoFuture, Latencies, Zone, ZoneGeometry, ZoneState};
+pub use buffer::{AlignedBuf, BLOCK, BufPool};
 pub use claim::{cache_warnings, is_zoned};
 pub use faulty::{Effect, Fault, Faults, Faulty, OpKind};
 pub use file::{FileDisk, outlive_file_size_limit};
@@ -36,9 +38,9 @@ pub use mark::{MARK_OFFSETS, Mark, mark};
 pub use mem::MemDisk;
 pub use options::{DiskOptions, IoMode};
 pub use slow::{Slow, SlowHandle, Slowness};
+pub use status::{FastState, SuperdiskStatus};
 pub use stripe::{Stripe, StripeOptions};
 pub use superdisk::{
-    Comparison, DIFFERENCES_MAX, FAST_DISKS_MAX, FastState, Labels, Superdisk, SuperdiskOptions, SuperdiskSabotage,
-    SuperdiskStatus,
+    Comparison, DIFFERENCES_MAX, FAST_DISKS_MAX, Labels, Superdisk, SuperdiskOptions, SuperdiskSabotage,
 };
-pub use zones::{Zone, ZoneState, Zoned, ZonedOptions};
+pub use zones::{Zoned, ZonedOptions};

@@ -1,45 +1,47 @@
-//! Recognising disks of ours by their labels, for whoever looks at raw bytes before a disk is used.
+//! Recognises disks of Steadfast by their labels, for tools that inspect raw bytes before a disk is
+//! used.
 
 use crate::label::{Found, uuid_text};
 use crate::stripe::Member;
 use crate::superdisk::pair::{DURABLE_MAGIC, FAST_MAGIC, Identity};
 
-/// Where the labels are on a disk, in bytes; each may be there or not.
+/// Offsets of the labels on a disk, in bytes; each label may be absent.
 pub const MARK_OFFSETS: [u64; 4] = [0, 512 << 10, 256 << 10, 768 << 10];
 
-/// What a label says that the disk is. UUIDs are in their usual text form.
+/// The role of a disk according to its label. UUIDs are in their usual text form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     /// One disk of a stripe.
     StripeMember {
-        /// The stripe.
+        /// UUID of the stripe.
         stripe: String,
-        /// Which member, from 0.
+        /// Number of the member, from 0.
         index: u32,
-        /// How many there are.
+        /// Number of members.
         count: u32,
-        /// Bytes on one member before the next one's turn.
+        /// Size of a chunk in bytes.
         chunk_bytes: u64,
     },
     /// The fast leg of a super-disk.
     Fast {
-        /// The pair.
+        /// UUID of the pair.
         pair: String,
-        /// The generation in which it was last a part of it.
+        /// Generation in which the leg last belonged to the pair.
         generation: u64,
     },
     /// The durable leg of a super-disk.
     Durable {
-        /// The pair.
+        /// UUID of the pair.
         pair: String,
-        /// How often the pair has been opened.
+        /// Number of openings of the pair.
         generation: u64,
     },
-    /// One of ours that is damaged, or of another version; says what is wrong.
+    /// A label of Steadfast that is damaged or of another version; the text names the defect.
     Damaged(String),
 }
 
-/// Reads the label in a block that was read at one of [`MARK_OFFSETS`]; `None` when there is none of ours.
+/// Decodes the label of a block that was read at one of [`MARK_OFFSETS`]; `None` when it is not a
+/// label of Steadfast.
 pub fn mark(block: &[u8]) -> Option<Mark> {
     match Member::look(block) {
         Found::Label(m) => {
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn disks_are_known_by_what_they_are_part_of() {
+    async fn disks_are_recognised_by_their_role() {
         let env = Env::tokio();
         let disk = || -> Arc<dyn Disk> { Arc::new(MemDisk::fixed(16 << 20)) };
         let blank = disk();

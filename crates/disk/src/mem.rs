@@ -10,28 +10,28 @@ use steadfast_flow::BoxFuture;
 
 use crate::{AlignedBuf, BLOCK, BufPool, CacheClaim, Disk, DiskStats, Geometry, IoFuture};
 
-/// A disk in memory. Keeps only the blocks that were written, completes at once, and forgets everything when dropped.
-/// Clones share the bytes, so a test can open "the same disk" again.
+/// A disk in memory. It keeps only the written blocks, completes requests at once, and loses its
+/// content when dropped. Clones share the bytes, so a test can reopen the same disk.
 #[derive(Clone)]
 pub struct MemDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemState>>,
     geometry: Geometry,
     pool: BufPool,
 }
 
-struct State {
+struct MemState {
     blocks: BTreeMap<u64, Bytes>,
     len: u64,
     stats: DiskStats,
 }
 
 impl MemDisk {
-    /// A disk of a fixed size, as a block device.
+    /// Creates a disk of a fixed size, like a block device.
     pub fn fixed(bytes: u64) -> Self {
         Self::new(bytes, false)
     }
 
-    /// A disk that is empty and grows up to `capacity_bytes`, as a file.
+    /// Creates an empty disk that grows up to `capacity_bytes`, like a file.
     pub fn growable(capacity_bytes: u64) -> Self {
         Self::new(capacity_bytes, true)
     }
@@ -48,18 +48,18 @@ impl MemDisk {
             cache: CacheClaim::WriteThrough,
         };
         let len = if growable { 0 } else { capacity_bytes };
-        let state = State { blocks: BTreeMap::new(), len, stats: DiskStats::default() };
+        let state = MemState { blocks: BTreeMap::new(), len, stats: DiskStats::default() };
         Self { state: Arc::new(Mutex::new(state)), geometry, pool: BufPool::new(64 << 20) }
     }
 
-    /// A disk of its own with what is on this one now, as after a crash at this moment, or on a copy made at once.
+    /// Copies the current content to a separate disk, like the state after a crash at this moment.
     pub fn image(&self) -> Self {
         let state = self.state.lock();
-        let copy = State { blocks: state.blocks.clone(), len: state.len, stats: DiskStats::default() };
+        let copy = MemState { blocks: state.blocks.clone(), len: state.len, stats: DiskStats::default() };
         Self { state: Arc::new(Mutex::new(copy)), geometry: self.geometry, pool: BufPool::new(64 << 20) }
     }
 
-    /// Changes the byte at `offset`, as a decaying medium would.
+    /// Flips bits of the byte at `offset`, like a decaying medium.
     pub fn flip(&self, offset: u64, mask: u8) {
         let block = offset / BLOCK as u64;
         let mut state = self.state.lock();
@@ -68,7 +68,7 @@ impl MemDisk {
         state.blocks.insert(block, bytes.into());
     }
 
-    fn check(state: &State, offset: u64, len: u64, past_the_end: io::ErrorKind) -> io::Result<()> {
+    fn check(state: &MemState, offset: u64, len: u64, past_the_end: io::ErrorKind) -> io::Result<()> {
         if !(offset | len).is_multiple_of(BLOCK as u64) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {offset}: misaligned")));
         }
@@ -78,8 +78,11 @@ impl MemDisk {
         Ok(())
     }
 
-    /// Runs `work` when polled, as a real request.
-    fn later<T: Send + 'static>(&self, work: impl FnOnce(&mut State) -> io::Result<T> + Send + 'static) -> IoFuture<T> {
+    /// Runs `work` when polled, like a real request.
+    fn later<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut MemState) -> io::Result<T> + Send + 'static,
+    ) -> IoFuture<T> {
         let state = self.state.clone();
         Box::pin(async move {
             let mut state = state.lock();
@@ -90,11 +93,12 @@ impl MemDisk {
     }
 }
 
-impl State {
+impl MemState {
     fn write(&mut self, offset: u64, data: &Bytes) -> io::Result<()> {
         MemDisk::check(self, offset, data.len() as u64, io::ErrorKind::InvalidInput)?;
         for (i, block) in data.chunks(BLOCK).enumerate() {
-            // Copied: `data` may be pool memory, which must not be held for ever.
+            // The data is copied, because `data` may be pool memory, which must not be held
+            // forever.
             self.blocks.insert(offset / BLOCK as u64 + i as u64, Bytes::copy_from_slice(block));
         }
         self.stats.writes += 1;

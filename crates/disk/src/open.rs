@@ -1,4 +1,4 @@
-//! Opening a file or a block device for direct I/O, alone.
+//! Opens a file or a block device for direct I/O and exclusive use.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -17,21 +17,23 @@ use crate::{BLOCK, DiskOptions, Geometry};
 /// `BLKGETSIZE64`: the size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
 
-/// The kernel takes no more than 2 GiB at a time, and nothing gains from that.
+/// Largest request in bytes: the kernel accepts no more than 2 GiB, and larger requests gain
+/// nothing.
 const MAX_IO_BYTES: usize = 64 << 20;
 
-/// A file or device that is open and ours.
+/// An open and locked file or device.
 pub(crate) struct Opened {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) device: bool,
     pub(crate) len: u64,
     pub(crate) geometry: Geometry,
-    /// Of a device whose zones must be written in order.
+    /// Zones of a device whose zones must be written in order.
     pub(crate) zones: Option<Zones>,
 }
 
-/// Opens `path` for direct I/O with an exclusive lock, creating a regular file when the options ask for it.
+/// Opens `path` for direct I/O with an exclusive lock. Creates a regular file if the options allow
+/// it.
 pub(crate) fn open(path: &Path, options: &DiskOptions) -> io::Result<Opened> {
     let (file, created) = match open_direct(path, options, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && options.create && !options.read_only => {
@@ -45,7 +47,7 @@ pub(crate) fn open(path: &Path, options: &DiskOptions) -> io::Result<Opened> {
     let opened = inspect(file, path, options);
     match &opened {
         Ok(_) if created => sync_directory(path)?,
-        // Nothing of ours is left behind. The first error is the one that matters.
+        // Removes the created file. The first error is returned.
         Err(_) if created => drop(std::fs::remove_file(path)),
         _ => {}
     }
@@ -63,7 +65,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 fn open_direct(path: &Path, options: &DiskOptions, create: bool) -> io::Result<File> {
     let device = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
-    // On a device O_EXCL asks the kernel that nobody else (a mounted file system, another server) has it.
+    // On a device, O_EXCL requests exclusive use: no mounted file system and no other server.
     let exclusive = if device { libc::O_EXCL } else { 0 };
     let mut how = OpenOptions::new();
     how.read(true)
@@ -73,7 +75,8 @@ fn open_direct(path: &Path, options: &DiskOptions, create: bool) -> io::Result<F
         .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC | exclusive);
     let opened = patiently(options.lock_wait, || how.open(path), |e| device && e.kind() == io::ErrorKind::ResourceBusy);
     opened.map_err(|error| match error.kind() {
-        // The kernel's answer where O_DIRECT is not supported; a file created by this very call stays behind then.
+        // The kernel reports missing O_DIRECT support this way, and then leaves behind a file that
+        // this call created.
         io::ErrorKind::InvalidInput => {
             if create {
                 let _ = std::fs::remove_file(path);
@@ -95,7 +98,7 @@ fn no_direct_io(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{}: {text}", path.display()))
 }
 
-/// Tries again for a while when `busy` says that somebody else is in the way: the kernel lets go of the files of a killed
+/// Retries for `wait` while `busy` matches the error. The kernel releases the files of a killed
 /// process only after its I/O in flight has ended.
 #[allow(
     clippy::disallowed_methods,
@@ -161,7 +164,7 @@ fn device_bytes(file: &File) -> io::Result<u64> {
     if done == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The limit that was set, else all of the file system; never less than what is there already.
+/// The configured limit, else the size of the file system; never less than the current length.
 fn file_capacity(file: &File, len: u64, options: &DiskOptions) -> io::Result<u64> {
     let limit = match options.file_limit_bytes {
         Some(limit) => limit,
@@ -173,7 +176,7 @@ fn file_capacity(file: &File, len: u64, options: &DiskOptions) -> io::Result<u64
     Ok(limit.max(len) / BLOCK as u64 * BLOCK as u64)
 }
 
-/// The alignment that direct I/O needs, where the kernel tells (since 6.1), else [`BLOCK`].
+/// The alignment that direct I/O needs, where the kernel reports it (since 6.1), else [`BLOCK`].
 fn alignment(file: &File, path: &Path) -> io::Result<usize> {
     let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Ok(BLOCK) };
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {

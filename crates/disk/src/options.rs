@@ -1,4 +1,4 @@
-//! How a disk is opened.
+//! Options for opening a disk.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoMode {
-    /// io_uring, else threads where the kernel or a container refuses it.
+    /// io_uring, or threads where the kernel or a container refuses it.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -46,27 +46,30 @@ impl std::fmt::Display for IoMode {
 pub struct DiskOptions {
     /// How requests reach the kernel.
     pub io: IoMode,
-    /// Create the file when it is not there. Devices are never created.
+    /// Creates the file if it does not exist. Devices are never created.
     pub create: bool,
-    /// Only read: nothing of the file or device is ever changed. For offline checks.
+    /// Read-only: never changes the file or device. For offline checks.
     pub read_only: bool,
-    /// Reads and writes in flight at most; further ones wait. Flushes and writes with a flush have
-    /// [`DiskOptions::commit_depth`] slots of their own, so that bulk work never queues in front of a commit.
+    /// Maximum number of reads and writes in flight; further ones wait. Flushes and writes with a
+    /// flush have [`DiskOptions::commit_depth`] separate slots, so that bulk work never delays a
+    /// commit.
     pub queue_depth: usize,
-    /// Flushes and writes with a flush in flight at most.
+    /// Maximum number of flushes and writes with a flush in flight.
     pub commit_depth: usize,
     /// Memory for [`crate::Disk::buffer`], in bytes.
     pub pool_bytes: usize,
-    /// Memory for what reads return, in bytes. A buffer is in use until the last clone of the bytes is dropped.
+    /// Memory for the results of reads, in bytes. A buffer is in use until the last clone of its
+    /// bytes is dropped.
     pub read_pool_bytes: usize,
-    /// A regular file never grows over this many bytes; `None`: as far as its file system goes.
+    /// Maximum size of a regular file in bytes; `None` for the limit of its file system.
     pub file_limit_bytes: Option<u64>,
-    /// Larger requests are split into pieces of this many bytes, which run side by side.
+    /// Size of the pieces into which larger requests are split, in bytes. The pieces run
+    /// concurrently.
     pub max_io_bytes: usize,
-    /// Let `discard` punch holes into a regular file. That gives space back to the file system, and with it the
-    /// promise that a write below `len` cannot fail for want of space. Off: `discard` on a file does nothing.
+    /// Whether `discard` punches holes into a regular file. That frees space in the file system, so
+    /// a write below `len` may then fail for lack of space. Off: `discard` on a file does nothing.
     pub punch_holes: bool,
-    /// How long to wait for the lock of a process that has just ended.
+    /// Maximum time to wait for the lock of a process that has just ended.
     pub lock_wait: Duration,
 }
 

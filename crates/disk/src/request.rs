@@ -1,4 +1,4 @@
-//! One request on its way through a driver, and the counters that it leaves behind.
+//! A request on its way through a driver, and the counters of a disk.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,11 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::AlignedBuf;
 
-/// Memory that several pieces of one read fill side by side.
+/// Memory that several pieces of one read fill concurrently.
 pub(crate) struct ReadTarget(AlignedBuf);
 
-// SAFETY: the pieces are disjoint ranges, written by the kernel only, through the raw pointer; nobody looks at the
-// bytes before `into_inner`, which needs the last reference.
+// SAFETY: the pieces are disjoint ranges, written by the kernel only, through the raw pointer. No
+// code reads the bytes before `into_inner`, which needs the last reference.
 unsafe impl Sync for ReadTarget {}
 
 impl ReadTarget {
@@ -26,34 +26,34 @@ impl ReadTarget {
         Arc::new(Self(buf))
     }
 
-    /// The bytes, once no piece is in flight.
+    /// Returns the bytes once no piece is in flight.
     pub(crate) fn into_inner(self: Arc<Self>) -> Option<AlignedBuf> {
         Arc::try_unwrap(self).ok().map(|target| target.0)
     }
 }
 
-/// What a request does. Owns its memory until the kernel is done with it.
+/// The operation of a request. It owns its memory until the kernel is done with it.
 pub(crate) enum Op {
-    /// Fill `start..start + len` of the target.
+    /// Fills `start..start + len` of the target.
     Read { target: Arc<ReadTarget>, start: usize, len: usize },
-    /// Write `data`, which is aligned, then flush if asked.
+    /// Writes `data`, which is aligned, then flushes if requested.
     Write { data: Bytes, flush: bool },
     /// `fdatasync`.
     Flush,
 }
 
 impl Op {
-    /// Whether it belongs to the lane of the commits.
+    /// Whether the operation uses the slots of commits.
     pub(crate) fn commits(&self) -> bool {
         matches!(self, Self::Flush | Self::Write { flush: true, .. })
     }
 
-    /// Those of its kind that are in flight.
+    /// The ages of operations of this kind.
     fn ages<'a>(&self, counters: &'a Counters) -> &'a Ages {
         if matches!(self, Self::Read { .. }) { &counters.reading } else { &counters.changing }
     }
 
-    /// Where the bytes are, and how many. Null and 0 for a flush.
+    /// The address and length of the bytes. Null and 0 for a flush.
     pub(crate) fn memory(&self) -> (*mut u8, usize) {
         match self {
             Self::Read { target, start, len } => {
@@ -67,43 +67,45 @@ impl Op {
     }
 }
 
-/// Counters of a disk, and whether it may still be flushed; shared with the requests in flight.
+/// Counters of a disk and its latched flush failure, shared with the requests in flight.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// Of reads that succeeded: from when one was given to the driver until the device had answered, in microseconds.
+    /// Successful reads: from submission to the driver until the device has answered, in
+    /// microseconds.
     pub(crate) read_us: HistogramCounter,
     pub(crate) read_bytes: AtomicU64,
-    /// The same of writes, without the flushes behind them.
+    /// Successful writes: the same, without the flushes behind them.
     pub(crate) write_us: HistogramCounter,
     pub(crate) write_bytes: AtomicU64,
-    /// Of flushes that succeeded: how long the device took.
+    /// Successful flushes: time of the device in microseconds.
     pub(crate) flush_us: HistogramCounter,
     pub(crate) errors: AtomicU64,
     pub(crate) copied_bytes: AtomicU64,
     /// Reads in flight.
     pub(crate) reading: Ages,
-    /// What changes the disk, in flight: writes, flushes, growing.
+    /// Writes, flushes and growth in flight.
     pub(crate) changing: Ages,
-    /// The error number of the first flush that failed; 0 for none.
+    /// Error number of the first failed flush; 0 for none.
     flush_failed: AtomicI32,
 }
 
 impl Counters {
-    /// Remembers that a flush failed. The kernel tells an open file of a lost write once, to whichever flush comes first,
-    /// and has dropped the data by then: a later success would be a lie, so there is none until the disk is opened again.
+    /// Latches a failed flush. The kernel reports a lost write to an open file only once, to the
+    /// next flush, and has dropped the data by then. A later success would be false, so all flushes
+    /// fail until the disk is reopened.
     pub(crate) fn latch(&self, error: &io::Error) {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         if self.flush_failed.compare_exchange(0, errno, Relaxed, Relaxed).is_ok() {
-            tracing::error!(%error, "a flush failed: nothing can be made durable until the disk is opened again");
+            tracing::error!(%error, "a flush failed: no write can become durable until the disk is reopened");
         }
     }
 
-    /// The disk has been opened again: nothing of what was in flight before is any more.
+    /// Clears the latch after a reopening: no earlier request is in flight any more.
     pub(crate) fn unlatch(&self) {
         self.flush_failed.store(0, Relaxed);
     }
 
-    /// Refuses a flush after one that failed.
+    /// Refuses a flush after a failed one.
     pub(crate) fn may_flush(&self) -> io::Result<()> {
         match self.flush_failed.load(Relaxed) {
             0 => Ok(()),
@@ -112,16 +114,16 @@ impl Counters {
     }
 }
 
-/// Since when each of some requests has been in flight.
+/// The start times of the requests in flight.
 #[derive(Default)]
 pub(crate) struct Ages {
     next: AtomicU64,
-    /// In the order in which they began.
+    /// Start times in order of submission.
     begun: Mutex<BTreeMap<u64, Instant>>,
 }
 
 impl Ages {
-    /// One begins; its number.
+    /// Records the start of a request and returns its number.
     pub(crate) fn begin(&self) -> u64 {
         let mut begun = self.begun.lock();
         let number = self.next.fetch_add(1, Relaxed);
@@ -129,37 +131,37 @@ impl Ages {
         number
     }
 
-    /// It has ended; when it began.
+    /// Records the end of a request and returns its start time.
     pub(crate) fn end(&self, number: u64) -> Option<Instant> {
         self.begun.lock().remove(&number)
     }
 
-    /// For how long the oldest has been in flight, in milliseconds; 0 when none is.
+    /// Age of the oldest request in milliseconds; 0 when there is none.
     pub(crate) fn oldest_ms(&self) -> u64 {
         let oldest = self.begun.lock().first_key_value().map(|(_, begun)| begun.elapsed());
         oldest.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
     }
 }
 
-/// A flush that succeeded.
+/// A successful flush.
 pub(crate) struct Flushed {
     pub(crate) begun: Instant,
     pub(crate) took: Duration,
 }
 
-/// A request in flight. Holds its slot of the queue depth.
+/// A request in flight. It holds its slot of the queue depth.
 pub(crate) struct Request {
     pub(crate) op: Op,
     pub(crate) offset: u64,
     pub(crate) done: oneshot::Sender<io::Result<()>>,
     pub(crate) slot: OwnedSemaphorePermit,
     pub(crate) counters: Arc<Counters>,
-    /// Its number among those in flight.
+    /// Number among those in flight.
     number: u64,
 }
 
 impl Request {
-    /// One that is about to be given to a driver.
+    /// Creates a request that is about to be submitted to a driver.
     pub(crate) fn new(
         op: Op,
         offset: u64,
@@ -171,11 +173,11 @@ impl Request {
         Self { op, offset, done, slot, counters, number }
     }
 
-    /// Counts and answers. `flushed` is the flush, where there was one that succeeded.
+    /// Counts and answers the request. `flushed` is its successful flush, if any.
     pub(crate) fn finish(self, result: io::Result<()>, flushed: Option<Flushed>) {
         let Self { op, done, slot, counters, number, .. } = self;
         let begun = op.ages(&counters).end(number);
-        // What comes before the flush. The flush has read the clock already.
+        // The time before the flush. The flush has read the clock already.
         let took = || {
             let end = flushed.as_ref().map_or_else(now, |flushed| flushed.begun);
             begun.map_or(Duration::ZERO, |begun| end.saturating_duration_since(begun))
@@ -197,19 +199,19 @@ impl Request {
         if let Some(flushed) = &flushed {
             counters.flush_us.add_us(flushed.took);
         }
-        // The memory and the slot go first, so that whoever is woken finds them free.
+        // Memory and slot are released first, so that the woken caller finds them free.
         drop(op);
         drop(slot);
-        // The caller may have gone: then nobody wants the answer.
+        // The send fails when the caller has dropped the future.
         let _ = done.send(result);
     }
 }
 
-/// What takes requests to the kernel. Dropping it waits for the requests in flight.
+/// Submits requests to the kernel. Dropping it waits for the requests in flight.
 pub(crate) trait Driver: Send + Sync {
-    /// Starts a request. Never blocks; the caller holds a slot.
+    /// Submits a request. Never blocks; the caller holds a slot.
     fn submit(&self, request: Request);
-    /// How it works, for people.
+    /// A description for humans.
     fn describe(&self) -> String;
 }
 
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_in_flight_is_told() {
+    fn the_age_of_the_oldest_request_is_reported() {
         let ages = Ages::default();
         assert_eq!(ages.oldest_ms(), 0);
         let (first, second) = (ages.begin(), ages.begin());

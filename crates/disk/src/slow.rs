@@ -1,4 +1,4 @@
-//! A disk that is slower than it is, over any disk.
+//! A disk wrapper that slows down the disk below.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,55 +9,57 @@ use steadfast_flow::{BoxFuture, Env};
 
 use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Latencies};
 
-/// What is added to each operation.
+/// The delays added to each operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Slowness {
-    /// Added to every read.
+    /// Delay of every read.
     pub read: Duration,
-    /// Added to every write.
+    /// Delay of every write.
     pub write: Duration,
-    /// Added to every flush. Flushes wait for one another, as a device's do.
+    /// Delay of every flush. Flushes run one at a time, like those of a device.
     pub flush: Duration,
-    /// Reads and writes together move no more than this; `None` for no limit.
+    /// Limit of reads and writes together, in bytes per second; `None` for no limit.
     pub bytes_per_s: Option<u64>,
-    /// Wait with a thread's sleep instead of the environment's timer, which counts in milliseconds. For measurements.
+    /// Whether to wait with a thread's sleep instead of the environment's timer, which counts in
+    /// milliseconds. For measurements.
     pub precise: bool,
 }
 
 #[derive(Default)]
-struct State {
+struct SlowState {
     slowness: Slowness,
     /// When the link is free again.
     link_free: Duration,
-    /// When the flush before is over.
+    /// When the previous flush ends.
     flush_free: Duration,
 }
 
-/// A disk that waits before it does what the disk below does.
+/// A disk wrapper that waits before it forwards to the disk below.
 pub struct Slow {
     disk: Arc<dyn Disk>,
     env: Env,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SlowState>>,
 }
 
-/// The handle with which the slowness is changed while the disk is in use. Cloning shares it.
+/// The handle to change the slowness while the disk is in use. Clones share it.
 #[derive(Clone)]
-pub struct SlowHandle(Arc<Mutex<State>>);
+pub struct SlowHandle(Arc<Mutex<SlowState>>);
 
 impl SlowHandle {
-    /// From now on: operations that wait already are not affected, and later ones do not wait for them.
+    /// Sets the slowness for later operations. Waiting operations are not affected, and later ones
+    /// do not wait for them.
     pub fn set(&self, slowness: Slowness) {
-        *self.0.lock() = State { slowness, ..State::default() };
+        *self.0.lock() = SlowState { slowness, ..SlowState::default() };
     }
 
-    /// What is in force.
+    /// The current slowness.
     pub fn get(&self) -> Slowness {
         self.0.lock().slowness
     }
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum Operation {
     Read(usize),
     Write(usize),
     Flush,
@@ -67,7 +69,7 @@ enum What {
 impl Slow {
     /// Wraps `disk`.
     pub fn new(disk: Arc<dyn Disk>, env: Env, slowness: Slowness) -> Self {
-        Self { disk, env, state: Arc::new(Mutex::new(State { slowness, ..State::default() })) }
+        Self { disk, env, state: Arc::new(Mutex::new(SlowState { slowness, ..SlowState::default() })) }
     }
 
     /// A handle to change the slowness later.
@@ -75,14 +77,14 @@ impl Slow {
         SlowHandle(self.state.clone())
     }
 
-    /// Waits as long as `what` takes more, from the first poll on.
-    fn wait(&self, what: What) -> impl Future<Output = ()> + Send + 'static {
+    /// Waits for the additional time of `operation`, from the first poll on.
+    fn wait(&self, operation: Operation) -> impl Future<Output = ()> + Send + 'static {
         let (env, state) = (self.env.clone(), self.state.clone());
         async move {
             let now = env.now();
             let (until, precise) = {
                 let mut state = state.lock();
-                (state.end(now, what), state.slowness.precise)
+                (state.end(now, operation), state.slowness.precise)
             };
             let left = until.saturating_sub(now);
             if left.is_zero() {
@@ -96,15 +98,15 @@ impl Slow {
     }
 }
 
-impl State {
-    /// When an operation that begins now may begin below.
-    fn end(&mut self, now: Duration, what: What) -> Duration {
+impl SlowState {
+    /// When an operation that begins now may start on the disk below.
+    fn end(&mut self, now: Duration, operation: Operation) -> Duration {
         let slowness = self.slowness;
-        let (latency, bytes, flushes) = match what {
-            What::Read(bytes) => (slowness.read, bytes, false),
-            What::Write(bytes) => (slowness.write, bytes, false),
-            What::Flush => (Duration::ZERO, 0, true),
-            What::WriteFlush(bytes) => (slowness.write, bytes, true),
+        let (latency, bytes, flushes) = match operation {
+            Operation::Read(bytes) => (slowness.read, bytes, false),
+            Operation::Write(bytes) => (slowness.write, bytes, false),
+            Operation::Flush => (Duration::ZERO, 0, true),
+            Operation::WriteFlush(bytes) => (slowness.write, bytes, true),
         };
         let mut at = now;
         if let Some(rate) = slowness.bytes_per_s.filter(|_| bytes > 0) {
@@ -131,7 +133,7 @@ impl Disk for Slow {
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Bytes> {
-        let (wait, disk) = (self.wait(What::Read(len)), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::Read(len)), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.read(offset, len).await
@@ -147,7 +149,7 @@ impl Disk for Slow {
     }
 
     fn read_copy(&self, copy: u32, offset: u64, len: usize) -> IoFuture<Bytes> {
-        let (wait, disk) = (self.wait(What::Read(len)), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::Read(len)), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.read_copy(copy, offset, len).await
@@ -155,7 +157,7 @@ impl Disk for Slow {
     }
 
     fn heal(&self, offset: u64, good: Bytes) -> IoFuture<u32> {
-        let (wait, disk) = (self.wait(What::Write(good.len())), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::Write(good.len())), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.heal(offset, good).await
@@ -163,7 +165,7 @@ impl Disk for Slow {
     }
 
     fn write(&self, offset: u64, data: Bytes) -> IoFuture<()> {
-        let (wait, disk) = (self.wait(What::Write(data.len())), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::Write(data.len())), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.write(offset, data).await
@@ -171,7 +173,7 @@ impl Disk for Slow {
     }
 
     fn flush(&self) -> IoFuture<()> {
-        let (wait, disk) = (self.wait(What::Flush), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::Flush), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.flush().await
@@ -179,7 +181,7 @@ impl Disk for Slow {
     }
 
     fn write_flush(&self, offset: u64, data: Bytes) -> IoFuture<()> {
-        let (wait, disk) = (self.wait(What::WriteFlush(data.len())), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::WriteFlush(data.len())), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.write_flush(offset, data).await
@@ -190,12 +192,13 @@ impl Disk for Slow {
         self.disk.discard(offset, len)
     }
 
-    /// Takes a flush more where it grows the disk, as that is made durable.
+    /// A reservation that grows the disk also takes the time of a flush, because it is made
+    /// durable.
     fn reserve(&self, end: u64) -> IoFuture<()> {
         if end <= self.disk.len() {
             return self.disk.reserve(end);
         }
-        let (wait, disk) = (self.wait(What::Flush), self.disk.clone());
+        let (wait, disk) = (self.wait(Operation::Flush), self.disk.clone());
         Box::pin(async move {
             wait.await;
             disk.reserve(end).await
@@ -244,12 +247,12 @@ mod tests {
     #[test]
     fn the_link_and_the_flushes_are_shared() {
         let slowness = Slowness { write: 2 * MS, flush: 10 * MS, bytes_per_s: Some(1_000_000), ..Slowness::default() };
-        let mut state = State { slowness, ..State::default() };
-        assert_eq!(state.end(100 * MS, What::Write(5_000)), 107 * MS);
-        assert_eq!(state.end(100 * MS, What::Write(5_000)), 112 * MS, "behind the first");
-        assert_eq!(state.end(100 * MS, What::Read(5_000)), 115 * MS, "reads share the link");
-        assert_eq!(state.end(100 * MS, What::Flush), 110 * MS);
-        assert_eq!(state.end(101 * MS, What::Flush), 120 * MS, "one flush at a time");
-        assert_eq!(state.end(200 * MS, What::WriteFlush(5_000)), 217 * MS, "the past is forgotten");
+        let mut state = SlowState { slowness, ..SlowState::default() };
+        assert_eq!(state.end(100 * MS, Operation::Write(5_000)), 107 * MS);
+        assert_eq!(state.end(100 * MS, Operation::Write(5_000)), 112 * MS, "behind the first");
+        assert_eq!(state.end(100 * MS, Operation::Read(5_000)), 115 * MS, "reads share the link");
+        assert_eq!(state.end(100 * MS, Operation::Flush), 110 * MS);
+        assert_eq!(state.end(101 * MS, Operation::Flush), 120 * MS, "one flush at a time");
+        assert_eq!(state.end(200 * MS, Operation::WriteFlush(5_000)), 217 * MS, "the past is forgotten");
     }
 }

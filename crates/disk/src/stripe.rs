@@ -3,12 +3,15 @@
 //! ```text
 //! member    0          512 KiB    1 MiB
 //!           +----------+----------+---------+---------+---
-//!           | label    | label,   | chunk   | chunk   | ...      chunk c of the stripe is chunk c / n
-//!           |          | copy     | i       | i + n   |          of member c % n (n members, member i drawn)
+//!           | label    | label,   | chunk   | chunk   | ...
+//!           |          | copy     | i       | i + n   |
 //!           +----------+----------+---------+---------+---
 //! ```
 //!
-//! A stripe is as safe as its weakest member: losing one loses the pool. It is made for the fast leg of a super-disk.
+//! The figure shows member i of n. Chunk c of the stripe is chunk c / n of member c % n.
+//!
+//! A stripe is as safe as its weakest member: losing one loses the pool. It is meant for the fast
+//! leg of a super-disk.
 
 mod member;
 
@@ -25,21 +28,23 @@ use self::member::{LABELS, read_label};
 use crate::label::{Found, new_uuid, uuid_text};
 use crate::{AlignedBuf, BLOCK, BufPool, CacheClaim, Disk, DiskStats, Geometry, IoFuture};
 
-/// Where the chunks begin on a member.
+/// Start of the chunks on a member, in bytes.
 const DATA_START: u64 = 1 << 20;
-/// More members than anyone has in one machine.
+/// Maximum number of members, above that of any machine.
 const MEMBERS_MAX: usize = 1024;
-/// Memory to put reads together that touch several members. Less than what each member has for its own reads
-/// ([`crate::DiskOptions::read_pool_bytes`]): a read takes it first, so reads never wait for one another in a circle.
+/// Memory to assemble reads that touch several members, in bytes. It is less than each member's
+/// memory for its own reads ([`crate::DiskOptions::read_pool_bytes`]). A read takes it first, so
+/// reads never wait for one another in a cycle.
 const GATHER_BYTES: usize = 32 << 20;
 
-/// How a stripe is made.
+/// Options of a new stripe.
 #[derive(Debug, Clone)]
 pub struct StripeOptions {
-    /// Bytes on one member before the next one's turn. A power of two from 4 KiB to 512 MiB.
+    /// Bytes on one member before the next member follows. A power of two from 4 KiB to 512 MiB.
     ///
-    /// 512 KiB by default, as md's: small objects and commits stay on one member, so many of them use all members without
-    /// any two waiting for each other, and a 1 MiB piece of a large body keeps two members busy.
+    /// The default is 512 KiB, like that of md. Small objects and commits stay on one member, so
+    /// many of them use all members without waiting for one another. A 1 MiB piece of a large body
+    /// keeps two members busy.
     pub chunk_bytes: u64,
 }
 
@@ -51,9 +56,9 @@ impl Default for StripeOptions {
 
 /// One disk over several. See the module's documentation for the layout.
 #[derive(Clone)]
-pub struct Stripe(Arc<Inner>);
+pub struct Stripe(Arc<StripeInner>);
 
-struct Inner {
+struct StripeInner {
     members: Vec<Part>,
     stripe: [u8; 16],
     chunk_bytes: u64,
@@ -62,9 +67,9 @@ struct Inner {
 
 struct Part {
     disk: Arc<dyn Disk>,
-    /// Writes that completed.
+    /// Number of completed writes.
     written: AtomicU64,
-    /// How many of them a flush has covered.
+    /// Number of writes that a flush has covered.
     flushed: AtomicU64,
 }
 
@@ -91,16 +96,17 @@ fn check_members(members: &[Arc<dyn Disk>]) -> io::Result<()> {
     Ok(())
 }
 
-/// The first words of an error about a member.
+/// Adds the member to an error.
 fn member_error(disk: &Arc<dyn Disk>, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("stripe member {}: {error}", disk.describe()))
 }
 
 impl Stripe {
-    /// Makes `members` into a stripe, in this order. What they hold is lost.
+    /// Formats `members` as a stripe, in this order. Their content is lost.
     ///
     /// # Errors
-    /// `InvalidInput` for disks that cannot be striped, `AlreadyExists` when one holds something and `force` is not given.
+    /// `InvalidInput` for disks that cannot be striped, `AlreadyExists` when one holds data and
+    /// `force` is not set.
     pub async fn format(members: &[Arc<dyn Disk>], env: &Env, options: &StripeOptions, force: bool) -> io::Result<()> {
         check_members(members)?;
         if !valid_chunk(options.chunk_bytes) {
@@ -132,10 +138,11 @@ impl Stripe {
         Ok(())
     }
 
-    /// Opens a stripe: all its members, in the order in which it was made.
+    /// Opens a stripe with all its members, in the order of its formatting.
     ///
     /// # Errors
-    /// `InvalidData` when a member is missing, foreign or at the wrong place; the message says which and what to do.
+    /// `InvalidData` when a member is missing, foreign or at the wrong place; the message names the
+    /// member and the remedy.
     pub async fn open(members: Vec<Arc<dyn Disk>>) -> io::Result<Arc<dyn Disk>> {
         check_members(&members)?;
         let mut labels = Vec::new();
@@ -173,10 +180,10 @@ impl Stripe {
         if !valid_chunk(first.chunk_bytes) {
             return wrong(format!("stripe {}: chunks of {} bytes", uuid_text(&first.stripe), first.chunk_bytes));
         }
-        // Who had it open before may have written and not flushed.
+        // An earlier process may have written without flushing.
         let part = |disk| Part { disk, written: AtomicU64::new(1), flushed: AtomicU64::new(0) };
         let members = members.into_iter().map(part).collect();
-        Ok(Arc::new(Self(Arc::new(Inner {
+        Ok(Arc::new(Self(Arc::new(StripeInner {
             members,
             stripe: first.stripe,
             chunk_bytes: first.chunk_bytes,
@@ -203,7 +210,7 @@ impl Stripe {
     }
 }
 
-/// What a disk holds before it is made a member: `None` where its beginning is blank.
+/// The content of a disk before it becomes a member: `None` where its beginning is blank.
 async fn contents(disk: &Arc<dyn Disk>) -> io::Result<Option<&'static str>> {
     let end = disk.len().min(DATA_START) / BLOCK as u64 * BLOCK as u64;
     let mut at = 0;
@@ -221,19 +228,19 @@ async fn contents(disk: &Arc<dyn Disk>) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// A part of a request that is one range of one member.
+/// A part of a request: one range of one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Piece {
     member: usize,
-    /// Where on the member, its label included.
+    /// Offset on the member, including its label.
     offset: u64,
-    /// Where in the request's bytes.
+    /// Offset in the request's bytes.
     at: usize,
     len: usize,
 }
 
-impl Inner {
-    /// Cuts a range at the borders of chunks.
+impl StripeInner {
+    /// Splits a range at the chunk boundaries.
     fn pieces(&self, offset: u64, len: usize) -> Vec<Piece> {
         let mut pieces = Vec::with_capacity(len / self.chunk_bytes as usize + 2);
         let mut at = 0;
@@ -248,7 +255,7 @@ impl Inner {
         pieces
     }
 
-    /// What the stripe holds when each member holds `bytes`.
+    /// The capacity of the stripe when each member holds `bytes`.
     fn usable(&self, bytes: impl Fn(&Part) -> u64) -> u64 {
         let rows = self.members.iter().map(|part| bytes(part).saturating_sub(DATA_START) / self.chunk_bytes).min();
         rows.unwrap_or(0) * self.chunk_bytes * self.members.len() as u64
@@ -278,7 +285,8 @@ impl Inner {
             _ => {}
         }
         if !self.gather.fits(len) {
-            let text = format!("a read of {len} bytes is over the stripe's pool of {}", self.gather.limit_bytes());
+            let text =
+                format!("a read of {len} bytes exceeds the stripe's pool of {} bytes", self.gather.limit_bytes());
             return Err(invalid(text));
         }
         let mut whole = self.gather.get(len).await;
@@ -297,7 +305,7 @@ impl Inner {
             async move {
                 let part = &self.members[piece.member];
                 let result = part.disk.write(piece.offset, data).await;
-                // After an error too: part of it may be there.
+                // The write counts after an error too, because a part of it may be on the disk.
                 part.written.fetch_add(1, Ordering::AcqRel);
                 result
             }
@@ -305,7 +313,8 @@ impl Inner {
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Flushes the members that were written since their last flush. One that failed stays in need of it, so it goes on failing.
+    /// Flushes the members that were written since their last flush. A member whose flush failed is
+    /// flushed again each time, so it keeps failing.
     async fn flush(&self) -> io::Result<()> {
         let flushes = self.members.iter().filter_map(|part| {
             let written = part.written.load(Ordering::Acquire);
@@ -324,7 +333,7 @@ impl Inner {
         if let [piece] = self.pieces(offset, data.len())[..]
             && !self.members.iter().enumerate().any(|(i, part)| i != piece.member && dirty(part))
         {
-            // The usual commit: one trip to one member.
+            // The usual commit: one request to one member.
             let part = &self.members[piece.member];
             let written = part.written.load(Ordering::Acquire);
             let result = part.disk.write_flush(piece.offset, data).await;
@@ -340,7 +349,7 @@ impl Inner {
 
     async fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check(offset, len, io::ErrorKind::InvalidInput)?;
-        // Chunks that follow one another on the stripe do so on each member: one range a member.
+        // Consecutive chunks of the stripe are consecutive on each member: one range per member.
         let mut ranges: Vec<Option<(u64, u64)>> = vec![None; self.members.len()];
         let mut at = 0;
         while at < len {
@@ -359,11 +368,11 @@ impl Inner {
         join_all(discards).await.into_iter().collect()
     }
 
-    /// Opens a member again, and refuses another disk in its place.
+    /// Reopens a member, and refuses another disk in its place.
     async fn reopen(&self, index: usize) -> io::Result<()> {
         let part = &self.members[index];
         part.disk.reopen().await.map_err(|e| member_error(&part.disk, &e))?;
-        // As at the first opening.
+        // As in `open`: earlier writes may be unflushed.
         part.written.fetch_add(1, Ordering::AcqRel);
         let label = read_label(&part.disk).await?;
         if (label.stripe, label.index as usize) != (self.stripe, index) {
@@ -414,7 +423,8 @@ impl Disk for Stripe {
 
     fn label_places(&self) -> Vec<[u64; 2]> {
         let (chunk, members) = (self.0.chunk_bytes, self.0.members.len() as u64);
-        // In the first chunk of each member; where that is one block, the second place is in its second chunk.
+        // In the first chunk of each member; where that is one block, the second place is in its
+        // second chunk.
         let second = if chunk > BLOCK as u64 { chunk / 2 } else { members * chunk };
         (0..members).map(|member| [member * chunk, member * chunk + second]).collect()
     }

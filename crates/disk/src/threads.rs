@@ -1,4 +1,4 @@
-//! The driver that works everywhere: a bounded pool of threads, each doing one request at a time.
+//! The portable driver: a bounded pool of threads, each with one request at a time.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,18 +11,18 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::request::{Counters, Driver, Flushed, Op, Request, now};
 
-/// Threads for bulk work at most: each needs a stack, and a device is saturated well below this.
+/// Maximum number of threads for bulk work: each needs a stack, and fewer saturate a device.
 const BULK_THREADS_MAX: usize = 32;
 
 #[derive(Default)]
-struct Queue {
+struct WorkQueue {
     waiting: VecDeque<Request>,
     closed: bool,
 }
 
 #[derive(Default)]
 struct Lane {
-    queue: Mutex<Queue>,
+    queue: Mutex<WorkQueue>,
     ready: Condvar,
 }
 
@@ -32,7 +32,7 @@ impl Lane {
         self.ready.notify_one();
     }
 
-    /// The next request; `None` when closed and empty.
+    /// Waits for the next request; `None` when closed and empty.
     fn pop(&self) -> Option<Request> {
         let mut queue = self.queue.lock();
         loop {
@@ -52,7 +52,8 @@ impl Lane {
     }
 }
 
-/// Threads that share a queue, each doing one request at a time. Dropping them waits for what was queued.
+/// Threads that share a queue, each with one request at a time. Dropping them waits for the queued
+/// requests.
 pub(crate) struct Workers {
     lane: Arc<Lane>,
     threads: Vec<JoinHandle<()>>,
@@ -68,7 +69,7 @@ impl Workers {
                     run(&file, request);
                 }
             };
-            // On an error the threads started so far end with `this`.
+            // On an error, dropping `this` ends the threads started so far.
             this.threads.push(std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(work)?);
         }
         Ok(this)
@@ -88,7 +89,7 @@ impl Drop for Workers {
     }
 }
 
-/// The driver. Commits have threads of their own, so that they never wait behind bulk work.
+/// The thread driver. Commits have separate threads, so that they never wait behind bulk work.
 pub(crate) struct Threads {
     bulk: Workers,
     commit: Workers,
@@ -111,8 +112,8 @@ impl Driver for Threads {
     }
 }
 
-/// Waits for a driver's thread, unless it is that thread itself that dropped the last reference to its disk (by waking
-/// a task for the last time).
+/// Joins a driver's thread, unless the caller is that thread. A thread may drop the last reference
+/// to its own disk by waking a task for the last time.
 pub(crate) fn join(thread: JoinHandle<()>) {
     if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
         tracing::error!("a thread of the disk panicked");
@@ -132,7 +133,7 @@ fn run(file: &File, request: Request) {
     request.finish(result, flushed);
 }
 
-/// Does the bytes of a request, continuing where the kernel stopped short.
+/// Transfers the bytes of a request, continuing where the kernel stopped short.
 fn transfer(file: &File, request: &Request) -> io::Result<()> {
     let (memory, len) = request.op.memory();
     let reads = matches!(request.op, Op::Read { .. });
@@ -140,8 +141,8 @@ fn transfer(file: &File, request: &Request) -> io::Result<()> {
     let mut done = 0;
     while done < len {
         let at = (request.offset + done as u64) as libc::off64_t;
-        // SAFETY: `memory..memory + len` belongs to the request, which lives until `finish`; a read's range is
-        // written by nobody else, and a write's is only read.
+        // SAFETY: `memory..memory + len` belongs to the request, which lives until `finish`. Only
+        // this call writes a read's range, and a write's range is only read.
         let got = unsafe {
             let from = memory.add(done);
             if reads {
@@ -155,7 +156,8 @@ fn transfer(file: &File, request: &Request) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a system call's answer: bytes moved, `None` to try again, or the error.
+/// Interprets the result of a system call: the number of bytes moved, `None` to retry, or the
+/// error.
 fn count(got: i64, reads: bool) -> io::Result<Option<usize>> {
     match got {
         1.. => Ok(Some(got as usize)),
@@ -168,11 +170,12 @@ fn count(got: i64, reads: bool) -> io::Result<Option<usize>> {
     }
 }
 
-/// `fdatasync`, and when and how long it took. Never retried: after an error the kernel may have dropped what was dirty.
+/// Runs `fdatasync` and returns its start and duration. Never retried: after an error the kernel
+/// may have dropped the dirty pages.
 fn flush(file: &File, counters: &Counters) -> io::Result<Flushed> {
     let begun = now();
     file.sync_data().inspect_err(|error| counters.latch(error))?;
-    // Another flush may have failed meanwhile, and this one would not have been told.
+    // Another flush may have failed meanwhile, and the kernel reports that error only once.
     counters.may_flush()?;
     Ok(Flushed { begun, took: begun.elapsed() })
 }
@@ -194,9 +197,9 @@ mod tests {
             answer.blocking_recv().expect("an answer")
         };
         assert_eq!(flush().expect_err("not for this file").raw_os_error(), Some(libc::EINVAL));
-        // Now the system call would succeed.
+        // From here on the system call would succeed.
         let good = File::open("/proc/self/exe").expect("a file");
-        // SAFETY: both descriptors are open and ours.
+        // SAFETY: this test owns both descriptors, and both are open.
         assert!(unsafe { libc::dup2(good.as_raw_fd(), file.as_raw_fd()) } >= 0);
         file.sync_data().expect("the system call");
         assert_eq!(flush().expect_err("refused").raw_os_error(), Some(libc::EINVAL));

@@ -1,13 +1,13 @@
 //! The fast driver: one thread that owns an io_uring and keeps many requests in flight.
 //!
-//! Commits (a flush, a write with a flush) do not go through the ring but to threads that wait for them: the kernel
-//! hands every fsync of a ring to a worker thread of its own, so a linked write and fsync has twice the hand-overs
-//! between threads of a plain `pwrite` and `fdatasync`. Measured for a lone 8 KiB commit: 38 us less of 137, and of
-//! 204 when the machine is busy.
+//! Commits (a flush, a write with a flush) go to waiting threads instead of the ring. The kernel
+//! hands every fsync of a ring to one of its worker threads. A linked write and fsync therefore has
+//! twice as many hand-overs between threads as a plain `pwrite` and `fdatasync`. Measured for a
+//! single 8 KiB commit: 38 us less of 137, and of 204 when the machine is busy.
 //!
-//! Callers push onto a bounded queue (they hold slots) and wake the thread through an eventfd that is itself read by the
-//! ring, so the thread has one place to wait in. While it is busy, no wake-up is needed and a whole batch goes to the
-//! kernel in one system call.
+//! Callers push onto a bounded queue (they hold slots) and wake the thread through an eventfd. The
+//! ring itself reads that eventfd, so the thread waits in one place. While the thread is busy, no
+//! wake-up is needed and a whole batch goes to the kernel in one system call.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -26,47 +26,47 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::request::{Driver, Op, Request};
 use crate::threads::{Workers, join};
 
-/// The user data of the eventfd's read.
+/// User data of the read of the eventfd.
 const WAKE: u64 = u64::MAX;
 
 #[derive(Default)]
-struct Queue {
+struct RingQueue {
     waiting: VecDeque<Request>,
-    /// The thread waits in the kernel, having found the queue empty, and must be woken.
+    /// The thread found the queue empty, waits in the kernel and must be woken.
     asleep: bool,
     closed: bool,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
+struct RingShared {
+    queue: Mutex<RingQueue>,
     wake: OwnedFd,
 }
 
-impl Shared {
+impl RingShared {
     fn wake(&self) {
-        // It can only fail when the counter is at its end, and then the thread is awake.
+        // The write can fail only when the counter is at its maximum, and the thread is then awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 /// The io_uring driver.
 pub(crate) struct Uring {
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
     thread: Option<JoinHandle<()>>,
     commit: Workers,
 }
 
 impl Uring {
-    /// Starts the thread; an error when the kernel refuses a ring that can do what is needed.
+    /// Starts the thread; an error when the kernel refuses a ring with the required operations.
     pub(crate) fn start(file: &Arc<File>, queue_depth: usize, commit_depth: usize) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared { queue: Mutex::default(), wake });
+        let shared = Arc::new(RingShared { queue: Mutex::default(), wake });
         let (started, start) = sync_channel(1);
         let theirs = shared.clone();
         let commit = Workers::start(file, "disk-commit", commit_depth)?;
         let file = file.clone();
         let work = move || {
-            // Made here: the ring knows that only this thread uses it.
+            // The ring is created here because only this thread may use it.
             let ring = match ring(queue_depth + 1) {
                 Ok(ring) => ring,
                 Err(error) => return drop(started.send(Err(error))),
@@ -113,12 +113,12 @@ impl Drop for Uring {
     }
 }
 
-/// A ring with room for `entries` submissions, made the cheapest way that the kernel knows.
+/// Creates a ring for `entries` submissions, with the cheapest mode of the kernel.
 fn ring(entries: usize) -> io::Result<IoUring> {
     let entries = u32::try_from(entries.next_power_of_two()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let best = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
     let ring = match best {
-        // Before Linux 6.1.
+        // Kernels before Linux 6.1.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().build(entries)?,
         other => other?,
     };
@@ -131,14 +131,14 @@ fn ring(entries: usize) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// A request with the kernel.
+/// A request that the kernel owns.
 struct Slot {
     request: Request,
-    /// Bytes moved so far.
+    /// Bytes transferred so far.
     done: usize,
 }
 
-/// The requests with the kernel, by the number in their user data.
+/// The requests that the kernel owns, by the number in their user data.
 struct Slots {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
@@ -156,7 +156,8 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // Only a panic leaves any. The kernel may still write into their memory, so it is lost rather than reused.
+        // Only a panic leaves any. The kernel may still write into their memory, so the memory is
+        // leaked instead of reused.
         self.slots.drain(..).for_each(std::mem::forget);
     }
 }
@@ -164,11 +165,12 @@ impl Drop for Slots {
 struct Loop {
     ring: IoUring,
     file: Arc<File>,
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
     slots: Slots,
-    /// Where the eventfd's counter is read to. Eight bytes never freed, so that nothing can go wrong with them.
+    /// Target of the read of the eventfd. Its eight bytes are never freed, so the kernel may write
+    /// them at any time.
     wake_bytes: &'static mut u64,
-    /// That read is with the kernel.
+    /// Whether the kernel owns that read.
     armed: bool,
 }
 
@@ -188,7 +190,8 @@ impl Loop {
             if !closed {
                 self.arm_wake();
             } else if !self.slots.busy() && !self.armed {
-                // Who closes also wakes, so the read of the eventfd ends: nothing of ours is with the kernel now.
+                // The closing side also wakes the thread, so the read of the eventfd ends. The
+                // kernel now owns no memory of this loop.
                 return;
             }
             let idle = {
@@ -201,11 +204,12 @@ impl Loop {
         }
     }
 
-    /// Gives what is prepared to the kernel and waits for so many answers.
+    /// Submits the prepared requests and waits for this number of completions.
     fn enter(&mut self, answers: usize) {
         let Err(error) = self.ring.submit_and_wait(answers) else { return };
         match error.raw_os_error() {
-            // EBUSY, EAGAIN: answers must be taken first, or the kernel is short of memory for a moment.
+            // EBUSY, EAGAIN: completions must be taken first, or the kernel is temporarily short of
+            // memory.
             Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
             _ => {
                 // The requests in flight cannot be abandoned: the kernel owns their memory.
@@ -228,14 +232,15 @@ impl Loop {
 
     fn begin(&mut self, request: Request) {
         let Some(number) = self.slots.free.pop() else {
-            // There are as many slots as permits, so this cannot be; an error is still better than a loss.
+            // Slots and permits are equal in number, so this cannot happen; an error is still
+            // better than a lost request.
             return request.finish(Err(io::Error::other("no slot for the request")), None);
         };
         self.slots.slots[number] = Some(Slot { request, done: 0 });
         self.prepare(number);
     }
 
-    /// Queues what is left of a request.
+    /// Queues the rest of a request.
     fn prepare(&mut self, number: usize) {
         let Some(slot) = self.slots.slots[number].as_ref() else { return };
         let (memory, len) = slot.request.op.memory();
@@ -260,10 +265,12 @@ impl Loop {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the memory belongs to a request in `slots`, or is `wake_bytes`; both stay where they are until the
-        // kernel has answered. The file and the eventfd are open as long as the loop runs.
+        // SAFETY: the memory belongs to a request in `slots`, or is `wake_bytes`; both stay in
+        // place until the kernel has answered. The file and the eventfd are open as long as the
+        // loop runs.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
-            // Never with a queue of an entry to a slot; but then the kernel takes what is there.
+            // The queue has an entry per slot, so this does not happen; if it does, the kernel
+            // takes the queued entries.
             if let Err(error) = self.ring.submit() {
                 tracing::debug!(%error, "submission queue full");
             }
@@ -287,7 +294,7 @@ impl Slot {
         matches!(self.request.op, Op::Read { .. })
     }
 
-    /// What the kernel's answer means; `None` when some of the request must be done (again).
+    /// Interprets the kernel's answer; `None` when a part of the request must be submitted (again).
     fn outcome(&mut self, answer: i32) -> Option<io::Result<()>> {
         match answer {
             1.. => {
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_and_errors_are_told_apart() {
+    fn an_early_end_and_errors_are_distinguished() {
         let end = |mut slot: Slot, answer| slot.outcome(answer).expect("an end").expect_err("an error");
         assert_eq!(end(read(BLOCK), 0).kind(), io::ErrorKind::UnexpectedEof);
         let write = slot(Op::Write { data: vec![0; BLOCK].into(), flush: false });

@@ -1,4 +1,4 @@
-//! A bound on bytes that are on their way somewhere.
+//! A bound on bytes in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +16,24 @@ struct Shared {
     env: Env,
 }
 
-/// A byte budget. Whoever waits longest is served first, whatever the sizes: a large request is not overtaken for ever by small
-/// ones. Cloning shares it.
+/// A byte budget. Waiters are served first come, first served, whatever their sizes, so small
+/// requests never overtake a large one. Clones share the budget.
 #[derive(Clone)]
 pub struct Budget(Arc<Shared>);
 
 impl Budget {
-    /// A budget of `limit_bytes`. `name` is its name in metrics and errors.
+    /// Creates a budget of `limit_bytes`. Metrics and errors use `name`.
     pub fn new(name: &'static str, limit_bytes: u64, env: Env) -> Self {
         let limit = limit_bytes.min(Semaphore::MAX_PERMITS as u64);
         Self(Arc::new(Shared { room: Semaphore::new(limit as usize), limit, gauge: Gauge::new(name), env }))
     }
 
-    /// Takes `bytes` at once, or refuses at once: also when there would be room but others wait for it. A refusal costs one
-    /// atomic load and a counter.
+    /// Takes `bytes` without waiting. The call is also refused when enough bytes are free but other
+    /// callers wait for them. A refusal costs one atomic load and a counter.
     ///
     /// # Errors
-    /// [`Refused::Busy`], or [`Refused::TooLarge`] when `bytes` is above [`Budget::request_bytes_max`].
+    /// [`Refused::Busy`], or [`Refused::TooLarge`] when `bytes` is above
+    /// [`Budget::request_bytes_max`].
     pub fn try_acquire(&self, bytes: u64) -> Result<Permit, Refused> {
         let units = self.units(bytes)?;
         match self.0.room.try_acquire_many(units) {
@@ -44,10 +45,12 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes`, waiting for at most `wait`. Dropping the future gives up the place in the queue and leaks nothing.
+    /// Takes `bytes`, waiting for at most `wait`. Dropping the future leaves the queue and leaks
+    /// nothing.
     ///
     /// # Errors
-    /// [`Refused::Busy`] after `wait`, or [`Refused::TooLarge`] at once when `bytes` is above [`Budget::request_bytes_max`].
+    /// [`Refused::Busy`] after `wait`, or [`Refused::TooLarge`] at once when `bytes` is above
+    /// [`Budget::request_bytes_max`].
     pub async fn acquire(&self, bytes: u64, wait: Duration) -> Result<Permit, Refused> {
         let units = self.units(bytes)?;
         if let Ok(taken) = self.0.room.try_acquire_many(units) {
@@ -64,12 +67,13 @@ impl Budget {
         }
     }
 
-    /// The part of `bytes` that can be asked for in one request: for a caller that would rather take the whole budget than be refused.
+    /// Clamps `bytes` to the largest single request, for a caller that prefers the whole budget to
+    /// a refusal.
     pub fn clamp(&self, bytes: u64) -> u64 {
         bytes.min(self.request_bytes_max())
     }
 
-    /// The most that one request may ask for: the whole budget, or 4 GiB - 1 if that is less.
+    /// The largest single request in bytes: the whole budget, or 4 GiB - 1 if that is less.
     pub fn request_bytes_max(&self) -> u64 {
         self.0.limit.min(u64::from(u32::MAX))
     }
@@ -79,12 +83,12 @@ impl Budget {
         self.0.limit
     }
 
-    /// Bytes taken now.
+    /// The bytes taken now.
     pub fn used_bytes(&self) -> u64 {
         self.0.gauge.used()
     }
 
-    /// Its gauges.
+    /// The gauges of the budget.
     pub fn status(&self) -> FlowStatus {
         self.0.gauge.status(self.0.limit)
     }
@@ -97,7 +101,8 @@ impl Budget {
         }
     }
 
-    /// The semaphore's own permit has been forgotten: from here on the [`Permit`] owns the bytes.
+    /// The caller has forgotten the semaphore's own permit: from here on the [`Permit`] owns the
+    /// bytes.
     fn permit(&self, bytes: u64) -> Permit {
         self.0.gauge.take(bytes);
         Permit { budget: self.clone(), bytes }
@@ -110,36 +115,36 @@ impl std::fmt::Debug for Budget {
     }
 }
 
-/// Bytes taken from a [`Budget`]; given back when it is dropped.
+/// Bytes taken from a [`Budget`]. Dropping the permit releases them.
 #[derive(Debug)]
-#[must_use = "dropping it gives the bytes back"]
+#[must_use = "dropping it releases the bytes"]
 pub struct Permit {
     budget: Budget,
     bytes: u64,
 }
 
 impl Permit {
-    /// How many bytes it holds.
+    /// The number of bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Moves `bytes` of it into a permit of their own; `None` when it holds less.
+    /// Moves `bytes` into a separate permit; `None` when this permit holds fewer.
     pub fn split(&mut self, bytes: u64) -> Option<Permit> {
         self.bytes = self.bytes.checked_sub(bytes)?;
         Some(Permit { budget: self.budget.clone(), bytes })
     }
 
-    /// Takes in the bytes of another permit of the same budget.
+    /// Adds the bytes of another permit of the same budget.
     ///
     /// # Panics
-    /// When the other is of another budget.
+    /// When the other permit belongs to another budget.
     pub fn merge(&mut self, mut other: Permit) {
         assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Gives back what it holds above `bytes`.
+    /// Releases the bytes held above `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
         let above = self.bytes.saturating_sub(bytes);
         drop(self.split(above));
@@ -188,11 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_above_the_whole_is_refused_clearly_or_clamped_by_the_caller() {
+    fn a_request_above_the_limit_is_refused_or_clamped_by_the_caller() {
         let (budget, _) = budget(100);
         let refused = budget.try_acquire(101).unwrap_err();
         assert_eq!(refused, Refused::TooLarge { name: "test", wanted: 101, limit: 100 });
-        assert_eq!(refused.to_string(), "101 is beyond the whole of test, 100");
+        assert_eq!(refused.to_string(), "101 exceeds the limit of test, 100");
         assert_eq!(budget.try_acquire(budget.clamp(101)).expect("all of it").bytes(), 100);
         let huge = Budget::new("huge", 1 << 40, Clock::default().env());
         assert!(huge.try_acquire(u64::from(u32::MAX) + 1).is_err());
@@ -204,7 +209,7 @@ mod tests {
         let (budget, _) = budget(100);
         let held = budget.try_acquire(50).expect("room");
         let mut large = waiting(&budget, 80, LONG);
-        assert!(budget.try_acquire(10).is_err(), "there are 50 free, but another waits for them");
+        assert!(budget.try_acquire(10).is_err(), "50 are free, but another caller waits for them");
         let mut small = waiting(&budget, 10, LONG);
         drop(held);
         let large = large.poll().expect("served").expect("granted");
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_waiter_leaks_nothing_and_lets_the_next_in() {
+    fn a_dropped_waiter_leaks_nothing_and_admits_the_next() {
         let (budget, _) = budget(100);
         let held = budget.try_acquire(50).expect("room");
         let large = waiting(&budget, 80, LONG);

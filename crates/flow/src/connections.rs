@@ -1,4 +1,4 @@
-//! The connections of a port: how many each address has, and which are idle.
+//! The connections of a port: their number per address, and which are idle.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 
 use crate::Env;
 
-/// The group that an address belongs to: itself; of IPv6 the network of 64 bits, which is what one host is given.
+/// The group of an address: an IPv4 address itself, or the /64 network of an IPv6 address, because
+/// one host is assigned a whole /64.
 pub fn group_of(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
@@ -22,8 +23,9 @@ pub fn group_of(address: IpAddr) -> String {
     }
 }
 
-struct Entry {
-    /// When it became idle, in milliseconds of [`Env::now`], plus one; 0: it is not idle.
+struct ConnectionEntry {
+    /// When the connection became idle, in milliseconds of [`Env::now`], plus one; 0 while it is
+    /// not idle.
     idle_since: AtomicU64,
     close: Notify,
 }
@@ -31,11 +33,11 @@ struct Entry {
 #[derive(Default)]
 struct Open {
     next: u64,
-    entries: BTreeMap<u64, Arc<Entry>>,
+    entries: BTreeMap<u64, Arc<ConnectionEntry>>,
     by_group: HashMap<Arc<str>, usize>,
 }
 
-struct Shared {
+struct ConnectionsShared {
     env: Env,
     group_max: usize,
     open: Mutex<Open>,
@@ -43,19 +45,20 @@ struct Shared {
 
 /// The open connections of a port. Cloning shares them.
 #[derive(Clone)]
-pub struct Connections(Arc<Shared>);
+pub struct Connections(Arc<ConnectionsShared>);
 
 impl Connections {
-    /// For a port of which one address (see [`group_of`]) gets `group_max` connections.
+    /// Creates the table of a port. Each address group (see [`group_of`]) may open `group_max`
+    /// connections.
     pub fn new(group_max: usize, env: Env) -> Self {
-        Self(Arc::new(Shared { env, group_max, open: Mutex::default() }))
+        Self(Arc::new(ConnectionsShared { env, group_max, open: Mutex::default() }))
     }
 
-    /// A connection of `address`, idle at first; `None` when the address has as many as it gets. An `exempt` address
-    /// (that of a proxy, which stands for many clients) gets any number.
+    /// Registers a connection of `address`, idle at first; `None` when its group has `group_max`
+    /// connections. An `exempt` address (of a proxy that stands for many clients) is not limited.
     pub fn open(&self, address: IpAddr, exempt: bool) -> Option<Connection> {
         let group: Arc<str> = group_of(address).into();
-        let entry = Arc::new(Entry { idle_since: AtomicU64::new(0), close: Notify::new() });
+        let entry = Arc::new(ConnectionEntry { idle_since: AtomicU64::new(0), close: Notify::new() });
         let mut open = self.0.open.lock();
         let count = open.by_group.entry(group.clone()).or_default();
         if *count >= self.0.group_max && !exempt {
@@ -71,11 +74,11 @@ impl Connections {
         Some(connection)
     }
 
-    /// Asks the connection that has been idle the longest to close, if that is `idle_min` or longer. Returns whether
-    /// there was one.
+    /// Requests the longest-idle connection to close if it has been idle for `idle_min` or longer.
+    /// Returns whether it did.
     pub fn close_idle(&self, idle_min: Duration) -> bool {
         let open = self.0.open.lock();
-        let since = |entry: &Arc<Entry>| entry.idle_since.load(Relaxed);
+        let since = |entry: &Arc<ConnectionEntry>| entry.idle_since.load(Relaxed);
         let Some(oldest) = open.entries.values().filter(|entry| since(entry) > 0).min_by_key(|entry| since(entry))
         else {
             return false;
@@ -83,14 +86,14 @@ impl Connections {
         if Duration::from_millis(millis(self.0.env.now()).saturating_sub(since(oldest))) < idle_min {
             return false;
         }
-        // It is not asked twice.
+        // A connection is requested to close only once.
         oldest.idle_since.store(0, Relaxed);
         oldest.close.notify_one();
         true
     }
 }
 
-/// A time of the environment's clock in milliseconds, plus one.
+/// Converts a time of the environment's clock to milliseconds, plus one.
 fn millis(now: Duration) -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
@@ -102,56 +105,56 @@ impl std::fmt::Debug for Connections {
     }
 }
 
-/// One connection; dropping it closes it.
+/// One connection. Dropping it removes it from the table.
 #[derive(Debug)]
 pub struct Connection {
     of: Connections,
     address: IpAddr,
     group: Arc<str>,
     number: u64,
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionEntry>,
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for ConnectionEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Entry")
+        f.write_str("ConnectionEntry")
     }
 }
 
 impl Connection {
-    /// A connection of no port.
+    /// Creates a connection that belongs to no port.
     pub fn alone(address: IpAddr, env: Env) -> Self {
         let of = Connections::new(usize::MAX, env);
-        let entry = Arc::new(Entry { idle_since: AtomicU64::new(0), close: Notify::new() });
+        let entry = Arc::new(ConnectionEntry { idle_since: AtomicU64::new(0), close: Notify::new() });
         Self { of, address, group: group_of(address).into(), number: 0, entry }
     }
 
-    /// The address of its client.
+    /// The client's address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// The group of that address.
+    /// The group of the client's address.
     pub fn group(&self) -> &Arc<str> {
         &self.group
     }
 
-    /// It has a request that is being served.
+    /// Marks the connection as serving a request.
     pub fn busy(&self) {
         self.entry.idle_since.store(0, Relaxed);
     }
 
-    /// It has no request from now on.
+    /// Marks the connection as idle.
     pub fn idle(&self) {
         self.idle_at(self.of.0.env.now());
     }
 
-    /// As [`Connection::idle`], for a caller that has read the clock.
+    /// Like [`Connection::idle`], for a caller that has read the clock.
     pub fn idle_at(&self, now: Duration) {
         self.entry.idle_since.store(millis(now), Relaxed);
     }
 
-    /// Completes when the connection is to be closed, because the port is full and it is idle.
+    /// Completes when the idle connection must close because the port is full.
     pub fn closing(&self) -> Closing {
         Closing(self.entry.clone())
     }
@@ -159,10 +162,10 @@ impl Connection {
 
 /// See [`Connection::closing`].
 #[derive(Debug)]
-pub struct Closing(Arc<Entry>);
+pub struct Closing(Arc<ConnectionEntry>);
 
 impl Closing {
-    /// Completes when the connection is to be closed.
+    /// Completes when the connection must close.
     pub async fn requested(self) {
         self.0.close.notified().await;
     }
@@ -214,17 +217,17 @@ mod tests {
         busy.busy();
         clock.advance(seconds(1));
         let second = open(3);
-        let asked = |one: &Connection| Held::new(one.closing().requested()).poll().is_some();
+        let closes = |one: &Connection| Held::new(one.closing().requested()).poll().is_some();
         assert!(!connections.close_idle(seconds(2)), "one second is too short");
         clock.advance(seconds(1));
         assert!(connections.close_idle(seconds(2)));
-        assert!(asked(&first) && !asked(&second) && !asked(&busy));
-        assert!(!connections.close_idle(seconds(2)), "each is asked once");
+        assert!(closes(&first) && !closes(&second) && !closes(&busy));
+        assert!(!connections.close_idle(seconds(2)), "each connection is requested to close once");
         clock.advance(seconds(1));
         second.busy();
         assert!(!connections.close_idle(seconds(0)), "a connection with a request is not idle");
         second.idle();
-        assert!(connections.close_idle(seconds(0)) && asked(&second));
+        assert!(connections.close_idle(seconds(0)) && closes(&second));
     }
 
     #[test]

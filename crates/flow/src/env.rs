@@ -1,8 +1,8 @@
-//! The seam for time, randomness and tasks.
+//! The interface to time, randomness and tasks.
 //!
-//! Every layer takes an [`Env`] and asks it for the time, for random numbers and for new tasks. The server
-//! gives it [`TokioRuntime`]; the simulator gives it one that a seed drives, so a failing run replays exactly.
-//! `clippy.toml` bans the direct ways.
+//! Every layer takes an [`Env`] and asks it for the time, for random numbers and for new tasks. The
+//! server passes [`TokioRuntime`]. The simulator passes a runtime driven by a seed, so a failing
+//! run replays exactly. `clippy.toml` bans the direct calls.
 
 use std::any::Any;
 use std::future::Future;
@@ -16,7 +16,7 @@ use futures::FutureExt;
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What an environment must offer. See [`Env`] for the handle that code holds.
+/// The services of an environment. Code holds the handle [`Env`].
 pub trait Runtime: Send + Sync + 'static {
     /// Monotonic time since some fixed point of this process.
     fn now(&self) -> Duration;
@@ -24,29 +24,30 @@ pub trait Runtime: Send + Sync + 'static {
     fn wall_ms(&self) -> u64;
     /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
-    /// As `sleep`, for fractions of a millisecond: as exact as the runtime can.
+    /// Like `sleep`, for fractions of a millisecond, as exact as the runtime allows.
     fn pause(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.sleep(duration)
     }
-    /// Starts a task that runs until it ends by itself.
+    /// Starts a detached task.
     fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>);
-    /// Runs `work`, which may block on a file system or compute for long, off the threads that serve requests;
-    /// completes when it has returned.
+    /// Runs `work`, which may block on a file system or compute for long, off the threads that
+    /// serve requests. Completes when `work` has returned.
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;
     /// 64 random bits.
     fn random_u64(&self) -> u64;
-    /// A critical task or thread has panicked (see [`Env::spawn_critical`]); the panic goes on when this returns.
+    /// Reports that a critical task or thread has panicked (see [`Env::spawn_critical`]). The panic
+    /// resumes when this returns.
     fn panicked(&self, panic: &Panicked) {
         let _ = panic;
     }
 }
 
-/// A critical task or thread that is not there any more.
+/// A panic of a critical task or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
-    /// Its name.
+    /// The name of the task or thread.
     pub task: &'static str,
-    /// What the panic said.
+    /// The panic message.
     pub message: String,
 }
 
@@ -54,7 +55,7 @@ impl Panicked {
     fn new(task: &'static str, panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        Self { task, message: text.unwrap_or_else(|| "a panic without words".to_owned()) }
+        Self { task, message: text.unwrap_or_else(|| "a panic without a message".to_owned()) }
     }
 }
 
@@ -97,19 +98,20 @@ impl Env {
         self.0.sleep(duration)
     }
 
-    /// As [`Env::sleep`], for fractions of a millisecond: tens of microseconds late instead of a millisecond, at the price of a
-    /// blocked helper thread.
+    /// Like [`Env::sleep`], for fractions of a millisecond. It is late by tens of microseconds
+    /// instead of a millisecond, and blocks a helper thread.
     pub fn pause(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.0.pause(duration)
     }
 
-    /// Starts a task. `name` is for logs and the simulator's trace.
+    /// Starts a task. Logs and the simulator's trace use `name`.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         self.0.spawn(name, Box::pin(task));
     }
 
-    /// As [`Env::spawn`], for a task that more than one request waits for: without it the process would seem well and leave
-    /// them hanging. The runtime is told when it panics; a server ends its process then.
+    /// Like [`Env::spawn`], for a task that several requests wait for. Without that task the
+    /// process would look healthy while those requests hang. A panic is reported to the runtime;
+    /// the server then ends the process.
     pub fn spawn_critical(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let env = self.clone();
         self.spawn(name, async move {
@@ -120,7 +122,7 @@ impl Env {
         });
     }
 
-    /// The same for the work of a thread: does `work` and returns what it returned.
+    /// Runs `work` on the current thread like a critical task and returns its result.
     pub fn critical<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             self.0.panicked(&Panicked::new(name, &*panic));
@@ -128,12 +130,12 @@ impl Env {
         })
     }
 
-    /// Runs `work` where blocking is allowed and returns what it returned; `None` if it panicked.
+    /// Runs `work` where blocking is allowed and returns its result; `None` if it panicked.
     pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (tx, rx) = tokio::sync::oneshot::channel();
         self.0
             .blocking(Box::new(move || {
-                // The receiver may be gone (its request was cancelled): then nobody wants the result.
+                // The receiver is dropped when its request is cancelled; the result is then unused.
                 let _ = tx.send(work());
             }))
             .await;
@@ -145,7 +147,8 @@ impl Env {
         self.0.random_u64()
     }
 
-    /// Runs `future` for at most `limit`; `None` when the limit came first (the future is dropped).
+    /// Runs `future` for at most `limit`. Returns `None` when the limit expires first; the future
+    /// is then dropped.
     pub async fn timeout<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -155,7 +158,8 @@ impl Env {
     }
 }
 
-/// The real environment: Tokio's timers and tasks, the operating system's clocks and randomness.
+/// The production environment: Tokio's timers and tasks, the operating system's clocks and
+/// randomness.
 pub struct TokioRuntime {
     handle: tokio::runtime::Handle,
     start: Instant,
@@ -163,16 +167,16 @@ pub struct TokioRuntime {
 }
 
 impl TokioRuntime {
-    /// Uses the Tokio runtime that the caller runs in.
+    /// The environment of the Tokio runtime that the caller runs in.
     ///
     /// # Panics
     /// When called outside a Tokio runtime.
-    #[allow(clippy::disallowed_methods, reason = "this is the seam that the ban points to")]
+    #[allow(clippy::disallowed_methods, reason = "this is the interface that the ban points to")]
     pub fn current() -> Self {
         Self { handle: tokio::runtime::Handle::current(), start: Instant::now(), on_panic: None }
     }
 
-    /// Has `then` called when a critical task or thread panics, on its thread.
+    /// Sets the hook for panics of critical tasks and threads. It runs on the panicking thread.
     #[must_use]
     pub fn on_panic(mut self, then: fn(&Panicked)) -> Self {
         self.on_panic = Some(then);
@@ -180,7 +184,7 @@ impl TokioRuntime {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the seam that the ban points to")]
+#[allow(clippy::disallowed_methods, reason = "this is the interface that the ban points to")]
 impl Runtime for TokioRuntime {
     fn now(&self) -> Duration {
         self.start.elapsed()
@@ -233,18 +237,18 @@ mod tests {
 
     use super::*;
 
-    static TOLD: Mutex<Vec<Panicked>> = Mutex::new(Vec::new());
+    static PANICS: Mutex<Vec<Panicked>> = Mutex::new(Vec::new());
 
-    fn told() -> Vec<(&'static str, String)> {
-        let mut told: Vec<_> = TOLD.lock().drain(..).map(|panic| (panic.task, panic.message)).collect();
-        told.sort();
-        told
+    fn take_panics() -> Vec<(&'static str, String)> {
+        let mut panics: Vec<_> = PANICS.lock().drain(..).map(|panic| (panic.task, panic.message)).collect();
+        panics.sort();
+        panics
     }
 
     #[tokio::test]
     #[allow(clippy::panic, reason = "what is tested")]
-    async fn only_the_panic_of_what_is_critical_is_told() {
-        let env = Env::new(TokioRuntime::current().on_panic(|panic| TOLD.lock().push(panic.clone())));
+    async fn only_critical_panics_are_reported() {
+        let env = Env::new(TokioRuntime::current().on_panic(|panic| PANICS.lock().push(panic.clone())));
         for critical in [false, true] {
             let (tx, rx) = tokio::sync::oneshot::channel::<()>();
             let task = async move {
@@ -260,15 +264,15 @@ mod tests {
             assert!(rx.await.is_err());
         }
         env.spawn_critical("ends", async {});
-        // Told before the panic goes on, and so before the thread ends.
+        // The hook runs before the panic resumes, and so before the thread ends.
         let other = env.clone();
         let thread = std::thread::spawn(move || other.critical("two", || -> () { panic!("thread") }));
         assert!(thread.join().is_err());
         assert_eq!(env.critical("three", || 3), 3);
-        // The task's own values are dropped before the runtime is told.
-        while TOLD.lock().len() < 2 {
+        // The runtime drops the task's own values before the hook runs.
+        while PANICS.lock().len() < 2 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(told(), [("one", "task 7".to_owned()), ("two", "thread".to_owned())]);
+        assert_eq!(take_panics(), [("one", "task 7".to_owned()), ("two", "thread".to_owned())]);
     }
 }

@@ -1,4 +1,4 @@
-//! A bound on how many do something at a time, and on how many wait for it.
+//! Semaphores with a bound on concurrent holders and on waiters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,20 +15,21 @@ use crate::{Env, FlowStatus, Refused};
 struct GateShared {
     room: Arc<Semaphore>,
     limit: usize,
-    /// Those inside and those waiting, together.
+    /// Holders and waiters together.
     present: AtomicUsize,
     present_max: usize,
     gauge: Gauge,
     env: Env,
 }
 
-/// Lets `limit` in at a time, first come first served, and keeps at most `waiting_max` waiting: whoever comes then is turned away
-/// at once, which is kinder than a queue that nobody reaches the end of. Cloning shares it.
+/// Admits `limit` callers at a time, first come, first served, and queues at most `waiting_max`.
+/// Callers above that are refused at once, because a queue that is too long would only time out.
+/// Clones share the gate.
 #[derive(Clone)]
 pub struct Gate(Arc<GateShared>);
 
 impl Gate {
-    /// A gate for `limit` at a time (at least 1). `name` is its name in metrics and errors.
+    /// Creates a gate for `limit` holders (at least 1). Metrics and errors use `name`.
     pub fn new(name: &'static str, limit: usize, waiting_max: usize, env: Env) -> Self {
         let limit = limit.clamp(1, Semaphore::MAX_PERMITS);
         Self(Arc::new(GateShared {
@@ -41,7 +42,7 @@ impl Gate {
         }))
     }
 
-    /// Enters at once or is refused at once.
+    /// Enters without waiting.
     ///
     /// # Errors
     /// [`Refused::Busy`] or [`Refused::Crowded`].
@@ -53,10 +54,11 @@ impl Gate {
         }
     }
 
-    /// Enters, waiting for at most `wait`. Dropping the future gives up the place in the queue and leaks nothing.
+    /// Enters, waiting for at most `wait`. Dropping the future leaves the queue and leaks nothing.
     ///
     /// # Errors
-    /// [`Refused::Busy`] after `wait`, [`Refused::Crowded`] at once when `waiting_max` wait already.
+    /// [`Refused::Busy`] after `wait`, [`Refused::Crowded`] at once when `waiting_max` callers wait
+    /// already.
     pub async fn enter(&self, wait: Duration) -> Result<Pass, Refused> {
         let present = self.present()?;
         if let Ok(room) = self.0.room.clone().try_acquire_owned() {
@@ -69,13 +71,13 @@ impl Gate {
         }
     }
 
-    /// Its gauges.
+    /// The gauges of the gate.
     pub fn status(&self) -> FlowStatus {
         self.0.gauge.status(self.0.limit as u64)
     }
 
     fn present(&self) -> Result<Present, Refused> {
-        // Counted before it is compared: of many that come at once, none can slip in above the bound.
+        // The count rises before the comparison, so concurrent callers cannot exceed the bound.
         let before = self.0.present.fetch_add(1, Relaxed);
         let present = Present(self.0.clone());
         if before < self.0.present_max { Ok(present) } else { Err(self.0.gauge.crowded()) }
@@ -109,10 +111,10 @@ impl Drop for Inside {
     }
 }
 
-/// The right to be inside a [`Gate`] or [`KeyedGate`]; left when it is dropped.
+/// Permission to be inside a [`Gate`] or [`KeyedGate`]. Dropping it leaves the gate.
 #[must_use = "dropping it leaves the gate"]
 pub struct Pass {
-    // In this order: the gauge goes down before the room is given on.
+    // The fields drop in this order: the gauge falls before the semaphore admits the next caller.
     _inside: Inside,
     _room: OwnedSemaphorePermit,
     _key: Option<(OwnedSemaphorePermit, Lease)>,
@@ -128,36 +130,38 @@ impl std::fmt::Debug for Pass {
 /// Bounds of a [`KeyedGate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyedGateOptions {
-    /// How many may be inside at a time, over all keys.
+    /// Maximum number of holders over all keys.
     pub limit: usize,
-    /// How many may wait, over all keys.
+    /// Maximum number of waiters over all keys.
     pub waiting_max: usize,
-    /// How many of one key may be inside at a time.
+    /// Maximum number of holders of one key.
     pub key_limit: usize,
-    /// How many of one key may wait.
+    /// Maximum number of waiters of one key.
     pub key_waiting_max: usize,
 }
 
-struct Entry {
+struct KeyEntry {
     room: Arc<Semaphore>,
-    /// Those of this key that are inside or wait. Changed under the lock of the map.
+    /// Holders and waiters of this key. Changed under the lock of the map.
     present: usize,
 }
 
 struct KeyedShared {
     gate: Gate,
     options: KeyedGateOptions,
-    /// Keys with somebody inside or waiting, so never more than those two bounds together. Never iterated.
-    keys: Mutex<HashMap<Arc<str>, Entry>>,
+    /// Keys with a holder or a waiter, so never more than those two bounds together. Never
+    /// iterated.
+    keys: Mutex<HashMap<Arc<str>, KeyEntry>>,
 }
 
-/// A [`Gate`] that also bounds each key (a bucket, a user), so that one of them cannot starve the others: a caller waits for its
-/// key's turn first, and only then in the common queue, where a key never has more than its own limit. Cloning shares it.
+/// A [`Gate`] that also bounds each key (a bucket, a user), so one key cannot starve the others. A
+/// caller first waits for a permit of its key and then in the common queue, where a key never has
+/// more than `key_limit` callers. Clones share the gate.
 #[derive(Clone)]
 pub struct KeyedGate(Arc<KeyedShared>);
 
 impl KeyedGate {
-    /// A gate with these bounds (limits are at least 1). `name` is its name in metrics and errors.
+    /// Creates a gate with these bounds (limits are at least 1). Metrics and errors use `name`.
     pub fn new(name: &'static str, options: KeyedGateOptions, env: Env) -> Self {
         let key_limit = options.key_limit.clamp(1, Semaphore::MAX_PERMITS);
         Self(Arc::new(KeyedShared {
@@ -167,7 +171,7 @@ impl KeyedGate {
         }))
     }
 
-    /// Enters at once or is refused at once.
+    /// Enters without waiting.
     ///
     /// # Errors
     /// [`Refused::Busy`] or [`Refused::Crowded`].
@@ -181,8 +185,8 @@ impl KeyedGate {
         }
     }
 
-    /// Enters if there is room; where there is none that is no refusal yet, for the caller goes on to
-    /// wait for it.
+    /// Enters if a permit is free. `None` is not counted as a refusal, because the caller then
+    /// waits for a permit.
     pub fn enter_at_once(&self, key: &str) -> Option<Pass> {
         let gate = &self.0.gate;
         let room = gate.0.room.clone().try_acquire_owned().ok()?;
@@ -192,10 +196,11 @@ impl KeyedGate {
         Some(gate.pass(present, room, Some((turn, lease))))
     }
 
-    /// Enters, waiting for at most `wait`. Dropping the future gives up the place in the queue and leaks nothing.
+    /// Enters, waiting for at most `wait`. Dropping the future leaves the queue and leaks nothing.
     ///
     /// # Errors
-    /// [`Refused::Busy`] after `wait`, [`Refused::Crowded`] at once when too many wait already, of this key or of all.
+    /// [`Refused::Busy`] after `wait`, [`Refused::Crowded`] at once when too many callers of this
+    /// key or of all keys wait already.
     pub async fn enter(&self, key: &str, wait: Duration) -> Result<Pass, Refused> {
         let gate = &self.0.gate;
         let present = gate.present()?;
@@ -225,7 +230,7 @@ impl KeyedGate {
         self.0.gate.status()
     }
 
-    /// How many keys have somebody inside or waiting.
+    /// The number of keys with a holder or a waiter.
     pub fn keys(&self) -> usize {
         self.0.keys.lock().len()
     }
@@ -244,7 +249,7 @@ impl KeyedGate {
         }
         let name: Arc<str> = key.into();
         let room = Arc::new(Semaphore::new(options.key_limit));
-        keys.insert(name.clone(), Entry { room: room.clone(), present: 1 });
+        keys.insert(name.clone(), KeyEntry { room: room.clone(), present: 1 });
         Ok(Lease { gate: self.0.clone(), key: name, room })
     }
 }
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn above_the_waiting_bound_callers_are_turned_away_at_once() {
+    fn callers_above_the_waiting_bound_are_refused_at_once() {
         let clock = Clock::default();
         let gate = Gate::new("test", 1, 1, clock.env());
         let inside = gate.try_enter().expect("empty");
@@ -333,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_cannot_fill_the_waiting_room() {
+    fn one_key_cannot_fill_the_queue() {
         let (gate, _) = keyed(2, 10, 1, 2);
         let _one = gate.try_enter("a").expect("room");
         let mut waiters = [enter(&gate, "a"), enter(&gate, "a")];

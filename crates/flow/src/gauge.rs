@@ -1,35 +1,35 @@
-//! What a bound tells: how much of it is used, who waits, who was refused.
+//! Gauges of a bound: units used, waiters and refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Why a bound was not granted. Nothing was taken.
+/// Why a bound refused a request. A refused request takes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// At the bound for as long as the caller would wait.
-    #[error("no room in {name} within {waited:?}")]
+    /// The bound stayed exhausted for as long as the caller would wait.
+    #[error("{name} was full for {waited:?}")]
     Busy {
         /// Name of the bound.
         name: &'static str,
-        /// How long the caller waited.
+        /// Time that the caller waited.
         waited: Duration,
     },
-    /// As many wait already as may.
-    #[error("too many wait for {name}")]
+    /// The queue is full.
+    #[error("the queue for {name} is full")]
     Crowded {
         /// Name of the bound.
         name: &'static str,
     },
-    /// The request is larger than the whole bound: waiting would never help.
-    #[error("{wanted} is beyond the whole of {name}, {limit}")]
+    /// The request exceeds the whole bound, so waiting would never help.
+    #[error("{wanted} exceeds the limit of {name}, {limit}")]
     TooLarge {
         /// Name of the bound.
         name: &'static str,
-        /// What was asked for.
+        /// Units requested.
         wanted: u64,
-        /// The most that can be asked for.
+        /// Largest possible request in units.
         limit: u64,
     },
 }
@@ -42,7 +42,7 @@ impl Refused {
         }
     }
 
-    /// How long the caller waited.
+    /// Time that the caller waited.
     pub fn waited(&self) -> Duration {
         match self {
             Refused::Busy { waited, .. } => *waited,
@@ -51,23 +51,23 @@ impl Refused {
     }
 }
 
-/// A snapshot of a bound, in its own unit (bytes of a budget, passes of a gate). The fields are read one after another: under load
-/// they are of slightly different moments.
+/// A snapshot of a bound, in its own unit (bytes of a budget, passes of a gate). The fields are
+/// read one after another, so under load they belong to slightly different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FlowStatus {
     /// Name of the bound, for metrics.
     pub name: &'static str,
     /// The bound.
     pub limit: u64,
-    /// How much is taken now. Never above `limit`.
+    /// Units taken now. Never above `limit`.
     pub used: u64,
-    /// The most that was ever taken at a time.
+    /// Largest number of units taken at one time.
     pub peak: u64,
-    /// How many callers wait now.
+    /// Callers that wait now.
     pub waiting: u64,
-    /// How many callers were given what they asked for.
+    /// Requests granted.
     pub granted: u64,
-    /// How many callers were refused, at once or after waiting.
+    /// Requests refused, at once or after waiting.
     pub refused: u64,
     /// Time spent waiting by all callers together, in microseconds.
     pub waited_us: u64,
@@ -108,14 +108,14 @@ impl Gauge {
         self.used.load(Relaxed)
     }
 
-    /// Called while the semaphore's units are held, so `used` never shows more than the bound.
+    /// The caller holds the semaphore's units, so `used` never exceeds the bound.
     pub(crate) fn take(&self, units: u64) {
         let used = self.used.fetch_add(units, Relaxed) + units;
         self.peak.fetch_max(used, Relaxed);
         self.granted.fetch_add(1, Relaxed);
     }
 
-    /// Called before the semaphore's units are given back.
+    /// The caller releases the semaphore's units afterwards.
     pub(crate) fn release(&self, units: u64) {
         self.used.fetch_sub(units, Relaxed);
     }
@@ -135,7 +135,7 @@ impl Gauge {
         Refused::TooLarge { name: self.name, wanted, limit }
     }
 
-    /// Counts a waiter until it is dropped, also when its request is cancelled.
+    /// Counts a waiter until the guard is dropped, also when its request is cancelled.
     pub(crate) fn wait<'a>(&'a self, env: &'a crate::Env) -> Waiting<'a> {
         self.waiting.fetch_add(1, Relaxed);
         Waiting { gauge: self, env, since: env.now() }

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Number of buckets: from microseconds up to more than an hour.
+/// Number of buckets: for microseconds, from 1 us to more than an hour.
 const BUCKETS: usize = 32;
 
-/// Counts of values by size: bucket `i` counts values of at least `2^i` and below `2^(i+1)` (bucket 0 also 0, the last one also
-/// larger ones).
+/// Counts of values by size. Bucket `i` counts values of at least `2^i` and below `2^(i+1)`. Bucket
+/// 0 also counts 0, and the last bucket also counts larger values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Histogram {
-    /// Counts, smallest values first, up to the last that is not 0.
+    /// Counts, smallest values first, up to the last non-zero bucket.
     pub buckets: Vec<u64>,
-    /// How many values.
+    /// Number of values.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the values.
     pub sum: u64,
-    /// The largest.
+    /// Largest value.
     pub max: u64,
 }
 
 impl Histogram {
-    /// Adds what another has counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
@@ -35,7 +35,8 @@ impl Histogram {
     }
 }
 
-/// Counts values for a [`Histogram`]. Made to be counted with on the way of every request: no lock, and two additions.
+/// Counts values for a [`Histogram`]. It suits the path of every request: no lock, and two
+/// additions.
 #[derive(Debug, Default)]
 pub struct HistogramCounter {
     buckets: [AtomicU64; BUCKETS],
@@ -49,28 +50,29 @@ impl HistogramCounter {
         let bucket = (value | 1).ilog2() as usize;
         self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Relaxed);
         self.sum.fetch_add(value, Relaxed);
-        // Seldom a new one: a look is cheaper than an exchange.
+        // A new maximum is rare, and a load is cheaper than an exchange.
         if value > self.max.load(Relaxed) {
             self.max.fetch_max(value, Relaxed);
         }
     }
 
-    /// Counts how long something took, in microseconds.
+    /// Counts a duration in microseconds.
     pub fn add_us(&self, took: Duration) {
         self.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many values have been counted.
+    /// Number of values counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
     }
 
-    /// Their sum.
+    /// Sum of the values counted.
     pub fn sum(&self) -> u64 {
         self.sum.load(Relaxed)
     }
 
-    /// What has been counted. Values that are counted meanwhile may be in one part of it and not yet in another.
+    /// A copy of the counts. A value that is counted during the call may be missing in some of the
+    /// fields.
     pub fn snapshot(&self) -> Histogram {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         let count = buckets.iter().sum();

@@ -1,6 +1,7 @@
-//! Budgets, semaphores, the ring, histograms, the stages of requests, and the seams for time, randomness and tasks.
+//! Budgets, semaphores, the ring, histograms, request stages, and the interfaces to time,
+//! randomness and tasks.
 //!
-//! The lowest layer: it imports nothing of Steadfast's and does no I/O.
+//! The lowest layer: it depends on no other crate of Steadfast and does no I/O.
 
 pub mod budget;
 pub mod connections;

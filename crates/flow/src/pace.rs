@@ -1,4 +1,4 @@
-//! A bound on bytes a second, for work that must stay below what people wait for.
+//! A bound on bytes per second, for background work that must yield to requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,52 +9,62 @@ use tokio::sync::Notify;
 
 use crate::Env;
 
-struct Shared {
+struct PaceShared {
     bytes_s: AtomicU64,
     burst: Duration,
-    /// Until when what was spent so far lasts at the rate that held then.
+    /// When the bytes booked so far are paid for, at the rates of their booking.
     paid_until: Mutex<Duration>,
-    /// There is no bound any more: nobody waits.
-    lifted: Notify,
+    /// Wakes all waiters when the bound is removed.
+    unbounded: Notify,
     env: Env,
 }
 
-/// A pace in bytes a second, which may change at any time. Cloning shares it.
+/// A rate limit in bytes per second, which may change at any time. Clones share it.
 ///
-/// The technique is the generic cell rate algorithm: one instant instead of a bucket and a timer that fills it.
+/// The algorithm is the generic cell rate algorithm: one instant instead of a bucket and a timer
+/// that fills it.
 #[derive(Clone)]
-pub struct Pace(Arc<Shared>);
+pub struct Pace(Arc<PaceShared>);
 
 impl Pace {
-    /// A pace of `bytes_s` (0: no bound) that makes up for idle time up to `burst`.
+    /// Creates a limit of `bytes_s` (0: no bound). Idle time is made up for up to `burst`.
     pub fn new(bytes_s: u64, burst: Duration, env: Env) -> Self {
         let paid_until = Mutex::new(env.now());
-        Self(Arc::new(Shared { bytes_s: AtomicU64::new(bytes_s), burst, paid_until, lifted: Notify::new(), env }))
+        Self(Arc::new(PaceShared {
+            bytes_s: AtomicU64::new(bytes_s),
+            burst,
+            paid_until,
+            unbounded: Notify::new(),
+            env,
+        }))
     }
 
-    /// Changes the pace, from the next [`Pace::spend`] on; 0 for no bound, which ends the waits of now, too.
+    /// Changes the rate from the next [`Pace::spend`] on. 0 removes the bound and also ends the
+    /// current waits.
     pub fn set(&self, bytes_s: u64) {
         if self.0.bytes_s.swap(bytes_s, Relaxed) != 0 && bytes_s == 0 {
             *self.0.paid_until.lock() = self.0.env.now();
-            self.0.lifted.notify_waiters();
+            self.0.unbounded.notify_waiters();
         }
     }
 
-    /// The pace in bytes a second; 0 for no bound.
+    /// The rate in bytes per second; 0 for no bound.
     pub fn bytes_s(&self) -> u64 {
         self.0.bytes_s.load(Relaxed)
     }
 
-    /// Books `bytes` and waits until their turn has come. Call it before the work. Whoever drops the future has booked all the same.
+    /// Books `bytes` and waits until the rate allows them. Call it before the work. A dropped
+    /// future has booked its bytes all the same.
     pub async fn spend(&self, bytes: u64) {
-        // Listens before it books: a bound that is lifted in between is not missed.
-        let lifted = self.0.lifted.notified();
+        // Registers for the notification before booking, so that a bound removed in between is not
+        // missed.
+        let unbounded = self.0.unbounded.notified();
         let wait = self.book(bytes);
         if !wait.is_zero() {
             tokio::select! {
                 biased;
                 () = self.0.env.sleep(wait) => {}
-                () = lifted => {}
+                () = unbounded => {}
             }
         }
     }
@@ -100,7 +110,7 @@ mod tests {
             waited += wait;
             clock.advance(wait);
         }
-        // The first goes at once, each later one waits for the cost of the one before it.
+        // The first booking passes at once; each later one waits for the cost of the one before it.
         assert_eq!(waited, Duration::from_millis(19 * 250));
     }
 
@@ -138,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_goes_on_when_there_is_no_bound_any_more() {
+    fn removing_the_bound_wakes_waiters() {
         let (pace, _) = pace(1, 0);
         assert_eq!(pace.book(3600), Duration::ZERO);
         let mut waiting = Held::new({
@@ -150,7 +160,7 @@ mod tests {
         assert!(waiting.poll().is_none());
         pace.set(0);
         assert!(waiting.poll().is_some());
-        // What was booked at the old pace is not waited for at a new one.
+        // Bytes booked at the old rate delay nothing at a new one.
         pace.set(1);
         assert_eq!(pace.book(1), Duration::ZERO);
     }

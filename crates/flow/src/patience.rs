@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// How long the server waits for a peer. Each byte that the peer moves earns it time, at a minimum rate; so a peer that
-/// moves a byte now and then is ended like one that stalls. Time in which the server does not wait for it does not count.
+/// Time that the server still waits for a peer. Each byte that the peer moves earns it time at a
+/// minimum rate. A peer that moves a byte now and then is therefore ended like one that stalls.
+/// Time in which the server does not wait for the peer does not count.
 #[derive(Debug)]
 pub struct Patience {
     limit: Duration,
@@ -13,18 +14,20 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For a peer that may be `limit` behind `bytes_s` bytes a second; 0: it need only move something within `limit`.
+    /// Creates the allowance of a peer that may be `limit` behind `bytes_s` bytes per second. With
+    /// a rate of 0 the peer must only move a byte within `limit`.
     pub fn new(limit: Duration, bytes_s: u64) -> Self {
         Self { limit, bytes_s, spent: Duration::ZERO, since: None }
     }
 
-    /// The server waits for the peer; returns for how much longer it may. Zero: the peer is too slow.
+    /// Marks that the server waits for the peer. Returns how much longer it may wait; zero when the
+    /// peer is too slow.
     pub fn waits(&mut self, now: Duration) -> Duration {
         self.since.get_or_insert(now);
         self.limit.saturating_sub(self.spent(now))
     }
 
-    /// The peer has moved `bytes`.
+    /// Marks that the peer has moved `bytes`.
     pub fn moved(&mut self, now: Duration, bytes: u64) {
         self.spent = self.spent(now);
         self.since = None;
@@ -37,17 +40,17 @@ impl Patience {
         }
     }
 
-    /// For how long the server has waited beyond what the peer has earned.
+    /// Time that the server has waited beyond what the peer has earned.
     fn spent(&self, now: Duration) -> Duration {
         self.spent + self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
-    /// Whether the peer has the whole limit, so that what it moves earns nothing.
+    /// Whether the peer has the whole limit, so that further bytes earn nothing.
     pub fn is_whole(&self) -> bool {
         self.spent.is_zero() && self.since.is_none()
     }
 
-    /// Gives the peer the whole limit again.
+    /// Restores the whole limit.
     pub fn renew(&mut self) {
         self.spent = Duration::ZERO;
         self.since = None;
@@ -76,7 +79,7 @@ mod tests {
         assert!(patience.waits(now) > seconds(6), "what it moves earns time");
         patience.moved(now, 1 << 40);
         assert_eq!(patience.waits(now), seconds(30), "but not more than there is at first");
-        // Without a rate any byte will do.
+        // Without a rate, any byte restores the limit.
         let mut patience = Patience::new(seconds(30), 0);
         assert!(patience.is_whole());
         patience.waits(seconds(0));

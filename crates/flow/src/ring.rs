@@ -1,21 +1,23 @@
-//! Which node is home to a key: a table of slots, looked up without a lock or a copy.
+//! The ring: a table of slots that maps each key to its home node without a lock or a copy.
 //!
-//! A key's **slot** is a hash of it, for ever; which node is **home** to a slot is in a table that is never changed, only replaced by a new
-//! one behind one atomic pointer. So however many threads look up, none waits for another, and none needs a copy of its own: what a
-//! chat company's ring cost when each look-up copied it (17.5 s for 2.5 million, then 0.75 s when it was shared).
+//! A key's **slot** is a hash of the key and never changes. The table names the **home** node of
+//! each slot. A table is immutable: a change replaces it behind one atomic pointer. Look-ups from
+//! any number of threads therefore neither wait nor copy. One production ring cost 17.5 s per 2.5
+//! million look-ups when each copied the table, and 0.75 s once they shared it.
 //!
-//! When a node comes or goes, only those slots move that must: to it, or away from it. A store's disks are such nodes.
+//! When a node joins or leaves, only the slots of that node move. The disks of a store are such
+//! nodes.
 
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
-/// How many slots there are, for ever: every stored key's place depends on it.
+/// Number of slots. It is fixed: the place of every stored key depends on it.
 pub const SLOTS: usize = 1024;
 
-/// The slot of a key. Part of the format: it never changes. The words of the key are folded in by multiplication, which mixes
-/// upwards; the slot is the highest bits.
+/// The slot of a key. The hash is part of the format and never changes. It folds in the words of
+/// the key by multiplication, which mixes upwards; the slot is the highest bits.
 pub fn slot_of(space: u64, key: &[u8]) -> usize {
     fn fold(hash: u64, word: u64) -> u64 {
         let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -31,7 +33,7 @@ pub fn slot_of(space: u64, key: &[u8]) -> usize {
     (fold(hash, u64::from_le_bytes(last)) >> 54) as usize
 }
 
-/// How many slots each node is home to.
+/// The number of slots of each node.
 fn counts(homes: &[u16], nodes: usize) -> Vec<usize> {
     let mut counts = vec![0; nodes];
     homes.iter().for_each(|home| counts[usize::from(*home)] += 1);
@@ -42,7 +44,7 @@ fn weight_of(weights: &[u64], node: usize) -> u128 {
     u128::from(weights.get(node).copied().unwrap_or(1).max(1))
 }
 
-/// Gives each of so many nodes its share of the slots by its weight, one at least; in runs, as a first table.
+/// Assigns the slots to nodes by weight, at least one each, in contiguous runs: the first table.
 pub fn shares(weights: &[u64]) -> Vec<u16> {
     let nodes = weights.len().min(SLOTS);
     let total: u128 = (0..nodes).map(|node| weight_of(weights, node)).sum();
@@ -51,21 +53,21 @@ pub fn shares(weights: &[u64]) -> Vec<u16> {
     let mut sum = 0u128;
     for node in 0..nodes {
         sum += weight_of(weights, node);
-        // One for each, and the rest by weight; the last one ends at the last slot.
+        // One slot for each node and the rest by weight; the last node ends at the last slot.
         let end = node + 1 + (spare * sum / total.max(1)) as usize;
         homes.resize(end.min(SLOTS), node as u16);
     }
     homes
 }
 
-/// Gives a new node its share of the slots. Each of the others keeps one at least.
+/// Moves a new node's share of the slots to it. Each other node keeps at least one.
 pub fn give_share(homes: &mut [u16], new: usize, nodes: usize, weights: &[u64]) {
     let weight = |node| weight_of(weights, node);
     let total: u128 = (0..nodes).map(weight).sum();
     let due = ((SLOTS as u128 * weight(new) / total.max(1)) as usize).max(1);
     let mut counts = counts(homes, nodes);
     while counts[new] < due {
-        // From the one that has the most for its weight.
+        // From the node with the most slots for its weight.
         let others = (0..nodes).filter(|&node| node != new && counts[node] > 1);
         let most = others
             .max_by(|&a, &b| (counts[a] as u128 * weight(b)).cmp(&(counts[b] as u128 * weight(a))).then(b.cmp(&a)));
@@ -77,12 +79,13 @@ pub fn give_share(homes: &mut [u16], new: usize, nodes: usize, weights: &[u64]) 
     }
 }
 
-/// Gives the slots of a node that goes to those others that `may` take some, by their weights. Without any, nothing is changed.
+/// Moves the slots of a leaving node to the other nodes that `may` accept some, by weight. Without
+/// such a node, nothing changes.
 pub fn take_share(homes: &mut [u16], gone: usize, nodes: usize, weights: &[u64], may: impl Fn(usize) -> bool) {
     let weight = |node| weight_of(weights, node);
     let mut counts = counts(homes, nodes);
     for home in homes.iter_mut().filter(|home| usize::from(**home) == gone) {
-        // To the one that will have the least for its weight.
+        // To the node that will have the fewest slots for its weight.
         let takers = (0..nodes).filter(|&node| node != gone && may(node));
         let least = takers.min_by(|&a, &b| {
             ((counts[a] + 1) as u128 * weight(b)).cmp(&((counts[b] + 1) as u128 * weight(a))).then(a.cmp(&b))
@@ -93,7 +96,7 @@ pub fn take_share(homes: &mut [u16], gone: usize, nodes: usize, weights: &[u64],
     }
 }
 
-/// A ring at one moment. It is never changed.
+/// An immutable snapshot of the ring.
 #[derive(Debug, Clone)]
 pub struct Table<N> {
     generation: u64,
@@ -103,7 +106,7 @@ pub struct Table<N> {
 }
 
 impl<N> Table<N> {
-    /// How many tables came before this one.
+    /// The number of tables before this one.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -113,14 +116,14 @@ impl<N> Table<N> {
         &self.nodes
     }
 
-    /// Who is home to a key; `None` when there are no nodes.
+    /// The home node of a key; `None` when there are no nodes.
     #[inline]
     pub fn home(&self, key: &[u8]) -> Option<&N> {
         self.nodes.get(usize::from(*self.homes.get(slot_of(0, key))?))
     }
 }
 
-/// Nodes by key, shared by all who look up.
+/// The nodes by key, shared by all readers.
 #[derive(Debug)]
 pub struct Ring<N> {
     table: ArcSwap<Table<N>>,
@@ -128,7 +131,7 @@ pub struct Ring<N> {
 }
 
 impl<N: Clone + PartialEq> Ring<N> {
-    /// Over nodes and their weights: at most [`SLOTS`], of which those beyond are left out.
+    /// Creates a ring of nodes and their weights. Nodes beyond [`SLOTS`] are dropped.
     pub fn new(nodes: impl IntoIterator<Item = (N, u64)>) -> Self {
         let (nodes, weights): (Vec<N>, Vec<u64>) = nodes.into_iter().take(SLOTS).unzip();
         let homes = shares(&weights);
@@ -136,13 +139,15 @@ impl<N: Clone + PartialEq> Ring<N> {
         Self { table: ArcSwap::from_pointee(table), changing: Mutex::new(()) }
     }
 
-    /// The table as it is now. Cheap, and what is looked up in it agrees, whatever changes meanwhile.
+    /// The current table. Loading is cheap, and all look-ups in one table agree, whatever changes
+    /// meanwhile.
     #[inline]
     pub fn load(&self) -> Guard<Arc<Table<N>>> {
         self.table.load()
     }
 
-    /// A node comes, and gets its share. False when it is there already, or [`SLOTS`] nodes are.
+    /// Adds a node and assigns it its share. Returns false when the node exists already or the ring
+    /// has [`SLOTS`] nodes.
     pub fn join(&self, node: N, weight: u64) -> bool {
         let _one = self.changing.lock();
         let mut next = Table::clone(&self.table.load());
@@ -159,7 +164,8 @@ impl<N: Clone + PartialEq> Ring<N> {
         true
     }
 
-    /// A node goes, and the others get its slots. False when it is not there.
+    /// Removes a node and assigns its slots to the others. Returns false when the ring does not
+    /// contain it.
     pub fn leave(&self, node: &N) -> bool {
         let _one = self.changing.lock();
         let mut next = Table::clone(&self.table.load());
@@ -195,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_what_must_moves_and_everyone_has_a_share(
+        fn only_slots_of_the_changed_node_move_and_each_node_has_a_share(
             weights in proptest::collection::vec(1u64..1_000, 1..40),
             steps in proptest::collection::vec((0u32..60, 1u64..1_000), 1..40),
         ) {
@@ -258,7 +264,8 @@ mod tests {
             for i in 0..SLOTS * 100 {
                 counts[slot_of(0x1234_5678_9abc_def0, shape.replace("{}", &i.to_string()).as_bytes())] += 1;
             }
-            // 100 each, with a deviation of 10: six of them either way.
+            // The mean is 100 each with a deviation of 10, so the bounds are six deviations either
+            // way.
             let (least, most) = (counts.iter().min().expect("some"), counts.iter().max().expect("some"));
             assert!(*least > 40 && *most < 160, "{shape}: {least} to {most}");
         }

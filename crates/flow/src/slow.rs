@@ -1,4 +1,4 @@
-//! Requests that take long: counted, and told of in the log with where their time went.
+//! Slow requests: counted, and logged with the time spent at each stage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,60 +9,62 @@ use serde::Serialize;
 use crate::stages::{cut, millis};
 use crate::{Env, Stage, Stages, Throttle};
 
-/// The log gets one line in this time: where a disk is slow, every request is.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// The log gets at most one line in this interval, because on a slow disk every request is slow.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The slow requests of a door.
+/// The slow requests of one entry point.
 #[derive(Debug)]
 pub struct SlowRequests {
     door: &'static str,
     bound: Duration,
     env: Env,
-    told: Throttle,
+    log_throttle: Throttle,
     count: AtomicU64,
 }
 
-/// What there is to say of a request beside where its time went. Nothing that a client has stored, and no keys of access.
+/// Details of a request for the log line, besides its stages. They contain no data stored by the
+/// client and no access keys.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ended<'a> {
-    /// Its number, where it has one that its client knows too.
+    /// Request number, where the client knows it too.
     pub id: &'a str,
-    /// The operation. A client may have made it up, so the log line has it shortened and escaped.
+    /// Operation. The client may have chosen the text, so the log line shortens and escapes it.
     pub operation: &'a str,
-    /// Bytes of the answer's body, where they are counted.
+    /// Bytes of the response body, where they are counted.
     pub bytes_out: Option<u64>,
 }
 
-/// How many requests of a door were slow.
+/// The number of slow requests of an entry point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SlowStatus {
-    /// The door.
+    /// Name of the entry point.
     pub door: &'static str,
-    /// Requests that take so many milliseconds are; 0: none is.
+    /// Threshold in milliseconds; 0 when slow requests are not counted.
     pub bound_ms: u64,
-    /// How many there were.
+    /// Number of slow requests.
     pub count: u64,
 }
 
 impl SlowRequests {
-    /// Of a door: those that take `bound`, not counting what their clients take; zero: none.
+    /// Creates the counter of an entry point. A request is slow when it takes `bound`, not counting
+    /// the time of its client. Zero counts none.
     pub const fn new(door: &'static str, bound: Duration, env: Env) -> Self {
-        Self { door, bound, env, told: Throttle::new(TOLD_EVERY), count: AtomicU64::new(0) }
+        Self { door, bound, env, log_throttle: Throttle::new(LOG_INTERVAL), count: AtomicU64::new(0) }
     }
 
-    /// A request begins, at this stage; `None` where slow requests are not logged.
+    /// Begins a request at this stage; `None` where slow requests are not logged.
     pub fn begin(&self, stage: Stage) -> Option<Arc<Stages>> {
         (!self.bound.is_zero()).then(|| Stages::begin(&self.env, stage))
     }
 
-    /// A request has ended.
+    /// Ends a request.
     pub fn end(&self, stages: &Stages, request: &Ended<'_>) {
         let spent = stages.spent();
         if spent.own() < self.bound {
             return;
         }
         self.count.fetch_add(1, Relaxed);
-        let Some(more) = self.told.pass(&self.env) else { return };
+        let Some(more) = self.log_throttle.pass(&self.env) else { return };
         let (noted, ms) = (stages.noted(), |stage| spent.ms(stage));
         tracing::warn!(
             door = self.door,
@@ -90,7 +92,7 @@ impl SlowRequests {
         );
     }
 
-    /// How many there were.
+    /// The counters of the entry point.
     pub fn status(&self) -> SlowStatus {
         let bound_ms = u64::try_from(self.bound.as_millis()).unwrap_or(u64::MAX);
         SlowStatus { door: self.door, bound_ms, count: self.count.load(Relaxed) }
@@ -105,7 +107,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_the_client_takes_makes_no_request_slow() {
+    fn time_of_the_client_makes_no_request_slow() {
         let clock = Clock::default();
         let slow = SlowRequests::new("s3", 100 * MS, clock.env());
         let took = |gate: u32, send: u32| {

@@ -1,8 +1,9 @@
-//! Where the time of a request goes, stage by stage.
+//! The time of a request, stage by stage.
 //!
-//! A request is at one stage at a time, and all of its time is some stage's; going on to the next one costs a look at the clock. The door
-//! that takes a request in begins its [`Stages`] and runs the work under [`measured`]; layers below say what they wait for with
-//! [`enter`], and need not know for which request. Where no request is measured, that costs a look at a variable of the task.
+//! A request is at exactly one stage at a time, so the stages add up to its whole time. A change of
+//! stage costs one read of the clock. The entry point of a request begins its [`Stages`] and runs
+//! the work under [`measured`]. Lower layers report what they wait for with [`enter`] and need not
+//! know the request. Where no request is measured, that costs one read of a task-local variable.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,32 +14,32 @@ use parking_lot::Mutex;
 
 use crate::Env;
 
-/// What a request waits for, or is busy with.
+/// What a request waits for or works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its turn, where requests are bounded.
+    /// Waits for a permit, where requests are bounded.
     Gate,
-    /// It is read, its signature is verified, and it is found out what it wants.
+    /// Reads the request, verifies its signature and determines its operation.
     Parse,
-    /// More of its body.
+    /// Waits for more of the request body.
     Receive,
-    /// Room in a budget of memory or on the disk: backpressure.
+    /// Waits for a budget of memory or disk space: backpressure.
     Reserve,
-    /// The index.
+    /// Reads the index.
     Index,
-    /// Reads from the disk, and pieces of large bodies to be written.
+    /// Reads from the disk, and writes pieces of large bodies.
     Disk,
-    /// The frames before the one that its commit is in.
+    /// Waits for the frames in front of its commit.
     Queue,
-    /// The write and flush of that frame.
+    /// Writes and flushes the frame of its commit.
     Flush,
-    /// What was committed is taken into the index.
+    /// Applies the commit to the index.
     Apply,
-    /// The back end.
+    /// Waits for the back end.
     Proxy,
-    /// The client takes the answer.
+    /// Waits for the client to take the response.
     Send,
-    /// All else.
+    /// Everything else.
     Other,
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn cut(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
 }
 
-/// Where the time of one request went.
+/// The stages of one request.
 #[derive(Debug)]
 pub struct Stages {
     env: Env,
@@ -68,20 +69,20 @@ struct Laps {
     noted: Noted,
 }
 
-/// What else is known of a request.
+/// Details of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// What it is about, a bucket or a channel.
+    /// The bucket or channel of the request.
     pub about: Box<str>,
-    /// Bytes of its body.
+    /// Bytes received of the request body.
     pub received: u64,
-    /// What came of it: an HTTP status, or the code of an error, 0 for none.
+    /// Outcome: an HTTP status or an error code; 0 for none.
     pub outcome: u32,
 }
 
 impl Laps {
     fn end(&mut self, stage: Stage, now: Duration) {
-        // Never back: one may have been told of an end that came before another's.
+        // Never backwards: an end that is reported late may lie before another one.
         let until = now.max(self.since);
         self.spent[stage as usize] += until - self.since;
         self.since = until;
@@ -89,19 +90,19 @@ impl Laps {
 }
 
 impl Stages {
-    /// Of a request that begins now, at this stage.
+    /// Begins a request now, at this stage.
     pub fn begin(env: &Env, stage: Stage) -> Arc<Self> {
         let begun = env.now();
         let laps = Laps { stage, since: begun, spent: [Duration::ZERO; STAGES], noted: Noted::default() };
         Arc::new(Self { env: env.clone(), begun, laps: Mutex::new(laps) })
     }
 
-    /// The request enters another stage. Returns the one before.
+    /// Moves the request to another stage. Returns the previous one.
     pub fn enter(&self, stage: Stage) -> Stage {
         self.enter_at(stage, self.env.now())
     }
 
-    /// The same for a caller that has read the clock.
+    /// Like [`Stages::enter`], for a caller that has read the clock.
     pub fn enter_at(&self, stage: Stage, now: Duration) -> Stage {
         let mut laps = self.laps.lock();
         let before = laps.stage;
@@ -110,7 +111,7 @@ impl Stages {
         before
     }
 
-    /// What the request is about: the first that is said counts.
+    /// Sets the subject of the request. Only the first one counts.
     pub fn set_about(&self, about: &str) {
         let noted = &mut self.laps.lock().noted;
         if noted.about.is_empty() {
@@ -118,12 +119,12 @@ impl Stages {
         }
     }
 
-    /// So many bytes of its body have come.
+    /// Adds received bytes of the request body.
     pub fn add_received(&self, bytes: u64) {
         self.laps.lock().noted.received += bytes;
     }
 
-    /// What came of the request: the first that is not 0 counts.
+    /// Sets the outcome of the request. Only the first non-zero one counts.
     pub fn set_outcome(&self, outcome: u32) {
         let noted = &mut self.laps.lock().noted;
         if noted.outcome == 0 {
@@ -131,12 +132,12 @@ impl Stages {
         }
     }
 
-    /// What was noted of it.
+    /// The details noted so far.
     pub fn noted(&self) -> Noted {
         self.laps.lock().noted.clone()
     }
 
-    /// Where its time went up to now.
+    /// The time spent at each stage up to now.
     pub fn spent(&self) -> Spent {
         let mut laps = self.laps.lock();
         let (stage, now) = (laps.stage, self.env.now());
@@ -144,38 +145,38 @@ impl Stages {
         Spent { total: laps.since.saturating_sub(self.begun), stages: laps.spent }
     }
 
-    /// Runs `work`, which is of this request.
+    /// Runs `work` as part of this request.
     pub fn within<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         CURRENT.sync_scope(self.clone(), work)
     }
 }
 
-/// How long a request took, and where.
+/// The time of a request by stage.
 #[derive(Debug, Clone, Copy)]
 pub struct Spent {
-    /// From its beginning.
+    /// Time since the request began.
     pub total: Duration,
     stages: [Duration; STAGES],
 }
 
 impl Spent {
-    /// At a stage.
+    /// Time spent at a stage.
     pub fn at(&self, stage: Stage) -> Duration {
         self.stages[stage as usize]
     }
 
-    /// Without what its client took to send a body and to take the answer.
+    /// Time without that of the client: sending the body and taking the response.
     pub fn own(&self) -> Duration {
         self.total.saturating_sub(self.at(Stage::Receive) + self.at(Stage::Send))
     }
 
-    /// At a stage, in milliseconds for people; `None` for nothing worth telling.
+    /// Time at a stage in milliseconds, rounded to 0.1 ms; `None` when that is zero.
     pub fn ms(&self, stage: Stage) -> Option<f64> {
         Some(millis(self.at(stage))).filter(|ms| *ms > 0.0)
     }
 }
 
-/// Milliseconds for people, to a tenth.
+/// Milliseconds, rounded to a tenth.
 pub(crate) fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
 }
@@ -184,7 +185,8 @@ tokio::task_local! {
     static CURRENT: Arc<Stages>;
 }
 
-/// Runs `work`, which is of a request whose stages somebody may want to know. Tasks that it starts are not part of that.
+/// Runs `work` as part of a request, whose stages are measured if given. Tasks that `work` starts
+/// are not measured.
 pub async fn measured<T>(stages: Option<Arc<Stages>>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     std::future::poll_fn(|context| match &stages {
@@ -194,7 +196,7 @@ pub async fn measured<T>(stages: Option<Arc<Stages>>, work: impl Future<Output =
     .await
 }
 
-/// The request that this is done for is at `stage` until what is returned is dropped.
+/// Puts the current request at `stage` until the returned guard is dropped.
 #[must_use = "the stage ends when this is dropped"]
 pub fn enter(stage: Stage) -> Lap {
     Lap(current().map(|stages| {
@@ -203,22 +205,23 @@ pub fn enter(stage: Stage) -> Lap {
     }))
 }
 
-/// Notes something of the request that this is done for, if anybody wants to know.
+/// Notes a detail of the current request, if it is measured.
 pub fn note(what: impl FnOnce(&Stages)) {
     let _ = CURRENT.try_with(|stages| what(stages));
 }
 
-/// The stages of the request that this is done for, if anybody wants to know them.
+/// The stages of the current request, if it is measured.
 pub fn current() -> Option<Arc<Stages>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// A stage that lasts. See [`enter`].
+/// Guard of a stage. See [`enter`].
 #[derive(Debug)]
 pub struct Lap(Option<(Arc<Stages>, Stage, Stage)>);
 
 impl Lap {
-    /// All up to `until`, a time of the environment's clock, was another stage: what was waited for tells afterwards.
+    /// Accounts the time up to `until`, a time of the environment's clock, to another stage.
+    /// Callers use it when the stage is known only afterwards.
     pub fn was(&self, stage: Stage, until: Duration) {
         if let Some((stages, ..)) = &self.0 {
             stages.laps.lock().end(stage, until);
@@ -231,7 +234,7 @@ impl Drop for Lap {
         let Some((stages, mine, before)) = &self.0 else { return };
         let now = stages.env.now();
         let mut laps = stages.laps.lock();
-        // Of several that are waited for together, the last one that began counts.
+        // Of several concurrent waits, the one that began last counts.
         if laps.stage == *mine {
             laps.end(*mine, now);
             laps.stage = *before;
@@ -266,7 +269,7 @@ mod tests {
             lap.was(Stage::Queue, 40 * MS);
             lap.was(Stage::Flush, 90 * MS);
             drop(lap);
-            note(|stages| stages.set_about("is said once"));
+            note(|stages| stages.set_about("a later one"));
             rest.await;
         };
         let mut work = Held::new(measured(Some(stages.clone()), work));
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_side_by_side_do_not_count_twice() {
+    fn concurrent_waits_do_not_count_twice() {
         let clock = Clock::default();
         let (env, stages) = (clock.env(), Stages::begin(&clock.env(), Stage::Other));
         let wait = |ms: u32| {
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_asked_measures_nothing() {
+    fn unmeasured_requests_measure_nothing() {
         let mut work = Held::new(measured(None, async { enter(Stage::Disk).0.is_none() }));
         assert_eq!(work.poll(), Some(true));
         let stages = Stages::begin(&Clock::default().env(), Stage::Gate);

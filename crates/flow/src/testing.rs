@@ -1,4 +1,4 @@
-//! A clock that stands still until a test moves it, and futures that a test polls by hand.
+//! A clock that only the test advances, and futures that a test polls by hand.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -52,7 +52,7 @@ impl Runtime for Clock {
     }
 }
 
-/// A future under a test's hands.
+/// A future that a test polls by hand.
 pub(crate) struct Held<T>(Pin<Box<dyn Future<Output = T>>>);
 
 impl<T> Held<T> {

@@ -1,36 +1,38 @@
-//! Log lines that could come once for every request or connection.
+//! A throttle for log lines that could otherwise occur once per request or connection.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::Env;
 
-/// Lets one through in an interval, and counts what it keeps back.
+/// Passes one event per interval and counts the suppressed ones.
 #[derive(Debug)]
 pub struct Throttle {
     every: Duration,
-    /// Milliseconds of [`Env::now`] from which the next may pass, plus one; 0: none has passed yet.
+    /// Milliseconds of [`Env::now`] from which the next event may pass, plus one; 0 before the
+    /// first.
     next: AtomicU64,
-    kept_back: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl Throttle {
-    /// One for a thing that is said at most once in `every`.
+    /// Creates a throttle that passes at most one event per `every`.
     pub const fn new(every: Duration) -> Self {
-        Self { every, next: AtomicU64::new(0), kept_back: AtomicU64::new(0) }
+        Self { every, next: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
-    /// Whether to say it now; and if so, how often it was kept back since it was said last.
+    /// Returns the number of events suppressed since the last one that passed, if this event
+    /// passes.
     pub fn pass(&self, env: &Env) -> Option<u64> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let now = millis(env.now());
         let next = self.next.load(Relaxed);
         let after = now.saturating_add(millis(self.every)).saturating_add(1);
         if now.saturating_add(1) <= next || self.next.compare_exchange(next, after, Relaxed, Relaxed).is_err() {
-            self.kept_back.fetch_add(1, Relaxed);
+            self.suppressed.fetch_add(1, Relaxed);
             return None;
         }
-        Some(self.kept_back.swap(0, Relaxed))
+        Some(self.suppressed.swap(0, Relaxed))
     }
 }
 

@@ -1,15 +1,16 @@
-//! The answer to a subscribe command. Sessions that come back together ask for the same: it is encoded once for all of them, and only
-//! the number of the command, which goes in front, is each session's own.
+//! Answers to subscribe commands. Sessions that reconnect together send equal commands: the answer
+//! is encoded once for all of them. Only the number of the command, at the front, is each session's
+//! own.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use steadfast_flow::Permit;
 use steadfast_store::Position;
 
 use crate::deflate::{Deflate, stored};
-use crate::node::{AnswerPermit, held};
 use crate::protocol::Encoding;
 use crate::protocol::message::SubscribeResult;
 use crate::websocket;
@@ -18,12 +19,35 @@ use crate::websocket;
 const ID: u32 = 1;
 const SUBSCRIBE: u32 = 6;
 
-/// All that an answer depends on, within a channel.
+/// The permit of an answer's memory; `None` for an answer too short to count.
+pub(crate) type AnswerPermit = Option<Arc<Permit>>;
+
+/// Bytes that hold permits until the last part of them is dropped.
+struct Held {
+    bytes: Bytes,
+    _permits: Box<[Arc<Permit>]>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The same bytes, holding `permits`.
+pub(crate) fn held(bytes: Bytes, permits: &[Arc<Permit>]) -> Bytes {
+    match permits {
+        [] => bytes,
+        permits => Bytes::from_owner(Held { bytes, _permits: permits.into() }),
+    }
+}
+
+/// Everything that an answer depends on within a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
-    /// From where to recover, if at all.
+pub(crate) struct AnswerKey {
+    /// The position to recover from.
     pub(crate) since: Option<Position>,
-    /// Where the channel stands.
+    /// The newest position of the channel.
     pub(crate) top: Position,
     pub(crate) encoding: Encoding,
     pub(crate) delta: bool,
@@ -34,11 +58,11 @@ pub(crate) struct Asked {
 /// See the module.
 pub(crate) struct SubscribeAnswer {
     pub(crate) result: SubscribeResult,
-    /// By encoding: what follows the command's number.
+    /// By encoding: the bytes behind the command's number.
     encoded: [OnceLock<Option<Bytes>>; 2],
-    /// The same, compressed; `None` when it is better sent as it is.
+    /// The same, compressed; `None` if compression does not help.
     compressed: [OnceLock<Option<Bytes>>; 2],
-    /// Its memory, for as long as a part of it is in use.
+    /// Its memory, while any part of it is in use.
     pub(crate) permit: AnswerPermit,
 }
 
@@ -51,8 +75,9 @@ impl SubscribeAnswer {
         Self { result, encoded: Default::default(), compressed: Default::default(), permit }
     }
 
-    /// The two parts of the frame that answers a command: the session's own, and that of all. `None` when it cannot be said in JSON. For
-    /// a session that takes messages compressed, only what is of all is.
+    /// The two parts of the frame that answers a command: the session's own part and the shared
+    /// part. `None` if JSON cannot represent it. For a session with compression only the shared
+    /// part is compressed.
     pub(crate) fn frame(&self, encoding: Encoding, id: u32, deflate: Option<Deflate>) -> Option<(Bytes, Bytes)> {
         let rest = self.encoded[encoding as usize].get_or_init(|| Some(self.held(self.encode(encoding)?))).clone()?;
         let mut own = BytesMut::with_capacity(40);
@@ -78,7 +103,7 @@ impl SubscribeAnswer {
     }
 
     fn compressed(&self, encoding: Encoding, deflate: Deflate, rest: &[u8]) -> Option<Bytes> {
-        // It is kept for a while: without the capacity that compressing needed.
+        // It is kept for a while: drop the spare capacity of the compressor.
         let compressed = || deflate.message(rest).map(|out| self.held(Bytes::from(out.into_boxed_slice())));
         self.compressed[encoding as usize].get_or_init(compressed).clone()
     }
@@ -115,7 +140,7 @@ mod tests {
     use crate::protocol::message::{Publication, Reply};
 
     #[test]
-    fn its_two_parts_are_what_the_whole_reply_would_be() {
+    fn its_two_parts_make_the_whole_reply() {
         let publications = vec![Publication { data: b"{\"x\":1}".to_vec(), offset: 4, ..Publication::default() }; 30];
         let result = SubscribeResult {
             recoverable: true,
@@ -128,15 +153,15 @@ mod tests {
         let answer = SubscribeAnswer::new(result.clone());
         for encoding in [Encoding::Json, Encoding::Protobuf] {
             for id in [1, 127, 128, u32::MAX] {
-                let (head, rest) = answer.frame(encoding, id, None).expect("it can be said");
+                let (head, rest) = answer.frame(encoding, id, None).expect("encoded");
                 let mut whole = Vec::new();
                 let reply = Reply { id, subscribe: Some(result.clone()), ..Reply::default() };
-                encode_reply(encoding, &reply, &mut whole).expect("it can be said");
+                encode_reply(encoding, &reply, &mut whole).expect("encoded");
                 let framed = websocket::message(encoding, &whole);
                 assert_eq!([head, rest.clone()].concat(), framed, "{encoding:?} {id}");
                 assert_eq!(rest.as_ptr(), answer.frame(encoding, 9, None).expect("again").1.as_ptr(), "encoded once");
                 let deflate = Some(Deflate { level: 1, min_bytes: 0, bytes_max: 1 << 20 });
-                let (head, rest) = answer.frame(encoding, id, deflate).expect("it can be said");
+                let (head, rest) = answer.frame(encoding, id, deflate).expect("encoded");
                 let again = answer.frame(encoding, 9, deflate).expect("again").1;
                 assert_eq!(rest.as_ptr(), again.as_ptr(), "compressed once");
                 let short = [head, rest].concat();
@@ -144,14 +169,14 @@ mod tests {
                 let at = if short[1] < 126 { 2 } else { 4 };
                 assert_eq!(inflate(&short[at..], 10_000), Ok(whole), "{encoding:?} {id}");
                 let deflate = Some(Deflate { level: 1, min_bytes: 10_000, bytes_max: 1 << 20 });
-                let short = SubscribeAnswer::new(result.clone()).frame(encoding, id, deflate).expect("it can be said");
+                let short = SubscribeAnswer::new(result.clone()).frame(encoding, id, deflate).expect("encoded");
                 assert_eq!([short.0, short.1].concat(), framed, "too short to be compressed");
             }
         }
     }
 
     #[test]
-    fn what_json_cannot_say_has_no_frame() {
+    fn binary_data_has_no_frame_in_json() {
         let publications = vec![Publication { data: vec![0xff], ..Publication::default() }];
         let answer = SubscribeAnswer::new(SubscribeResult { publications, ..SubscribeResult::default() });
         assert!(answer.frame(Encoding::Json, 1, None).is_none());

@@ -1,40 +1,61 @@
-//! Compression of WebSocket messages: permessage-deflate (RFC 7692), without context between messages.
+//! Compression of WebSocket messages: permessage-deflate (RFC 7692), without context between
+//! messages.
 //!
-//! So a session owns neither compressor nor window, and what goes to many is compressed once for all of them. The state that
-//! compressing takes is the thread's.
+//! So a session owns neither a compressor nor a window, and a shared message is compressed once for
+//! all sessions. The compressor's state belongs to the thread.
 
 use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 use crate::config::WebSocketConfig;
-use crate::websocket::Violation;
 
-/// What ends each message of the compressor, and is not sent.
+/// The end of each flushed message, which is not sent.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
-/// Compressed messages begin with this much room for what comes out; more is made as it comes.
+/// Initial output buffer, bytes; it grows with the output.
 const ROOM: usize = 256;
 
-/// How messages to a session are compressed that takes them so.
+/// Compression for a session whose client accepts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deflate {
-    /// From 1, fast, to 9, small.
+    /// Level, from 1 (fast) to 9 (small).
     pub level: u8,
-    /// Messages of so many bytes or fewer go as they are.
+    /// Messages of at most this many bytes are sent uncompressed.
     pub min_bytes: u32,
-    /// And so do those of more: all other sessions of the thread wait meanwhile.
+    /// Messages of more bytes are sent uncompressed too, because compressing blocks all other
+    /// sessions of the thread.
     pub bytes_max: u32,
 }
 
+/// A violation by the client, with its close code from RFC 6455.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Violation {
+    /// The bytes violate the standard.
+    Protocol,
+    /// The message exceeds the server's limit.
+    TooBig,
+}
+
+impl Violation {
+    /// The close code.
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Protocol => 1002,
+            Self::TooBig => 1009,
+        }
+    }
+}
+
 thread_local! {
-    /// With the level that it was made for.
+    /// The compressor and its level.
     static COMPRESSOR: RefCell<Option<(u8, Compress)>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<Decompress>> = const { RefCell::new(None) };
 }
 
 impl Deflate {
-    /// As it is configured, for messages of so many bytes at most; `None` when there is no compression.
+    /// The configured compression, for messages of at most `bytes_max` bytes; `None` if it is
+    /// disabled.
     pub fn new(config: &WebSocketConfig, bytes_max: usize) -> Option<Self> {
         config.compression.then(|| Self {
             level: config.compression_level,
@@ -43,7 +64,7 @@ impl Deflate {
         })
     }
 
-    /// A message, compressed; `None` when it is better sent as it is.
+    /// A compressed message; `None` if compression does not help.
     pub fn message(self, payload: &[u8]) -> Option<Vec<u8>> {
         if payload.len() <= self.min_bytes as usize || payload.len() > self.bytes_max as usize {
             return None;
@@ -51,15 +72,15 @@ impl Deflate {
         self.part(payload).filter(|out| out.len() < payload.len())
     }
 
-    /// A part of a message: compressed by itself, so that it may stand behind any other.
+    /// A compressed part of a message, which may follow any other part.
     pub fn part(self, payload: &[u8]) -> Option<Vec<u8>> {
         COMPRESSOR.with_borrow_mut(|kept| {
-            let (level, compressor) = kept.get_or_insert_with(|| (self.level, made(self.level)));
+            let (level, compressor) = kept.get_or_insert_with(|| (self.level, new_compressor(self.level)));
             if *level != self.level {
-                (*level, *compressor) = (self.level, made(self.level));
+                (*level, *compressor) = (self.level, new_compressor(self.level));
             }
             compressor.reset();
-            // What cannot be compressed becomes longer by some bytes for each 16 KiB.
+            // Incompressible data grows by some bytes for each 16 KiB.
             let mut out = Vec::with_capacity(payload.len() + payload.len() / 1000 + 64);
             compressor.compress_vec(payload, &mut out, FlushCompress::Sync).ok()?;
             let whole = compressor.total_in() == payload.len() as u64 && out.len() < out.capacity();
@@ -72,11 +93,11 @@ impl Deflate {
     }
 }
 
-fn made(level: u8) -> Compress {
+fn new_compressor(level: u8) -> Compress {
     Compress::new(Compression::new(level.into()), false)
 }
 
-/// A part of a message that is not compressed, in the form of one that is; of 64 KiB at most.
+/// An uncompressed part of a compressed message, of at most 64 KiB.
 pub fn stored(payload: &[u8]) -> Option<Vec<u8>> {
     let len = u16::try_from(payload.len()).ok()?;
     let mut out = vec![0];
@@ -86,10 +107,11 @@ pub fn stored(payload: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A message that a client has compressed. It takes no more memory than twice what a message may have, whatever it would come to.
+/// Decompresses a message of a client. It uses at most twice `max` bytes of memory, whatever the
+/// message would expand to.
 ///
 /// # Errors
-/// When it is not one, or larger than `max` bytes.
+/// When the message is invalid, or larger than `max` bytes.
 pub fn inflate(payload: &[u8], max: usize) -> Result<Vec<u8>, Violation> {
     let mut input = Vec::with_capacity(payload.len() + TAIL.len());
     input.extend_from_slice(payload);
@@ -109,11 +131,12 @@ pub fn inflate(payload: &[u8], max: usize) -> Result<Vec<u8>, Violation> {
             }
             let rest = &input[decompressor.total_in() as usize..];
             match status {
-                // A compressor that cannot flush ends its last block as a stream ends; an empty one follows, or that was the empty one.
+                // A compressor without flush ends its last block like a stream. An empty block
+                // follows, or the last block was the empty one.
                 Status::StreamEnd if matches!(rest, [] | [0, 0, 0xff, 0xff] | [0, 0, 0, 0xff, 0xff]) => return Ok(out),
                 Status::StreamEnd => return Err(Violation::Protocol),
                 Status::Ok | Status::BufError if out.len() == out.capacity() => {}
-                // It has room, and no more to say.
+                // The buffer has space left and all input is used: the message is complete.
                 Status::Ok | Status::BufError if rest.is_empty() => return Ok(out),
                 Status::Ok | Status::BufError => return Err(Violation::Protocol),
             }
@@ -121,7 +144,7 @@ pub fn inflate(payload: &[u8], max: usize) -> Result<Vec<u8>, Violation> {
     })
 }
 
-/// The answer to what a client offers in `Sec-WebSocket-Extensions`; `None` when nothing of it can be agreed on.
+/// The answer to the offers in `Sec-WebSocket-Extensions`; `None` if no offer is acceptable.
 pub fn agreed<'a>(offers: impl Iterator<Item = &'a str>) -> Option<&'static str> {
     offers.flat_map(|value| value.split(',')).find_map(agreed_on)
 }
@@ -141,7 +164,7 @@ fn agreed_on(offer: &str) -> Option<&'static str> {
         let valid = match (name, value) {
             ("server_no_context_takeover" | "client_no_context_takeover" | "client_max_window_bits", None) => true,
             ("client_max_window_bits", Some(value)) => bits(value),
-            // The compressor has one window, the largest.
+            // The compressor supports only the largest window.
             ("server_max_window_bits", Some(value)) => {
                 bounds_server = true;
                 value == "15"
@@ -168,8 +191,8 @@ mod tests {
     const FAST: Deflate = Deflate { level: 1, min_bytes: 0, bytes_max: u32::MAX };
 
     #[test]
-    fn messages_come_back_as_they_were() {
-        // From RFC 7692, 7.2.3: as compressors may say it.
+    fn messages_survive_compression() {
+        // Examples of RFC 7692, 7.2.3.
         for hello in [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00][..],
             &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],
@@ -193,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_get_smaller_goes_as_it_is() {
+    fn incompressible_messages_are_not_compressed() {
         assert_eq!(FAST.message(b"{}"), None);
         assert_eq!(FAST.message(b""), None);
         let noise: Vec<u8> = (0..70_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -207,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_stand_behind_each_other() {
+    fn parts_can_be_concatenated() {
         let rest = b",\"subscribe\":{\"publications\":[]}}".repeat(20);
         let own = b"{\"id\":7";
         let message = [stored(own).expect("short"), FAST.part(&rest).expect("compressed")].concat();
@@ -216,40 +239,40 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_an_error_and_takes_no_memory() {
+    fn a_decompression_bomb_is_refused_within_the_bound() {
         let bomb = Deflate { level: 9, ..FAST }.message(&vec![0; 64 << 20]).expect("compressed");
         assert!(bomb.len() < 70_000, "{}", bomb.len());
         assert_eq!(inflate(&bomb, 65_536), Err(Violation::TooBig));
     }
 
     #[test]
-    fn what_is_no_deflate_is_refused() {
+    fn invalid_deflate_data_is_refused() {
         let hello = [0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         for bad in [
-            // A kind of block that is none, a length that is not its complement's,
+            // An unknown block type, and a length that differs from its complement.
             &[0x06][..],
             &[0x00, 0x05, 0x00, 0x05, 0x00, 0x48],
-            // and more behind the end.
+            // Bytes behind the end.
             &[&hello[..], b"more"].concat(),
             &[hello, hello].concat(),
         ] {
             assert_eq!(inflate(bad, 1000), Err(Violation::Protocol), "{bad:x?}");
         }
-        // The next one is not concerned.
+        // The next message is unaffected.
         assert_eq!(inflate(&hello, 10), Ok(b"Hello".to_vec()));
     }
 
     #[test]
-    fn nothing_of_a_message_is_found_in_the_next_one() {
+    fn messages_do_not_leak_into_each_other() {
         let secret = FAST.message(&[b'S'; 70_000]).expect("compressed");
         assert!(inflate(&secret, 70_000).is_ok());
-        // Three bytes from before the beginning of the message: of the thread's window.
+        // A reference to three bytes before the message: from the thread's window.
         let before = inflate(&[0x02, 0x02, 0, 0], 100);
         assert!(before.is_err() || before == Ok(vec![0; 3]), "{before:?}");
     }
 
     #[test]
-    fn an_offer_is_agreed_on_or_not() {
+    fn offers_are_negotiated() {
         let plain = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         for offer in [
             "permessage-deflate",
@@ -289,7 +312,7 @@ mod tests {
         }
 
         #[test]
-        fn any_message_comes_back(bytes: Vec<u8>, level in 1u8..=9) {
+        fn any_message_survives_compression(bytes: Vec<u8>, level in 1u8..=9) {
             let part = Deflate { level, ..FAST }.part(&bytes).expect("compressed");
             prop_assert_eq!(inflate(&part, bytes.len()), Ok(bytes));
         }

@@ -1,4 +1,4 @@
-//! Conditions on the tags of publications: a subscription that has one gets only those that match.
+//! Filters on the tags of publications: a filtered subscription gets only matching publications.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use crate::protocol::message::FilterNode;
 
 /// Conditions in one filter, at most.
 const NODES_MAX: usize = 64;
-/// How deep they may be nested.
+/// Nesting depth of conditions, at most.
 const DEPTH_MAX: usize = 8;
 
-/// Whether the filter makes sense.
+/// Whether a filter is valid.
 pub fn is_valid(filter: &FilterNode) -> bool {
     fn check(node: &FilterNode, depth: usize, left: &mut usize) -> bool {
         if *left == 0 || depth > DEPTH_MAX {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_filters_are_refused() {
         let mut deep = leaf("eq", "a", "1");
         for _ in 0..9 {
             deep = FilterNode { op: "not".into(), nodes: vec![deep], ..FilterNode::default() };

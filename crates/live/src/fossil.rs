@@ -1,4 +1,5 @@
-//! Differences between publications in Fossil's delta format (fossil-scm.org/home/doc/trunk/www/delta_format.wiki), which Centrifugo's SDKs apply.
+//! Deltas between publications in Fossil's format, which Centrifugo's SDKs apply
+//! (fossil-scm.org/home/doc/trunk/www/delta_format.wiki).
 //!
 //! ```text
 //! delta   = length "\n" (copy | insert)* checksum ";"
@@ -8,7 +9,7 @@
 
 use std::collections::HashMap;
 
-/// Bytes that are compared at a time: shorter likenesses are not found.
+/// Bytes of a block. Shorter common parts are not found.
 const BLOCK: usize = 16;
 
 const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~";
@@ -43,7 +44,7 @@ fn insert(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// What makes `target` of `source`. Both below 4 GiB.
+/// The delta from `source` to `target`. Both must be smaller than 4 GiB.
 pub fn create(source: &[u8], target: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     put_int(&mut out, target.len() as u32);
@@ -53,7 +54,7 @@ pub fn create(source: &[u8], target: &[u8]) -> Vec<u8> {
     for (i, block) in blocks.iter().enumerate() {
         places.entry(block).or_insert(i * BLOCK);
     }
-    // Up to `done` the target is written; `at` is looked at.
+    // The delta covers the target up to `done`; `at` is the next position to compare.
     let (mut done, mut at) = (0, 0);
     while let Some(block) = target.get(at..).and_then(|rest| rest.first_chunk::<BLOCK>()) {
         let Some(&place) = places.get(block) else {
@@ -121,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn makes_the_target_of_the_source(
+        fn deltas_make_the_target_from_the_source(
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..6),
             order in proptest::collection::vec(0usize..6, 0..8),
             extra: Vec<u8>,
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn likenesses_are_not_sent_again() {
+    fn common_parts_are_not_sent_again() {
         let source = b"{\"input\": \"test message which is long enough for a difference\", \"n\": 1}";
         let mut target = source.to_vec();
         target[source.len() - 2] = b'2';

@@ -1,6 +1,7 @@
-//! The entry points of the fuzzers of the client protocol: frames of clients in, no panic out; and of gRPC, both ways. Not part of the interface.
+//! Entry points of the fuzzers, not part of the interface: frames of clients must decode without a
+//! panic, and gRPC messages of both directions too.
 
-pub use crate::grpc::fuzzing::{fuzz_grpc, grpc_corpus};
+pub use crate::grpc_api::fuzzing::{fuzz_grpc, grpc_corpus};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use prost::Message;
@@ -15,10 +16,10 @@ use crate::protocol::message::{
 };
 use crate::protocol::{Encoding, Malformed, decode_commands};
 
-/// Commands of a frame, at most: as few as let a frame have too many.
+/// Maximum number of commands of a frame: small, so that inputs can exceed it.
 const COMMANDS_MAX: usize = 16;
 
-/// One command of each kind, with all that it can have.
+/// One command of each kind, with all fields set.
 fn commands() -> Vec<Command> {
     let text = str::to_owned;
     let leaf = |cmp: &str| FilterNode { key: text("a"), cmp: text(cmp), val: text("1"), ..FilterNode::default() };
@@ -77,37 +78,37 @@ fn corpus(encoding: Encoding) -> Vec<Vec<u8>> {
     one.chain([&commands[..]]).filter_map(|commands| frame(encoding, commands).ok()).collect()
 }
 
-/// Data that only a client which speaks Protobuf can have: no JSON, and JSON of several lines.
+/// Commands that only a Protobuf client can send: data that is not JSON, and JSON of several lines.
 fn foreign() -> [Command; 2] {
     let publish = |data: &[u8]| PublishRequest { channel: "chat:1".to_owned(), data: data.to_vec() };
     [&b"\xff\x00"[..], b" [1,\r\n2]\n"].map(|data| Command { publish: Some(publish(data)), ..Command::default() })
 }
 
-/// Frames in JSON to begin with.
+/// The initial corpus of JSON frames.
 pub fn json_corpus() -> Vec<Vec<u8>> {
     corpus(Encoding::Json)
 }
 
-/// Frames in Protobuf to begin with.
+/// The initial corpus of Protobuf frames.
 pub fn protobuf_corpus() -> Vec<Vec<u8>> {
     let mut corpus = corpus(Encoding::Protobuf);
     corpus.extend(frame(Encoding::Protobuf, &foreign()));
     corpus
 }
 
-/// Reads a frame in JSON. See [`fuzz_protobuf`].
+/// Decodes a JSON frame. See [`fuzz_protobuf`].
 ///
 /// # Panics
-/// As there.
+/// Those of [`fuzz_protobuf`].
 pub fn fuzz_json(data: &[u8]) -> u64 {
     fuzz(Encoding::Json, data)
 }
 
-/// Reads a frame in Protobuf. Its commands must read back the same, in both encodings and all together, and what a server could say
-/// of them must be whole messages.
+/// Decodes a Protobuf frame. Its commands must survive a round trip in both encodings, alone and
+/// together, and replies with their data must be complete messages.
 ///
 /// # Panics
-/// When they do not: that is what the fuzzer looks for.
+/// A round trip fails; the fuzzer looks for this.
 pub fn fuzz_protobuf(data: &[u8]) -> u64 {
     fuzz(Encoding::Protobuf, data)
 }
@@ -122,9 +123,9 @@ fn fuzz(encoding: Encoding, data: &[u8]) -> u64 {
         }
     };
     let whole = frame(encoding, &commands);
-    let whole = whole.unwrap_or_else(|e| panic!("what came in {encoding:?} goes back in it: {e}"));
+    let whole = whole.unwrap_or_else(|e| panic!("a frame in {encoding:?} must be encoded again: {e}"));
     let again = decode_commands(encoding, &whole, COMMANDS_MAX).unwrap_or_else(|e| panic!("{encoding:?}: {e}"));
-    // In JSON, other white space may stand in data than before.
+    // In JSON, white space in data may differ.
     assert!(encoding == Encoding::Json || again == commands, "{again:?} of {commands:?}");
     assert_eq!(again.len(), commands.len());
     if let Some(fewer) = commands.len().checked_sub(1) {
@@ -139,7 +140,8 @@ fn fuzz(encoding: Encoding, data: &[u8]) -> u64 {
                 "binary".hash(&mut seen);
                 continue;
             };
-            // In JSON, data loses the white space around it, and `null` is none: after that, nothing changes any more.
+            // In JSON, data loses surrounding white space, and `null` means none. A second round
+            // trip changes nothing.
             let again = decode_commands(other, &first, 1).unwrap_or_else(|e| panic!("{other:?}: {e}"));
             assert_eq!(again.len(), 1, "one command is one message in {other:?}");
             let second = frame(other, &again).unwrap_or_else(|e| panic!("{other:?}: {e}"));
@@ -150,13 +152,13 @@ fn fuzz(encoding: Encoding, data: &[u8]) -> u64 {
             (filter::is_valid(filter) && filter::matches(filter, &tags)).hash(&mut seen);
         }
         for other in Encoding::ALL {
-            said(other, &replies(command)).hash(&mut seen);
+            round_trip(other, &replies(command)).hash(&mut seen);
         }
     }
     seen.finish()
 }
 
-/// A frame of commands, as a client makes it.
+/// A frame of commands in the client's encoding.
 fn frame(encoding: Encoding, commands: &[Command]) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     for command in commands {
@@ -171,7 +173,7 @@ fn frame(encoding: Encoding, commands: &[Command]) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// What a server could say to a command, with what is in it.
+/// Replies that a server could send to a command, with its data.
 fn replies(command: &Command) -> Vec<Reply> {
     let mut data = Vec::new();
     let mut texts = Vec::new();
@@ -232,8 +234,9 @@ fn replies(command: &Command) -> Vec<Reply> {
     replies
 }
 
-/// Says replies in one frame, which must be read as what was said; how many of them could be said.
-fn said(encoding: Encoding, replies: &[Reply]) -> usize {
+/// Encodes replies in one frame, checks that it decodes to the same replies, and returns how many
+/// have an encoding.
+fn round_trip(encoding: Encoding, replies: &[Reply]) -> usize {
     let mut out = Vec::new();
     let mut sizes = Vec::new();
     for reply in replies {
@@ -242,13 +245,13 @@ fn said(encoding: Encoding, replies: &[Reply]) -> usize {
             Ok(()) => sizes.push((reply, out.len())),
             Err(why) => {
                 assert_eq!(encoding, Encoding::Json, "{why}");
-                assert_eq!(out.len(), before, "what cannot be said leaves nothing behind");
+                assert_eq!(out.len(), before, "a failed encoding leaves no bytes");
             }
         }
     }
     match encoding {
         Encoding::Json => {
-            // SDKs take a frame apart at its line ends.
+            // SDKs split a frame at its line ends.
             let lines: Vec<_> = out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
             assert_eq!(lines.len(), sizes.len(), "a message is one line");
             for line in lines {
@@ -267,7 +270,7 @@ fn said(encoding: Encoding, replies: &[Reply]) -> usize {
     sizes.len()
 }
 
-/// Which requests a command has, and about how long what is in them is.
+/// The requests of a command and the approximate sizes of their data.
 fn shape(command: &Command) -> impl Hash + use<> {
     let size = |len: usize| usize::BITS - len.leading_zeros();
     let data = [
@@ -287,7 +290,7 @@ fn shape(command: &Command) -> impl Hash + use<> {
     (command.id == 0, data)
 }
 
-/// A message without what varies in it: up to the first thing that it quotes or counts.
+/// The constant part of a message: up to the first quote or number.
 fn kind(message: &str) -> &str {
     message.split(|c: char| c.is_ascii_digit() || "\"`'".contains(c)).next().unwrap_or_default()
 }
@@ -297,8 +300,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_stays_mended() {
-        // A carriage return in JSON is white space, which may go back as a space.
+    fn past_findings_stay_fixed() {
+        // A carriage return in JSON is white space, which may come back as a space.
         fuzz_json(b"{\"id\":1,\"send\":{\"data\":[1,\r2]}}\r\n{}");
     }
 

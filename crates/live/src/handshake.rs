@@ -1,4 +1,4 @@
-//! Handshakes of WebSockets: what a request agrees on, and a short way for those that come whole.
+//! WebSocket handshakes: their negotiation, and a fast path for complete requests.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -10,38 +10,39 @@ use http::{Method, Request};
 use crate::deflate;
 use crate::node::Node;
 use crate::origin;
-use crate::partition::{Arrived, Transport};
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
+use crate::session::ConnectionInfo;
 use crate::websocket;
 
-/// Where sessions connect.
+/// The path of the WebSocket endpoint.
 pub(crate) const PATH: &str = "/connection/websocket";
 
 const PROTOBUF: &str = "centrifuge-protobuf";
 
-/// Bytes of a request that may take the short way; browsers' and SDKs' have some hundred.
-const SHORT_BYTES_MAX: usize = 2048;
+/// Maximum size in bytes of a request for the fast path; browsers and SDKs send some hundred.
+const FAST_BYTES_MAX: usize = 2048;
 
-/// Its headers.
-const SHORT_HEADERS_MAX: usize = 32;
+/// Maximum number of headers of a request for the fast path.
+const FAST_HEADERS_MAX: usize = 32;
 
-/// Why there is no WebSocket.
+/// Why a handshake is refused.
 pub(crate) enum Refusal {
-    /// The request does not ask for one.
+    /// The request does not ask for a WebSocket.
     Other,
-    /// The page that connects may not.
+    /// The origin of the page is not allowed.
     Origin,
 }
 
-/// What a request from an address agrees on, and the headers of the answer that says so.
+/// Negotiates a handshake: the connection, and the headers of the answer.
 pub(crate) fn agree<B>(
     node: &Node,
     request: &Request<B>,
     transport: Transport,
     address: &Arc<str>,
-) -> Result<(Arrived, HeaderMap), Refusal> {
+) -> Result<(ConnectionInfo, HeaderMap), Refusal> {
     let headers = request.headers();
-    let says = |name, word: &str| {
+    let has_token = |name, word: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
     };
@@ -49,18 +50,18 @@ pub(crate) fn agree<B>(
     let (Some(key), true, true, true) = (
         key,
         *request.method() == Method::GET,
-        says(header::UPGRADE, "websocket") && says(header::CONNECTION, "upgrade"),
-        says(header::SEC_WEBSOCKET_VERSION, "13"),
+        has_token(header::UPGRADE, "websocket") && has_token(header::CONNECTION, "upgrade"),
+        has_token(header::SEC_WEBSOCKET_VERSION, "13"),
     ) else {
         return Err(Refusal::Other);
     };
     if !origin_allowed(node, headers) {
         return Err(Refusal::Origin);
     }
-    let asked = says(header::SEC_WEBSOCKET_PROTOCOL, PROTOBUF);
+    let protobuf_requested = has_token(header::SEC_WEBSOCKET_PROTOCOL, PROTOBUF);
     let query = request.uri().query().unwrap_or_default();
     let format = query.split('&').any(|pair| matches!(pair, "format=protobuf" | "cf_protocol=protobuf"));
-    let protobuf = (asked || format) && !transport.is_unidirectional();
+    let protobuf = (protobuf_requested || format) && !transport.is_unidirectional();
     let encoding = if protobuf { Encoding::Protobuf } else { Encoding::Json };
     let deflate = node.deflate.filter(|_| transport == Transport::WebSocket);
     let offers = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).iter().filter_map(|offer| offer.to_str().ok());
@@ -75,14 +76,14 @@ pub(crate) fn agree<B>(
     if let Some(agreed) = agreed {
         answer.insert(header::SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(agreed));
     }
-    if asked {
+    if protobuf_requested {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOBUF));
     }
     let (headers, address) = (node.proxies.kept(headers), address.clone());
-    Ok((Arrived { encoding, transport, deflate, headers, session: None, address }, answer))
+    Ok((ConnectionInfo { encoding, transport, deflate, headers, session: None, address }, answer))
 }
 
-/// Browsers say which page connects; others say nothing.
+/// Whether the origin of a request may connect. Browsers send an origin; other clients send none.
 pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };
@@ -91,20 +92,20 @@ pub(crate) fn origin_allowed(node: &Node, headers: &HeaderMap) -> bool {
     own || node.config.client.allowed_origins.iter().any(|pattern| origin::fits(pattern, origin))
 }
 
-/// The short way: a handshake that is there whole is answered without a server of HTTP being built up and taken down for it. `None` is for
-/// whatever is not just that, refusals among them; nothing has been taken from the socket then.
+/// The fast path: answers a handshake that has arrived completely, without an HTTP server for it.
+/// `None` is for any other request, refusals among them; the socket is then untouched.
 ///
 /// # Errors
-/// The socket's: the connection is of no use any more.
-pub(crate) fn short(node: &Node, mut socket: &TcpStream, address: &Arc<str>) -> io::Result<Option<Arrived>> {
-    let mut seen = [0; SHORT_BYTES_MAX];
+/// The socket failed and cannot be used.
+pub(crate) fn fast(node: &Node, mut socket: &TcpStream, address: &Arc<str>) -> io::Result<Option<ConnectionInfo>> {
+    let mut seen = [0; FAST_BYTES_MAX];
     let len = match socket.peek(&mut seen) {
         Ok(len) => len,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         Err(error) => return Err(error),
     };
     let Some((request, head)) = whole(&seen[..len]) else { return Ok(None) };
-    let Ok((arrived, headers)) = agree(node, &request, Transport::WebSocket, address) else { return Ok(None) };
+    let Ok((info, headers)) = agree(node, &request, Transport::WebSocket, address) else { return Ok(None) };
     let mut answer = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
     for (name, value) in &headers {
         answer.extend_from_slice(name.as_str().as_bytes());
@@ -113,15 +114,16 @@ pub(crate) fn short(node: &Node, mut socket: &TcpStream, address: &Arc<str>) -> 
         answer.extend_from_slice(b"\r\n");
     }
     answer.extend_from_slice(b"\r\n");
-    // They were seen, so they are there; and a socket that nothing was written to takes this much, though it does not block.
+    // The bytes were peeked, so they can be read; and an unused non-blocking socket has buffer
+    // space for the answer.
     socket.read_exact(&mut seen[..head])?;
     socket.write_all(&answer)?;
-    Ok(Some(arrived))
+    Ok(Some(info))
 }
 
-/// A request for a WebSocket of which the whole head is there, and its bytes.
+/// A complete WebSocket request and the length of its head.
 fn whole(seen: &[u8]) -> Option<(Request<()>, usize)> {
-    let mut headers = [httparse::EMPTY_HEADER; SHORT_HEADERS_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; FAST_HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     let Ok(httparse::Status::Complete(head)) = parsed.parse(seen) else { return None };
     let target = parsed.path?;
@@ -148,8 +150,8 @@ mod tests {
     const HEAD: &str = "GET /connection/websocket?format=protobuf HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n";
 
     #[test]
-    fn what_is_not_a_whole_handshake_goes_the_long_way() {
-        let (request, head) = whole(format!("{HEAD}behind it").as_bytes()).expect("whole");
+    fn incomplete_handshakes_take_the_slow_path() {
+        let (request, head) = whole(format!("{HEAD}more").as_bytes()).expect("whole");
         assert_eq!((head, request.uri().query()), (HEAD.len(), Some("format=protobuf")));
         assert_eq!(request.headers().get("upgrade").map(HeaderValue::as_bytes), Some(&b"websocket"[..]));
         for cut in 0..HEAD.len() {
@@ -168,7 +170,7 @@ mod tests {
             assert!(HEAD.contains(part));
             assert!(whole(HEAD.replacen(part, other, 1).as_bytes()).is_none(), "{other}");
         }
-        let many = "X: 1\r\n".repeat(SHORT_HEADERS_MAX);
+        let many = "X: 1\r\n".repeat(FAST_HEADERS_MAX);
         assert!(whole(HEAD.replacen("Host: a\r\n", &many, 1).as_bytes()).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP to servers of others, over connections that are kept for the next request.
+//! HTTP clients of other servers, with connections that are reused.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,63 +17,49 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
-use crate::proxy::ProxyTlsConfig;
-
-/// For how long a connection is kept that nothing is asked on.
+/// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// For how long the other end of a connection may say nothing of what was sent to it.
+/// How long sent data may stay unacknowledged by the other end.
 const VANISHED: Duration = Duration::from_secs(10);
 
-/// A client of the servers behind one URL. It sends a request again only when nothing of it had left, on a connection that the server closed.
+/// A client of the servers behind one URL. It resends a request only if the server closed the
+/// connection before any of it was sent.
 pub type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// One that speaks gRPC.
+/// A client for gRPC.
 pub(crate) type GrpcClient = Client<HttpsConnector<HttpConnector>, tonic::body::Body>;
 
-/// Why nobody can be trusted.
+/// The error for missing root certificates.
 pub(crate) fn no_authorities(error: &std::io::Error) -> String {
-    format!("no certificates of authorities ({error}): set SSL_CERT_FILE to a bundle of them")
+    format!("no root certificates found ({error}): set SSL_CERT_FILE to a bundle of them")
 }
 
-/// How a server is met over TLS.
+/// TLS settings of a client.
 pub(crate) struct ClientTls {
-    /// Whom to trust, and what to show.
+    /// Trusted authorities and the client certificate.
     pub(crate) config: ClientConfig,
-    /// Who the server is to be, if not the URL's host.
+    /// The name that the server must prove, if not the URL's host.
     pub(crate) server_name: Option<ServerName<'static>>,
 }
 
-/// Begins to say how a server is met over TLS.
+/// Starts a TLS client configuration.
 pub(crate) fn tls_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
     ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())
 }
 
-/// A client for this URL that keeps so many connections. Over `https` to servers that the system's
-/// certificates vouch for, or those in `SSL_CERT_FILE`.
+/// A client for this URL that keeps `idle_max` idle connections. Over `https` it trusts the
+/// certificates of the system, or those in `SSL_CERT_FILE`.
 ///
 /// # Errors
-/// What is wrong with the URL or with the certificates, for people.
+/// The URL or the certificates are invalid; the text is for operators.
 pub fn http_client(url: &http::Uri, idle_max: usize) -> Result<HttpClient, String> {
     http_client_over(url, idle_max, None)
 }
 
-/// The same, over `https` as it is said; `place` is where.
-///
-/// # Errors
-/// What is wrong with the URL or with what is said, for people.
-pub fn http_client_tls(
-    url: &http::Uri,
-    idle_max: usize,
-    tls: &ProxyTlsConfig,
-    place: &str,
-) -> Result<HttpClient, String> {
-    http_client_over(url, idle_max, tls.client(place)?)
-}
-
-/// The same, over `https` as it is said.
+/// The same, with these TLS settings over `https`.
 pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<ClientTls>) -> Result<HttpClient, String> {
     let (builder, connector) = connector(url, tls)?;
     let connector = builder.enable_http1().wrap_connector(connector);
@@ -84,10 +70,11 @@ pub(crate) fn http_client_over(url: &http::Uri, idle_max: usize, tls: Option<Cli
         .build(connector))
 }
 
-/// A client of HTTP/2 alone, which has one connection to the server: requests go over it side by side.
+/// An HTTP/2 client, which multiplexes requests over one connection.
 pub(crate) fn grpc_client_over(url: &http::Uri, tls: Option<ClientTls>) -> Result<GrpcClient, String> {
     let (builder, mut connector) = connector(url, tls)?;
-    // Else requests would go on for a quarter of an hour over a connection whose other end has vanished.
+    // Otherwise requests could wait a quarter of an hour on a connection whose other end has
+    // vanished.
     connector.set_tcp_user_timeout(Some(VANISHED));
     let connector = builder.enable_http2().wrap_connector(connector);
     Ok(Client::builder(TokioExecutor::new())
@@ -108,14 +95,14 @@ fn connector(
             let trusting = trusting.map_err(|e| no_authorities(&e))?;
             (trusting.with_no_client_auth(), None)
         }
-        // They vouch for nobody: nothing is asked over TLS.
+        // No root is trusted, because this URL does not use TLS.
         (Some("http"), _) => {
             (tls_builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth(), None)
         }
-        _ => return Err("give a URL that begins with http://, https:// or, for a proxy, grpc://".to_owned()),
+        _ => return Err("use a URL that begins with http://, https:// or, for a proxy, grpc://".to_owned()),
     };
     if url.host().is_none_or(str::is_empty) {
-        return Err("it names no host".to_owned());
+        return Err("the URL has no host".to_owned());
     }
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -127,10 +114,11 @@ fn connector(
     Ok((builder, connector))
 }
 
-/// Sends a request and reads the whole answer, whose body has so many bytes at most. It takes as long as the server does: bound it.
+/// Sends a request and reads the whole answer, whose body has at most `bytes_max` bytes. It has no
+/// timeout: the caller sets one.
 ///
 /// # Errors
-/// Why there is no whole answer, for people.
+/// The answer is incomplete or too large; the text is for operators.
 pub async fn exchange(
     client: &HttpClient,
     request: Request<Full<Bytes>>,
@@ -141,7 +129,7 @@ pub async fn exchange(
     Ok(Response::from_parts(head, body.to_bytes()))
 }
 
-/// An error and what it comes from: of a client's, the first alone says little.
+/// An error with its causes: the outer error of a client alone has little detail.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

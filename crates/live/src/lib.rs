@@ -1,7 +1,11 @@
-//! The live door: sessions, subscriptions and fan-out, in Centrifugo's client protocol, over the channels of the store.
+//! The live door: sessions, subscriptions and fan-out over the channels of the store, in
+//! Centrifugo's client protocol.
 //!
-//! `door` turns connections into sessions, with `gateway` for those that are not plain WebSockets; `partition` has a worker thread for each share of them; `commands` is what sessions ask; `node` knows
-//! which partitions have subscribers of a channel, and brings publications to them; `api` is what a back end asks, over HTTP or `grpc`.
+//! - `door` accepts connections; `gateway` serves those that are not plain WebSockets.
+//! - `partition` runs a worker thread for each share of the sessions.
+//! - `commands` carries out the commands of sessions.
+//! - `node` knows which partitions have subscribers of a channel and delivers publications to them.
+//! - `api` is the server API for back ends, over HTTP or `grpc`.
 
 mod answer;
 mod api;
@@ -15,6 +19,7 @@ mod fossil;
 pub mod fuzzing;
 mod gateway;
 mod grpc;
+mod grpc_api;
 mod handshake;
 mod http_client;
 mod metrics;
@@ -27,14 +32,18 @@ mod pem;
 mod presence;
 pub mod protocol;
 mod proxy;
+mod session;
 mod socket;
 mod websocket;
 
-pub use config::{LiveConfig, LiveConfigError};
+pub use config::{GrpcApiConfig, GrpcTlsConfig, LiveConfig, LiveConfigError, ProxyTlsConfig};
 pub use door::{DoorOptions, LiveDoor, Workers};
-pub use grpc::{GrpcApiConfig, GrpcDoor, GrpcTlsConfig};
-pub use http_client::{HttpClient, exchange, http_client, http_client_tls};
-pub use metrics::{CodeCount, LiveStatus, SessionsOf, SimpleBound};
+
+pub use grpc_api::GrpcDoor;
+pub use http_client::{HttpClient, exchange, http_client};
+pub use metrics::{CodeCount, LiveStatus, ProxyStatus, SessionsOf, SimpleBound};
 pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission};
 pub use outgoing::{Encoded, from_stored, to_stored};
-pub use proxy::{ProxyStatus, ProxyTlsConfig};
+
+/// Minimum interval between repeated warnings in the log.
+pub(crate) const WARN_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);

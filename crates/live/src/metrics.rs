@@ -1,6 +1,7 @@
-//! What the live door tells of itself: for status and metrics.
+//! Counters of the live door for status and metrics.
 //!
-//! Each worker counts for its own partition, so that counting costs no shared cache line; who asks adds up.
+//! Each worker counts for its own partition, so that workers share no cache line; the reader adds
+//! up.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,10 +10,25 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_flow::{FlowStatus, SlowStatus};
 
-use crate::partition::Transport;
-use crate::protocol::Encoding;
 use crate::protocol::codes;
-use crate::proxy::ProxyStatus;
+use crate::protocol::{Encoding, Transport};
+
+/// The status of a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProxyStatus {
+    /// The event that it forwards.
+    pub event: &'static str,
+    /// Name of the proxy.
+    pub proxy: String,
+    /// Number of requests sent.
+    pub requests: u64,
+    /// Number of failed requests.
+    pub failures: u64,
+    /// Number of requests in flight.
+    pub in_flight: u64,
+    /// Number of events refused because the proxy was full.
+    pub refused: u64,
+}
 
 /// Counters of a partition.
 #[derive(Default)]
@@ -20,10 +36,10 @@ pub(crate) struct Counters {
     sessions: [[AtomicU64; Transport::ALL.len()]; Encoding::ALL.len()],
     subscriptions: AtomicU64,
     deliveries: AtomicU64,
-    left_out: AtomicU64,
+    skipped: AtomicU64,
     queued_sessions: AtomicU64,
     queued_bytes: AtomicU64,
-    /// By close code; 0 for those that the client or the network ended.
+    /// Ended sessions by close code; 0: the client or the network ended the session.
     ended: Mutex<BTreeMap<u16, u64>>,
 }
 
@@ -49,11 +65,11 @@ impl Counters {
         self.deliveries.fetch_add(publications, Relaxed);
     }
 
-    pub(crate) fn left_out(&self, publications: u64) {
-        self.left_out.fetch_add(publications, Relaxed);
+    pub(crate) fn skipped(&self, publications: u64) {
+        self.skipped.fetch_add(publications, Relaxed);
     }
 
-    /// A socket takes no more for now, or takes it again.
+    /// Counts a socket that starts or stops queueing output.
     pub(crate) fn queues(&self, begins: bool) {
         if begins {
             self.queued_sessions.fetch_add(1, Relaxed);
@@ -66,7 +82,7 @@ impl Counters {
         self.queued_sessions.load(Relaxed) > 0
     }
 
-    /// Bytes that wait for sockets, as of the last look.
+    /// Sets the bytes queued for sockets at the last stall check.
     pub(crate) fn set_queued(&self, bytes: u64) {
         self.queued_bytes.store(bytes, Relaxed);
     }
@@ -87,79 +103,79 @@ impl Refusals {
 pub struct SessionsOf {
     /// `json` or `protobuf`.
     pub encoding: &'static str,
-    /// How they are connected.
+    /// Name of the transport.
     pub transport: &'static str,
-    /// How many there are.
+    /// Number of sessions.
     pub sessions: u64,
 }
 
-/// How often a code was given.
+/// A code and its count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CodeCount {
-    /// The protocol's.
+    /// The code in the protocol.
     pub code: u32,
-    /// How often.
+    /// Number of times.
     pub count: u64,
 }
 
-/// A bound that is not one of `flow`'s.
+/// A bound that is not a gate or budget of `flow`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SimpleBound {
-    /// Its name.
+    /// Name of the bound.
     pub name: &'static str,
     /// The bound, in bytes.
     pub limit: u64,
-    /// How much is taken now.
+    /// Bytes in use.
     pub used: u64,
-    /// How many callers were refused.
+    /// Number of refused callers.
     pub refused: u64,
 }
 
-/// How the live door is.
+/// The status of the live door.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveStatus {
-    /// Sessions, before and after their connect command.
+    /// Number of sessions, connected or not.
     pub sessions: u64,
-    /// The same by encoding and transport.
+    /// Number of sessions by encoding and transport.
     pub sessions_by: Vec<SessionsOf>,
-    /// Users with sessions.
+    /// Number of users with sessions.
     pub users: usize,
-    /// Subscriptions of all sessions.
+    /// Number of subscriptions of all sessions.
     pub subscriptions: u64,
-    /// Channels with subscribers.
+    /// Number of channels with subscribers.
     pub channels: usize,
-    /// Publications that were accepted since the start.
+    /// Publications accepted since the start.
     pub publications: u64,
-    /// Publications times sessions that got them.
+    /// Deliveries of publications to sessions.
     pub deliveries: u64,
-    /// Publications times sessions that were not told of them: they speak JSON, and the data is none.
-    pub publications_left_out: u64,
-    /// Sessions whose sockets take nothing more for now.
+    /// Deliveries skipped because the session uses JSON and the data is not JSON.
+    pub publications_skipped: u64,
+    /// Sessions with queued output.
     pub queued_sessions: u64,
-    /// Bytes that wait for them, as of a quarter of a second ago at most.
+    /// Queued bytes, at most a quarter of a second old.
     pub queued_bytes: u64,
-    /// Sessions that were ended because they did not read.
+    /// Sessions ended because their clients read too slowly.
     pub slow: u64,
-    /// Commands, and requests to the API, that took long.
+    /// Slow commands and slow API requests.
     pub slow_requests: Vec<SlowStatus>,
-    /// Sessions that have ended, by close code; 0: the client or the network ended it.
+    /// Ended sessions by close code; 0: the client or the network ended the session.
     pub ended: Vec<CodeCount>,
-    /// Commands that were refused, by error code.
+    /// Refused commands by error code.
     pub refused: Vec<CodeCount>,
-    /// Publications on their way to the partitions.
+    /// Publications queued for the partitions.
     pub backlog: SimpleBound,
-    /// What is asked of the back end.
+    /// The proxies to the back end.
     pub proxies: Vec<ProxyStatus>,
-    /// The gates of the door.
+    /// The gates and budgets of the live door.
     pub gates: Vec<FlowStatus>,
 }
 
-/// What the partitions have counted, together. The rest is for the node to fill in.
+/// The sum of the counters of all partitions. The node adds the other figures.
 pub(crate) struct Sums {
     pub(crate) sessions_by: Vec<SessionsOf>,
     pub(crate) subscriptions: u64,
     pub(crate) deliveries: u64,
-    pub(crate) left_out: u64,
+    pub(crate) skipped: u64,
     pub(crate) queued_sessions: u64,
     pub(crate) queued_bytes: u64,
     pub(crate) ended: Vec<CodeCount>,
@@ -186,7 +202,7 @@ impl Sums {
             sessions_by,
             subscriptions: sum(|c| &c.subscriptions),
             deliveries: sum(|c| &c.deliveries),
-            left_out: sum(|c| &c.left_out),
+            skipped: sum(|c| &c.skipped),
             queued_sessions: sum(|c| &c.queued_sessions),
             queued_bytes: sum(|c| &c.queued_bytes),
             ended: counts(&ended),

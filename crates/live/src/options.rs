@@ -1,4 +1,4 @@
-//! What a back end says of a subscription: in the server API, in tokens, and in answers of proxies.
+//! Subscription options from a back end: in the server API, in tokens and in proxy answers.
 
 use std::borrow::Cow;
 
@@ -12,23 +12,24 @@ use crate::outgoing::is_json;
 use crate::protocol::codes::ClientError;
 use crate::protocol::message::StreamPosition;
 
-/// See the module.
+/// Subscription options. See the module.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct SubscribeOptions {
-    /// What others are told of the subscription.
+    /// The `info` of the subscription shown to other clients.
     pub(crate) info: Option<Box<RawValue>>,
     pub(crate) b64info: String,
-    /// What the client is told.
+    /// Data for the subscribing client.
     pub(crate) data: Option<Box<RawValue>>,
     pub(crate) b64data: String,
-    /// Seconds since the Unix epoch; 0 for never.
+    /// Seconds since the Unix epoch; 0: no expiry.
     pub(crate) expire_at: u64,
     #[serde(rename = "override")]
     pub(crate) overrides: Option<Overrides>,
 }
 
-/// What is otherwise than the namespace says. Names that Centrifugo does not know either are ignored: older versions had others.
+/// Namespace options that the subscription overrides. Unknown names are ignored, as in Centrifugo,
+/// because older versions had others.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Overrides {
@@ -45,16 +46,16 @@ pub(crate) struct Bool {
     pub(crate) value: bool,
 }
 
-/// A subscription that a back end wants for sessions.
+/// A server-side subscription that a back end requests.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) channel: String,
     pub(crate) options: SubscribeOptions,
-    /// What came after this is brought.
+    /// The position to recover from.
     pub(crate) since: Option<StreamPosition>,
 }
 
-/// Bytes that are given as JSON or in Base64, which goes first. `name` is that of the JSON field.
+/// Bytes from a JSON field `name` or its Base64 variant, which has precedence.
 pub(crate) fn bytes_of(name: &str, json: Option<&RawValue>, base64: &str) -> Result<Vec<u8>, ClientError> {
     if !base64.is_empty() {
         return STANDARD.decode(base64).map_err(|e| ClientError::bad_request(format!("b64{name}: {e}")));
@@ -63,32 +64,33 @@ pub(crate) fn bytes_of(name: &str, json: Option<&RawValue>, base64: &str) -> Res
     Ok(json.unwrap_or_default().as_bytes().to_vec())
 }
 
-/// What others are told of a session or a subscription. It goes into presence and pushes of others, who may speak JSON.
+/// The `info` of a session or subscription. It appears in presence and pushes of other clients,
+/// which may use JSON.
 pub(crate) fn info_of(json: Option<&RawValue>, base64: &str) -> Result<Vec<u8>, ClientError> {
     let info = bytes_of("info", json, base64)?;
     if !is_json(&info) {
-        return Err(ClientError::bad_request("b64info: information that is not JSON is not supported"));
+        return Err(ClientError::bad_request("b64info: it must be JSON; other data is not supported"));
     }
     Ok(info)
 }
 
 impl SubscribeOptions {
-    /// What others are told.
+    /// The `info` shown to other clients.
     pub(crate) fn info(&self) -> Result<Vec<u8>, ClientError> {
         info_of(self.info.as_deref(), &self.b64info)
     }
 
-    /// What the client is told.
+    /// The data for the subscribing client.
     pub(crate) fn data(&self) -> Result<Vec<u8>, ClientError> {
         bytes_of("data", self.data.as_deref(), &self.b64data)
     }
 
-    /// When it ends, milliseconds since the Unix epoch.
+    /// The expiry in milliseconds since the Unix epoch.
     pub(crate) fn expires_ms(&self) -> Option<u64> {
         (self.expire_at > 0).then(|| self.expire_at.saturating_mul(1000))
     }
 
-    /// The options of a namespace, with what is overridden.
+    /// The options of a namespace with the overrides applied.
     pub(crate) fn of<'a>(&self, namespace: &'a NamespaceOptions) -> Cow<'a, NamespaceOptions> {
         let Some(overrides) = &self.overrides else { return Cow::Borrowed(namespace) };
         let mut options = namespace.clone();
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overridden_is_and_nothing_else() {
+    fn only_overridden_options_change() {
         let namespace = NamespaceOptions { presence: true, join_leave: true, ..NamespaceOptions::default() };
         let read = options(r#"{"override": {"presence": {"value": false}, "force_positioning": {"value": true}}}"#);
         let found = read.expect("valid").of(&namespace).into_owned();

@@ -1,7 +1,7 @@
-//! Which pages may connect.
+//! Matching of page origins.
 
-/// Whether an origin is one that a pattern of `client.allowed_origins` means. As in Centrifugo, `*` stands for anything, and case does not
-/// matter.
+/// Whether an origin matches a pattern of `client.allowed_origins`. As in Centrifugo, `*` matches
+/// any text and case is ignored.
 pub(crate) fn fits(pattern: &str, origin: &str) -> bool {
     let (pattern, origin) = (pattern.to_ascii_lowercase(), origin.to_ascii_lowercase());
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == origin };

@@ -1,4 +1,4 @@
-//! What goes to many sessions: encoded once for each way in which sessions want it, when the first one does.
+//! Output for many sessions: encoded once for each form, when the first session needs it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,12 +14,12 @@ use crate::protocol::message::{Publication, Push, Reply};
 use crate::protocol::{Encoding, Malformed};
 use crate::websocket;
 
-/// A publication as the store keeps it: all but what the store knows itself.
+/// A publication as the store keeps it, without the fields that the store has itself.
 pub fn to_stored(publication: &Publication) -> Bytes {
     publication.encode_to_vec().into()
 }
 
-/// A publication to be submitted, encoded for the store once, however many channels get it.
+/// A publication to submit, encoded once for the store, however many channels get it.
 pub struct Encoded {
     publication: Publication,
     body: OnceLock<Bytes>,
@@ -32,21 +32,21 @@ impl From<Publication> for Encoded {
 }
 
 impl Encoded {
-    /// As the store keeps it.
+    /// The encoding for the store.
     pub fn body(&self) -> Bytes {
         self.body.get_or_init(|| to_stored(&self.publication)).clone()
     }
 
-    /// As it is.
+    /// The publication.
     pub fn publication(&self) -> &Publication {
         &self.publication
     }
 }
 
-/// A publication from what the store kept.
+/// A publication from the store.
 ///
 /// # Errors
-/// When it is not one.
+/// When the stored bytes are not a publication.
 pub fn from_stored(stored: &Stored) -> Result<Publication, Malformed> {
     let mut publication = Publication::decode(&stored.body[..]).map_err(|e| Malformed(e.to_string()))?;
     publication.offset = stored.offset;
@@ -54,67 +54,69 @@ pub fn from_stored(stored: &Stored) -> Result<Publication, Malformed> {
     Ok(publication)
 }
 
-/// Whether data can be said in JSON; nothing can.
+/// Whether JSON can represent the data. Empty data counts.
 pub fn is_json(data: &[u8]) -> bool {
-    // What is skipped by the library is not looked at as a text, so that is done first.
+    // The library does not check UTF-8 in ignored values, so that comes first.
     let is_value = |text| serde_json::from_str::<IgnoredAny>(text).is_ok();
     data.is_empty() || std::str::from_utf8(data).is_ok_and(is_value)
 }
 
-/// Takes out what cannot be said to a session that speaks so. It may be another's, who speaks Protobuf: to end the session for it would end
-/// it again each time that it comes back.
-pub fn leave_out(encoding: Encoding, publications: &mut Vec<Publication>) {
+/// Drops publications that a JSON session cannot receive. A Protobuf client may have published
+/// them; ending the session would repeat at each reconnect.
+pub fn drop_unencodable(encoding: Encoding, publications: &mut Vec<Publication>) {
     if encoding == Encoding::Json {
         publications.retain(|publication| is_json(&publication.data));
     }
 }
 
-/// How a subscription wants publications.
+/// The form in which a subscription gets publications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As they are.
+    /// Unchanged.
     Plain,
-    /// Whole, where differences were agreed on: in JSON, data is a text then.
+    /// Whole, on a subscription with deltas: in JSON the data is then a string.
     Whole,
-    /// As the difference to the one before.
+    /// As a delta to the previous publication.
     Delta,
 }
 
 type Frame = OnceLock<Option<Bytes>>;
 
-/// A publication on its way to the subscribers of a channel.
+/// A publication in delivery to the subscribers of a channel.
 pub struct Outgoing {
-    /// The channel.
+    /// Name of the channel.
     pub channel: Arc<str>,
-    /// Of the channel.
+    /// Epoch of the channel.
     pub epoch: u32,
-    /// It, with its offset; 0 where there is no history.
+    /// The publication with its offset; 0: the channel keeps no history.
     pub publication: Publication,
-    /// The one before it, for differences; `None` where there is none in memory.
+    /// The previous publication, the base of deltas; `None` if it is not in memory.
     previous: Option<Arc<Outgoing>>,
-    /// By encoding and form,
+    /// Frames, by encoding and form.
     frames: [[Frame; 3]; 2],
-    /// and for sessions that take them compressed.
+    /// The same for sessions with compression.
     compressed: OnceLock<Box<[[Frame; 3]; 2]>>,
 }
 
 impl Outgoing {
-    /// A publication in a channel. `previous` is the one before it, if differences may be wanted.
+    /// A publication in a channel. `previous` is the publication before it, if deltas may be
+    /// needed.
     pub fn new(channel: Arc<str>, epoch: u32, publication: Publication, previous: Option<Arc<Self>>) -> Self {
         Self { channel, epoch, publication, previous, frames: Default::default(), compressed: OnceLock::new() }
     }
 
-    /// Lets go of the one before, so that not all of a channel's past hangs together.
+    /// A copy without the previous publication, so that a channel's past does not stay in memory.
     pub fn without_previous(&self) -> Self {
         Self::new(self.channel.clone(), self.epoch, self.publication.clone(), None)
     }
 
-    /// Bytes that it holds, about.
+    /// Approximate memory, bytes.
     pub fn weight(&self) -> usize {
         self.publication.data.len() + self.channel.len() + 256
     }
 
-    /// Its frame, of a session that takes it compressed or not; `None` when its data cannot be said in JSON.
+    /// The frame for a session with or without compression; `None` if JSON cannot represent its
+    /// data.
     pub fn frame(&self, encoding: Encoding, form: Form, deflate: Option<Deflate>) -> Option<Bytes> {
         let form = if form == Form::Delta && self.previous.is_none() { Form::Whole } else { form };
         let form = if form == Form::Whole && encoding == Encoding::Protobuf { Form::Plain } else { form };
@@ -135,22 +137,23 @@ impl Outgoing {
     }
 }
 
-/// The frame of sessions that take it compressed: that of the others, if it is better sent as it is.
+/// The frame for sessions with compression: the plain frame if compression does not help.
 fn shared(encoding: Encoding, deflate: Deflate, payload: &[u8], plain: &Frame) -> Option<Bytes> {
     let compressed = websocket::compressed(encoding, deflate, payload);
     compressed.or_else(|| plain.get_or_init(|| Some(websocket::message(encoding, payload))).clone())
 }
 
-/// A publication in a form; `base` is what a difference is made to.
+/// A publication in a form; `base` is the base of a delta.
 pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: Option<&[u8]>) -> Option<Publication> {
-    // As a text, anything could be said that is one; but the client takes the text for JSON.
+    // A string could hold data that is not JSON, but the client parses the string as JSON.
     if form != Form::Plain && encoding == Encoding::Json && !is_json(&publication.data) {
         return None;
     }
     let mut publication = publication.clone();
     if let Some(base) = base {
         let delta = fossil::create(base, &publication.data);
-        // One that is cut within a character is no text, which it is to be in JSON: then the whole goes.
+        // A delta that cuts a character is not UTF-8, which JSON needs: send the whole data
+        // instead.
         if encoding != Encoding::Json || std::str::from_utf8(&delta).is_ok() {
             publication.data = delta;
             publication.delta = true;
@@ -163,46 +166,47 @@ pub fn in_form(publication: &Publication, encoding: Encoding, form: Form, base: 
     Some(publication)
 }
 
-/// Bytes of a push of who came or went, beside the channel's name and what is said of the client.
+/// Bytes of a join or leave push beyond the channel's name and the client's information.
 const PUSH_BYTES: usize = 128;
 
-/// Bytes that a push takes, about.
+/// Approximate bytes of a push.
 pub(crate) fn bytes_of(push: &Push) -> usize {
     let presence = push.join.as_ref().or(push.leave.as_ref());
     let info = presence.and_then(|presence| presence.info.as_ref());
-    let said = info.map_or(0, |info| info.user.len() + info.conn_info.len() + info.chan_info.len());
-    PUSH_BYTES + push.channel.len() + said
+    let info = info.map_or(0, |info| info.user.len() + info.conn_info.len() + info.chan_info.len());
+    PUSH_BYTES + push.channel.len() + info
 }
 
-/// Something else that goes to the subscribers of a channel: who came, who went.
+/// Joins and leaves for the subscribers of a channel.
 pub struct ChannelPush {
-    /// The channel.
+    /// Name of the channel.
     pub channel: Arc<str>,
-    /// One after another.
+    /// The pushes, in order.
     pub(crate) pushes: Vec<Push>,
     frames: [Frame; 2],
     compressed: [Frame; 2],
 }
 
 impl ChannelPush {
-    /// To the subscribers of the channel that the pushes name.
+    /// Pushes for the subscribers of `channel`.
     pub fn new(channel: Arc<str>, pushes: Vec<Push>) -> Self {
         Self { channel, pushes, frames: Default::default(), compressed: Default::default() }
     }
 
-    /// Bytes that it holds, about.
+    /// Approximate memory, bytes.
     pub fn weight(&self) -> usize {
         self.pushes.iter().map(bytes_of).sum()
     }
 
-    /// Its frame, of a session that takes it compressed or not, without what cannot be said in JSON; `None` when that is all.
+    /// The frame for a session with or without compression, without pushes that JSON cannot
+    /// represent; `None` if none is left.
     pub fn frame(&self, encoding: Encoding, deflate: Option<Deflate>) -> Option<Bytes> {
         let plain = &self.frames[encoding as usize];
         let encode = || {
             let mut out = Vec::new();
             for push in &self.pushes {
                 let reply = Reply { push: Some(push.clone()), ..Reply::default() };
-                // What cannot be said leaves nothing behind.
+                // A failed encoding leaves no bytes behind.
                 let _ = encode_reply(encoding, &reply, &mut out);
             }
             (!out.is_empty()).then_some(out)
@@ -232,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn each_form_is_made_once_and_said_as_sdks_expect() {
+    fn each_form_is_encoded_once_as_sdks_expect() {
         let first = outgoing(b"{\"long\":\"0123456789012345678901234567890123456789\"}", None);
         let plain = first.frame(Encoding::Json, Form::Plain, None).expect("encoded");
         assert_eq!(plain.as_ptr(), first.frame(Encoding::Json, Form::Plain, None).expect("encoded").as_ptr());
         let whole = text(first.frame(Encoding::Json, Form::Whole, None));
         assert!(whole.contains(r#""data":"{\"long\":\"0123"#), "{whole}");
-        assert_eq!(text(first.frame(Encoding::Json, Form::Delta, None)), whole, "nothing to make a difference to");
+        assert_eq!(text(first.frame(Encoding::Json, Form::Delta, None)), whole, "it has no base");
         let second = outgoing(&first.publication.data.clone(), Some(first.clone()));
         let delta = text(second.frame(Encoding::Json, Form::Delta, None));
         assert!(delta.contains(r#""delta":true"#) && delta.len() < whole.len(), "{delta}");
@@ -248,19 +252,19 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_that_is_no_text_goes_whole() {
+    fn a_delta_that_is_not_utf8_is_sent_whole() {
         let first = outgoing("{\"t\":\"0123456789abcdef д\"}".as_bytes(), None);
         let second = outgoing("{\"t\":\"0123456789abcdef м\"}".as_bytes(), Some(first.clone()));
         let delta = fossil::create(&first.publication.data, &second.publication.data);
         assert!(std::str::from_utf8(&delta).is_err(), "the characters share a byte");
-        let said = text(second.frame(Encoding::Json, Form::Delta, None));
-        assert!(said.contains('м') && !said.contains("delta"), "{said}");
+        let whole = text(second.frame(Encoding::Json, Form::Delta, None));
+        assert!(whole.contains('м') && !whole.contains("delta"), "{whole}");
         let compact = second.frame(Encoding::Protobuf, Form::Delta, None).expect("encoded");
-        assert!(compact.len() < said.len(), "bytes are no matter there");
+        assert!(compact.len() < whole.len(), "Protobuf carries any bytes");
     }
 
     #[test]
-    fn what_is_no_text_is_not_json() {
+    fn invalid_utf8_is_not_json() {
         for (data, is) in [
             (&b"{\"a\":[1,null]}"[..], true),
             (b"", true),
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn each_form_is_compressed_once_and_only_if_that_helps() {
+    fn each_form_is_compressed_once_if_that_helps() {
         let deflate = Some(Deflate { level: 1, min_bytes: 10, bytes_max: 1 << 20 });
         let long = outgoing(br#"{"long":"0123456789 0123456789 0123456789 0123456789"}"#, None);
         for (encoding, form) in
@@ -305,21 +309,21 @@ mod tests {
     }
 
     #[test]
-    fn pushes_go_together_without_what_cannot_be_said() {
+    fn pushes_share_a_frame_without_unencodable_ones() {
         let of = |publications: &[&[u8]]| {
             let publication = |data: &&[u8]| Publication { data: data.to_vec(), ..Publication::default() };
             let push = |data| Push { channel: "c".into(), publication: Some(publication(data)), ..Push::default() };
             ChannelPush::new("c".into(), publications.iter().map(push).collect())
         };
-        let said = text(of(&[&[0xff], b"1", &[0xfe], b"2"]).frame(Encoding::Json, None));
-        assert_eq!(said.lines().count(), 2, "{said}");
-        assert_eq!(said, text(of(&[b"1", b"2"]).frame(Encoding::Json, None)));
+        let sent = text(of(&[&[0xff], b"1", &[0xfe], b"2"]).frame(Encoding::Json, None));
+        assert_eq!(sent.lines().count(), 2, "{sent}");
+        assert_eq!(sent, text(of(&[b"1", b"2"]).frame(Encoding::Json, None)));
         assert!(of(&[&[0xff]]).frame(Encoding::Json, None).is_none());
         assert!(of(&[&[0xff]]).frame(Encoding::Protobuf, None).is_some());
     }
 
     #[test]
-    fn the_store_keeps_all_that_the_publisher_said() {
+    fn the_store_keeps_all_fields_of_the_publisher() {
         let tags = [("a".to_owned(), "b".to_owned())].into();
         let publication = Publication { data: b"1".to_vec(), tags, ..Publication::default() };
         let stored = Stored { offset: 7, time_ms: 9, body: to_stored(&publication) };

@@ -1,4 +1,5 @@
-//! Certificates and keys in Centrifugo v6's TLS options: PEM as it is, in Base64, or in a file that is named.
+//! Certificates and keys in Centrifugo v6's TLS options: PEM text, its Base64, or the name of a
+//! file.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,10 +10,10 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The longest file with PEM in it: a bundle of all authorities there are has a fifth of that.
+/// Maximum size of a PEM file in bytes: five times a bundle of all public authorities.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// The certificates that an option gives; at least one. `option` names it in errors.
+/// The certificates that an option gives, at least one. Errors name `option`.
 pub(crate) fn certificates(option: &str, value: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(&pem_of(option, value)?)
         .collect::<Result<_, _>>()
@@ -23,7 +24,7 @@ pub(crate) fn certificates(option: &str, value: &str) -> Result<Vec<CertificateD
     Ok(found)
 }
 
-/// Those of authorities, to be trusted.
+/// The certificates of authorities as trusted roots.
 pub(crate) fn authorities(option: &str, value: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(option, value)? {
@@ -32,13 +33,13 @@ pub(crate) fn authorities(option: &str, value: &str) -> Result<RootCertStore, St
     Ok(roots)
 }
 
-/// The key that an option gives.
+/// The private key that an option gives.
 pub(crate) fn key(option: &str, value: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(&pem_of(option, value)?)
         .map_err(|e| format!("{option}: no unencrypted private key in PEM: {e}"))
 }
 
-/// PEM, in whichever of the three ways it is given.
+/// The PEM text, from any of the three forms.
 fn pem_of(option: &str, value: &str) -> Result<Vec<u8>, String> {
     let is_pem = |bytes: &[u8]| bytes.windows(11).any(|place| place == b"-----BEGIN ");
     if is_pem(value.as_bytes()) {
@@ -48,12 +49,12 @@ fn pem_of(option: &str, value: &str) -> Result<Vec<u8>, String> {
     if let Some(decoded) = STANDARD.decode(joined).ok().filter(|decoded| is_pem(decoded)) {
         return Ok(decoded);
     }
-    // What is no name of a file may be a secret that somebody spoiled.
+    // A value that cannot be a file name may be a mistyped secret: do not print it.
     let shown = if value.len() > 255 || value.contains('\n') { "it".to_owned() } else { format!("{value:?}") };
     let mut text = Vec::new();
-    File::open(value).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut text)).map_err(|e| {
-        format!("{option}: {shown} is neither PEM, nor that in Base64, nor a file that can be read: {e}")
-    })?;
+    File::open(value)
+        .and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut text))
+        .map_err(|e| format!("{option}: {shown} is neither PEM, nor its Base64, nor a readable file: {e}"))?;
     if text.len() as u64 > PEM_BYTES_MAX || !is_pem(&text) {
         return Err(format!("{option}: the file {shown} holds no PEM, or more than {PEM_BYTES_MAX} bytes"));
     }

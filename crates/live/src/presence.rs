@@ -1,4 +1,5 @@
-//! Who is subscribed to what, in channels that keep it. Counts are kept and not counted, so asking for them costs the same whatever the channel's size.
+//! The subscribers of channels that keep presence. Counts are maintained, so reading them costs the
+//! same for a channel of any size.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -9,7 +10,7 @@ use uuid::Uuid;
 
 use crate::protocol::message::{ClientInfo, PresenceStatsResult};
 
-/// What is told of a client takes so much beside what its user and its application say, about.
+/// Approximate bytes of a client's information beyond the texts of its user and application.
 const CLIENT_BYTES: usize = 128;
 
 const PARTS: usize = 64;
@@ -17,7 +18,7 @@ const PARTS: usize = 64;
 #[derive(Default)]
 struct Members {
     clients: HashMap<Uuid, Arc<ClientInfo>>,
-    /// Sessions of each user.
+    /// Number of sessions by user.
     users: HashMap<String, u32>,
 }
 
@@ -33,7 +34,7 @@ impl Default for Presence {
     }
 }
 
-/// Bytes of what is told of clients, about.
+/// Approximate bytes of the information about clients.
 fn bytes_of_clients<'a>(clients: impl IntoIterator<Item = &'a ClientInfo>) -> usize {
     let one = |info: &ClientInfo| CLIENT_BYTES + info.user.len() + info.conn_info.len() + info.chan_info.len();
     clients.into_iter().map(one).sum()
@@ -44,7 +45,7 @@ impl Presence {
         &self.parts[self.hasher.hash_one(channel) as usize % PARTS]
     }
 
-    /// Somebody has come.
+    /// Adds a client, or replaces its information.
     pub fn add(&self, channel: &Arc<str>, client: Uuid, info: Arc<ClientInfo>) {
         let mut part = self.part(channel).lock();
         let members = part.entry(channel.clone()).or_default();
@@ -54,7 +55,7 @@ impl Presence {
         }
     }
 
-    /// Somebody has gone.
+    /// Removes a client.
     pub fn remove(&self, channel: &str, client: &Uuid) {
         let mut part = self.part(channel).lock();
         let Some(members) = part.get_mut(channel) else { return };
@@ -71,21 +72,21 @@ impl Presence {
         }
     }
 
-    /// Those who are there, at most `limit` of them.
+    /// The clients of a channel, at most `limit`.
     pub fn list(&self, channel: &str, limit: usize) -> BTreeMap<String, ClientInfo> {
         let part = self.part(channel).lock();
         let clients = part.get(channel).into_iter().flat_map(|members| &members.clients);
         clients.take(limit).map(|(client, info)| (client.to_string(), ClientInfo::clone(info))).collect()
     }
 
-    /// Bytes that a list of them would take, about: asked for before it is made.
+    /// Approximate bytes of such a list, to check before making it.
     pub fn list_bytes(&self, channel: &str, limit: usize) -> usize {
         let part = self.part(channel).lock();
         let clients = part.get(channel).into_iter().flat_map(|members| members.clients.values());
         bytes_of_clients(clients.take(limit).map(|info| &**info))
     }
 
-    /// How many are there.
+    /// The numbers of clients and users.
     pub fn stats(&self, channel: &str) -> PresenceStatsResult {
         let part = self.part(channel).lock();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -115,7 +116,7 @@ mod tests {
         let listed = presence.list("c", 2);
         assert_eq!(presence.list_bytes("c", 2), bytes_of_clients(listed.values()));
         assert!(presence.list_bytes("c", 3) > presence.list_bytes("c", 2));
-        assert_eq!(presence.list_bytes("nobody", 3), 0);
+        assert_eq!(presence.list_bytes("empty", 3), 0);
         presence.remove("c", &ids[0]);
         presence.remove("c", &ids[0]);
         assert_eq!(presence.stats("c"), PresenceStatsResult { num_clients: 2, num_users: 2 });

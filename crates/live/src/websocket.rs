@@ -1,14 +1,14 @@
 //! WebSocket frames (RFC 6455), the server's side.
 //!
-//! Written here and not taken from a library because a session must own no buffer while it is idle, and a publication must be one frame for all
-//! sessions, made once.
+//! Implemented here instead of with a library for two reasons. An idle session must own no buffer,
+//! and a publication must be one frame that is encoded once for all sessions.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use sha1::{Digest, Sha1};
 
-use crate::deflate::{Deflate, inflate};
+use crate::deflate::{Deflate, Violation, inflate};
 use crate::protocol::Encoding;
 
 const FIN: u8 = 0x80;
@@ -21,7 +21,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// What the answer to a handshake says.
+/// The `Sec-WebSocket-Accept` header for a key.
 pub fn accept_key(key: &str) -> String {
     let mut hash = Sha1::new();
     hash.update(key.as_bytes());
@@ -29,7 +29,7 @@ pub fn accept_key(key: &str) -> String {
     STANDARD.encode(hash.finalize())
 }
 
-/// A message as a client sends it, with a mask that changes nothing: for those whose client does not speak WebSocket itself.
+/// A message as a client sends it, with a zero mask. Gateways use it for clients without WebSocket.
 pub fn from_client(encoding: Encoding, payload: &[u8]) -> Vec<u8> {
     let mut out = message(encoding, payload).to_vec();
     out[1] |= 0x80;
@@ -64,24 +64,24 @@ fn opcode(encoding: Encoding) -> u8 {
     if encoding == Encoding::Json { TEXT } else { BINARY }
 }
 
-/// What goes before the payload of a message that has so many bytes, and is compressed or not.
+/// The header of a frame for a message of `len` bytes.
 pub fn message_head(encoding: Encoding, compressed: bool, len: usize) -> BytesMut {
     let mut out = BytesMut::with_capacity(64);
     put_head(opcode(encoding) | if compressed { RSV1 } else { 0 }, len, &mut out);
     out
 }
 
-/// A message of a session that speaks so.
+/// The frame of a message in an encoding.
 pub fn message(encoding: Encoding, payload: &[u8]) -> Bytes {
     frame(opcode(encoding), payload)
 }
 
-/// The same, compressed; `None` when it is better sent as it is.
+/// The frame of a compressed message; `None` if compression does not help.
 pub fn compressed(encoding: Encoding, deflate: Deflate, payload: &[u8]) -> Option<Bytes> {
     Some(frame(opcode(encoding) | RSV1, &deflate.message(payload)?))
 }
 
-/// A piece of a text message, which may be its first or its last one, or both.
+/// A fragment of a text message.
 pub fn text_piece(first: bool, last: bool, payload: &[u8]) -> BytesMut {
     let mut out = BytesMut::with_capacity(payload.len() + 10);
     put_head(if first { TEXT } else { CONTINUATION }, payload.len(), &mut out);
@@ -92,76 +92,58 @@ pub fn text_piece(first: bool, last: bool, payload: &[u8]) -> BytesMut {
     out
 }
 
-/// The end, with a reason of at most 123 bytes.
+/// A close frame. The reason is cut to 123 bytes.
 pub fn close(code: u16, reason: &str) -> Bytes {
     let mut payload = code.to_be_bytes().to_vec();
     payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(123)]);
     frame(CLOSE, &payload)
 }
 
-/// The answer to a ping of the transport.
+/// The answer to a transport ping.
 pub fn pong(payload: &[u8]) -> Bytes {
     frame(PONG, payload)
 }
 
-/// What a client sent.
+/// Input from a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Incoming {
     /// A message.
     Message(Vec<u8>),
-    /// A ping of the transport.
+    /// A transport ping.
     Ping(Vec<u8>),
-    /// The end.
+    /// A close frame.
     Close,
 }
 
-/// What is wrong with what a client sent: the close code of RFC 6455 for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Violation {
-    /// Not what the standard allows.
-    Protocol,
-    /// Larger than this server takes.
-    TooBig,
-}
-
-impl Violation {
-    /// The close code.
-    pub fn code(self) -> u16 {
-        match self {
-            Self::Protocol => 1002,
-            Self::TooBig => 1009,
-        }
-    }
-}
-
-/// Puts frames together from bytes as they come. Empty, and without memory of its own, between messages.
+/// Assembles messages from received bytes. Between messages it is empty and owns no memory.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Bytes of a frame that is not whole.
+    /// Bytes of an incomplete frame.
     partial: Vec<u8>,
-    /// Payload of a message that is not whole.
+    /// Payload of an incomplete message.
     fragments: Option<Vec<u8>>,
-    /// That one is compressed.
+    /// The incomplete message is compressed.
     compressed: bool,
-    /// Messages may be.
+    /// Messages may be compressed.
     inflates: bool,
 }
 
 impl Reader {
-    /// One of a session whose client may compress messages, or may not.
+    /// A reader for a session whose client may (`inflates`) or must not compress messages.
     pub fn new(inflates: bool) -> Self {
         Self { inflates, ..Self::default() }
     }
 
-    /// Keeps bytes for the next time.
+    /// Keeps bytes for the next call.
     pub fn keep(&mut self, bytes: &[u8]) {
         self.partial.extend_from_slice(bytes);
     }
 
-    /// Takes in bytes, behind those that were kept; what they complete is given to `take` in order, until it says no: the rest is kept.
+    /// Appends bytes to the kept ones, and passes each complete message to `take` in order, until
+    /// `take` returns `false`. The rest is kept.
     ///
     /// # Errors
-    /// When they are not what the standard allows, or a message is larger than `message_max` bytes.
+    /// When the bytes violate the standard, or a message is larger than `message_max` bytes.
     pub fn feed(
         &mut self,
         bytes: &mut [u8],
@@ -219,7 +201,7 @@ impl Reader {
                 self.compressed = compressed;
                 None
             }
-            // The first frame says it for the whole message.
+            // Only the first frame of a message may carry the flag.
             _ if compressed => return Err(Violation::Protocol),
             (CONTINUATION, _, Some(fragments)) => {
                 if fragments.len() + payload.len() > message_max {
@@ -239,7 +221,7 @@ impl Reader {
     }
 }
 
-/// How long a frame's header and payload are; `None` when the header is not there yet.
+/// The lengths of a frame's header and payload; `None` if the header is incomplete.
 fn head(bytes: &[u8], message_max: usize, inflates: bool) -> Result<Option<(usize, usize)>, Violation> {
     let [first, second, ..] = bytes else { return Ok(None) };
     let reserved = if inflates { 0x70 & !RSV1 } else { 0x70 };
@@ -313,12 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn the_handshake_is_that_of_the_standard() {
+    fn the_accept_key_follows_the_standard() {
         assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn messages_come_whole_however_they_are_cut() {
+    fn messages_are_assembled_from_any_pieces() {
         let mut bytes = Vec::new();
         let long = vec![7; 66_000];
         for (first, payload) in [
@@ -348,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_standard_forbids_is_refused() {
+    fn violations_of_the_standard_are_refused() {
         let unmasked = frame(TEXT, b"x");
         let reserved = from_client(FIN | 0x40 | TEXT, b"x");
         let continuation = from_client(FIN | CONTINUATION, b"x");
@@ -367,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_messages_come_as_they_were_however_they_are_cut() {
+    fn compressed_messages_are_assembled_from_any_pieces() {
         let long = b"a long message, a long message, a long message".repeat(50);
         let short = FAST.message(&long).expect("compressed");
         let (first, rest) = short.split_at(7);
@@ -396,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_frames_that_are_none_are_refused() {
+    fn invalid_compressed_frames_are_refused() {
         let short = FAST.message(&[b'x'; 1000]).expect("compressed");
         let bomb = FAST.message(&vec![b'x'; 70_001]).expect("compressed");
         let inflating = |frames: &[Vec<u8>]| {
@@ -408,7 +390,7 @@ mod tests {
             (vec![from_client(FIN | RSV1 | TEXT, b"\x06garbage")], Violation::Protocol),
             (vec![from_client(FIN | RSV1 | TEXT, &bomb)], Violation::TooBig),
             (vec![from_client(RSV1 | TEXT, &bomb), from_client(FIN | CONTINUATION, b"")], Violation::TooBig),
-            // Only the first frame of a message says that it is compressed, and frames that are no message are not.
+            // Only the first frame of a message carries the flag, and control frames never do.
             (vec![begin(), from_client(FIN | RSV1 | CONTINUATION, b"")], Violation::Protocol),
             (vec![from_client(FIN | RSV1 | PING, b"")], Violation::Protocol),
             (vec![from_client(FIN | RSV1 | CLOSE, b"")], Violation::Protocol),
@@ -418,7 +400,7 @@ mod tests {
         ] {
             assert_eq!(inflating(&frames), Err(violation), "{:x?}", &frames[0][..8]);
         }
-        // Without an agreement it is a bit that means nothing.
+        // Without a negotiated extension the bit is reserved.
         assert_eq!(read(&from_client(FIN | RSV1 | TEXT, &short), 100), Err(Violation::Protocol));
     }
 

@@ -1,4 +1,4 @@
-//! What the log promises, in types.
+//! The public types of the log, and the interface to the layer above.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +7,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use steadfast_flow::BoxFuture;
 
+use crate::format::Lsn;
 use crate::history::History;
-use crate::hold::Hold;
 
-/// Log sequence number: the position of a record in the order of commits. The first record of a log has 1.
-pub type Lsn = u64;
-
-/// Where a record lies. Resolves only while the extent has this epoch, so a location that outlived its extent
-/// gives an error, never another record's bytes.
+/// Location of a record. It resolves only while the extent has this epoch. A location that outlived
+/// its extent gives an error, never another record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Location {
     /// Number of the extent.
@@ -36,30 +33,32 @@ pub enum Durability {
     /// After the flush that covers it has returned.
     #[default]
     Sync,
-    /// After it has been written and can be read; the flush follows within a bounded window.
+    /// After the record has been written and can be read. The flush follows within a bounded
+    /// window.
     Async,
 }
 
-/// Who asks for room: what is kept in reserve for whom when space runs out.
+/// Priority of a request for space. It decides which reserve the request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
     /// New data. Refused first.
     Write,
     /// Records that free space (deletes, aborts). May use the reserve.
     Delete,
-    /// Compaction, which must be able to move data to gain room. May use everything.
+    /// Compaction, which must move data to free space. May use everything.
     Compaction,
 }
 
 /// A record to be appended.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
-    /// What the layer above needs to rebuild its index: small (64 KiB at most); repeated in the extent's footer.
+    /// Data that the layer above needs to rebuild its index, at most 64 KiB. The extent's footer
+    /// repeats it.
     pub head: Bytes,
-    /// The rest, in pieces that are written one after another.
+    /// The remaining data, in pieces that are written in sequence.
     pub body: Vec<Bytes>,
-    /// For a record that replaces one without being news (compaction, re-pointing): the LSN of the original, by which it is
-    /// ordered against others of its key. `None`: its own LSN.
+    /// LSN of the original, if this record replaces one without new content (compaction,
+    /// re-pointing). It orders the record against others of its key. `None`: the record's own LSN.
     pub version: Option<Lsn>,
 }
 
@@ -70,34 +69,34 @@ impl Record {
     }
 }
 
-/// Records that are committed together: after a crash all of them are there, or none.
+/// Records that are committed together. A crash keeps all of them or none.
 pub type Batch = Vec<Record>;
 
-/// A committed record, as it is given to the [`Applier`].
+/// A committed record, as the [`Applier`] receives it.
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// Its place in the order of commits.
+    /// Position in the order of commits.
     pub lsn: Lsn,
-    /// The LSN of the original where this is a moved copy, else `lsn`.
+    /// LSN of the original if this is a moved copy, else `lsn`.
     pub version: Lsn,
     /// Whether the record was appended with [`Record::version`] set.
     pub moved: bool,
     /// The record's head.
     pub head: Bytes,
-    /// Where it lies.
+    /// Location of the record.
     pub location: Location,
 }
 
-/// What a committed batch got.
+/// Outcome of a committed batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     /// LSN of the batch's first record; the others follow.
     pub first_lsn: Lsn,
     /// Whether it was flushed before the answer.
     pub durable: bool,
-    /// When its frame began to be written, by the environment's clock.
+    /// Time at which the write of its frame began, by the environment's clock.
     pub begun: Duration,
-    /// When the frame was written, and flushed where it is durable.
+    /// Time at which the frame was written, and flushed if durable.
     pub written: Duration,
 }
 
@@ -106,135 +105,143 @@ pub struct Committed {
 pub struct ExtentUsage {
     /// Number of the extent.
     pub extent: u32,
-    /// The epoch for which this holds.
+    /// Epoch for which the count is valid.
     pub epoch: u64,
-    /// Bytes that are still referred to.
+    /// Bytes that are still referenced.
     pub live_bytes: u64,
 }
 
-/// A live chunk that compaction has copied: where it was and where its durable copy is.
+/// A live chunk that compaction has copied, with its old location and that of its durable copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkMove {
-    /// Its old place, valid until the call that received this returns.
+    /// Old location, valid until the call that received this returns.
     pub from: Location,
-    /// Its new place.
+    /// New location.
     pub to: Location,
 }
 
-/// What a record is of, as its head says. A subject is a hash, the same for all records that a
-/// delete may hide and for that delete itself.
+/// Subject of a record, derived from its head. A subject is a hash: all records that a delete may
+/// hide, and the delete itself, have the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// Something of this subject, which only deletes of this subject hide.
+    /// A record of this subject. Only deletes of this subject hide it.
     Put(u64),
-    /// Deletes what there is of this subject with a lower version, and hides nothing else.
+    /// Deletes records of this subject with a lower version, and hides nothing else.
     Delete(u64),
-    /// Not known: it may hide anything, and anything may hide it.
+    /// Unknown subject: the record may hide any other, and any other may hide it.
     Unknown,
 }
 
-/// What the layer above does with committed records. One call at a time, in LSN order, at run time and in recovery alike, so that
-/// the state it derives is the same both times.
+/// Receiver of committed records in the layer above. The log makes one call at a time, in LSN
+/// order, at run time and in recovery alike. So the derived state is the same both times.
 pub trait Applier: Send + Sync + 'static {
-    /// Takes in records that have become visible: flushed, or written when they were asynchronous.
-    /// Runs on the commit path: it must not block.
+    /// Applies records that have become visible: flushed, or written if asynchronous. Runs on the
+    /// commit path and must not block.
     fn apply(&self, records: &[Applied]);
 
-    /// Whether what the applier has saved can go on from its checkpoint in this history of the log. Asked first, before anything is changed:
-    /// if not, opening ends with [`LogError::Open`].
-    fn goes_on(&self, history: &History) -> bool {
+    /// Whether the applier's checkpoint belongs to this history of the log. The log asks first,
+    /// before it changes anything. If not, opening fails with [`LogError::Open`].
+    fn can_continue(&self, history: &History) -> bool {
         let _ = history;
         true
     }
 
-    /// [`Applier::apply`] by one that may be unable to go on: how many of them it took. The rest are given to it again when it is [`Applier::ready`];
-    /// nobody is answered before. In recovery, opening ends with [`LogError::Open`] when it takes fewer than all.
+    /// As [`Applier::apply`], for an applier that may fail midway. Returns how many records it
+    /// applied. The log passes the rest again when the applier is [`Applier::ready`], and
+    /// acknowledges none of them before. In recovery, opening fails with [`LogError::Open`] if the
+    /// applier applies fewer than all.
     fn apply_some(&self, records: &[Applied]) -> usize {
         self.apply(records);
         records.len()
     }
 
-    /// Resolves when the applier, which took fewer records than it was given, can go on; `false` when it will not any more.
+    /// Resolves when an applier that applied fewer records than it received can continue. `false`
+    /// if it never will.
     fn ready(&self) -> BoxFuture<'_, bool> {
         Box::pin(async { true })
     }
 
-    /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next one; 0 replays all that the log holds.
+    /// The highest LSN whose effect the applier has saved durably. Recovery replays from the next
+    /// one; 0 replays the whole log.
     fn checkpoint(&self) -> Lsn;
 
-    /// Space waits for a newer checkpoint: a hint, which may be ignored.
+    /// Hint that free space depends on a newer checkpoint. The applier may ignore it.
     fn checkpoint_wanted(&self) {}
 
     /// The usage saved with that checkpoint.
     fn usage(&self) -> Vec<ExtentUsage>;
 
-    /// Whether the record at `location`, with this head and version, must outlive its extent. For a
-    /// commit record (not a chunk). `oldest` is the lowest version that any other extent may hold
-    /// of what it is about ([`Applier::subject`]): a delete record older than it has nothing left
-    /// to hide. `None` when that cannot be said now, as while the index cannot be read: then nothing
-    /// of the extent is moved or dropped. To move a dead record as if it were live, and drop the
-    /// delete behind it as soon as the index can be read again, would bring the record back.
+    /// Whether the record at `location`, with this head and version, must outlive its extent.
+    /// Called for commit records, not for chunks. `oldest` is the lowest version that any other
+    /// extent may hold of the record's subject ([`Applier::subject`]): a delete older than that
+    /// hides nothing. `None` if the applier cannot decide now, for instance while the index is
+    /// unreadable. The log then moves and drops nothing of the extent. Moving a dead record as
+    /// live, and later dropping the delete that hides it, would resurrect the record.
     fn record_is_live(&self, head: &[u8], version: Lsn, location: &Location, oldest: Lsn) -> Option<bool>;
 
-    /// What the record with this head is of. Without it a delete is kept as long as there is
-    /// anything older at all.
+    /// Subject of the record with this head. Without a subject, a delete is kept while any older
+    /// record exists.
     fn subject(&self, head: &[u8]) -> Subject {
         let _ = head;
         Subject::Unknown
     }
 
-    /// Whether a chunk, whose head was given to `Log::write_chunk`, is still referred to (or may become so: its upload is going on).
+    /// Whether a chunk, whose head was given to `Log::write_chunk`, is still referenced, or may
+    /// become so because its upload is in progress.
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool>;
 
-    /// Whether the record with this head may name chunks. Before a frame with such a record is written, chunks that were written since the
-    /// last flush are flushed: else a power cut could leave the record, and not the chunks.
+    /// Whether the record with this head may name chunks. Before the log writes a frame with such a
+    /// record, it flushes chunks written since the last flush. Otherwise a power cut could keep the
+    /// record and lose the chunks.
     fn names_chunks(&self, head: &[u8]) -> bool {
         let _ = head;
         true
     }
 
-    /// What snapshots keep, when a replay has come to its end: from then on none of it is recycled until it is released.
+    /// Holds of the snapshots, asked at the end of a replay. The log recycles nothing that they
+    /// keep until it is released.
     fn holds(&self) -> Vec<Hold> {
         Vec::new()
     }
 
-    /// Commits records that refer to the copies instead of the originals, and returns when they are durable. Chunks that nobody
-    /// refers to any more are left out. `moves` go by the heads of the chunks.
+    /// Commits records that refer to the copies instead of the originals, and returns when they are
+    /// durable. Skips chunks without a referrer. `moves` is keyed by the heads of the chunks.
     fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>>;
 }
 
-/// Why the log refused or failed.
+/// Reason why the log refused a request or failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LogError {
-    /// The log has latched after a failed write or flush. Nothing of this request was accepted.
+    /// The log has latched after a failed write or flush, and accepted nothing of this request.
     #[error("the log takes no more writes since a {what} failed: {cause}; check the disk, then restart")]
     Failed {
-        /// What failed: "write", "flush" or why the pool is read-only.
+        /// The operation that failed: "write", "flush", or the reason why the pool is read-only.
         what: &'static str,
-        /// The operating system's words.
+        /// Message of the operating system.
         cause: String,
     },
-    /// A write or flush failed while this request was pending: after a restart it may be there, whole, or not.
+    /// A write or flush failed while this request was pending. After a restart the batch is either
+    /// complete or absent.
     #[error("outcome unknown: a {what} failed while the request was being committed: {cause}")]
     Unknown {
         /// "write" or "flush".
         what: &'static str,
-        /// The operating system's words.
+        /// Message of the operating system.
         cause: String,
     },
-    /// No room. Deletes and reads go on; it recovers when space returns.
+    /// No free space. Deletes and reads continue. The log recovers when space is freed.
     #[error("the pool is full")]
     Full,
-    /// At a bound for longer than the caller would wait.
-    #[error("no room in the write budget within {waited:?}")]
+    /// The budget stayed exhausted for longer than the caller's timeout.
+    #[error("no space in the write budget within {waited:?}")]
     Busy {
         /// How long the caller waited.
         waited: Duration,
     },
-    /// The location's extent has been recycled: look the record up again.
+    /// The location's extent has been recycled. The caller must look the record up again.
     #[error("the record has moved")]
     Moved,
-    /// Damaged data: what was read does not match its checksum, and there was no other copy.
+    /// Data that does not match its checksum on any copy.
     #[error("damaged data in extent {extent} at {offset}: {what}")]
     Damaged {
         /// Number of the extent.
@@ -244,23 +251,44 @@ pub enum LogError {
         /// What did not match.
         what: String,
     },
-    /// The disk could not be read.
+    /// The disk returned an error on a read.
     #[error("cannot read extent {extent} at {offset}: {cause}")]
     Read {
         /// Number of the extent.
         extent: u32,
         /// Bytes from the start of the extent.
         offset: u64,
-        /// The operating system's words.
+        /// Message of the operating system.
         cause: String,
     },
-    /// The request is beyond what a record can be.
+    /// The request exceeds a limit of records or chunks.
     #[error("{0}")]
     TooLarge(String),
     /// The server is stopping.
     #[error("the log is closed")]
     Closed,
-    /// The disk holds no pool, another format, or another pool; or it cannot be used.
+    /// The disk holds no pool, another format or another pool, or it cannot be used.
     #[error("{0}")]
     Open(String),
+}
+
+/// A hold: the records and extents that a snapshot keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// Identity of the snapshot.
+    pub id: [u8; 16],
+    /// Last LSN that can be read.
+    pub lsn: Lsn,
+    /// Highest epoch of the extents in use that are kept.
+    pub epoch: u64,
+    /// Bitmap of excluded extents: extent `n` has bit `n % 8` of byte `n / 8`.
+    pub except: Vec<u8>,
+}
+
+impl Hold {
+    /// Whether an extent that is in use with this epoch is kept.
+    pub fn keeps(&self, extent: u32, epoch: u64) -> bool {
+        let excepted = self.except.get(extent as usize / 8).is_some_and(|byte| byte >> (extent % 8) & 1 == 1);
+        epoch <= self.epoch && !excepted
+    }
 }

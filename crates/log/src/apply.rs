@@ -1,37 +1,27 @@
-//! Hands committed records to the layer above, in LSN order, off the committer's path, and then answers those who wait.
+//! Passes committed records to the layer above, in LSN order, outside the committer's path, and
+//! then answers the waiting callers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use crate::log::Shared;
-use crate::{Applied, Committed, LogError, Lsn};
+use crate::Committed;
+use crate::commit::ToApply;
+use crate::shared::Shared;
 
-pub(crate) type Answer = oneshot::Sender<Result<Committed, LogError>>;
-
-/// A committed frame.
-pub(crate) struct ToApply {
-    pub(crate) applied: Vec<Applied>,
-    pub(crate) waiters: Vec<(Lsn, Answer)>,
-    pub(crate) durable: bool,
-    /// When it began to be written, and when it was.
-    pub(crate) begun: Duration,
-    pub(crate) written: Duration,
-}
-
-/// Runs until the committer is gone.
+/// Runs until the committer has ended.
 pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>) {
     while let Some(frame) = queue.recv().await {
-        // Told before, so that whoever sees an effect of this frame and then asks for a flush gets one that covers it.
+        // Set first, so that a caller who sees an effect of this frame and then requests a flush
+        // gets a flush that covers it.
         if let Some(last) = frame.applied.last() {
             shared.applying.store(last.lsn, SeqCst);
         }
         let mut taken = shared.applier.apply_some(&frame.applied);
         while taken < frame.applied.len() {
             if !shared.applier.ready().await {
-                // Whoever waits learns that the outcome is not known.
+                // Dropping the senders reports an unknown outcome to the callers.
                 return;
             }
             taken += shared.applier.apply_some(&frame.applied[taken..]);
@@ -41,7 +31,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<ToApply>)
         }
         let ToApply { durable, begun, written, .. } = frame;
         for (first_lsn, answer) in frame.waiters {
-            // Whoever waited may have gone away.
+            // The caller may have dropped its ticket.
             let _ = answer.send(Ok(Committed { first_lsn, durable, begun, written }));
         }
     }

@@ -1,4 +1,4 @@
-//! Tasks that run beside the log's work, and their end.
+//! Background tasks of the log, and how they stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,15 @@ use tokio::sync::watch;
 use crate::guard::Guard;
 use crate::latch::Latch;
 
-/// Stops background tasks and waits for them. They look at [`Stop`] between steps, so that none is torn in the middle of a write.
+/// Stops background tasks and waits for them. Tasks check [`Stop`] between steps, so that no write
+/// is interrupted.
 pub(crate) struct Background {
     stop: watch::Sender<bool>,
     running: watch::Sender<usize>,
     latch: Arc<Latch>,
 }
 
-/// One that runs.
+/// Counts a running task.
 struct Running(watch::Sender<usize>);
 
 impl Drop for Running {
@@ -30,7 +31,7 @@ impl Background {
         Self { stop: watch::Sender::new(false), running: watch::Sender::new(0), latch: latch.clone() }
     }
 
-    /// Starts a task, which ends soon after its [`Stop`] says so.
+    /// Starts a task, which ends soon after its [`Stop`] is set.
     pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(
         &self,
         env: &Env,
@@ -39,7 +40,7 @@ impl Background {
     ) {
         self.running.send_modify(|n| *n += 1);
         let task = task(Stop(self.stop.subscribe()));
-        // Dropped also when it panics, so that nobody waits for its end.
+        // Dropped on a panic too, so that `stop` does not wait forever.
         let (guard, running) = (Guard::new(name, &self.latch), Running(self.running.clone()));
         env.spawn(name, async move {
             let (_guard, _running) = (guard, running);
@@ -47,15 +48,15 @@ impl Background {
         });
     }
 
-    /// Ends all tasks and waits until they have.
+    /// Stops all tasks and waits until they have ended.
     pub(crate) async fn stop(&self) {
         self.stop.send_replace(true);
-        // The sender is `self`: it cannot have gone.
+        // The sender is `self`, so it still exists.
         let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
     }
 }
 
-/// Tells a background task when to end.
+/// Stop signal of a background task.
 #[derive(Clone)]
 pub(crate) struct Stop(watch::Receiver<bool>);
 
@@ -64,13 +65,13 @@ impl Stop {
         *self.0.borrow()
     }
 
-    /// Completes when it is time to end.
+    /// Completes when the task must end.
     pub(crate) async fn wait(&mut self) {
-        // The sender is in the log: it has not gone while anything runs.
+        // The sender is in the log, which outlives its tasks.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 
-    /// Sleeps, unless it is time to end. Whether to go on.
+    /// Sleeps for `duration`. Returns `false` if the task must end.
     pub(crate) async fn sleep(&mut self, env: &Env, duration: Duration) -> bool {
         tokio::select! {
             biased;

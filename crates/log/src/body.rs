@@ -1,133 +1,34 @@
-//! Body extents: pieces of large bodies, written as they come, many at a time.
+//! Body extents: chunks of large bodies, written concurrently as they arrive.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_disk::{AlignedBuf, BLOCK};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
+use steadfast_disk::BLOCK;
+use tokio::sync::{SemaphorePermit, oneshot};
 
+use crate::bodies::{
+    Bodies, ChunkBuf, ChunkEntry, FRONT_BYTES, Lane, Lanes, OpenBody, Placed, Progress, REST_BYTES_MIN,
+    chunk_head_bytes_max,
+};
 use crate::extents::{TakeError, is_no_space};
 use crate::format::{
-    ExtentId, ExtentKind, FRAME_HEADER, FooterEntry, FrameHeader, FrameKind, RECORD_HEADER, RecordHeader, Seed,
-    check_count, fill_record_front, footer_bytes_max, footer_entry_bytes,
+    ExtentKind, FrameHeader, FrameKind, RecordHeader, fill_record_front, footer_bytes_max, footer_entry_bytes,
 };
 use crate::io::WriteError;
-use crate::log::Shared;
-use crate::mend::WrittenChunk;
-use crate::placement::Placement;
-use crate::reserve::{FREED_WAIT, Held};
-use crate::seal::{FooterBuilder, Seal};
+use crate::reserve::{FREED_WAIT, HeldRoom};
+use crate::seal::Seal;
+use crate::shared::Shared;
 use crate::{Location, LogError, Priority, Reservation};
 
-/// The largest head of a chunk of `body_len` bytes: frame header, record header, head and checksums share the block before the body.
-pub(crate) fn chunk_head_bytes_max(body_len: usize) -> usize {
-    BLOCK - FRAME_HEADER - RECORD_HEADER - 4 * check_count(body_len as u32)
-}
-
-/// The least room for which an extent is kept open for small chunks, in bytes.
-const REST_BYTES_MIN: u64 = 16 << 10;
-/// What a chunk takes beside its body: the block before it, and at most as much for its entry in the footer.
-const FRONT_BYTES: u64 = 2 * BLOCK as u64;
-/// How many places a chunk is tried at that the disk does not take.
-const ELSEWHERE_MAX: u32 = 3;
-/// The fewest extents of a pool in which one is kept open for that.
-const REST_EXTENTS_MIN: u32 = 16;
-
-/// Aligned memory for one chunk, with room for its headers in front.
-#[derive(Debug)]
-pub struct ChunkBuf {
-    pub(crate) buf: AlignedBuf,
-    pub(crate) capacity: usize,
-}
-
-impl ChunkBuf {
-    /// Appends as much of `data` as fits and returns how much that was.
-    pub fn put(&mut self, data: &[u8]) -> usize {
-        let n = data.len().min(self.room());
-        self.buf.put(&data[..n]);
-        n
-    }
-
-    /// Bytes that may still be added.
-    pub fn room(&self) -> usize {
-        self.capacity - self.len()
-    }
-
-    /// Bytes of body so far.
-    pub fn len(&self) -> usize {
-        self.buf.len() - BLOCK
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-struct ChunkEntry {
-    offset: u32,
-    body_len: u32,
-    head: Bytes,
-}
-
-struct Progress {
-    in_flight: u32,
-    entries: Vec<ChunkEntry>,
-    data_end: u64,
-    /// No more chunks will be placed here.
-    full: bool,
-    /// Handed to the task that seals.
-    taken: bool,
-    /// Its share of the zones that may be open.
-    zone: Option<OwnedSemaphorePermit>,
-}
-
-struct OpenBody {
-    id: ExtentId,
-    seed: Seed,
-    start: u64,
-    progress: Mutex<Progress>,
-}
-
-/// An extent that chunks are placed in.
-struct Lane {
-    open: Arc<OpenBody>,
-    at: u64,
-    entry_bytes: u64,
-    /// Resolves when the chunk that was placed last has been written.
-    last: Option<oneshot::Receiver<()>>,
-}
-
-/// A chunk's place.
-struct Placed {
-    open: Arc<OpenBody>,
-    at: u64,
-    turn: Option<Turn>,
-}
-
-/// A chunk's turn to be written, where chunks must reach the disk in the order of their places. It passes to the next when this is dropped; had the
-/// write failed, the latch is closed then, and the next is not written.
-struct Turn {
-    before: Option<oneshot::Receiver<()>>,
-    _passed_on: oneshot::Sender<()>,
-}
-
-impl Turn {
-    async fn wait(&mut self) {
-        if let Some(before) = self.before.take() {
-            // An error says that it was dropped, which is the same.
-            let _ = before.await;
-        }
-    }
-}
+/// Number of places tried for a chunk when writes fail.
+const PLACES_MAX: u32 = 3;
 
 /// Why a chunk was not written.
 enum NotWritten {
     Log(LogError),
-    /// The disk did not take it at this place.
+    /// The disk refused the write at this place.
     Disk {
         at: u64,
         data: Bytes,
@@ -135,85 +36,22 @@ enum NotWritten {
     },
 }
 
-/// The open body extents.
-#[derive(Default)]
-struct Lanes {
-    /// One, or on zones a few.
-    open: Vec<Lane>,
-    /// One that a large chunk did not fit into: smaller ones do. Without it the ends of extents that are mostly large chunks stay empty, by
-    /// half a large chunk each.
-    rest: Option<Lane>,
-}
-
-impl Lanes {
-    fn all(&self) -> impl Iterator<Item = &Lane> {
-        self.open.iter().chain(&self.rest)
-    }
-}
-
-/// See [`Lanes`].
-pub(crate) struct Bodies {
-    lanes: tokio::sync::Mutex<Lanes>,
-    lanes_max: usize,
-    keeps_rest: bool,
-    /// Bytes of body that just fit into what is left of the extent that is kept; 0 when there is none, or somebody makes a chunk for it.
-    rest_bytes: AtomicUsize,
-    in_order: bool,
-    /// Zones that bodies may have open; `None` for any number.
-    zones: Option<Arc<Semaphore>>,
-    pub(crate) writes: Semaphore,
-    writes_max: usize,
-}
-
 impl Bodies {
-    pub(crate) fn new(writes_max: usize, placement: &Placement, extents_max: u32) -> Self {
-        let writes_max = writes_max.max(1);
-        Self {
-            lanes: tokio::sync::Mutex::default(),
-            lanes_max: placement.body_lanes(extents_max),
-            keeps_rest: placement.body_zones().is_none() && extents_max >= REST_EXTENTS_MIN,
-            rest_bytes: AtomicUsize::new(0),
-            in_order: placement.in_order(),
-            zones: placement.body_zones().map(|zones| Arc::new(Semaphore::new(zones))),
-            writes: Semaphore::new(writes_max),
-            writes_max,
-        }
-    }
-
-    /// How long the next chunk is best, of a body of which `left` bytes are to come, if `most` is the longest: what fills the end of an
-    /// extent, for the first who asks, else as much as there is.
-    pub(crate) fn best_bytes(&self, left: u64, most: usize) -> usize {
-        let all = most.min(usize::try_from(left).unwrap_or(most));
-        let taken = self.rest_bytes.fetch_update(SeqCst, SeqCst, |rest| (1..all).contains(&rest).then_some(0));
-        taken.unwrap_or(all)
-    }
-
-    /// The chunks that have been written to an extent, if it is an open one.
-    pub(crate) async fn written(&self, extent: u32, epoch: u64) -> Option<Vec<WrittenChunk>> {
-        let open = {
-            let lanes = self.lanes.lock().await;
-            let is = |lane: &&Lane| (lane.open.id.extent, lane.open.id.epoch) == (extent, epoch);
-            lanes.all().find(is)?.open.clone()
-        };
-        let progress = open.progress.lock();
-        let chunks = progress.entries.iter();
-        Some(chunks.map(|entry| WrittenChunk { offset: entry.offset, head: entry.head.clone() }).collect())
-    }
-
     /// Waits for all chunk writes and seals what is open.
     pub(crate) async fn close(&self, shared: &Arc<Shared>) {
         let all = self.writes.acquire_many(self.writes_max as u32).await;
         let lanes = std::mem::take(&mut *self.lanes.lock().await);
         for lane in lanes.open.into_iter().chain(lanes.rest) {
             if let Some(seal) = lane.open.finish(true) {
-                // The latch has been told of a failure.
+                // `seal` has already closed the latch.
                 let _ = shared.seal(seal).await;
             }
         }
         drop(all);
     }
 
-    /// Places nothing more in an extent that a write has failed in; it is sealed when those on their way have come to their end.
+    /// Stops placing chunks in an extent after a failed write. The extent is sealed when its
+    /// pending writes have ended.
     async fn leave(&self, shared: &Arc<Shared>, open: &Arc<OpenBody>) {
         let mut lanes = self.lanes.lock().await;
         lanes.open.retain(|lane| !Arc::ptr_eq(&lane.open, open));
@@ -225,7 +63,8 @@ impl Bodies {
         }
     }
 
-    /// Gives a chunk its place, in order; opens another extent when those that are open are full, or busy and there may be more.
+    /// Assigns a place to a chunk, in order. Opens another extent if the open ones are full, or
+    /// busy and below the limit.
     async fn place(
         &self,
         shared: &Arc<Shared>,
@@ -271,7 +110,8 @@ impl Bodies {
         Ok(lanes[lane].place(len, entry_bytes, self.in_order))
     }
 
-    /// Keeps a lane that has no room for large chunks for smaller ones, in place of one that has less; seals what is not kept.
+    /// Keeps a lane without space for large chunks for smaller ones, in place of one with less
+    /// space. Seals the lane that is not kept.
     fn keep_rest(&self, shared: &Arc<Shared>, rest: &mut Option<Lane>, lane: Lane, room: impl Fn(&Lane) -> u64) {
         let kept = rest.as_ref().map_or(REST_BYTES_MIN, |kept| room(kept) + 1);
         let spent = if self.keeps_rest && room(&lane) >= kept { rest.replace(lane) } else { Some(lane) };
@@ -282,7 +122,7 @@ impl Bodies {
         self.rest_bytes.store(left as usize, SeqCst);
     }
 
-    /// Takes an extent into use. `optional`: there is another one, so nothing is waited for.
+    /// Takes an extent into use. `optional`: another lane is open, so this never waits.
     async fn open(&self, shared: &Arc<Shared>, priority: Priority, optional: bool) -> Result<Lane, LogError> {
         let zone = match &self.zones {
             Some(zones) if optional => Some(zones.clone().try_acquire_owned().map_err(|_| LogError::Full)?),
@@ -302,72 +142,16 @@ impl Bodies {
     }
 }
 
-impl Lane {
-    /// Gives a chunk the next place, and its turn where chunks must be written in order.
-    fn place(&mut self, len: u64, entry_bytes: u64, in_order: bool) -> Placed {
-        let at = self.at;
-        self.at += len;
-        self.entry_bytes += entry_bytes;
-        self.open.progress.lock().in_flight += 1;
-        let turn = in_order.then(|| {
-            let (passed_on, done) = oneshot::channel();
-            Turn { before: self.last.replace(done), _passed_on: passed_on }
-        });
-        Placed { open: self.open.clone(), at, turn }
-    }
-
-    /// Chunks on their way.
-    fn load(&self) -> u32 {
-        self.open.progress.lock().in_flight
-    }
-}
-
-impl OpenBody {
-    /// What there is to seal, once all its chunks are written and no more will come.
-    fn finish(&self, full: bool) -> Option<Seal> {
-        let mut progress = self.progress.lock();
-        progress.full |= full;
-        if !progress.full || progress.in_flight > 0 || progress.taken {
-            return None;
-        }
-        progress.taken = true;
-        let mut entries = std::mem::take(&mut progress.entries);
-        entries.sort_unstable_by_key(|entry| entry.offset);
-        let mut footer = FooterBuilder::default();
-        for entry in &entries {
-            footer.push(&FooterEntry {
-                lsn: 0,
-                version: 0,
-                moved: false,
-                offset: entry.offset,
-                body_len: entry.body_len,
-                head: &entry.head,
-            });
-        }
-        Some(Seal {
-            id: self.id,
-            kind: ExtentKind::Body,
-            start: self.start,
-            data_end: progress.data_end,
-            footer_offset: progress.data_end,
-            last_checksum: 0,
-            prev_lsn: 0,
-            footer,
-            zone: progress.zone.take(),
-        })
-    }
-}
-
 fn spawn_seal(shared: &Arc<Shared>, seal: Seal) {
     let shared2 = shared.clone();
     shared.spawn("log-seal-body", async move {
-        // The latch has been told of a failure.
+        // `seal` has already closed the latch.
         let _ = shared2.seal(seal).await;
     });
 }
 
-/// Writes a chunk and returns its place. Goes on to the end even if the caller is dropped: its memory, its part of the budget and
-/// its place in the extent are in use until the disk has let go of them.
+/// Writes a chunk and returns its location. Runs to completion even if the caller is dropped: its
+/// memory, budget and place stay in use until the disk has finished.
 pub(crate) async fn write_chunk(
     shared: &Arc<Shared>,
     room: &Reservation,
@@ -382,15 +166,20 @@ pub(crate) async fn write_chunk(
     let held = room.held.clone();
     let (tx, rx) = oneshot::channel();
     let task = shared.clone();
-    // From the first wait on in a task: a caller that does not poll must not hold what others wait for.
+    // A task from the first await on: a caller that does not poll must not block others.
     shared.spawn("log-chunk", async move {
-        // The caller may be gone: then the chunk is garbage.
+        // If the caller has gone, the chunk is garbage.
         let _ = tx.send(write_in_task(&task, head, chunk, held).await);
     });
     rx.await.unwrap_or(Err(LogError::Closed))
 }
 
-async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held: Held) -> Result<Location, LogError> {
+async fn write_in_task(
+    shared: &Arc<Shared>,
+    head: Bytes,
+    chunk: ChunkBuf,
+    held: HeldRoom,
+) -> Result<Location, LogError> {
     let mut chunk = chunk;
     let mut tries = 0;
     loop {
@@ -412,21 +201,21 @@ async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held:
             Err(NotWritten::Log(error)) => return Err(error),
             Err(NotWritten::Disk { at, data, error }) => (at, data, error),
         };
-        // Nothing refers to the chunk yet, so it can go elsewhere.
+        // No record refers to the chunk yet, so it can be written elsewhere.
         shared.metrics.writes_elsewhere.fetch_add(1, Relaxed);
         let len = data.len().next_multiple_of(BLOCK) as u64;
         shared.extents.suspect(open.id.extent, open.id.epoch, (at, len));
-        tracing::warn!(extent = open.id.extent, at, %error, "a chunk could not be written; it goes elsewhere");
+        tracing::warn!(extent = open.id.extent, at, %error, "a chunk write failed; writing the chunk elsewhere");
         if is_no_space(&error) {
-            // As when the device beneath gives out space by need: deletes and reads go on.
+            // As with a thinly provisioned device that is full: deletes and reads continue.
             return Err(LogError::Full);
         }
         tries += 1;
-        if tries == ELSEWHERE_MAX {
+        if tries == PLACES_MAX {
             shared.io.give_up(&error);
             return Err(shared.latch.check().err().unwrap_or(LogError::Closed));
         }
-        // Let go of first: the pool of buffers is bounded.
+        // Released first, because the buffer pool is bounded.
         let body = data[BLOCK..].to_vec();
         drop((data, slot));
         let mut buf = shared.disk.buffer(BLOCK + body.len().next_multiple_of(BLOCK)).await;
@@ -436,7 +225,7 @@ async fn write_in_task(shared: &Arc<Shared>, head: Bytes, chunk: ChunkBuf, held:
     }
 }
 
-/// Finds a place for a chunk, and its turn among those that are written.
+/// Finds a place for a chunk, and its turn among the pending writes.
 async fn place<'a>(
     shared: &'a Arc<Shared>,
     chunk: &ChunkBuf,
@@ -500,7 +289,7 @@ async fn write_placed(shared: &Shared, placed: Placed, head: &Bytes, chunk: Chun
         turn.wait().await;
     }
     let written = match shared.extents.placement().in_order() {
-        // Behind a hole in a zone nothing can be written any more.
+        // A zone cannot be written behind a hole.
         true => shared.io.write(open.start + at, data.clone()).await.map_err(WriteError::Log),
         false => shared.io.try_write(open.start + at, data.clone()).await,
     };
@@ -511,7 +300,7 @@ async fn write_placed(shared: &Shared, placed: Placed, head: &Bytes, chunk: Chun
             let body = data.slice(..BLOCK + body_len as usize);
             return Err(NotWritten::Disk { at, data: body, error });
         }
-        // Nothing refers to the chunk yet: nothing of this request was accepted.
+        // No record refers to the chunk yet, so nothing of this request was accepted.
         Err(WriteError::Log(_)) => {
             return Err(NotWritten::Log(shared.latch.check().err().unwrap_or(LogError::Closed)));
         }

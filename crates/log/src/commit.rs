@@ -1,4 +1,4 @@
-//! The way into the log: batches are given their LSNs and queue for the committer.
+//! The submit queue: batches get their LSNs and wait for the committer.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,15 +9,27 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use crate::apply::Answer;
-use crate::{Batch, Committed, Durability, LogError, Lsn, Reservation};
+use crate::{Applied, Batch, Committed, Durability, LogError, Lsn, Reservation};
 
-/// A batch on its way.
+pub(crate) type Answer = oneshot::Sender<Result<Committed, LogError>>;
+
+/// A committed frame.
+pub(crate) struct ToApply {
+    pub(crate) applied: Vec<Applied>,
+    pub(crate) waiters: Vec<(Lsn, Answer)>,
+    pub(crate) durable: bool,
+    /// Time at which its write began, and at which it ended.
+    pub(crate) begun: Duration,
+    pub(crate) written: Duration,
+}
+
+/// A submitted batch.
 pub(crate) struct Pending {
     pub(crate) batch: Batch,
     pub(crate) first_lsn: Lsn,
     pub(crate) durability: Durability,
-    /// If it may name chunks: how many had been written when it was submitted, its own among them. Else 0.
+    /// Number of chunks written when the batch was submitted, its own included, if it may name
+    /// chunks; else 0.
     pub(crate) chunks: u64,
     pub(crate) record_bytes: u64,
     pub(crate) entry_bytes: u64,
@@ -26,10 +38,10 @@ pub(crate) struct Pending {
     pub(crate) reservation: Reservation,
 }
 
-pub(crate) struct State {
+pub(crate) struct QueueState {
     items: VecDeque<Pending>,
     next_lsn: Lsn,
-    /// The committer is woken when this many batches wait.
+    /// Number of waiting batches that wakes the committer.
     wake_at: usize,
     flush_wanted: bool,
     roll_wanted: bool,
@@ -37,15 +49,15 @@ pub(crate) struct State {
     closed: Option<LogError>,
 }
 
-/// Batches that wait for the committer. Bounded by the budget that each holds a part of.
+/// Batches that wait for the committer. The budget share that each holds bounds the queue.
 pub(crate) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     pub(crate) wake: Notify,
 }
 
-/// What else the committer is asked to do.
+/// Pending work of the committer besides the batches.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct CommitterWork {
     pub(crate) pending: usize,
     pub(crate) flush: bool,
     pub(crate) roll: bool,
@@ -55,7 +67,7 @@ pub(crate) struct Asked {
 impl Queue {
     pub(crate) fn new(next_lsn: Lsn) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 items: VecDeque::new(),
                 next_lsn,
                 wake_at: 1,
@@ -68,7 +80,7 @@ impl Queue {
         }
     }
 
-    /// Gives the batch its LSNs. LSN order is call order.
+    /// Assigns LSNs to the batch. LSN order is call order.
     pub(crate) fn push(&self, make: impl FnOnce(Lsn) -> Pending, count: usize) -> Result<Lsn, LogError> {
         let (first_lsn, wake) = {
             let mut state = self.state.lock();
@@ -89,7 +101,7 @@ impl Queue {
         Ok(first_lsn)
     }
 
-    /// Takes the first batch if `take` wants it.
+    /// Takes the first batch if `take` accepts it.
     pub(crate) fn pop_if(&self, take: impl FnOnce(&Pending) -> bool) -> Option<Pending> {
         let mut state = self.state.lock();
         if !state.items.front().is_some_and(take) {
@@ -102,10 +114,10 @@ impl Queue {
         self.state.lock().items.front().map(|p| (p.record_bytes, p.entry_bytes))
     }
 
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn work(&self) -> CommitterWork {
         let state = self.state.lock();
-        let State { flush_wanted: flush, roll_wanted: roll, closing, .. } = *state;
-        Asked { pending: state.items.len(), flush, roll, closing }
+        let QueueState { flush_wanted: flush, roll_wanted: roll, closing, .. } = *state;
+        CommitterWork { pending: state.items.len(), flush, roll, closing }
     }
 
     pub(crate) fn wake_at(&self, pending: usize) {
@@ -121,7 +133,7 @@ impl Queue {
         self.state.lock().flush_wanted = false;
     }
 
-    /// Asks for the next extent, before this one is full.
+    /// Requests a roll to the next extent before this one is full.
     pub(crate) fn want_roll(&self) {
         self.state.lock().roll_wanted = true;
         self.wake.notify_one();
@@ -136,7 +148,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Refuses everything from now on and returns what had not been taken.
+    /// Refuses all batches from now on, and returns those that the committer has not taken.
     pub(crate) fn refuse(&self, error: LogError) -> Vec<Pending> {
         let mut state = self.state.lock();
         state.closed.get_or_insert(error);
@@ -147,22 +159,22 @@ impl Queue {
         self.state.lock().next_lsn - 1
     }
 
-    /// Nothing is accepted while the result is held: for no longer than it takes to look.
-    pub(crate) fn hold_still(&self) -> Still<'_> {
-        Still(self.state.lock())
+    /// Blocks the queue while the result is held. The caller must only read from it.
+    pub(crate) fn freeze(&self) -> FrozenQueue<'_> {
+        FrozenQueue(self.state.lock())
     }
 }
 
-/// A queue that accepts nothing for a moment.
-pub(crate) struct Still<'a>(MutexGuard<'a, State>);
+/// A queue that accepts nothing while this exists.
+pub(crate) struct FrozenQueue<'a>(MutexGuard<'a, QueueState>);
 
-impl Still<'_> {
+impl FrozenQueue<'_> {
     pub(crate) fn last_lsn(&self) -> Lsn {
         self.0.next_lsn - 1
     }
 }
 
-/// A batch that was accepted: resolves when it has reached its durability and has been applied.
+/// An accepted batch. Resolves when it has reached its durability and has been applied.
 #[derive(Debug)]
 #[must_use = "the batch commits anyway, but its outcome is lost"]
 pub struct Ticket {
@@ -183,7 +195,7 @@ impl Future for Ticket {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.outcome).poll(cx).map(|outcome| match outcome {
             Ok(outcome) => outcome,
-            // The committer ended without a word: nothing is known.
+            // The committer ended without an answer, so the outcome is unknown.
             Err(_) => Err(LogError::Unknown { what: "commit", cause: "the log has stopped".into() }),
         })
     }

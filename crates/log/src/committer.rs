@@ -1,4 +1,5 @@
-//! The committer: one task that turns queued batches into frames, with one write or flush in flight at a time.
+//! The committer: one task that turns queued batches into frames, with one write or flush in flight
+//! at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -8,18 +9,18 @@ use steadfast_disk::{AlignedBuf, BLOCK, BufPool};
 use steadfast_flow::BoxFuture;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::apply::{Answer, ToApply};
+use crate::commit::{Answer, ToApply};
 use crate::commit::{Pending, Queue};
 use crate::extents::TakeError;
 use crate::format::{ExtentId, ExtentKind, FRAME_HEADER};
 use crate::frame::{BuiltFrame, FrameBuilder, OpenCommit};
 use crate::gather::Gather;
-use crate::log::Shared;
 use crate::prefill::Prefill;
+use crate::shared::Shared;
 use crate::{Durability, LogError, Lsn, Priority, Reservation, Sabotage};
 
-/// While a flush is in flight, batches are encoded in lots of this many: fewer wake-ups.
-const LOT: usize = 16;
+/// Number of waiting batches that wakes the committer during a flush, so that it wakes less often.
+const WAKE_BATCHES: usize = 16;
 
 struct Prepared {
     id: ExtentId,
@@ -37,16 +38,16 @@ pub(crate) struct Committer {
     building: Building,
     applier: mpsc::Sender<ToApply>,
     gather: Gather,
-    /// Of the last frame written.
+    /// LSN of the last record written.
     last_lsn: Lsn,
     durable_lsn: Lsn,
-    /// How many chunks had been written when the last flush began.
+    /// Number of chunks written when the last flush began.
     chunks_flushed: u64,
-    /// When the oldest batch was accepted that is written and not flushed.
+    /// Time at which the oldest unflushed batch was accepted.
     unflushed_since: Option<Duration>,
 }
 
-/// The frame that is being filled and what belongs to it.
+/// The frame being filled, with its batches.
 #[derive(Default)]
 struct Building {
     frame: Option<FrameBuilder>,
@@ -68,7 +69,7 @@ enum Step {
     Close,
 }
 
-/// The log cannot go on: what those are told whose frame was on its way.
+/// The log cannot continue. The error answers the callers whose frame was in flight.
 struct Stopped(LogError);
 
 impl Committer {
@@ -80,7 +81,8 @@ impl Committer {
         }
         Self {
             gather: Gather::new(shared.options.gather),
-            // One in flight, one being filled, one that the driver has not let go of yet; size classes round up by a quarter.
+            // One buffer in flight, one being filled, and one not yet released by the driver. Size
+            // classes round up by a quarter.
             buffers: BufPool::new(4 * frame),
             spare: None,
             building: Building::default(),
@@ -99,7 +101,7 @@ impl Committer {
 
     pub(crate) async fn run(mut self) {
         self.publish_room();
-        let told = loop {
+        let reason = loop {
             if let Err(error) = self.shared.latch.check() {
                 break error;
             }
@@ -113,10 +115,10 @@ impl Committer {
                 break error;
             }
         };
-        self.stop(told).await;
+        self.stop(reason).await;
     }
 
-    /// Waits until there is something to do.
+    /// Waits for work.
     async fn step(&mut self) -> Step {
         loop {
             if self.spare.is_none() {
@@ -125,9 +127,9 @@ impl Committer {
             let queue = &self.shared.clone().queue;
             queue.wake_at(1);
             self.fill();
-            let asked = queue.asked();
+            let work = queue.work();
             if self.building.frame.is_some() {
-                let hurry = self.building.closed || !self.building.sync || asked.closing || self.flush_is_due();
+                let hurry = self.building.closed || !self.building.sync || work.closing || self.flush_is_due();
                 if !hurry && let Some((target, limit)) = self.gather.plan(self.building.waiters.len()) {
                     self.gather(target, limit).await;
                 }
@@ -137,20 +139,20 @@ impl Committer {
                 queue.roll_taken();
                 return Step::Roll;
             }
-            if asked.roll {
+            if work.roll {
                 queue.roll_taken();
                 if self.shared.extents.spare().all() > 0 {
                     return Step::Roll;
                 }
-                // What waits was kept out of this extent meanwhile.
+                // Batches that had to stay out of this extent are taken next.
                 continue;
             }
             let Some(since) = self.unflushed_since else {
-                if asked.flush {
+                if work.flush {
                     queue.flush_taken();
                     self.shared.durable.send_replace(self.durable_lsn);
                 }
-                if asked.closing {
+                if work.closing {
                     return Step::Close;
                 }
                 let mut latch = self.shared.latch.watch();
@@ -164,7 +166,7 @@ impl Committer {
                 }
                 continue;
             };
-            if asked.closing || self.flush_is_due() {
+            if work.closing || self.flush_is_due() {
                 return Step::Flush;
             }
             let due = since + self.shared.options.async_window;
@@ -177,14 +179,15 @@ impl Committer {
         }
     }
 
-    /// Whether what is written must be flushed now: somebody asks for it, or the window of asynchronous commits is over. Looked at
-    /// before each frame, too: where clients never pause, something waits to be written at any time.
+    /// Whether written data must be flushed now: a flush was requested, or the window of
+    /// asynchronous commits has ended. Also checked before each frame, because saturating clients
+    /// always have a batch waiting.
     fn flush_is_due(&self) -> bool {
         let over = |since: Duration| self.shared.env.now() >= since + self.shared.options.async_window;
-        self.shared.queue.asked().flush || self.unflushed_since.is_some_and(over)
+        self.shared.queue.work().flush || self.unflushed_since.is_some_and(over)
     }
 
-    /// Waits for company: see `gather.rs`.
+    /// Waits for the expected cohort; see `gather.rs`.
     async fn gather(&mut self, target: usize, limit: Duration) {
         let shared = self.shared.clone();
         shared.metrics.gather_waits.fetch_add(1, Relaxed);
@@ -211,7 +214,7 @@ impl Committer {
         self.gather.waited(filled);
     }
 
-    /// Encodes what waits, as far as it fits.
+    /// Encodes waiting batches until the frame is full.
     fn fill(&mut self) {
         let footer_max = self.shared.footer_bytes_max;
         while !self.building.closed && !self.building.roll {
@@ -225,8 +228,9 @@ impl Committer {
                 return;
             }
             if self.building.frame.is_none() {
-                // Where clients never pause, this is the only moment at which the extent can be left.
-                if self.shared.queue.asked().roll {
+                // Under saturating clients, this is the only point at which the committer can leave
+                // the extent.
+                if self.shared.queue.work().roll {
                     return;
                 }
                 let Some(buffer) = self.spare.take() else { return };
@@ -252,7 +256,8 @@ impl Committer {
     async fn write_frame(&mut self) -> Result<(), Stopped> {
         let sabotaged = self.shared.options.sabotage == Sabotage::CommitBeforeChunks;
         if self.building.chunks > self.chunks_flushed && !sabotaged {
-            // The device may reorder: a power cut must not leave a record whose chunks it has lost.
+            // The device may reorder writes. A power cut must not keep a record whose chunks it
+            // loses.
             let chunks = self.shared.chunks_written.load(SeqCst);
             let begun = self.shared.env.now();
             self.shared.io.flush().await.map_err(Stopped)?;
@@ -264,7 +269,7 @@ impl Committer {
         let BuiltFrame { data, disk_offset, last_lsn, min_version, applied } =
             frame.finish(&mut self.open, self.last_lsn, self.durable_lsn, false);
         let len = data.len() as u64;
-        self.prefill.make_way(self.open.at).await;
+        self.prefill.claim_until(self.open.at).await;
         let batches = building.waiters.len();
         let chunks = self.shared.chunks_written.load(SeqCst);
         let (io, sync) = (self.shared.io.clone(), building.sync || due);
@@ -275,9 +280,9 @@ impl Committer {
             self.spare = self.buffers.try_get(self.shared.frame_bytes_max);
         }
         let begun = self.shared.env.now();
-        if let Err(told) = self.drive(write).await {
-            answer(building.waiters, &told);
-            return Err(Stopped(told));
+        if let Err(error) = self.drive(write).await {
+            answer(building.waiters, &error);
+            return Err(Stopped(error));
         }
         let written = self.shared.env.now();
         let metrics = &self.shared.metrics;
@@ -290,12 +295,13 @@ impl Committer {
         let id = self.open.id;
         self.shared.compaction.moved.wrote(&id, &applied, &*self.shared.applier);
         self.shared.extents.wrote(id.extent, id.epoch, self.open.at, last_lsn, min_version);
-        // Room first: admission must not count the bytes twice, nor for a moment not at all.
+        // The space is published first, so that admission neither counts the bytes twice nor misses
+        // them.
         self.publish_room();
         drop(building.reservations);
         if sync {
             let took = written.saturating_sub(begun);
-            self.gather.flushed(batches, self.shared.queue.asked().pending + self.building.waiters.len(), took);
+            self.gather.flushed(batches, self.shared.queue.work().pending + self.building.waiters.len(), took);
             self.flushed(took, chunks);
         } else {
             self.unflushed_since = self.unflushed_since.or(building.oldest);
@@ -303,7 +309,7 @@ impl Committer {
         self.prepare_next();
         let to_apply = ToApply { applied, waiters: building.waiters, durable: sync, begun, written };
         if self.applier.send(to_apply).await.is_err() {
-            // The applier never ends before the committer, unless it panicked: then nothing may go on.
+            // The applier outlives the committer unless it panicked. Then the log must stop.
             let error = std::io::Error::other("the index task has ended");
             return Err(Stopped(self.shared.latch.fail("index", &error)));
         }
@@ -322,10 +328,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Sees a request through, encoding meanwhile.
+    /// Drives an I/O request to completion, encoding batches meanwhile.
     async fn drive(&mut self, mut io: BoxFuture<'static, Result<(), LogError>>) -> Result<(), LogError> {
         let shared = self.shared.clone();
-        shared.queue.wake_at(LOT);
+        shared.queue.wake_at(WAKE_BATCHES);
         loop {
             let open = !self.building.closed && !self.building.roll && self.spare_or_frame();
             tokio::select! {
@@ -340,7 +346,7 @@ impl Committer {
         self.spare.is_some() || self.building.frame.is_some()
     }
 
-    /// All frames written so far are durable.
+    /// Records that all frames written so far are durable.
     fn flushed(&mut self, took: Duration, chunks: u64) {
         self.chunks_flushed = chunks;
         self.shared.metrics.flushed(took);
@@ -357,7 +363,8 @@ impl Committer {
         self.shared.room.set_room(self.open.room());
     }
 
-    /// Takes the next extent into use when this one is half full, so that nobody waits for it.
+    /// Takes the next extent into use when this one is half full, so that a roll need not wait for
+    /// it.
     fn prepare_next(&mut self) {
         if self.next.is_some() || self.open.at < self.open.extent_bytes / 2 {
             return;
@@ -376,16 +383,16 @@ impl Committer {
         self.next = Some(rx);
     }
 
-    /// Goes on in the next extent and seals this one in the background.
+    /// Continues in the next extent and seals this one in the background.
     async fn roll(&mut self) -> Result<(), Stopped> {
         let mut tries = 0;
         let prepared = loop {
             match self.take_prepared().await {
                 Ok(prepared) => break prepared,
-                // Compaction asked for it, and has the last one itself by now.
+                // Compaction requested the roll, and has taken the last extent itself.
                 Err(TakeError::Full) if !self.building.roll => return Ok(()),
-                // Admission has counted on this extent, so that it is there. If it is not, refusing what was accepted would pull
-                // the ground from under what was decided on it since; so wait for compaction, and then stop altogether.
+                // Admission has counted on this extent. Refusing accepted batches would invalidate
+                // decisions that depend on them. So wait for compaction, and then stop the log.
                 Err(TakeError::Full) if tries < 100 => {
                     tries += 1;
                     self.shared.env.sleep(Duration::from_millis(50)).await;
@@ -411,7 +418,7 @@ impl Committer {
         let shared = self.shared.clone();
         self.shared.spawn("log-seal", async move {
             prefill.stop().await;
-            // The latch has been told of a failure, which is all that can be done about it.
+            // `seal` has already closed the latch, and nothing else can be done.
             let _ = shared.seal(full.seal()).await;
             drop(one);
         });
@@ -423,7 +430,7 @@ impl Committer {
             match next.await {
                 Ok(Err(TakeError::Full)) => {}
                 Ok(other) => return other,
-                // An ended task without an answer is one whose runtime is stopping.
+                // A task that ends without an answer belongs to a stopping runtime.
                 Err(_) => return Err(TakeError::Full),
             }
         }
@@ -432,9 +439,9 @@ impl Committer {
         Ok(Prepared { id, prefill })
     }
 
-    async fn stop(mut self, told: LogError) {
-        // Nothing of these has been written.
-        let refused = self.shared.latch.check().err().unwrap_or(told);
+    async fn stop(mut self, reason: LogError) {
+        // None of these batches has been written.
+        let refused = self.shared.latch.check().err().unwrap_or(reason);
         answer(std::mem::take(&mut self.building.waiters), &refused);
         refuse_all(&self.shared.queue, &refused);
         self.prefill.stop().await;
@@ -443,7 +450,7 @@ impl Committer {
         if let Some(Ok(Ok(prepared))) = async { Some(self.next.take()?.await) }.await {
             prepared.prefill.stop().await;
             if healthy {
-                // Sealed with nothing in it: the next start need not look for frames.
+                // Sealed while empty, so that the next start need not scan for frames.
                 let start = self.shared.extents.start(prepared.id.extent);
                 let unused = OpenCommit::new(prepared.id, start, self.open.extent_bytes, self.last_lsn);
                 let _ = self.shared.seal(unused.seal()).await;
@@ -453,11 +460,11 @@ impl Committer {
             let _ = self.shared.seal(self.open.seal()).await;
         }
         drop(all);
-        // The applier ends when it has taken in what was committed.
+        // The applier ends when it has applied all committed frames.
     }
 }
 
-/// Refuses everything that waits, and that comes from now on: nothing of it has been written.
+/// Refuses waiting and later batches. Nothing of them has been written.
 pub(crate) fn refuse_all(queue: &Queue, error: &LogError) {
     for pending in queue.refuse(error.clone()) {
         answer(vec![(pending.first_lsn, pending.answer)], error);
@@ -466,7 +473,27 @@ pub(crate) fn refuse_all(queue: &Queue, error: &LogError) {
 
 fn answer(waiters: Vec<(Lsn, Answer)>, error: &LogError) {
     for (_, answer) in waiters {
-        // Whoever waited may have gone away.
+        // The caller may have dropped its ticket.
         let _ = answer.send(Err(error.clone()));
+    }
+}
+
+/// Refuses the waiting batches when the committer has ended for any reason.
+pub(crate) struct Refused(pub(crate) Arc<Shared>);
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.latch.check() {
+            refuse_all(&self.0.queue, &error);
+        }
+    }
+}
+
+/// Signals that committer and applier have ended for any reason.
+pub(crate) struct Ended(pub(crate) Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.ended.send_replace(true);
     }
 }

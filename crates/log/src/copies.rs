@@ -1,45 +1,27 @@
-//! Structures that verify by themselves, read from any copy that the disk has, and the other copies healed from them.
+//! Self-verifying structures, read from any copy of the disk, and the healing of other copies from
+//! them.
 //!
-//! Copy 0 is the authority: what is asked there first, and what a stale second copy may never overrule. Another copy only stands in for
-//! bytes that copy 0 does not have any more, and is healed from those that it has. What is handed to [`Disk::heal`] is always a whole structure whose
-//! every byte has been verified in memory, so that no copy is ever overwritten with bytes that nobody vouches for.
+//! Copy 0 is the authority: it is read first, and a stale second copy never overrules it. Another
+//! copy only supplies bytes that copy 0 has lost, and heals it. The log passes only whole
+//! structures to [`Disk::heal`], with every byte verified in memory. So no copy is overwritten with
+//! unverified bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use serde::Serialize;
 use steadfast_disk::{BLOCK, Disk};
 
 use crate::check::Window;
 use crate::extents::Extents;
 use crate::format::{ExtentHeader, ExtentId, FRAME_HEADER, FooterBlock, FrameHeader, FrameKind, RecordView, Trailer};
+use crate::status::{COPIES, HealStatus};
 
 /// Bytes healed at a time: below any sensible bound of a buffer pool.
 const PIECE: usize = 1 << 20;
 
-/// Copies that are counted apart; there are two today.
-const COPIES: usize = 2;
-
-/// What was healed, by the copy that was bad: on a super-disk 0 is the durable leg and 1 the fast one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct HealStatus {
-    /// Structures (headers, frames, footers) that were bad on a copy and were rewritten there, by copy.
-    pub healed: [u64; COPIES],
-    /// Their bytes.
-    pub healed_bytes: u64,
-    /// Structures that are good on one copy and could not be rewritten on another.
-    pub failed: u64,
-    /// Places that wait to be healed because a reader met damage there.
-    pub pending: u64,
-    /// The bound on `pending`; what comes beyond it is left to the next reader or to the scrub.
-    pub pending_max: u64,
-    /// Places that were left to them.
-    pub skipped: u64,
-}
-
 impl HealStatus {
-    /// Adds that of another log.
+    /// Adds the counts of another log.
     pub fn add(&mut self, other: &Self) {
         self.healed.iter_mut().zip(other.healed).for_each(|(all, more)| *all += more);
         self.healed_bytes += other.healed_bytes;
@@ -50,7 +32,7 @@ impl HealStatus {
     }
 }
 
-/// Counts what was healed.
+/// Counts of healed structures.
 #[derive(Debug, Default)]
 pub(crate) struct Healed {
     copies: [AtomicU64; COPIES],
@@ -74,12 +56,12 @@ impl Healed {
     }
 }
 
-/// Why a copy does not have a structure.
+/// Reason why a copy lacks a structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// There is no such copy of this range.
+    /// The disk has no such copy of this range.
     Absent,
-    /// Unreadable, or not what belongs there.
+    /// Unreadable, or other contents.
     Damaged(String),
 }
 
@@ -90,24 +72,24 @@ pub(crate) struct Whole<T> {
     pub(crate) bytes: Bytes,
 }
 
-/// What a structure is, and how it is verified.
+/// Kind of a structure, and its verification.
 pub(crate) trait Structure {
     type Value: Clone + Send;
 
-    /// Bytes that it takes on disk, from its first block; or why it is not there.
+    /// Length on disk in bytes, from its first block; or why the structure is absent.
     fn measure(&self, first: &[u8]) -> Result<u64, String>;
 
-    /// Verifies all of it. `bytes` are as many as [`Structure::measure`] said.
+    /// Verifies the whole structure. `bytes` has the length that [`Structure::measure`] returned.
     fn verify(&self, bytes: &Bytes) -> Result<Self::Value, String>;
 
-    /// The use of the extent that it belongs to.
+    /// The use of the extent to which it belongs.
     fn id(&self) -> ExtentId;
 
-    /// In a word, for messages.
+    /// Short name for messages.
     fn name(&self) -> &'static str;
 }
 
-/// The header of an extent of the pool: of at least this epoch, or of exactly this use.
+/// The header of an extent of the pool, with at least this epoch, or of exactly this use.
 pub(crate) struct HeaderOf {
     pub(crate) id: ExtentId,
     pub(crate) exact: bool,
@@ -171,7 +153,7 @@ impl Structure for TrailerOf {
     }
 }
 
-/// What the checksum of a one-sector structure does not cover must be as it was written too.
+/// Bytes outside the checksum of a one-sector structure must equal the written ones too.
 fn rest_is_zero(bytes: &[u8], written: &[u8]) -> Result<(), String> {
     if bytes == written { Ok(()) } else { Err("the rest of the block is not zero".to_owned()) }
 }
@@ -180,7 +162,7 @@ fn rest_is_zero(bytes: &[u8], written: &[u8]) -> Result<(), String> {
 pub(crate) struct FrameAt {
     pub(crate) id: ExtentId,
     pub(crate) at: u64,
-    /// Where it must end.
+    /// Offset at which it must end.
     pub(crate) end: u64,
     pub(crate) kind: FrameKind,
 }
@@ -196,7 +178,7 @@ impl FrameAt {
 }
 
 impl Structure for FrameAt {
-    /// With the checksum of its header.
+    /// The header with its checksum.
     type Value = (FrameHeader, u32);
 
     fn measure(&self, first: &[u8]) -> Result<u64, String> {
@@ -212,7 +194,7 @@ impl Structure for FrameAt {
             return Err("the padding of a frame is not zero".to_owned());
         }
         if self.kind == FrameKind::Chunk {
-            // Its payload checksum ends where the body begins.
+            // The payload checksum ends where the body begins.
             for view in header.records(bytes) {
                 let view: RecordView<'_> = view.map_err(|e| e.to_string())?;
                 view.verify_body(self.id.seed()).map_err(|e| e.to_string())?;
@@ -235,12 +217,12 @@ pub(crate) struct FooterAt {
     pub(crate) id: ExtentId,
     pub(crate) at: u64,
     pub(crate) index: u32,
-    /// Where the footer ends.
+    /// Offset at which the footer ends.
     pub(crate) end: u64,
 }
 
 impl Structure for FooterAt {
-    /// How many entries it has.
+    /// Number of its entries.
     type Value = u32;
 
     fn measure(&self, first: &[u8]) -> Result<u64, String> {
@@ -278,7 +260,7 @@ impl Structure for FooterAt {
 pub(crate) struct Copies {
     disk: Arc<dyn Disk>,
     healed: Arc<Healed>,
-    /// Keeps an extent from being recycled while something in it is rewritten. `None` while nothing else runs.
+    /// Pins an extent during a rewrite, so that it is not recycled. `None` while nothing else runs.
     extents: Option<Extents>,
 }
 
@@ -287,7 +269,7 @@ impl Copies {
         Self { disk, healed, extents: None }
     }
 
-    /// For use while the log runs: an extent is pinned while something in it is healed.
+    /// For use while the log runs: pins an extent during healing.
     pub(crate) fn pinning(self, extents: Extents) -> Self {
         Self { extents: Some(extents), ..self }
     }
@@ -296,7 +278,7 @@ impl Copies {
         &self.disk
     }
 
-    /// How many copies there may be.
+    /// The highest number of copies.
     pub(crate) fn count(&self) -> u32 {
         self.disk.copies()
     }
@@ -312,7 +294,7 @@ impl Copies {
         read(&mut window, 0, structure).await
     }
 
-    /// For a structure that copy 0 does not have whole: finds it on another copy and heals copy 0 with it.
+    /// For a structure that copy 0 lacks: finds it on another copy and heals copy 0.
     pub(crate) async fn rescue<S: Structure>(
         &self,
         offset: u64,
@@ -329,12 +311,12 @@ impl Copies {
         None
     }
 
-    /// Writes what was verified over a copy that was found bad there. If that fails, it is counted and logged, and the structure is still
-    /// there on the copy that it came from.
+    /// Writes verified bytes over a bad copy. A failure is counted and logged. The structure still
+    /// exists on the copy that supplied it.
     pub(crate) async fn heal<S: Structure>(&self, bad: u32, offset: u64, good: &Bytes, structure: &S) -> Heal {
         let (what, id) = (structure.name(), structure.id());
         if self.disk.zone(offset).is_some() {
-            // What lies in a zone cannot be written over: it is reported, and goes with its extent.
+            // A zone cannot be overwritten. The damage is reported, and disappears with the extent.
             self.healed.failed.fetch_add(1, Relaxed);
             tracing::error!(extent = id.extent, offset, copy = bad, what, "damage in a zone cannot be healed in place");
             return Heal::Failed;
@@ -346,16 +328,16 @@ impl Copies {
                 None => return Heal::Recycled,
             },
         };
-        // What is damage here may be what somebody else has written who has opened the disk since.
+        // The damage may be data of another server that has opened the disk since.
         if let Some(extents) = &self.extents
-            && crate::fence::check(extents).await.is_err()
+            && extents.check_opener().await.is_err()
         {
             self.healed.failed.fetch_add(1, Relaxed);
             return Heal::Failed;
         }
         let mut rewritten = 0;
         for (i, piece) in good.chunks(PIECE).enumerate() {
-            // Not memory of the disk's pool: that would be held while the disk reads its copies to compare.
+            // A private copy: the disk needs memory of its pool to read its copies for comparison.
             let piece = Bytes::copy_from_slice(piece);
             match self.disk.heal(offset + (i * PIECE) as u64, piece).await {
                 Ok(copies) => rewritten += copies,
@@ -370,7 +352,7 @@ impl Copies {
             }
         }
         if rewritten == 0 {
-            // It came from the way, not from the medium.
+            // The error occurred in transfer, not on the medium.
             return Heal::Nothing;
         }
         if let Some(count) = self.healed.copies.get(bad as usize) {
@@ -389,14 +371,14 @@ impl Copies {
     }
 }
 
-/// What came of healing.
+/// Outcome of healing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heal {
     Done,
-    /// All copies are the same already.
+    /// All copies are already equal.
     Nothing,
     Failed,
-    /// The extent is not in use any more.
+    /// The extent is no longer in use.
     Recycled,
 }
 

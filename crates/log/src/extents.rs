@@ -1,4 +1,4 @@
-//! The table of extents: which are free, which are in use and for what, and how many live bytes they hold.
+//! The table of extents: which are free, which are in use, their purpose and their live bytes.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tokio::sync::futures::Notified;
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, RosterEntry, Superblock};
 use crate::io::Io;
 use crate::placement::Placement;
-use crate::pool::superblock_places;
+use crate::placement::superblock_places;
 use crate::roster::Roster;
 use crate::status::{ExtentCounts, ZonesStatus};
 pub(crate) use crate::table::{ExtentInfo, ExtentState, Spare, Table};
 use crate::{ExtentUsage, LogError, Lsn, Priority};
 
-/// What a sealed extent's trailer says, for the table.
+/// Contents of a sealed extent's trailer, for the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sealed {
     pub(crate) min_version: Lsn,
@@ -26,28 +26,28 @@ pub(crate) struct Sealed {
     pub(crate) footer: Option<(u32, u32)>,
 }
 
-/// Slots that are looked at while others wait.
-const LOOK_AT: usize = 4096;
+/// Slots that are read under one lock.
+const SLOTS_AT_ONCE: usize = 4096;
 
-struct Shared {
+struct ExtentsShared {
     disk: Arc<dyn Disk>,
     io: Arc<Io>,
     pool: Superblock,
     placement: Placement,
     roster: Roster,
     table: Mutex<Table>,
-    /// One extent is taken into use at a time.
+    /// Serialises the taking of extents into use.
     taking: tokio::sync::Mutex<()>,
     reserve_extents: u32,
-    /// Woken when an extent has become free.
+    /// Notified when an extent becomes free.
     freed: Notify,
 }
 
 /// The table of extents. Cloning shares it.
 #[derive(Clone)]
-pub(crate) struct Extents(Arc<Shared>);
+pub(crate) struct Extents(Arc<ExtentsShared>);
 
-/// Why no extent could be had.
+/// Reason why no extent was taken.
 #[derive(Debug)]
 pub(crate) enum TakeError {
     Full,
@@ -56,6 +56,15 @@ pub(crate) enum TakeError {
 }
 
 impl Extents {
+    /// Closes the latch if another server has opened the disk since.
+    ///
+    /// # Errors
+    /// [`LogError::Failed`] if one has.
+    pub(crate) async fn check_opener(&self) -> Result<(), LogError> {
+        let opening = self.with(|table| table.lineage.openings().next().map_or(0, |opening| opening.id));
+        crate::opener::check(self.io(), self.superblock(), opening).await
+    }
+
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         io: Arc<Io>,
@@ -63,7 +72,7 @@ impl Extents {
         table: Table,
         reserve_extents: u32,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ExtentsShared {
             disk,
             io,
             pool,
@@ -110,13 +119,14 @@ impl Extents {
         all
     }
 
-    /// Looks at all slots, a few at a time: in a large pool, whoever writes would have to wait for long.
+    /// Reads all slots, a few per lock. In a large pool a single lock would block writers for too
+    /// long.
     pub(crate) fn each(&self, mut look: impl FnMut(&ExtentInfo)) {
         let mut at = 0;
         loop {
             let table = self.0.table.lock();
             let rest = table.slots().get(at..).unwrap_or_default();
-            let some = &rest[..rest.len().min(LOOK_AT)];
+            let some = &rest[..rest.len().min(SLOTS_AT_ONCE)];
             if some.is_empty() {
                 return;
             }
@@ -125,7 +135,7 @@ impl Extents {
         }
     }
 
-    /// What is known of the extent while it has this epoch and is in use.
+    /// State of the extent while it has this epoch and is in use.
     pub(crate) fn get(&self, extent: u32, epoch: u64) -> Option<ExtentInfo> {
         self.0.table.lock().get(extent).filter(|slot| slot.epoch == epoch && slot.in_use()).copied()
     }
@@ -145,7 +155,7 @@ impl Extents {
         }
     }
 
-    /// Whether what was in this extent in this epoch is gone without having been taken out of use.
+    /// Whether the contents of this extent in this epoch vanished without being taken out of use.
     pub(crate) fn is_lost(&self, extent: u32, epoch: u64) -> bool {
         let table = self.0.table.lock();
         let slot = table.get(extent);
@@ -176,7 +186,7 @@ impl Extents {
         });
     }
 
-    /// A write has failed at this place (offset and length).
+    /// Records that a write failed at this offset and length.
     pub(crate) fn suspect(&self, extent: u32, epoch: u64, (at, len): (u64, u64)) {
         self.slot(extent, epoch, |slot| {
             let (from, to) = slot.suspect.map_or((at, at + len), |(a, l)| (a.min(at), (a + l).max(at + len)));
@@ -205,7 +215,7 @@ impl Extents {
         ExtentCounts { growable: self.growable(table.len()), ..table.counts() }
     }
 
-    /// How the pool lies on zones.
+    /// Placement of the pool on zones.
     pub(crate) fn zones_status(&self) -> ZonesStatus {
         let placement = &self.0.placement;
         let Some(zones) = placement.zones() else { return ZonesStatus::default() };
@@ -226,12 +236,12 @@ impl Extents {
         self.spare().free as u32
     }
 
-    /// What there is beside the open extents, at one moment.
+    /// Unused extents besides the open ones, as one snapshot.
     pub(crate) fn spare(&self) -> Spare {
         self.0.table.lock().spare()
     }
 
-    /// The committer goes on in the extent that was prepared.
+    /// Records that the committer continues in the prepared extent.
     pub(crate) fn opened(&self, id: &ExtentId) {
         self.slot(id.extent, id.epoch, |slot| slot.prepared = false);
     }
@@ -241,12 +251,12 @@ impl Extents {
         self.0.freed.notified()
     }
 
-    /// Bytes in sealed extents that nothing needs and no snapshot keeps: what compaction can give back.
+    /// Unneeded bytes in sealed extents that no snapshot keeps: what compaction can free.
     pub(crate) fn dead_bytes(&self) -> u64 {
         self.0.table.lock().dead_bytes()
     }
 
-    /// How many free extents are kept from a request of this priority.
+    /// Number of free extents that a request of this priority must leave.
     pub(crate) fn kept_from(&self, priority: Priority) -> u32 {
         match priority {
             Priority::Write => self.0.reserve_extents,
@@ -255,10 +265,11 @@ impl Extents {
         }
     }
 
-    /// Makes one more extent, if the disk has room for it, and if it is still `needed` when those who grow at the same time have done so.
+    /// Adds an extent, if the disk has space for it and it is still `needed` after concurrent
+    /// growth.
     ///
     /// # Errors
-    /// [`TakeError::Full`] when it has none now: worth asking again later.
+    /// [`TakeError::Full`] if the disk has no space now; the caller can retry later.
     pub(crate) async fn grow(&self, needed: impl Fn() -> bool) -> Result<(), TakeError> {
         let _one = self.0.taking.lock().await;
         if needed() { self.grow_locked().await } else { Ok(()) }
@@ -276,19 +287,21 @@ impl Extents {
                 Ok(())
             }
             Err(error) if is_no_space(&error) => Err(TakeError::Full),
-            // Nothing was promised yet: the caller is told, and the log goes on with the room that it has.
+            // No data depends on it yet. The caller gets the error, and the log continues with its
+            // space.
             Err(error) => {
-                tracing::warn!(%error, "cannot make more room");
+                tracing::warn!(%error, "cannot grow the pool");
                 Err(TakeError::Full)
             }
         }
     }
 
-    /// Takes a free extent into use: writes its header and makes that durable, so that no bytes of its epoch exist that a later
-    /// start does not know of. Recycled extents come first: they are written already and need no zeros.
+    /// Takes a free extent into use: writes its header and makes it durable. So a later start knows
+    /// of every epoch whose bytes exist. Recycled extents come first, because they are already
+    /// written and need no zeros.
     ///
     /// # Errors
-    /// [`TakeError::Full`] when none is left for this priority.
+    /// [`TakeError::Full`] if none is left for this priority.
     pub(crate) async fn take(
         &self,
         kind: ExtentKind,
@@ -298,9 +311,10 @@ impl Extents {
         self.take_as(kind, base_lsn, priority, false).await
     }
 
-    /// The same for records that come later: until it is [`Self::opened`] it counts as [`Spare::prepared`].
+    /// As [`Self::take`], for later records. The extent counts as [`Spare::prepared`] until
+    /// [`Self::opened`].
     pub(crate) async fn prepare(&self, base_lsn: Lsn) -> Result<ExtentId, TakeError> {
-        // Not the last one: a start in a full pool needs it.
+        // Never the last extent: a start in a full pool needs it.
         self.take_as(ExtentKind::Commit, base_lsn, Priority::Delete, true).await
     }
 
@@ -340,9 +354,9 @@ impl Extents {
             });
             ExtentHeader { id: self.id(extent, epoch), kind, base_lsn, recycled_lsn, lineage: table.lineage }
         };
-        // Whoever else has opened the disk may have taken the same one.
-        crate::fence::check(self).await.map_err(TakeError::Disk)?;
-        // On zones the header is gone with the extent's next reset, and what it says must not be.
+        // Another server that has opened the disk may have taken the same extent.
+        self.check_opener().await.map_err(TakeError::Disk)?;
+        // On zones the next reset removes the header, but its contents must survive.
         self.0.placement.remember(&self.0.io, header.id.epoch, 0).await.map_err(TakeError::Disk)?;
         let start = self.start(header.id.extent);
         self.0.placement.clear(&self.0.io, start).await.map_err(TakeError::Disk)?;
@@ -358,7 +372,7 @@ impl Extents {
         self.0.io.write_flush(self.start(header.id.extent), block).await.map_err(TakeError::Disk)
     }
 
-    /// Says durably that an extent is not in use any more: with its header, or by emptying its zone.
+    /// Marks an extent durably as free: in its header, or by resetting its zone.
     async fn mark_free(&self, header: &ExtentHeader) -> Result<(), TakeError> {
         if self.0.placement.zones().is_none() {
             return self.write_header(header).await;
@@ -368,12 +382,13 @@ impl Extents {
         placement.clear(io, self.start(header.id.extent)).await.map_err(TakeError::Disk)
     }
 
-    /// Takes a sealed extent out of use. The caller has made sure that nothing in it is needed any more; here only pins, holds and the
-    /// epoch are checked. Returns whether it is free now. The mark is durable when this returns: from then on, and not before, records
-    /// elsewhere that only mattered because of this extent (deletes of what it held) may go too.
+    /// Takes a sealed extent out of use. The caller has checked that nothing in it is needed. This
+    /// checks only pins, holds and the epoch. Returns whether the extent is free now. The mark is
+    /// durable when this returns. Only then may records elsewhere go that mattered because of this
+    /// extent, such as deletes of its contents.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub(crate) async fn recycle(&self, extent: u32, epoch: u64, pinned_too: bool) -> Result<bool, TakeError> {
         if self.0.placement.is_dead(self.start(extent)) {
             return Ok(false);
@@ -399,15 +414,15 @@ impl Extents {
             let id = self.id(extent, epoch);
             (ExtentHeader { id, kind: ExtentKind::Free, base_lsn: 0, recycled_lsn, lineage }, suspect.flatten())
         };
-        // The server that has opened the disk since may be using it.
-        crate::fence::check(self).await.map_err(TakeError::Disk)?;
+        // Another server that has opened the disk since may use the extent.
+        self.check_opener().await.map_err(TakeError::Disk)?;
         self.mark_free(&header).await?;
         self.0.roster.free(extent);
         if let Some((at, len)) = suspect
             && !self.0.io.proves(self.start(extent) + at, len).await.map_err(TakeError::Disk)?
         {
-            // It stays as it is: not in use, and not free, until a start looks at it again.
-            tracing::error!(extent, at, len, "a place that a write failed at is still bad: the extent is out of use");
+            // The extent stays neither in use nor free until a start checks it again.
+            tracing::error!(extent, at, len, "the place of a failed write is still bad; the extent is out of use");
             let out_of_use = ExtentInfo { epoch, state: ExtentState::Busy, ..ExtentInfo::new(extent) };
             self.0.table.lock().change(extent, |slot| *slot = out_of_use);
             return Ok(true);
@@ -426,7 +441,7 @@ pub(crate) fn is_no_space(error: &std::io::Error) -> bool {
 }
 
 impl TakeError {
-    /// For whom it was about new data: nothing of it was accepted.
+    /// The error for a caller with new data, of which nothing was accepted.
     pub(crate) fn into_log_error(self) -> LogError {
         match self {
             Self::Full | Self::Disk(LogError::Full) => LogError::Full,

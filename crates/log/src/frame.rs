@@ -14,10 +14,10 @@ use crate::{Applied, Location, Lsn, Record};
 pub(crate) struct OpenCommit {
     pub(crate) id: ExtentId,
     pub(crate) seed: Seed,
-    /// Where it begins on the disk.
+    /// Offset of the extent on the disk, in bytes.
     pub(crate) start: u64,
     pub(crate) extent_bytes: u64,
-    /// Where the next frame goes, from the start of the extent.
+    /// Offset of the next frame from the start of the extent.
     pub(crate) at: u64,
     pub(crate) prev_checksum: u32,
     /// LSN of the last record before the extent's first one.
@@ -39,7 +39,7 @@ impl OpenCommit {
         }
     }
 
-    /// Stands for no extent: whatever comes needs one.
+    /// Placeholder without an extent, into which no record fits.
     pub(crate) fn none(pool: [u8; 16], extent_bytes: u64, prev_lsn: Lsn) -> Self {
         let id = ExtentId { pool, extent: u32::MAX, epoch: 0 };
         Self { at: extent_bytes, ..Self::new(id, 0, extent_bytes, prev_lsn) }
@@ -49,7 +49,8 @@ impl OpenCommit {
         self.id.epoch == 0
     }
 
-    /// Whether `len` bytes of frame with `entry_bytes` of new footer entries still leave room for footer and trailer.
+    /// Whether a frame of `len` bytes with `entry_bytes` of new footer entries leaves space for
+    /// footer and trailer.
     pub(crate) fn fits(&self, len: u64, entry_bytes: u64, footer_max: u64) -> bool {
         let entries = self.footer.entry_bytes() + entry_bytes;
         (entries <= footer_max || self.footer.record_count == 0)
@@ -57,7 +58,7 @@ impl OpenCommit {
                 <= self.extent_bytes
     }
 
-    /// Bytes that records may still take.
+    /// Bytes left for records.
     pub(crate) fn room(&self) -> u64 {
         let taken = self.at + self.footer.bytes_max(0) + BLOCK as u64;
         self.extent_bytes.saturating_sub(taken)
@@ -99,7 +100,7 @@ pub(crate) struct FrameBuilder {
     pub(crate) applied: Vec<Applied>,
 }
 
-/// A frame ready to be written.
+/// A complete frame, not yet written.
 pub(crate) struct BuiltFrame {
     pub(crate) data: Bytes,
     pub(crate) disk_offset: u64,

@@ -1,4 +1,5 @@
-//! Valid images of extents, and the entry points of the fuzzers: bytes from outside in, no panic out. Not part of the interface.
+//! Valid images of extents, and the entry points of the fuzzers. Foreign bytes must not cause a
+//! panic. Not a public interface.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl ImageRecord {
     }
 }
 
-/// Builds an extent as the log writes it.
+/// Builder of an extent, with the bytes that the log writes.
 pub struct Image {
     id: ExtentId,
     kind: ExtentKind,
@@ -59,7 +60,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An extent with nothing in it.
+    /// An empty extent.
     pub fn new(extent: u32, epoch: u64, kind: ExtentKind, extent_bytes: u64, prev_lsn: Lsn) -> Self {
         let id = ExtentId { pool: POOL, extent, epoch };
         let bytes = ExtentHeader { id, kind, base_lsn: prev_lsn + 1, recycled_lsn: 0, lineage: Default::default() }
@@ -68,18 +69,19 @@ impl Image {
         Self { id, kind, extent_bytes, bytes, entries: Vec::new(), prev_checksum: 0, last_lsn: prev_lsn, prev_lsn }
     }
 
-    /// Where the next frame goes.
+    /// Offset of the next frame.
     pub fn end(&self) -> u32 {
         self.bytes.len() as u32
     }
 
-    /// Where the records are, in bytes from the start of the extent, with their lengths.
+    /// Offsets of the records from the start of the extent, with their lengths, in bytes.
     pub fn record_ranges(&self) -> Vec<(u64, u64)> {
         let len = |record: &ImageRecord| record_bytes(record.head.len() as u32, record.body.len() as u32);
         self.entries.iter().map(|(offset, record)| (u64::from(*offset), len(record))).collect()
     }
 
-    /// Adds a frame of records, or of one chunk; `durable_lsn` is what it says was flushed before.
+    /// Adds a frame of records, or of one chunk. `durable_lsn` is the LSN that it declares as
+    /// flushed.
     pub fn frame(&mut self, records: Vec<ImageRecord>, durable_lsn: Lsn) {
         let offset = self.end();
         let seed = self.id.seed();
@@ -130,7 +132,7 @@ impl Image {
         self.bytes.extend_from_slice(&frame);
     }
 
-    /// Adds footer and trailer and returns the whole extent, with where the data ends.
+    /// Adds footer and trailer. Returns the whole extent and the end of its data.
     pub fn seal(mut self) -> (Vec<u8>, u64) {
         let data_end = self.end();
         let mut block = vec![0; FOOTER_BLOCK_HEADER];
@@ -171,7 +173,7 @@ impl Image {
         (self.bytes, u64::from(data_end + footer_len))
     }
 
-    /// The extent as it is while it is open.
+    /// The extent as it is while open.
     pub fn leave_open(mut self) -> Vec<u8> {
         self.bytes.resize(self.extent_bytes as usize, 0);
         self.bytes
@@ -216,7 +218,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed as usize * 31 + i * 7 + i / 251) as u8).collect()
 }
 
-/// Extents to begin fuzzing with.
+/// Seed corpus of extents.
 pub fn extent_corpus() -> Vec<Vec<u8>> {
     let commit = || {
         let mut image = Image::new(0, 5, ExtentKind::Commit, EXTENT_BYTES, 9);
@@ -237,7 +239,7 @@ pub fn extent_corpus() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Frames to begin fuzzing with, each behind a byte that says what it is.
+/// Seed corpus of frames, each after a byte that selects the structure.
 pub fn frame_corpus() -> Vec<Vec<u8>> {
     let mut corpus = Vec::new();
     for extent in extent_corpus() {
@@ -259,7 +261,8 @@ pub fn frame_corpus() -> Vec<Vec<u8>> {
     corpus
 }
 
-/// Decodes everything that can begin a block. An odd first byte makes the checksums right first, to reach what is behind them.
+/// Decodes everything that can begin a block. An odd first byte first fixes the checksums, to reach
+/// the code behind them.
 pub fn fuzz_frame(data: &[u8]) -> u64 {
     let Some((mode, rest)) = data.split_first() else { return 0 };
     let mut bytes = rest.to_vec();
@@ -296,7 +299,8 @@ pub fn fuzz_frame(data: &[u8]) -> u64 {
     seen.finish()
 }
 
-/// Checks a whole extent as verification and scrub do. An odd first byte makes the headers' checksums right first.
+/// Checks a whole extent as verification and scrub do. An odd first byte first fixes the headers'
+/// checksums.
 pub fn fuzz_extent(data: &[u8]) -> u64 {
     let Some((mode, rest)) = data.split_first() else { return 0 };
     let mut bytes = rest.to_vec();
@@ -318,7 +322,7 @@ pub fn fuzz_extent(data: &[u8]) -> u64 {
     seen.0.finish()
 }
 
-/// Hashes what kind of thing is found, not where.
+/// Hash of the kinds of findings, without their offsets.
 struct Seen(DefaultHasher);
 
 impl Seen {
@@ -345,7 +349,7 @@ impl Findings for Seen {
     }
 }
 
-/// The identity that a header claims; its fields are at other places in a frame than in an extent header.
+/// The identity in a header. Its fields have other offsets in a frame than in an extent header.
 fn claimed(bytes: &[u8], pool_at: usize, extent_at: usize, epoch_at: usize) -> ExtentId {
     let mut id = ExtentId { pool: [0; 16], extent: 0, epoch: 0 };
     id.pool.copy_from_slice(&bytes[pool_at..pool_at + 16]);
@@ -357,13 +361,13 @@ fn claimed(bytes: &[u8], pool_at: usize, extent_at: usize, epoch_at: usize) -> E
     id
 }
 
-/// Makes the checksum of an extent header or trailer right.
+/// Fixes the checksum of an extent header or trailer.
 fn reseal(block: &mut [u8], place: u32, crc_at: usize) {
     let crc = claimed(block, 16, 32, 40).seed().crc(place, &block[..crc_at]);
     block[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Makes the checksums of a frame's first record, payload and header right, as far as its lengths allow.
+/// Fixes the checksums of a frame's first record, payload and header, as far as its lengths allow.
 fn reseal_frame(bytes: &mut [u8]) {
     if !FrameHeader::looks_like(bytes) {
         return;

@@ -1,20 +1,21 @@
-//! When to stop waiting for company before a flush.
+//! Group commit: how long to wait for more batches before a flush.
 //!
-//! Clients that were just answered come back within a fraction of a flush. A frame that leaves at once takes only
-//! those that came during the last flush, so two halves of the clients take turns and each waits for two flushes. Waiting a little
-//! for the expected cohort joins them. The wait is bounded by half a flush, and given up where it does not fill.
+//! Clients submit again within a fraction of a flush after an answer. A frame written at once holds
+//! only the batches of the last flush. So two halves of the clients alternate, and each waits for
+//! two flushes. A short wait for the expected cohort joins them. The wait is at most half a flush,
+//! and the committer gives it up where the cohort stays incomplete.
 
 use std::time::Duration;
 
-/// Learns how many batches come and how long a flush takes.
+/// Estimates the number of batches in a cohort and the duration of a flush.
 #[derive(Debug)]
 pub(crate) struct Gather {
     enabled: bool,
     cohort: f64,
     flush: f64,
-    /// Waits in a row that did not fill.
+    /// Consecutive waits without a full cohort.
     misses: u32,
-    /// Frames to go before a wait is tried again.
+    /// Frames until the next attempt to wait.
     skip: u32,
 }
 
@@ -23,14 +24,15 @@ impl Gather {
         Self { enabled, cohort: 1.0, flush: 0.0, misses: 0, skip: 0 }
     }
 
-    /// A flush has returned: `group` batches were in it, `waiting` have come meanwhile. Together they are those who are there.
+    /// Records a flush of `group` batches, with `waiting` batches submitted meanwhile. Together
+    /// they are the active clients.
     pub(crate) fn flushed(&mut self, group: usize, waiting: usize, took: Duration) {
         let seen = (group + waiting) as f64;
         self.cohort += (seen - self.cohort) / 4.0;
         self.flush += (took.as_secs_f64() - self.flush) / if self.flush == 0.0 { 1.0 } else { 8.0 };
     }
 
-    /// How many batches to wait for, and how long at most; `None` to go at once.
+    /// Number of batches to wait for and the longest wait; `None` to write at once.
     pub(crate) fn plan(&mut self, pending: usize) -> Option<(usize, Duration)> {
         let target = (self.cohort * 0.9).floor() as usize;
         if !self.enabled || pending >= target || target < 2 {
@@ -44,7 +46,7 @@ impl Gather {
         (limit >= Duration::from_micros(20)).then_some((target, limit))
     }
 
-    /// How the wait ended.
+    /// Records the outcome of a wait.
     pub(crate) fn waited(&mut self, filled: bool) {
         if filled {
             self.misses = 0;

@@ -1,12 +1,13 @@
-//! Holds: what snapshots keep from being recycled.
+//! Holds: they keep the extents of snapshots from being recycled.
 //!
-//! A hold keeps every extent that was in use when it was made, without listing them: each use of an extent has a higher epoch than
-//! any before, and what is held is not recycled. So what was in use then is, at any later time, what is in use with an epoch
-//! up to that of the hold. Left out are extents that had been emptied already and were there only for older holds: else snapshots
-//! that overlap would hand dead extents on to each other for ever.
+//! A hold keeps every extent in use at its creation, without a list. Each use of an extent has a
+//! higher epoch than any before, and held extents are not recycled. So at any later time those
+//! extents are the ones in use with an epoch up to the hold's. Extents that had been emptied
+//! already and existed only for older holds are excluded. Otherwise overlapping snapshots would
+//! pass dead extents on to each other forever.
 //!
-//! Holds are in memory only. The layer above keeps a record of each, and says after a replay which there are, before anything can be
-//! recycled.
+//! Holds exist in memory only. The layer above keeps a record of each, and lists them after a
+//! replay, before anything can be recycled.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,31 +19,10 @@ use crate::compact::source::Items;
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
 use crate::format::ExtentKind;
 use crate::log::Log;
-use crate::{Applied, LogError, Lsn, Sabotage};
-
-/// What a snapshot keeps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
-    /// Whose it is.
-    pub id: [u8; 16],
-    /// Records up to this one can be read.
-    pub lsn: Lsn,
-    /// Extents are kept that were in use with an epoch up to this,
-    pub epoch: u64,
-    /// but not these: extent `n` has bit `n % 8` of byte `n / 8`.
-    pub except: Vec<u8>,
-}
-
-impl Hold {
-    /// Whether an extent that is in use with this epoch is kept.
-    pub fn keeps(&self, extent: u32, epoch: u64) -> bool {
-        let excepted = self.except.get(extent as usize / 8).is_some_and(|byte| byte >> (extent % 8) & 1 == 1);
-        epoch <= self.epoch && !excepted
-    }
-}
+use crate::{Applied, Hold, LogError, Lsn, Sabotage};
 
 impl Table {
-    /// Keeps what this holds, too.
+    /// Adds a hold.
     fn hold(&mut self, hold: Hold) {
         self.release(&hold.id);
         self.mark(&hold, |_| true);
@@ -58,12 +38,13 @@ impl Table {
         }
     }
 
-    /// Says anew of all that `hold` keeps whether it is held.
+    /// Recomputes whether each extent that `hold` keeps is held.
     fn mark(&mut self, hold: &Hold, held: impl Fn(&ExtentInfo) -> bool) {
         for extent in 0..self.len() as u32 {
             let Some(slot) = self.get(extent).filter(|slot| hold.keeps(extent, slot.epoch)) else { continue };
             let now = held(slot);
-            // A change takes the extent out of all sums and puts it back, with the table locked: only where there is one.
+            // A change moves the extent out of and back into all sums under the table lock, so only
+            // real changes are made.
             if slot.held != now {
                 self.change(extent, |slot| slot.held = now);
             }
@@ -72,7 +53,7 @@ impl Table {
 }
 
 impl Extents {
-    /// Keeps what these hold, too.
+    /// Adds these holds.
     pub(crate) fn keep(&self, holds: Vec<Hold>) {
         self.with(|table| {
             for hold in holds {
@@ -85,13 +66,14 @@ impl Extents {
         self.with(|table| table.release(id));
     }
 
-    /// Compaction has emptied the extent: nothing in it is live, and what was has been copied, durably.
+    /// Records that compaction has emptied the extent: it has no live data, and the copies are
+    /// durable.
     pub(crate) fn emptied(&self, extent: u32, epoch: u64) {
         self.slot(extent, epoch, |slot| slot.emptied = true);
     }
 }
 
-/// A hold in the making: while this is there, nothing at all is recycled.
+/// A hold in preparation. While this exists, nothing is recycled.
 pub struct Holding {
     extents: Extents,
     except: Vec<u8>,
@@ -125,7 +107,7 @@ impl std::fmt::Debug for Holding {
     }
 }
 
-/// Keeps what a hold keeps, also when that is released, until this is dropped.
+/// Keeps the extents of a hold, even after its release, until this is dropped.
 pub struct HoldPin {
     extents: Extents,
     id: [u8; 16],
@@ -144,24 +126,26 @@ impl std::fmt::Debug for HoldPin {
 }
 
 impl Log {
-    /// The first step of a hold: from here on nothing is recycled while the result is there.
+    /// First step of a hold. Nothing is recycled while the result exists.
     pub fn begin_hold(&self) -> Holding {
         Holding::new(&self.shared.extents)
     }
 
-    /// The last LSN that each of the logs has accepted, all at one moment: a batch that was submitted to one of them because another
-    /// one's commit had been answered is counted only if that other is.
+    /// The last LSN that each of the logs has accepted, at one moment. If a client submitted a
+    /// batch to one log after the answer of another, the cut includes it only together with the
+    /// earlier one.
     pub fn cut(logs: &[&Log]) -> Vec<Lsn> {
-        // In the order in which they are given, which is the same for all callers; nobody else locks two.
-        let queues: Vec<_> = logs.iter().map(|log| log.shared.queue.hold_still()).collect();
+        // In the given order, which is the same for all callers. No other code locks two queues.
+        let queues: Vec<_> = logs.iter().map(|log| log.shared.queue.freeze()).collect();
         queues.iter().map(|queue| queue.last_lsn()).collect()
     }
 
-    /// The second step: waits until everything up to `lsn` (see [`Log::cut`]) is durable and applied, and holds it. It stays held until
-    /// [`Log::release`], or until the log is opened again, when [`crate::Applier::holds`] must name it.
+    /// Second step of a hold: waits until everything up to `lsn` (see [`Log::cut`]) is durable and
+    /// applied, and holds it. The hold lasts until [`Log::release`], or until the log is opened
+    /// again. Then [`crate::Applier::holds`] must name it.
     ///
     /// # Errors
-    /// [`LogError::Failed`] when the log cannot.
+    /// [`LogError::Failed`] if the log has failed.
     pub async fn hold(&self, holding: &Holding, id: [u8; 16], lsn: Lsn) -> Result<Hold, LogError> {
         let shared = &self.shared;
         let mut applied = shared.applied.subscribe();
@@ -185,24 +169,26 @@ impl Log {
         Ok(hold)
     }
 
-    /// Ends a hold: compaction may recycle what only it kept.
+    /// Ends a hold. Compaction may recycle what only this hold kept.
     pub fn release(&self, id: &[u8; 16]) {
         self.shared.extents.release(id);
     }
 
-    /// Keeps what `hold` keeps under another identity, for a reader. The hold must be there now.
+    /// Keeps the extents of `hold` under another identity, for a reader. The hold must exist.
     pub fn pin_hold(&self, hold: &Hold, reader: [u8; 16]) -> HoldPin {
         self.shared.extents.keep(vec![Hold { id: reader, ..hold.clone() }]);
         HoldPin { extents: self.shared.extents.clone(), id: reader }
     }
 
-    /// The records up to `lsn`, which have been applied, as a recovery that knows of nothing else would find them. `_holding` must last as long.
+    /// The applied records up to `lsn`, as a recovery without a checkpoint would find them.
+    /// `_holding` must outlive the result.
     pub fn records_up_to(&self, _holding: &Holding, lsn: Lsn) -> HeldRecords {
         self.held_records(&Hold { id: [0; 16], lsn, epoch: u64::MAX, except: Vec::new() }, 0)
     }
 
-    /// The records that had been committed up to the hold's LSN, as a recovery that knows of nothing else would find them.
-    /// Reads `bytes_s` a second at most; 0 for no bound. The hold must last as long.
+    /// The records committed up to the hold's LSN, as a recovery without a checkpoint would find
+    /// them. Reads at most `bytes_s` bytes a second; 0 for no bound. The hold must outlive the
+    /// result.
     pub fn held_records(&self, hold: &Hold, bytes_s: u64) -> HeldRecords {
         let mut extents: Vec<ExtentInfo> = self.shared.extents.all();
         let lost = extents.iter().filter(|slot| slot.state == ExtentState::Lost && slot.kind != ExtentKind::Body);
@@ -233,7 +219,7 @@ impl Log {
     }
 }
 
-/// How many records are given at a time.
+/// Most records returned at a time.
 const BATCH: usize = 1024;
 
 /// See [`Log::held_records`].
@@ -249,15 +235,16 @@ pub struct HeldRecords {
 }
 
 impl HeldRecords {
-    /// What could not be read so far: records that were there may be missing.
+    /// Read errors so far: committed records may be missing from the result.
     pub fn faults(&self) -> &[LogError] {
         &self.faults
     }
 
-    /// The next records in LSN order; none at the end. Where an extent cannot be read whole, the rest of it is left out, and [`Self::faults`] says so.
+    /// The next records in LSN order; none at the end. The rest of an extent that cannot be read is
+    /// skipped and listed in [`Self::faults`].
     ///
     /// # Errors
-    /// [`LogError::Moved`] when the hold has not lasted.
+    /// [`LogError::Moved`] if the hold has been released.
     pub async fn next(&mut self) -> Result<Vec<Applied>, LogError> {
         let mut records = Vec::new();
         while !self.ended && records.len() < BATCH {
@@ -268,7 +255,7 @@ impl HeldRecords {
                         self.ended = true;
                         break;
                     };
-                    // As far as it has been written by now.
+                    // Up to what has been written by now.
                     let shared = &self.log.shared;
                     let Some(info) = shared.extents.get(slot.extent, slot.epoch) else {
                         return Err(LogError::Moved);
@@ -292,9 +279,9 @@ impl HeldRecords {
             };
             match item {
                 None => self.items = None,
-                // Whatever follows was committed later.
+                // Everything that follows was committed later.
                 Some(item) if item.lsn > self.lsn => self.ended = true,
-                // A copy that a recovery made of what is still in its first place.
+                // A copy by recovery of a record that is still in its first place.
                 Some(item) if item.lsn <= self.last => {}
                 Some(item) => {
                     self.last = item.lsn;

@@ -1,10 +1,12 @@
-//! The only way to write to the disk.
+//! The only write path to the disk.
 //!
-//! A device or kernel tells one of two concurrent flushes of an error, and drops the unwritten data of both. So one flush runs
-//! at a time, and its failure closes the latch before the next one can begin: no success that came after may be believed.
+//! A device or kernel reports an error to only one of two concurrent flushes, and drops the
+//! unwritten data of both. So one flush runs at a time, and its failure closes the latch before the
+//! next one can begin. No later success is trusted.
 //!
-//! A write that fails is told of by itself: what else was written is not in doubt. Where something was promised that depends on it, it closes
-//! the latch, too. Where nothing was ([`Io::try_write`]), the data can go elsewhere, or be done without.
+//! A failed write is reported alone; other written data is not in doubt. If acknowledged data
+//! depends on the write, it closes the latch too. Otherwise ([`Io::try_write`]) the data can go
+//! elsewhere or be omitted.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -18,10 +20,10 @@ use tokio::sync::Mutex;
 use crate::LogError;
 use crate::latch::{Latch, LogState};
 
-/// How often a write is tried again for which the kernel had no memory just then,
-const AGAIN_MAX: u32 = 8;
-/// and how long after the first time; twice as long each time.
-const AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// Retries of a write for which the kernel had no memory.
+const RETRY_MAX: u32 = 8;
+/// Delay before the first retry. It doubles with each retry.
+const RETRY_BACKOFF: Duration = Duration::from_millis(1);
 
 pub(crate) struct Io {
     disk: Arc<dyn Disk>,
@@ -35,7 +37,7 @@ impl Io {
         Self { disk, latch, env, flushing: Mutex::new(()) }
     }
 
-    /// What a request is told that was on its way when the latch closed.
+    /// The error for a request that was in flight when the latch closed.
     fn unknown(&self) -> Result<(), LogError> {
         match self.latch.state() {
             LogState::Failed { what, cause } => Err(LogError::Unknown { what, cause }),
@@ -43,12 +45,13 @@ impl Io {
         }
     }
 
-    /// Writes, and tries again where that failed for a want that passes: the same bytes to the same place, of which nobody has been told.
+    /// Writes, and retries after a transient error: the same bytes to the same place, not
+    /// acknowledged yet.
     async fn put(&self, offset: u64, data: Bytes) -> io::Result<()> {
-        let mut pause = AGAIN_AFTER;
-        for _ in 0..AGAIN_MAX {
+        let mut pause = RETRY_BACKOFF;
+        for _ in 0..RETRY_MAX {
             match self.disk.write(offset, data.clone()).await {
-                Err(error) if passes(&error) => tracing::warn!(%error, "a write is tried again"),
+                Err(error) if passes(&error) => tracing::warn!(%error, "a write failed for the moment; retrying it"),
                 done => return done,
             }
             self.env.sleep(pause).await;
@@ -57,7 +60,7 @@ impl Io {
         self.disk.write(offset, data).await
     }
 
-    /// Writes; not durable before a flush.
+    /// Writes. The data is not durable before a flush.
     ///
     /// # Errors
     /// [`LogError::Unknown`]; the latch is closed then.
@@ -66,16 +69,17 @@ impl Io {
         self.put(offset, data).await.map_err(|error| self.latch.fail("write", &error))
     }
 
-    /// Writes what nobody has been promised: when it fails, the latch stays as it is, and that place is not to be relied on.
+    /// Writes data that was not acknowledged. A failure leaves the latch as it is. The place must
+    /// not be relied on then.
     ///
     /// # Errors
-    /// The disk's; or that of the latch, if that was closed.
+    /// Those of the disk, or that of a closed latch.
     pub(crate) async fn try_write(&self, offset: u64, data: Bytes) -> Result<(), WriteError> {
         self.unknown().map_err(WriteError::Log)?;
         self.put(offset, data).await.map_err(WriteError::Disk)
     }
 
-    /// Closes the latch for a write that failed after all.
+    /// Closes the latch because of a failed write.
     pub(crate) fn give_up(&self, error: &io::Error) -> LogError {
         self.latch.fail("write", error)
     }
@@ -85,12 +89,12 @@ impl Io {
         &self.disk
     }
 
-    /// Closes the latch for what is wrong with the disk, though no write failed.
+    /// Closes the latch because of a fault of the disk, without a failed write.
     pub(crate) fn give_up_for(&self, what: &'static str, error: &io::Error) -> LogError {
         self.latch.fail(what, error)
     }
 
-    /// Makes durable what has been written.
+    /// Makes written data durable.
     ///
     /// # Errors
     /// As [`Io::write`].
@@ -110,9 +114,9 @@ impl Io {
         let _one = self.flushing.lock().await;
         self.unknown()?;
         let written = match self.disk.write_flush(offset, data.clone()).await {
-            // The write failed: a disk whose flush failed refuses the next flush as well.
+            // The write failed. A disk whose flush failed refuses the next flush too.
             Err(error) if passes(&error) => {
-                tracing::warn!(%error, "a write is tried again");
+                tracing::warn!(%error, "a write failed for the moment; retrying it");
                 match self.put(offset, data).await {
                     Ok(()) => self.disk.flush().await,
                     failed => failed,
@@ -124,7 +128,7 @@ impl Io {
         self.unknown()
     }
 
-    /// Empties the zone that begins at `offset`, durably.
+    /// Resets the zone that begins at `offset`, durably.
     ///
     /// # Errors
     /// As [`Io::write`].
@@ -135,7 +139,7 @@ impl Io {
         self.unknown()
     }
 
-    /// Says that nothing more is written to the zone that begins at `offset`.
+    /// Finishes the zone that begins at `offset`, which is not written again before a reset.
     ///
     /// # Errors
     /// As [`Io::write`].
@@ -146,7 +150,8 @@ impl Io {
         self.unknown()
     }
 
-    /// Writes a place anew that a write has failed at, and reads it: whether it holds what it was given.
+    /// Rewrites a place at which a write failed, and reads it back. Returns whether it holds the
+    /// bytes.
     ///
     /// # Errors
     /// As [`Io::flush`].
@@ -175,16 +180,16 @@ impl Io {
     }
 }
 
-/// Why a write failed that nobody was promised.
+/// Reason why a write of unacknowledged data failed.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// The disk did not take it.
+    /// The disk refused the write.
     Disk(io::Error),
     /// The latch is closed.
     Log(LogError),
 }
 
-/// Whether an error is one of the moment, and says nothing about the disk.
+/// Whether an error is transient and shows no fault of the disk.
 fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

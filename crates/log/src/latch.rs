@@ -1,4 +1,4 @@
-//! The state of the log, and the latch that a failed write or flush closes for good.
+//! The state of the log, and the latch that a failed write or flush closes permanently.
 
 use std::io;
 
@@ -11,25 +11,27 @@ use crate::LogError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum LogState {
-    /// It does.
+    /// The log takes writes.
     Ok,
-    /// A write or flush failed. Only a restart, after the disk has been looked at, ends this.
+    /// A write or flush failed. The state lasts until the operator has checked the disk and
+    /// restarts.
     Failed {
-        /// What failed.
+        /// The operation that failed.
         what: &'static str,
-        /// The operating system's words.
+        /// Message of the operating system.
         cause: String,
     },
-    /// Recovery found damage in what had been acknowledged: the rest is served, nothing is written.
+    /// Recovery found damage in acknowledged data. Reads are served; writes are refused.
     ReadOnly {
-        /// What is damaged.
+        /// The damage.
         why: String,
     },
-    /// It has been closed.
+    /// The log has been closed.
     Closed,
 }
 
-/// After EIO a kernel may mark pages clean, so that a second flush succeeds without having written anything: nothing is ever tried again.
+/// Closed by the first failed write or flush. After EIO a kernel may mark pages clean, so that a
+/// second flush succeeds without writing anything. So the log never retries.
 pub(crate) struct Latch(watch::Sender<LogState>);
 
 impl Latch {
@@ -37,7 +39,7 @@ impl Latch {
         Self(watch::Sender::new(LogState::Ok))
     }
 
-    /// Why nothing may be written, if so.
+    /// Returns the reason if nothing may be written.
     pub(crate) fn check(&self) -> Result<(), LogError> {
         match &*self.0.borrow() {
             LogState::Ok => Ok(()),
@@ -47,7 +49,7 @@ impl Latch {
         }
     }
 
-    /// Closes the latch; the first cause stays. Returns what a request that was on its way to disk is told.
+    /// Closes the latch; the first cause is kept. Returns the error for requests in flight.
     pub(crate) fn fail(&self, what: &'static str, error: &io::Error) -> LogError {
         let cause = error.to_string();
         self.0.send_if_modified(|state| {

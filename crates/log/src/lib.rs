@@ -1,12 +1,14 @@
-//! What is durable, and in which order.
+//! The log: durability and order of records.
 //!
-//! The log lays records into extents on a [`steadfast_disk::Disk`], makes many of them durable with one flush,
-//! finds them again after a crash, and reclaims the space of those that the layer above no longer needs. It never looks into a
-//! record: keys and channels are opaque bytes here. `docs/format.md` draws every byte.
+//! The log writes records into extents on a [`steadfast_disk::Disk`] and makes many of them durable
+//! with one flush. It finds them again after a crash, and reclaims the space of records that the
+//! layer above no longer needs. It never interprets a record: keys and channels are opaque bytes
+//! here. `docs/format.md` draws every byte.
 
 mod api;
 mod apply;
 mod background;
+mod bodies;
 mod body;
 pub mod check;
 mod commit;
@@ -21,12 +23,15 @@ mod frame;
 pub mod fuzzing;
 mod gather;
 mod guard;
+mod heal;
+mod heal_queue;
 mod history;
 mod hold;
 mod io;
 mod latch;
 mod log;
-mod mend;
+mod moved;
+mod opener;
 mod options;
 mod peek;
 mod placement;
@@ -39,34 +44,36 @@ mod roster;
 mod scan;
 mod scrub;
 mod scrub_open;
+mod scrub_state;
 mod scrub_when;
 mod seal;
+mod shared;
 mod status;
 mod table;
 mod trailer;
 mod verify;
 
 pub use api::{
-    Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Location, LogError, Lsn, Priority, Record,
+    Applied, Applier, Batch, ChunkMove, Committed, Durability, ExtentUsage, Hold, Location, LogError, Priority, Record,
     Subject,
 };
-pub use body::ChunkBuf;
+pub use bodies::ChunkBuf;
 pub use commit::Ticket;
-pub use compact::{CompactionOptions, CompactionStatus, StuckExtent};
-pub use copies::HealStatus;
 pub use extents::ExtentPin;
+pub use format::Lsn;
 pub use history::History;
-pub use hold::{HeldRecords, Hold, HoldPin, Holding};
+pub use hold::{HeldRecords, HoldPin, Holding};
 pub use latch::LogState;
 pub use log::{Limits, Log};
-pub use options::{FormatOptions, LogOptions, Sabotage};
+pub use options::{CompactionOptions, DayWindow, FormatOptions, LogOptions, Sabotage, ScrubOptions};
 pub use peek::peek;
 pub use pool::{PoolInfo, pool_on};
 pub use recover::{Cut, DamageFound, Doubt, HEALED_MAX, LostExtent, RecoveryReport};
 pub use reserve::Reservation;
-pub use scrub::{SCRUB_DAMAGE_MAX, ScrubOptions, ScrubStatus};
-pub use scrub_when::{DayWindow, ScrubWish};
-pub use status::{ExtentCounts, LogStatus, ZonesStatus};
+pub use scrub_state::ScrubRequest;
+pub use status::{
+    CompactionStatus, ExtentCounts, HealStatus, LogStatus, SCRUB_DAMAGE_MAX, ScrubStatus, StuckExtent, ZonesStatus,
+};
 pub use verify::{FINDINGS_MAX, VerifiedExtents, VerifyReport, verify, verify_named};
 
 #[cfg(test)]

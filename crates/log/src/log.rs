@@ -1,92 +1,33 @@
-//! The log as the layers above see it.
+//! The log's interface to the layer above.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use steadfast_disk::{BLOCK, Disk};
-use steadfast_flow::{Env, Throttle};
+use steadfast_flow::Env;
 use tokio::sync::{oneshot, watch};
 
-use crate::background::Background;
-use crate::body::{Bodies, ChunkBuf, chunk_head_bytes_max, write_chunk};
-use crate::commit::{Pending, Queue, Ticket};
-use crate::compact::Compaction;
-use crate::copies::{Copies, Healed};
-use crate::extents::{ExtentPin, Extents};
-use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, Superblock, record_bytes};
+use crate::bodies::{ChunkBuf, chunk_head_bytes_max};
+use crate::body::write_chunk;
+use crate::commit::{Pending, Ticket};
+use crate::extents::ExtentPin;
+use crate::format::{FRAME_HEADER, HEAD_BYTES_MAX, record_bytes};
 use crate::frame::batch_bytes;
-use crate::io::Io;
-use crate::latch::{Latch, LogState};
-use crate::mend::Mends;
-use crate::options::{FormatOptions, LogOptions};
+use crate::guard::Guard;
+use crate::latch::LogState;
+use crate::options::FormatOptions;
 use crate::pool::PoolInfo;
-use crate::recover::RecoveryReport;
-use crate::reserve::{Reservation, Room};
-use crate::scrub::Scrub;
-use crate::scrub_when::ScrubWish;
-use crate::seal::Seal;
-use crate::status::{ExtentCounts, LogStatus, Metrics};
-use crate::{Applier, Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
+use crate::reserve::Reservation;
+use crate::scrub_state::ScrubRequest;
+use crate::shared::Shared;
+use crate::status::{ExtentCounts, LogStatus};
+use crate::{Batch, Durability, ExtentUsage, Location, LogError, Lsn, Priority};
 
-/// What all parts of an open log share.
-pub(crate) struct Shared {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) env: Env,
-    pub(crate) options: LogOptions,
-    pub(crate) pool: Superblock,
-    pub(crate) applier: Arc<dyn Applier>,
-    pub(crate) extents: Extents,
-    pub(crate) latch: Arc<Latch>,
-    pub(crate) io: Arc<Io>,
-    pub(crate) queue: Queue,
-    pub(crate) room: Room,
-    pub(crate) bodies: Bodies,
-    pub(crate) metrics: Metrics,
-    pub(crate) compaction: Compaction,
-    pub(crate) scrub: Scrub,
-    /// For healing what is bad on one copy of the disk, while the log runs.
-    pub(crate) copies: Copies,
-    pub(crate) healed: Arc<Healed>,
-    pub(crate) mends: Mends,
-    pub(crate) background: Background,
-    pub(crate) applied: watch::Sender<Lsn>,
-    /// The last LSN that has been given to the applier, which may not be done with it.
-    pub(crate) applying: AtomicU64,
-    pub(crate) durable: watch::Sender<Lsn>,
-    /// Counts chunks that have been written.
-    pub(crate) chunks_written: AtomicU64,
-    pub(crate) read_failures_told: Throttle,
-    /// Whether committer and applier have ended.
-    pub(crate) ended: watch::Sender<bool>,
-    pub(crate) frame_bytes_max: usize,
-    pub(crate) footer_bytes_max: u64,
-    pub(crate) chunk_bytes_max: usize,
-}
-
-impl Shared {
-    /// Seals an extent.
-    pub(crate) async fn seal(&self, seal: Seal) -> Result<(), LogError> {
-        let id = seal.id;
-        let sealed = match seal.write(&self.io, self.extents.placement()).await? {
-            Ok(sealed) => sealed,
-            Err(no_footer) => {
-                let (without, place) = no_footer.do_without(id.extent);
-                self.metrics.writes_elsewhere.fetch_add(1, Relaxed);
-                self.extents.suspect(id.extent, id.epoch, place);
-                without
-            }
-        };
-        self.extents.sealed(id.extent, id.epoch, sealed);
-        Ok(())
-    }
-}
-
-/// What one request may ask for.
+/// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Bytes that the records of a batch may take together, as [`Log::record_bytes`] counts them.
@@ -112,29 +53,30 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Makes a pool on the disk.
+    /// Formats a pool on the disk.
     ///
     /// # Errors
-    /// [`LogError::Open`] when the disk holds something and `options.force` is not set, is too small, or fails.
+    /// [`LogError::Open`] if the disk is too small, fails, or holds data and `options.force` is not
+    /// set.
     pub async fn format(disk: &Arc<dyn Disk>, env: &Env, options: &FormatOptions) -> Result<PoolInfo, LogError> {
         crate::pool::format(disk, env, options).await
     }
 
-    /// Opens the pool on the disk: recovers what was committed, gives the applier what is newer than its checkpoint, and
-    /// starts the log's tasks. Where recovery finds damage in what had been acknowledged, the log is read-only: see the report.
-    ///
-    /// # Errors
-    /// [`LogError::Open`] when the disk holds no pool that can be read.
-    pub async fn open(
-        disk: Arc<dyn Disk>,
-        env: Env,
-        options: LogOptions,
-        applier: Arc<dyn Applier>,
-    ) -> Result<(Log, RecoveryReport), LogError> {
-        crate::recover::open(disk, env, options, applier).await
+    /// Wraps a `task` on which writes depend. If it panics, the log takes no more writes, as after
+    /// a failed write.
+    pub fn guarded<F: Future + Send>(
+        &self,
+        name: &'static str,
+        task: F,
+    ) -> impl Future<Output = F::Output> + Send + use<F> {
+        let guard = Guard::new(name, &self.shared.latch);
+        async move {
+            let _guard = guard;
+            task.await
+        }
     }
 
-    /// What one request may ask for.
+    /// Limits of one request.
     pub fn limits(&self) -> Limits {
         Limits {
             batch_bytes_max: (self.shared.frame_bytes_max - FRAME_HEADER) as u64,
@@ -154,19 +96,22 @@ impl Log {
         record_bytes(location.head_len, location.body_len)
     }
 
-    /// Room for a batch of `bytes` (heads and bodies), on disk and in the budget; waits for the budget at most `wait`.
+    /// Reserves space for a batch of `bytes` (heads and bodies), on disk and in the budget. Waits
+    /// for the budget at most `wait`.
     ///
     /// # Errors
-    /// [`LogError::Full`] at once, [`LogError::Busy`] after `wait`, [`LogError::TooLarge`], [`LogError::Failed`].
+    /// [`LogError::Full`] at once, [`LogError::Busy`] after `wait`, [`LogError::TooLarge`],
+    /// [`LogError::Failed`].
     pub async fn reserve(&self, bytes: u64, priority: Priority, wait: Duration) -> Result<Reservation, LogError> {
         self.shared.room.acquire(&self.shared.latch, bytes, priority, wait).await
     }
 
-    /// Appends a batch. Does not block: LSNs are assigned in call order, now. The batch commits whether or not the ticket is awaited.
+    /// Appends a batch without blocking. LSNs are assigned at once, in call order. The batch
+    /// commits whether or not the ticket is awaited.
     ///
     /// # Errors
-    /// [`LogError::TooLarge`] when the batch is beyond [`Log::limits`], [`LogError::Failed`], [`LogError::Closed`]: nothing of
-    /// it was accepted then.
+    /// [`LogError::TooLarge`] if the batch exceeds [`Log::limits`], [`LogError::Failed`],
+    /// [`LogError::Closed`]: the log has accepted nothing of it then.
     pub fn submit(&self, room: Reservation, batch: Batch, durability: Durability) -> Result<Ticket, LogError> {
         self.shared.latch.check()?;
         let limits = self.limits();
@@ -200,16 +145,17 @@ impl Log {
         Ok(Ticket { first_lsn, outcome })
     }
 
-    /// How many bytes the next chunk of a body should have, of which `left` bytes are to come and a chunk takes `most`: what fills the end of
-    /// an extent, or as much as it can.
+    /// Best length of the next chunk of a body with `left` remaining bytes and at most `most` per
+    /// chunk: the rest of an extent, or the longest possible.
     pub fn chunk_bytes(&self, left: u64, most: usize) -> usize {
         self.shared.bodies.best_bytes(left, most.min(self.shared.chunk_bytes_max))
     }
 
-    /// Memory for a chunk of up to `capacity` bytes. Reserve room for it first: that is what bounds it.
+    /// Memory for a chunk of up to `capacity` bytes. Reserve space for it first, which bounds the
+    /// memory.
     ///
     /// # Errors
-    /// [`LogError::TooLarge`] when `capacity` is beyond [`Log::limits`].
+    /// [`LogError::TooLarge`] if `capacity` exceeds [`Log::limits`].
     pub async fn chunk(&self, capacity: usize) -> Result<ChunkBuf, LogError> {
         if capacity > self.shared.chunk_bytes_max {
             let max = self.shared.chunk_bytes_max;
@@ -220,33 +166,37 @@ impl Log {
         Ok(ChunkBuf { buf, capacity })
     }
 
-    /// Writes a chunk. It is garbage until a record that names its location has been committed, and may be recycled before that
-    /// unless `Applier::chunk_is_live` vouches for it. Not flushed: the flush of that commit covers it. `room` must cover the
-    /// chunk; even if this future is dropped, what it holds is not given back before the disk is done with the chunk.
+    /// Writes a chunk, without a flush. It is garbage until a record that names its location has
+    /// been committed; the flush of that commit covers it. Until then it may be recycled unless
+    /// `Applier::chunk_is_live` returns `true`. `room` must cover the chunk. Even if this future is
+    /// dropped, the reservation lasts until the disk has finished with the chunk.
     ///
     /// # Errors
-    /// [`LogError::TooLarge`] for a head beyond [`Log::limits`], [`LogError::Full`], [`LogError::Failed`].
+    /// [`LogError::TooLarge`] for a head above [`Log::limits`], [`LogError::Full`],
+    /// [`LogError::Failed`].
     pub async fn write_chunk(&self, room: &Reservation, head: Bytes, chunk: ChunkBuf) -> Result<Location, LogError> {
         write_chunk(&self.shared, room, head, chunk).await
     }
 
-    /// Keeps an extent from being recycled while the pin is held; `None` when it is already.
+    /// Keeps an extent from being recycled while the pin exists; `None` if it has been recycled.
     pub fn pin(&self, extent: u32, epoch: u64) -> Option<ExtentPin> {
         self.shared.extents.pin(extent, epoch)
     }
 
-    /// Bytes `range` of the body of the record at `location`, verified.
+    /// Reads and verifies bytes `range` of the body of the record at `location`.
     ///
     /// # Errors
-    /// [`LogError::Moved`] when the extent has been recycled: look the record up again. [`LogError::Damaged`], [`LogError::Read`].
+    /// [`LogError::Moved`] if the extent has been recycled: look the record up again.
+    /// [`LogError::Damaged`], [`LogError::Read`].
     pub async fn read(&self, location: Location, range: Range<u32>) -> Result<Bytes, LogError> {
         self.read_of(location, range, &|_| true).await
     }
 
-    /// As [`Log::read`], of a record whose head `mine` knows: another one's bytes are damage, however whole they are.
+    /// As [`Log::read`], for a record whose head `mine` accepts. The bytes of another record are
+    /// damage, even if they verify.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Log::read`].
     pub async fn read_of(
         &self,
         location: Location,
@@ -256,18 +206,21 @@ impl Log {
         crate::read::read(&self.shared, location, range, mine).await
     }
 
-    /// The error for a record that was [`LogError::Moved`] and that the layer above, which has looked it up again since, still has at
-    /// `location`: before an extent is recycled, whatever is live in it has been applied at its new place. Counted as damage.
+    /// The error for a lost record: its read gave [`LogError::Moved`], but the layer above still
+    /// has it at `location` after a new lookup. Live records are applied at their new place before
+    /// an extent is recycled, so this is damage and counted as such.
     pub fn lost(&self, location: &Location) -> LogError {
         crate::read::lost(&self.shared, location)
     }
 
-    /// The number of the opening that has committed the record `lsn`, as [`crate::History`] knows it; 0 when that is not known.
+    /// The number of the opening that committed the record `lsn`, as [`crate::History`] knows it; 0
+    /// if unknown.
     pub fn committed_by(&self, lsn: Lsn) -> u64 {
         crate::history::committed_by(&self.shared.extents.with(|table| table.lineage), lsn)
     }
 
-    /// The number of this opening, if it takes writes: what [`crate::History::newest`] says from the first that it writes on.
+    /// The number of this opening, if it takes writes. [`crate::History::newest`] returns it from
+    /// its first write on.
     pub fn opening(&self) -> u64 {
         self.shared.extents.with(|table| table.lineage.openings().next().map_or(0, |opening| opening.id))
     }
@@ -287,10 +240,11 @@ impl Log {
         self.shared.extents.usage()
     }
 
-    /// Makes everything that has been applied, or is being applied, durable and returns the LSN up to which that is.
+    /// Makes everything durable that has been applied or is being applied. Returns the LSN up to
+    /// which it is durable.
     ///
     /// # Errors
-    /// [`LogError::Failed`] when the log cannot.
+    /// [`LogError::Failed`] if the log has failed.
     pub async fn flush(&self) -> Result<Lsn, LogError> {
         let target = self.shared.applying.load(SeqCst);
         let mut durable = self.shared.durable.subscribe();
@@ -309,12 +263,12 @@ impl Log {
         }
     }
 
-    /// The state, and when it changes.
+    /// The state of the log, and its changes.
     pub fn watch(&self) -> watch::Receiver<LogState> {
         self.shared.latch.watch()
     }
 
-    /// What the pool is.
+    /// Identity and layout of the pool.
     pub fn info(&self) -> PoolInfo {
         PoolInfo::from(&self.shared.pool)
     }
@@ -324,7 +278,7 @@ impl Log {
         self.shared.extents.counts()
     }
 
-    /// What the log says about itself.
+    /// Status of the log.
     pub fn status(&self) -> LogStatus {
         let shared = &self.shared;
         let metrics = &shared.metrics;
@@ -355,35 +309,36 @@ impl Log {
             read_damage: metrics.read_damage.load(Relaxed),
             reads_healed: metrics.reads_healed.load(Relaxed),
             writes_elsewhere: metrics.writes_elsewhere.load(Relaxed),
-            heal: shared.mends.status(shared.healed.status()),
+            heal: shared.heal_queue.status(shared.healed.status()),
             compaction: shared.compaction.status(metrics.frame_bytes.load(Relaxed) + metrics.chunk_bytes.load(Relaxed)),
             scrub: shared.scrub.status(),
             usage: shared.extents.usage(),
         }
     }
 
-    /// Begins a pass of the scrub, or ends the one that is going on. What comes of it is in the status.
+    /// Starts a scrub pass, or stops the running one. The status shows the progress.
     ///
     /// # Errors
     /// [`LogError::Closed`].
-    pub fn scrub(&self, wish: ScrubWish) -> Result<(), LogError> {
+    pub fn scrub(&self, request: ScrubRequest) -> Result<(), LogError> {
         if self.shared.latch.state() == LogState::Closed {
             return Err(LogError::Closed);
         }
-        self.shared.scrub.wishes.add(wish);
+        self.shared.scrub.requests.add(request);
         Ok(())
     }
 
-    /// Commits what was accepted, flushes, seals what is open so that the next start reads footers only, and stops the tasks.
+    /// Commits accepted batches, flushes, and seals the open extents, so that the next start reads
+    /// footers only. Then stops the tasks.
     ///
     /// # Errors
-    /// [`LogError::Failed`] when the log has failed before or fails now.
+    /// [`LogError::Failed`] if the log has failed before or fails now.
     pub async fn close(&self) -> Result<(), LogError> {
         let shared = &self.shared;
         shared.background.stop().await;
         shared.queue.close();
         let mut ended = shared.ended.subscribe();
-        // The sender is in `shared`: it cannot have gone.
+        // The sender is in `shared`, so it still exists.
         let _ = ended.wait_for(|ended| *ended).await;
         if shared.latch.state() == LogState::Closed {
             return Ok(());

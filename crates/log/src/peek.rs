@@ -1,4 +1,4 @@
-//! A look at what a disk's log holds that changes nothing: to find out whose it is before it is opened, which would.
+//! Reads the contents of a disk's log without changing it, to identify its owner before an open.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::check::Entries;
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, Superblock};
 use crate::scan::Reader;
 
-/// Reads the heads of the records on a disk, about in the order in which they were committed, until `each` says that it has seen enough (`false`). Nothing is
-/// changed; what is torn or damaged is left out. Returns whether anything is there.
+/// Reads the heads of the records on a disk, roughly in commit order, until `each` returns `false`.
+/// Changes nothing and skips torn or damaged records. Returns whether the disk holds any record.
 ///
 /// # Errors
-/// [`LogError::Open`] when the disk holds no pool that can be read.
+/// [`LogError::Open`] if the disk holds no readable pool.
 pub async fn peek(disk: &Arc<dyn Disk>, mut each: impl FnMut(&[u8]) -> bool + Send) -> Result<bool, LogError> {
     let (superblock, ..) = crate::pool::read_superblock(disk).await?;
     let headers = (0..superblock.extents_in(disk.len())).map(|extent| header(disk, &superblock, extent));

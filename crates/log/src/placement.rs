@@ -1,11 +1,13 @@
-//! How extents are laid and changed on the disk, where it matters whether the disk may be written anywhere or is cut into zones that are written in order.
+//! Placement of extents on the disk: a disk that may be written anywhere, or zones that are written
+//! in order.
 //!
-//! On zones an extent is a zone: it is reset before it is used again, where otherwise its header is written over; its chunks reach
-//! the disk in the order of their places; its trailer lies close behind its footer, and then the zone is finished, so that it is not open any more. Only so many
-//! zones may be open: commits have their share, and bodies the rest.
+//! On zones an extent is a zone. It is reset before it is used again, where otherwise its header is
+//! overwritten. Its chunks reach the disk in the order of their places. Its trailer is close behind
+//! its footer; then the zone is finished and no longer open. The number of open zones is limited:
+//! commits have a share, and bodies have the rest.
 //!
-//! A reset takes the header with it. What a later start must know all the same (which epochs have been used, how far commits were
-//! recycled) is made durable first, in the superblocks: the *ledger*.
+//! A reset removes the header. Facts that a later start needs (which epochs have been used, how far
+//! commits were recycled) are first made durable in the superblocks: the *ledger*.
 
 use std::sync::Arc;
 
@@ -13,16 +15,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use steadfast_disk::{Disk, ZoneState};
 
-use crate::format::{Ledger, Superblock, Zoning};
+use crate::format::{Ledger, SUPERBLOCK_OFFSETS, Superblock, Zoning};
 use crate::io::Io;
-use crate::pool::superblock_places;
 use crate::{LogError, Lsn, Sabotage};
 
-/// Zones that commits may have open: the one that is written, the next one, and the last one while it is sealed.
+/// Zones that commits may have open: the current one, the next one, and the last one during its
+/// sealing.
 const COMMIT_ZONES: u32 = 3;
 /// The most body extents that are written at a time.
 const BODY_LANES_MAX: u32 = 4;
-/// Epochs that the ledger is ahead by, so that it need not be written for each.
+/// Lead of the ledger over the epochs in use, so that not every epoch writes it.
 const EPOCHS_AHEAD: u64 = 1024;
 
 /// Zones that the superblocks keep open.
@@ -30,7 +32,13 @@ fn superblock_zones(zones: &Zoning) -> u32 {
     if zones.conventional_bytes == 0 { 2 } else { 0 }
 }
 
-/// The fewest open zones that a pool can work with.
+/// Offsets of the superblocks of a pool on zones. Without conventional space, the zones to which
+/// they are appended.
+pub(crate) fn superblock_places(zones: &Zoning) -> [u64; 2] {
+    if zones.conventional_bytes > 0 { SUPERBLOCK_OFFSETS } else { [0, zones.zone_bytes] }
+}
+
+/// The fewest open zones with which a pool works.
 pub(crate) fn open_zones_min(zones: &Zoning) -> u32 {
     // Two for bodies: one is written while the one before it is sealed.
     superblock_zones(zones) + COMMIT_ZONES + 2
@@ -44,7 +52,7 @@ struct Inner {
     disk: Arc<dyn Disk>,
     pool: Superblock,
     ledger: tokio::sync::Mutex<Ledger>,
-    /// A copy, for who only asks.
+    /// A copy for readers.
     known: Mutex<Ledger>,
     sabotage: Sabotage,
 }
@@ -68,19 +76,20 @@ impl Placement {
         *self.0.known.lock()
     }
 
-    /// Whether what is written to one extent must reach the disk in the order of its places.
+    /// Whether writes to one extent must reach the disk in the order of their places.
     pub(crate) fn in_order(&self) -> bool {
         self.zones().is_some() && self.0.sabotage != Sabotage::ZoneOrder
     }
 
-    /// How many body extents are written at a time, where the pool has `extents` of them.
+    /// Number of body extents written at a time in a pool with `extents` of them.
     pub(crate) fn body_lanes(&self, extents: u32) -> usize {
         let Some(limit) = self.body_zones() else { return 1 };
-        // One writer a zone: several zones keep the disk busy. In a small pool each of them costs a share of the space.
+        // One writer per zone: several zones keep the disk busy. In a small pool each costs a share
+        // of the space.
         (limit as u32 / 2).min(BODY_LANES_MAX).min(extents / 16).max(1) as usize
     }
 
-    /// How many body extents may be open, those that are being sealed included; `None` for any number.
+    /// The most open body extents, including those being sealed; `None` for any number.
     pub(crate) fn body_zones(&self) -> Option<usize> {
         let zones = self.zones()?;
         match zones.open_zones_max {
@@ -89,12 +98,12 @@ impl Placement {
         }
     }
 
-    /// Where in its extent a trailer goes when the footer ends at `end`.
+    /// Offset of the trailer in its extent if the footer ends at `end`.
     pub(crate) fn trailer_after(&self, end: u64) -> u64 {
         self.0.pool.trailer_after(end)
     }
 
-    /// Whether the device has given up the zone that begins at `start`.
+    /// Whether the device has retired the zone that begins at `start`.
     pub(crate) fn is_dead(&self, start: u64) -> bool {
         self.zone_state(start) == Some(ZoneState::Dead)
     }
@@ -104,7 +113,7 @@ impl Placement {
         self.0.disk.zone(start).map(|zone| zone.state)
     }
 
-    /// Makes an extent ready for its header.
+    /// Prepares an extent for its header.
     pub(crate) async fn clear(&self, io: &Io, start: u64) -> Result<(), LogError> {
         match self.zone_state(start) {
             None | Some(ZoneState::Empty) => Ok(()),
@@ -113,7 +122,7 @@ impl Placement {
         }
     }
 
-    /// Nothing more is written to the extent that begins at `start`.
+    /// Ends the writes to the extent that begins at `start`.
     pub(crate) async fn finish(&self, io: &Io, start: u64) -> Result<(), LogError> {
         match self.zone_state(start) {
             Some(ZoneState::Open | ZoneState::Failed) if self.0.sabotage != Sabotage::ZoneFinish => {
@@ -128,14 +137,15 @@ impl Placement {
         matches!(self.zone_state(start), Some(ZoneState::Open | ZoneState::Failed))
     }
 
-    /// How many more zones may be opened when those of `open` extents are; `None` for any number.
+    /// Number of zones that may be opened besides those of `open` extents; `None` for any number.
     pub(crate) fn may_open(&self, open: u32) -> Option<u32> {
         let zones = self.zones()?;
         let max = Some(zones.open_zones_max).filter(|max| *max > 0)?;
         Some(max.saturating_sub(superblock_zones(zones) + open))
     }
 
-    /// Where a footer of `len` bytes and its trailer may go in an extent whose frames end at `end`; `None` when it cannot be sealed any more.
+    /// Offset of a footer of `len` bytes, with its trailer, in an extent whose frames end at `end`.
+    /// `None` if the extent can no longer be sealed.
     pub(crate) fn footer_place(&self, start: u64, end: u64, len: u64) -> Option<u64> {
         if self.zones().is_none() {
             return Some(end);
@@ -146,8 +156,9 @@ impl Placement {
         (fits && at + len + steadfast_disk::BLOCK as u64 <= self.0.pool.extent_bytes).then_some(at)
     }
 
-    /// Makes sure that a later start will not use `epoch` again, and knows that commits were recycled up to `recycled_lsn`, also when all headers that say
-    /// so are gone. Does nothing where headers are never lost.
+    /// Makes sure that a later start does not reuse `epoch`, and knows that commits were recycled
+    /// up to `recycled_lsn`. This holds even if all headers with these facts are gone. Does nothing
+    /// where headers persist.
     pub(crate) async fn remember(&self, io: &Io, epoch: u64, recycled_lsn: Lsn) -> Result<(), LogError> {
         let Some(zones) = self.zones() else { return Ok(()) };
         let mut ledger = self.0.ledger.lock().await;
@@ -162,7 +173,7 @@ impl Placement {
             opening: 0,
         };
         let block = Bytes::copy_from_slice(&self.0.pool.encode_with(&next));
-        // One after the other, so that one of them is whole at any time.
+        // In sequence, so that one of them is whole at any time.
         for place in superblock_places(zones) {
             if zones.conventional_bytes > 0 {
                 io.write_flush(place, block.clone()).await?;

@@ -1,4 +1,4 @@
-//! Making a pool on a disk, and recognising one.
+//! Formatting a pool on a disk, and recognising one.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::format::{
     EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FormatError, Ledger, SUPERBLOCK_OFFSETS, Superblock, Zoning,
 };
 use crate::options::FormatOptions;
-use crate::placement::open_zones_min;
+use crate::placement::{open_zones_min, superblock_places};
 
-/// What a pool is.
+/// Identity and layout of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PoolInfo {
     /// UUID.
     pub pool: String,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// When it was made, milliseconds since the Unix epoch.
+    /// Time of formatting, milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn format(disk: &Arc<dyn Disk>, env: &Env, options: &FormatOpti
             geometry.capacity_bytes
         )));
     }
-    disk.reserve(EXTENTS_START).await.map_err(|e| cannot("make room on", disk, &e))?;
+    disk.reserve(EXTENTS_START).await.map_err(|e| cannot("reserve space on", disk, &e))?;
     let Some(zones) = &sb.zones else {
         for offset in SUPERBLOCK_OFFSETS {
             write_superblock(disk, &sb, offset).await?;
@@ -94,7 +94,7 @@ pub(crate) async fn format(disk: &Arc<dyn Disk>, env: &Env, options: &FormatOpti
     Ok(PoolInfo::from(&sb))
 }
 
-/// How a pool lies on these zones.
+/// The layout of a pool on these zones.
 fn zoning(zones: &ZoneGeometry, emulated: bool) -> Result<Zoning, LogError> {
     let &ZoneGeometry { zone_bytes, conventional_bytes, open_zones_max, .. } = zones;
     if conventional_bytes > 0 && conventional_bytes < EXTENTS_START {
@@ -113,30 +113,30 @@ fn zoning(zones: &ZoneGeometry, emulated: bool) -> Result<Zoning, LogError> {
     Ok(zoning)
 }
 
-/// An extent is all that can be written of a zone, as far as an extent can be that large.
+/// The extent size on zones: the writable part of a zone, up to the largest extent.
 fn zone_extent_bytes(zones: &ZoneGeometry, wanted: Option<u64>) -> Result<u64, LogError> {
     let extent_bytes = zones.zone_capacity_bytes.min(EXTENT_BYTES_MAX);
     match wanted {
         Some(wanted) if wanted != extent_bytes => Err(LogError::Open(format!(
-            "an extent of {wanted} bytes: on zones an extent is a zone, here of {extent_bytes}; leave the size of extents out"
+            "an extent of {wanted} bytes: on zones an extent is a zone, here of {extent_bytes}; do not set the extent size"
         ))),
         _ => Ok(extent_bytes),
     }
 }
 
-/// The disk, driven as if it were zoned. `whole`: all that it may become is made room for first.
+/// The disk, driven as an emulated zoned disk. `whole`: first grow it to its full size.
 async fn emulate(disk: &Arc<dyn Disk>, zones: ZonedOptions, whole: bool) -> Result<Arc<dyn Disk>, LogError> {
     if disk.geometry().zones.is_some() {
-        return Err(LogError::Open(format!("{} is zoned already: no zones can be made on it", disk.describe())));
+        return Err(LogError::Open(format!("{} is a zoned device: zones cannot be emulated on it", disk.describe())));
     }
     if whole {
-        disk.reserve(disk.geometry().capacity_bytes).await.map_err(|e| cannot("make room on", disk, &e))?;
+        disk.reserve(disk.geometry().capacity_bytes).await.map_err(|e| cannot("reserve space on", disk, &e))?;
     }
-    let zoned = Zoned::open(disk.clone(), zones).await.map_err(|e| cannot("make zones on", disk, &e))?;
+    let zoned = Zoned::open(disk.clone(), zones).await.map_err(|e| cannot("emulate zones on", disk, &e))?;
     Ok(zoned)
 }
 
-/// Zones that an earlier user left open count too.
+/// Resets all zones: those that an earlier user left open count towards the limit.
 async fn reset_all(disk: &Arc<dyn Disk>, zones: &Zoning, len: u64) -> Result<(), LogError> {
     let mut at = zones.conventional_bytes;
     while at + zones.zone_bytes <= len {
@@ -148,28 +148,23 @@ async fn reset_all(disk: &Arc<dyn Disk>, zones: &Zoning, len: u64) -> Result<(),
     Ok(())
 }
 
-/// Where the superblocks of a pool on zones are; without space that may be written anywhere, the zones that they are appended to.
-pub(crate) fn superblock_places(zones: &Zoning) -> [u64; 2] {
-    if zones.conventional_bytes > 0 { SUPERBLOCK_OFFSETS } else { [0, zones.zone_bytes] }
-}
-
-/// What a pool needs to be opened: the disk as the log drives it, and what its superblocks say.
+/// State for opening a pool: the disk as the log drives it, and the contents of its superblocks.
 pub(crate) struct Head {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) superblock: Superblock,
-    /// `None` when no good copy has it: on zones, or where it does not apply.
+    /// Default if no good copy has a ledger, or if the pool has none.
     pub(crate) ledger: Ledger,
-    /// Where a copy was damaged.
+    /// Offsets of damaged copies.
     pub(crate) bad: Vec<u64>,
 }
 
-/// Reads what the pool is. A pool that was made as if on zones gets them again.
+/// Reads the superblocks. A pool formatted with emulated zones gets them again.
 pub(crate) async fn read_head(disk: &Arc<dyn Disk>) -> Result<Head, LogError> {
     let (first, mut ledger, mut bad) = read_superblock(disk).await?;
     let (superblock, geometry) = (first, disk.geometry().zones);
     let Some(zones) = superblock.zones else {
         if geometry.is_some() {
-            let text = format!("{}: a pool that is not made for zones, on a zoned device", disk.describe());
+            let text = format!("{}: the pool was not formatted for zones, but the device is zoned", disk.describe());
             return Err(LogError::Open(text));
         }
         return Ok(Head { disk: disk.clone(), superblock, ledger, bad });
@@ -188,7 +183,8 @@ pub(crate) async fn read_head(disk: &Arc<dyn Disk>) -> Result<Head, LogError> {
             disk.clone()
         }
         now => {
-            let text = format!("the pool is made for zones of {} bytes, the disk has {now:?}", zones.zone_bytes);
+            let text =
+                format!("the pool was formatted for zones of {} bytes, but the disk has {now:?}", zones.zone_bytes);
             return Err(LogError::Open(format!("{}: {text}", disk.describe())));
         }
     };
@@ -198,19 +194,21 @@ pub(crate) async fn read_head(disk: &Arc<dyn Disk>) -> Result<Head, LogError> {
     Ok(Head { disk, superblock, ledger, bad })
 }
 
-/// How far behind a write pointer the newest superblock may be: what is in front of it was lost in a crash.
-const APPENDED_LOOK_BYTES: u64 = 16 * BLOCK as u64;
+/// Distance behind the write pointer within which the newest superblock lies. Copies after it were
+/// lost in a crash.
+const APPENDED_SEARCH_BYTES: u64 = 16 * BLOCK as u64;
 
-/// The newest ledger among the superblocks that were appended to the first two zones, and which of the zones has none.
+/// The newest ledger among the superblocks appended to the first two zones, and the zones without
+/// one.
 async fn newest_appended(disk: &Arc<dyn Disk>, superblock: &Superblock) -> (Ledger, Vec<u64>) {
     let mut newest = Ledger::default();
     let mut bad = Vec::new();
     let Some(zones) = &superblock.zones else { return (newest, bad) };
     for place in superblock_places(zones) {
         let mut found = false;
-        // In a full zone the end of what was written is its end.
+        // In a full zone, the written data ends at the end of the zone.
         let end = disk.zone(place).map_or(place, |zone| zone.write_pointer);
-        let mut at = place.max(end.saturating_sub(APPENDED_LOOK_BYTES));
+        let mut at = place.max(end.saturating_sub(APPENDED_SEARCH_BYTES));
         while at < end {
             if let Ok(block) = disk.read(at, BLOCK).await
                 && let Ok((other, ledger)) = Superblock::decode_with(&block)
@@ -230,13 +228,13 @@ async fn newest_appended(disk: &Arc<dyn Disk>, superblock: &Superblock) -> (Ledg
     (newest, bad)
 }
 
-/// Writes one copy and makes it durable, so that the other one is never in doubt at the same time.
+/// Writes one copy and makes it durable, so that the other copy is never in doubt at the same time.
 pub(crate) async fn write_superblock(disk: &Arc<dyn Disk>, sb: &Superblock, offset: u64) -> Result<(), LogError> {
     let block = Bytes::copy_from_slice(&sb.encode());
     disk.write_flush(offset, block).await.map_err(|e| cannot("write", disk, &e))
 }
 
-/// Writes both copies, with who has the pool from now on. Not on zones.
+/// Writes both copies, with the opening that has the pool from now on. Not on zones.
 pub(crate) async fn write_opening(disk: &Arc<dyn Disk>, sb: &Superblock, opening: u64) -> Result<(), LogError> {
     let block = Bytes::copy_from_slice(&sb.encode_with(&Ledger { opening, ..Ledger::default() }));
     for offset in SUPERBLOCK_OFFSETS {
@@ -245,12 +243,13 @@ pub(crate) async fn write_opening(disk: &Arc<dyn Disk>, sb: &Superblock, opening
     Ok(())
 }
 
-/// Who else has the pool, or what else the disk holds, as one copy of the superblock says. What cannot be read says nothing.
+/// The other opening that has the pool, or the other contents of the disk, from one copy of the
+/// superblock. `None` for a copy that cannot be read.
 pub(crate) async fn had_by_other(disk: &Arc<dyn Disk>, sb: &Superblock, opening: u64) -> Option<&'static str> {
     for offset in SUPERBLOCK_OFFSETS {
         let Ok(block) = disk.read_copy(0, offset, BLOCK).await else { continue };
         match Superblock::decode_with(&block) {
-            Ok((found, _)) if found.pool != sb.pool => return Some("the disk was formatted anew"),
+            Ok((found, _)) if found.pool != sb.pool => return Some("the disk was reformatted"),
             Ok((_, ledger)) if ledger.opening != 0 && ledger.opening != opening => {
                 return Some("another server has opened the disk since");
             }
@@ -277,16 +276,16 @@ async fn refuse_contents(disk: &Arc<dyn Disk>) -> Result<(), LogError> {
             let what = if bytes.chunks(BLOCK).any(|b| Superblock::decode(b) != Err(FormatError::Magic("superblock"))) {
                 "a pool"
             } else {
-                "something"
+                "other data"
             };
-            return Err(LogError::Open(format!("{} holds {what} already: not formatted", disk.describe())));
+            return Err(LogError::Open(format!("{} already holds {what}; it was not formatted", disk.describe())));
         }
         at += n;
     }
     Ok(())
 }
 
-/// Where a superblock may be.
+/// Possible offsets of a superblock.
 fn superblock_offsets(disk: &Arc<dyn Disk>) -> Vec<u64> {
     match disk.geometry().zones {
         Some(zones) if zones.conventional_bytes == 0 => vec![0, zones.zone_bytes],
@@ -294,8 +293,8 @@ fn superblock_offsets(disk: &Arc<dyn Disk>) -> Vec<u64> {
     }
 }
 
-/// Reads the superblock, with the newest ledger; the last value names the places where it was damaged. Where no place on copy 0 of the disk has it,
-/// another copy of the disk may.
+/// Reads the superblock, with the newest ledger and the offsets of damaged copies. If copy 0 of the
+/// disk has none, another copy may supply it.
 pub(crate) async fn read_superblock(disk: &Arc<dyn Disk>) -> Result<(Superblock, Ledger, Vec<u64>), LogError> {
     let first = superblock_of_copy(disk, 0).await;
     let Err(error) = first else { return first };
@@ -307,7 +306,8 @@ pub(crate) async fn read_superblock(disk: &Arc<dyn Disk>) -> Result<(Superblock,
     Err(error)
 }
 
-/// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
+/// The identity of the pool on a disk. Zeros if it cannot be read; opening the log then gives the
+/// error.
 pub async fn pool_on(disk: &Arc<dyn Disk>) -> [u8; 16] {
     read_superblock(disk).await.map_or([0; 16], |(superblock, ..)| superblock.pool)
 }

@@ -1,8 +1,9 @@
 //! Zero-fills a commit extent ahead of its write pointer.
 //!
-//! On a file system, the first flush after a write to space that was only allocated also commits the file system's journal; measured, that
-//! doubles the cost of a flush. Zeros written ahead pay it once for many frames. Never waited for, except where
-//! a frame would overtake zeros that are on their way to the same place.
+//! On a file system, the first flush after a write to allocated but unwritten space also commits
+//! the file system's journal. Measured, that doubles the cost of a flush. Zeros written ahead pay
+//! it once for many frames. The committer waits for them only where a frame would overtake zeros in
+//! flight to the same place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,42 +14,42 @@ use steadfast_disk::BLOCK;
 use tokio::sync::Notify;
 
 use crate::io::WriteError;
-use crate::log::Shared;
+use crate::shared::Shared;
 
 const STEP: u64 = 1 << 20;
 
-struct State {
-    /// Up to here frames have been written or are being written.
+struct PrefillState {
+    /// End of the frames written or being written.
     write_end: u64,
-    /// Up to here zeros have been written.
+    /// End of the zeros written.
     cursor: u64,
-    /// Zeros on their way.
+    /// Zeros in flight, from and to.
     busy: Option<(u64, u64)>,
     stopped: bool,
 }
 
-/// Shared by the committer and the task that fills.
+/// State shared by the committer and the filling task.
 pub(crate) struct Prefill {
-    state: Mutex<State>,
+    state: Mutex<PrefillState>,
     changed: Notify,
 }
 
 impl Prefill {
-    /// Starts filling the extent that begins at `start` on the disk, from `at` on: before it lies what has been written already,
-    /// in a new extent the header, after a recovery also the frames that it has copied there.
+    /// Starts filling the extent that begins at `start` on the disk, from `at` on. Before `at` is
+    /// written data: the header, and after a recovery also the frames copied there.
     pub(crate) fn start(shared: &Arc<Shared>, start: u64, at: u64) -> Arc<Self> {
-        let state = State { write_end: at, cursor: at, busy: None, stopped: false };
+        let state = PrefillState { write_end: at, cursor: at, busy: None, stopped: false };
         let prefill = Arc::new(Self { state: Mutex::new(state), changed: Notify::new() });
         let ahead = shared.options.prefill_ahead_bytes / STEP * STEP;
-        // No extent begins where the superblock is.
+        // No extent begins at the superblock.
         if ahead > 0 && start > 0 && shared.disk.geometry().prefill_pays {
             shared.spawn("log-prefill", run(shared.clone(), prefill.clone(), start, ahead));
         }
         prefill
     }
 
-    /// Makes way for a frame that ends at `end`.
-    pub(crate) async fn make_way(&self, end: u64) {
+    /// Claims the space of a frame that ends at `end`. Waits for zeros in flight to the same place.
+    pub(crate) async fn claim_until(&self, end: u64) {
         loop {
             let changed = self.changed.notified();
             {
@@ -63,10 +64,10 @@ impl Prefill {
         self.changed.notify_waiters();
     }
 
-    /// Ends it; no zeros are on their way any more when this returns.
+    /// Stops the filling. No zeros are in flight when this returns.
     pub(crate) async fn stop(&self) {
         self.state.lock().stopped = true;
-        self.make_way(u64::MAX).await;
+        self.claim_until(u64::MAX).await;
     }
 }
 
@@ -81,7 +82,7 @@ async fn run(shared: Arc<Shared>, prefill: Arc<Prefill>, start: u64, ahead: u64)
             if state.stopped || state.cursor >= last || shared.latch.check().is_err() {
                 return;
             }
-            // A writer that is faster is not chased: start a step ahead of it.
+            // If the writer is faster, restart a step ahead of it.
             let from = if state.write_end > state.cursor { state.write_end + STEP } else { state.cursor };
             let to = (from + STEP).min(last);
             if from >= to {
@@ -99,7 +100,7 @@ async fn run(shared: Arc<Shared>, prefill: Arc<Prefill>, start: u64, ahead: u64)
             }
             continue;
         };
-        // A frame that comes to that place says more.
+        // A frame written to that place reports the fault.
         let result = shared.io.try_write(start + from, zeros.slice(..(to - from) as usize)).await;
         {
             let mut state = prefill.state.lock();
@@ -109,7 +110,7 @@ async fn run(shared: Arc<Shared>, prefill: Arc<Prefill>, start: u64, ahead: u64)
         prefill.changed.notify_waiters();
         if let Err(error) = result {
             if let WriteError::Disk(error) = error {
-                tracing::warn!(%error, "zeros could not be written ahead");
+                tracing::warn!(%error, "cannot write zeros ahead");
                 shared.metrics.writes_elsewhere.fetch_add(1, Relaxed);
             }
             return;

@@ -1,4 +1,4 @@
-//! Reading bodies: only the blocks that are needed, and nothing that does not match its checksum.
+//! Reading bodies: only the needed blocks, and only bytes that match their checksum.
 
 use std::io;
 use std::ops::Range;
@@ -10,14 +10,14 @@ use steadfast_disk::BLOCK;
 
 use crate::extents::ExtentInfo;
 use crate::format::{CHECK_BYTES, RECORD_HEADER, RecordHeader, RecordView, check_count, record_bytes, verify_body};
-use crate::log::Shared;
+use crate::shared::Shared;
 use crate::{Location, LogError, Sabotage};
 
-/// Up to this many unneeded bytes between checksums and body are read along rather than read around.
+/// The most unneeded bytes between checksums and body that are read in one request instead of two.
 const GAP_BYTES_MAX: u64 = 64 << 10;
 
-/// Reads that failed are told of at most once in this time.
-pub(crate) const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(5);
+/// Interval between log messages about failed reads.
+pub(crate) const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A record read back whole and verified.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ enum Failure {
     Read(io::Error),
 }
 
-/// Bytes of the body of the record at `location`, if `mine` says that its head is the one.
+/// Reads bytes of the body of the record at `location`, if `mine` accepts its head.
 pub(crate) async fn read(
     shared: &Shared,
     location: Location,
@@ -71,9 +71,9 @@ pub(crate) async fn read(
     Ok(assembled.freeze())
 }
 
-/// What the layer above still has, and the log does not: a record that is lost.
+/// Reports a lost record: the layer above still has it, but the log does not.
 pub(crate) fn lost(shared: &Shared, location: &Location) -> LogError {
-    let what = "a record that the index has here, or one that it names, is not in the pool any more";
+    let what = "a record in the index, or one that it names, is no longer in the pool";
     let (extent, offset) = (location.extent, u64::from(location.offset));
     let error = LogError::Damaged { extent, offset, what: what.into() };
     report(shared, &error);
@@ -84,8 +84,8 @@ pub(crate) fn lost(shared: &Shared, location: &Location) -> LogError {
 fn report(shared: &Shared, error: &LogError) {
     if matches!(error, LogError::Damaged { .. } | LogError::Read { .. }) {
         shared.metrics.read_damage.fetch_add(1, Relaxed);
-        // Where a disk fails every read does: one tells it as well as all, and the metrics count them.
-        if let Some(more) = shared.read_failures_told.pass(&shared.env) {
+        // A failed disk fails every read. One message covers them all; the metrics count them.
+        if let Some(more) = shared.read_failure_reports.pass(&shared.env) {
             tracing::error!(%error, more, "a read failed (and `more` since the last such line)");
         }
     }
@@ -117,8 +117,8 @@ fn resolve(shared: &Shared, location: &Location) -> Result<ExtentInfo, LogError>
     Ok(info)
 }
 
-/// What a checksum refuses is read again from each copy that the disk has, and the copies that are bad are healed in the background. With one
-/// copy that is a second try, since a wrong bit may have come from the way instead of the medium.
+/// Reads again from each copy of the disk after a checksum mismatch. Bad copies are healed in the
+/// background. With one copy this is a retry, because the error may have occurred in transfer.
 async fn with_second_try<T, F>(
     shared: &Shared,
     location: &Location,
@@ -136,12 +136,12 @@ where
             Ok(value) => {
                 shared.metrics.reads_healed.fetch_add(1, Relaxed);
                 if shared.disk.copies() > 1 {
-                    shared.mends.ask(location);
+                    shared.heal_queue.push(location);
                 }
                 return Ok(value);
             }
             Err(Failure::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
-            // What the first copy says is what there is to be repaired.
+            // The error of the first copy names what must be repaired.
             Err(other) if copy == 0 => failure = other,
             Err(_) => {}
         }
@@ -156,7 +156,7 @@ where
     })
 }
 
-/// Reads bytes of an extent: the blocks around them, cut to them.
+/// Reads bytes of an extent: whole blocks, trimmed to the range.
 async fn read_bytes(shared: &Shared, extent: u32, range: Range<u64>, copy: Option<u32>) -> Result<Bytes, Failure> {
     let block = BLOCK as u64;
     let from = range.start / block * block;
@@ -194,7 +194,7 @@ async fn read_range(
     let body_start = record + RecordHeader::body_start(location.head_len, location.body_len);
     let blocks = body_start + u64::from(from)..body_start + u64::from(to);
     debug_assert!(last as usize <= check_count(location.body_len));
-    // Header and head come along: they are in the block that holds the checksums, or next to it.
+    // Header and head are read too: they are in the block with the checksums, or next to it.
     let (front, blocks) = if blocks.start - front.end <= GAP_BYTES_MAX {
         let both = read_bytes(shared, location.extent, front.start..blocks.end, copy).await?;
         let body_at = (blocks.start - front.start) as usize;
@@ -210,7 +210,7 @@ async fn read_range(
     if shared.options.sabotage != Sabotage::UnverifiedReads {
         let damaged = |error: crate::format::FormatError| Failure::Damaged(error.to_string());
         let (header, head) = RecordView::parse_head(&front, seed, location.offset).map_err(damaged)?;
-        // A body by itself does not say whose it is.
+        // A body alone does not identify its record.
         if (header.head_len, header.body_len) != (location.head_len, location.body_len) || !mine(head) {
             return Err(Failure::Damaged("another record is there".into()));
         }

@@ -1,4 +1,4 @@
-//! Room for what is to be written: in memory (the budget) and on disk (free space).
+//! Reservations of memory (the budget) and disk space for writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,41 +14,42 @@ use crate::latch::Latch;
 use crate::options::LogOptions;
 use crate::{LogError, Priority};
 
-/// A pool in which compaction frees nothing for so long is full.
+/// A pool is full if compaction frees nothing for this long.
 pub(crate) const FREED_WAIT: Duration = Duration::from_secs(3);
 
-/// Room for one batch or one chunk, on disk and in the budget. Given back when dropped (by a chunk: when it is on disk).
+/// Space for one batch or one chunk, on disk and in the budget. Released when dropped; by a chunk,
+/// when it is on disk.
 #[derive(Debug, Clone)]
-pub(crate) struct Held(Arc<HeldInner>);
+pub(crate) struct HeldRoom(Arc<HeldRoomInner>);
 
 #[derive(Debug)]
-struct HeldInner {
+struct HeldRoomInner {
     _permit: Permit,
     need: u64,
     priority: Priority,
     counts: Arc<Mutex<Count>>,
 }
 
-impl Held {
+impl HeldRoom {
     pub(crate) fn priority(&self) -> Priority {
         self.0.priority
     }
 }
 
-impl Drop for HeldInner {
+impl Drop for HeldRoomInner {
     fn drop(&mut self) {
         self.counts.lock().outstanding -= self.need;
     }
 }
 
-/// Room for one batch or one chunk, on disk and in the budget. Given back when dropped.
+/// Space for one batch or one chunk, on disk and in the budget. Released when dropped.
 #[derive(Debug)]
-#[must_use = "dropping it gives the room back"]
+#[must_use = "dropping it releases the space"]
 pub struct Reservation {
-    pub(crate) held: Held,
+    pub(crate) held: HeldRoom,
 }
 
-/// Bytes counted on to be written, and what the open commit extent can still take.
+/// Bytes reserved for writes, and the space left in the open commit extent.
 #[derive(Debug, Default)]
 struct Count {
     outstanding: u64,
@@ -56,13 +57,13 @@ struct Count {
 }
 
 impl Count {
-    /// Extents beside the open one that it takes to hold what is outstanding and `more`.
+    /// Extents besides the open one that the outstanding bytes and `more` need.
     fn extents(&self, more: u64, usable: u64) -> u64 {
         (self.outstanding + more).saturating_sub(self.room).div_ceil(usable)
     }
 }
 
-/// Grants room: never more than there is, whatever comes at once.
+/// Grants reservations, never more than the space there is, under any concurrency.
 pub(crate) struct Room {
     extents: Extents,
     extent_bytes: u64,
@@ -95,19 +96,20 @@ impl Room {
         vec![self.writes.status(), self.reserve.status()]
     }
 
-    /// What the open commit extent can still take.
+    /// Sets the space left in the open commit extent.
     pub(crate) fn set_room(&self, bytes: u64) {
         self.counts.lock().room = bytes;
     }
 
-    /// The committer goes on in another extent, which can take this much: as one change for those who count.
+    /// Records that the committer continues in another extent with this space, as one change.
     pub(crate) fn opened(&self, id: &ExtentId, bytes: u64) {
         let mut counts = self.counts.lock();
         self.extents.opened(id);
         counts.room = bytes;
     }
 
-    /// Room for `bytes` of data, within `wait`. Space first, so that a pool that is full for good says so at once.
+    /// Reserves `bytes` of data within `wait`. Space is checked first, so that a full pool fails at
+    /// once.
     pub(crate) async fn acquire(
         &self,
         latch: &Latch,
@@ -116,8 +118,8 @@ impl Room {
         wait: Duration,
     ) -> Result<Reservation, LogError> {
         latch.check()?;
-        // Headers, the footer's copy of the head, and the rest of a block that a frame alone does not fill. Compaction has counted the
-        // footer's part: what it copies must fit where it came from.
+        // Headers, the footer's copy of the head, and the padding of a block. Compaction has
+        // already counted the footer: its copies must fit where the originals came from.
         let entries = if priority == Priority::Compaction { 0 } else { bytes.min(128 << 10) };
         let need = bytes + entries + 2 * BLOCK as u64;
         let until = self.env.now() + wait;
@@ -125,7 +127,7 @@ impl Room {
             self.wait_for_space(latch, need, priority, until).await?;
             let permit = self.permit(latch, bytes, priority, until).await?;
             match self.make_space(need, priority, need, until).await {
-                // Not waited for with the permit in hand: compaction may need it to make the space.
+                // Released before the wait, because compaction may need the permit to free space.
                 Err(LogError::Full) if self.may_free(priority) && self.env.now() < until => {}
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(self.held(permit, need, priority)),
@@ -133,8 +135,9 @@ impl Room {
         }
     }
 
-    /// Room in the budget for the copy of a chunk. Whether there is space is found out when it gets its place, in an open extent more often
-    /// than not: to count on it beside that would take it from what points at the copies.
+    /// Reserves budget for the copy of a chunk. Space is checked when the copy gets its place,
+    /// usually in an open extent. Reserving it twice would take it from the records that name the
+    /// copies.
     pub(crate) async fn acquire_copy(
         &self,
         latch: &Latch,
@@ -160,15 +163,17 @@ impl Room {
     }
 
     fn held(&self, permit: Permit, need: u64, priority: Priority) -> Reservation {
-        Reservation { held: Held(Arc::new(HeldInner { _permit: permit, need, priority, counts: self.counts.clone() })) }
+        Reservation {
+            held: HeldRoom(Arc::new(HeldRoomInner { _permit: permit, need, priority, counts: self.counts.clone() })),
+        }
     }
 
-    /// Whether a full pool is one for a moment only: compaction runs and has something to give back.
+    /// Whether a full pool may be temporary: compaction runs and has space to free.
     pub(crate) fn may_free(&self, priority: Priority) -> bool {
         self.compacts && priority != Priority::Compaction && self.extents.dead_bytes() >= self.extent_bytes
     }
 
-    /// Returns when there is space. Waits for compaction where that can make some, as long as extents go on being freed.
+    /// Waits for space while compaction can free some, as long as it keeps freeing extents.
     async fn wait_for_space(
         &self,
         latch: &Latch,
@@ -191,8 +196,8 @@ impl Room {
         }
     }
 
-    /// Counts on `take` more bytes if there is space for `need`, growing the pool if it can: a disk that hangs keeps nobody longer than
-    /// until his deadline.
+    /// Reserves `take` more bytes if there is space for `need`. Grows the pool if possible. A
+    /// hanging disk delays the caller only until its deadline.
     async fn make_space(&self, need: u64, priority: Priority, take: u64, until: Duration) -> Result<(), LogError> {
         if self.take_space(need, priority, take) {
             return Ok(());
@@ -214,23 +219,26 @@ impl Room {
         Ok(())
     }
 
-    /// Bytes that an empty extent can be counted on to take: a quarter may go to the footer, and a quarter be too little for a frame.
+    /// Bytes that an empty extent surely takes: a quarter may be the footer's, and a quarter too
+    /// small for a frame.
     fn usable(&self) -> u64 {
         self.extent_bytes / 2
     }
 
     fn take_space(&self, need: u64, priority: Priority, take: u64) -> bool {
         let mut counts = self.counts.lock();
-        // What is prepared is as good as free to those who are to leave some: it was taken from what is kept, in a full pool, and would
-        // shut them out of the open one if it counted as gone.
+        // A prepared extent counts as free for requests that must leave a reserve. In a full pool
+        // it was taken from that reserve; if it counted as used, they could not use the open
+        // extent.
         let spare = self.extents.spare().all();
         let kept = u64::from(self.extents.kept_from(priority));
         if spare < kept {
-            // Compaction is copying into the last ones, and has counted on all that is left in them.
+            // Compaction is copying into the last extents, and has counted on all their free space.
             return false;
         }
-        // The last part of the open commit extent is for those who make room: for deletes, and after them for compaction, which would
-        // find no extent that fits into the last free one alone.
+        // The last part of the open commit extent is for requests that free space: deletes, and
+        // after them compaction. The last free extent alone may be too small for what compaction
+        // copies.
         let margin = if priority != Priority::Compaction && spare == kept { self.extent_bytes / 8 } else { 0 };
         let extents = counts.extents(need + margin, self.usable());
         let there_is = extents + kept <= spare;
@@ -240,29 +248,30 @@ impl Room {
         there_is
     }
 
-    /// Whether compaction may count on room for `bytes` of records and of their entries in the footer, to the last of it.
+    /// Whether compaction can reserve `bytes` of records and footer entries, from all remaining
+    /// space.
     pub(crate) fn holds(&self, bytes: u64) -> bool {
         self.holds_in(bytes, Spare::all)
     }
 
-    /// The same without those extents that are free.
+    /// As [`Self::holds`], without the free extents.
     pub(crate) fn holds_without_free(&self, bytes: u64) -> bool {
         self.holds_in(bytes, |spare| spare.prepared)
     }
 
-    /// The same in the open extent alone.
+    /// As [`Self::holds`], in the open extent alone.
     pub(crate) fn open_holds(&self, bytes: u64) -> bool {
         self.holds_in(bytes, |_| 0)
     }
 
     fn holds_in(&self, bytes: u64, beside: impl Fn(Spare) -> u64) -> bool {
         let counts = self.counts.lock();
-        // A batch that does not fit wastes what is left; frames are padded to blocks.
+        // A batch that does not fit wastes the rest; frames are padded to blocks.
         let room = counts.room + beside(self.extents.spare()) * (self.extent_bytes - self.extent_bytes / 32);
         counts.outstanding + bytes + bytes / 32 <= room
     }
 
-    /// Whether a body extent may be taken without pulling the ground from under commits that were promised room.
+    /// Whether a body extent may be taken without using the space reserved for commits.
     pub(crate) async fn body_may_grow(&self, priority: Priority) -> bool {
         let may = || {
             let counts = self.counts.lock();

@@ -1,9 +1,10 @@
-//! The roster: a small table in front of the extents that says which of them are in use. Without it an extent that reads as zeros, or a pool file that was
-//! cut short, looks like one that was never used.
+//! The roster: a small table in front of the extents that lists which of them are in use. Without
+//! it, an extent that reads as zeros, or a truncated pool file, looks like an unused one.
 //!
-//! An entry is written when the header of the use is durable and before anything else of it is. So where the roster says more than an extent's header, what
-//! was in the extent is gone. The other way round it says nothing: an extent that is taken out of use is forgotten with the next block that is written, as
-//! its own header says that it is free. Pools on zones have none: there a reset takes the header away.
+//! An entry is written when the header of the use is durable, and before other data of that use. So
+//! if the roster is newer than an extent's header, the extent's data is gone. The reverse proves
+//! nothing: the entry of a freed extent is removed with the next write of its block, because its
+//! own header marks it as free. Pools on zones have no roster: there a reset removes the header.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::io::Io;
 /// Bytes read at a time.
 const READ_BLOCKS: usize = 64;
 
-/// What the disk has of the roster.
+/// The roster as read from the disk.
 #[derive(Debug, Default)]
 pub(crate) struct RosterRead {
     /// Its blocks; `None` where neither copy is whole.
@@ -30,26 +31,26 @@ pub(crate) struct RosterRead {
 }
 
 impl RosterRead {
-    /// What is said of an extent; `None` where nothing is known.
+    /// The entry of an extent; `None` if unknown.
     pub(crate) fn get(&self, extent: u32) -> Option<RosterEntry> {
         let at = extent as usize;
         self.blocks.get(at / ROSTER_ENTRIES)?.as_ref()?.get(at % ROSTER_ENTRIES).copied()
     }
 
-    /// How many extents there must be, as the last one that was in use.
+    /// The least number of extents, from the last one in use.
     pub(crate) fn extents(&self) -> u32 {
         let all = (0..(self.blocks.len() * ROSTER_ENTRIES) as u32).rev();
         let used = |extent: &u32| self.get(*extent).is_some_and(|entry| entry.used != RosterUse::Free);
         all.into_iter().find(used).map_or(0, |extent| extent + 1)
     }
 
-    /// Every epoch in it is lower.
+    /// Exclusive upper bound of its epochs.
     pub(crate) fn epoch_bound(&self) -> u64 {
         self.blocks.iter().flatten().flatten().map(|entry| entry.epoch + 1).max().unwrap_or(0)
     }
 }
 
-/// Reads the roster. What cannot be read is not known.
+/// Reads the roster. Unreadable blocks are unknown.
 pub(crate) async fn read(disk: &Arc<dyn Disk>, pool: &Superblock) -> RosterRead {
     if pool.zones.is_some() {
         return RosterRead::default();
@@ -96,7 +97,7 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    /// With what is in use, by extent.
+    /// Creates it from the entries in use, by extent.
     pub(crate) fn new(pool: &Superblock, entries: Vec<RosterEntry>) -> Self {
         let zoned = pool.zones.is_some();
         Self { pool: pool.pool, zoned, entries: Mutex::new(entries), writing: tokio::sync::Mutex::new(()) }
@@ -117,10 +118,11 @@ impl Roster {
         entries[extent as usize] = entry;
     }
 
-    /// An extent is in use, and its header is durable. So is this when it returns.
+    /// Records that an extent is in use and its header is durable. The entry is durable when this
+    /// returns.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub(crate) async fn used(&self, io: &Io, extent: u32, entry: RosterEntry) -> Result<(), LogError> {
         let index = extent as usize / ROSTER_ENTRIES;
         if self.zoned || index >= ROSTER_BLOCKS {
@@ -129,20 +131,21 @@ impl Roster {
         let _one = self.writing.lock().await;
         self.put(extent, entry);
         let at = (index * BLOCK) as u64;
-        // One after the other, so that one of them is whole at any time: the extent's header was flushed after the second copy of the time before.
+        // In sequence, so that one copy is whole at any time: the extent's header was flushed after
+        // the second copy of the previous write.
         io.write_flush(roster_begin(0) + at, self.block(index)).await?;
         io.write(roster_begin(1) + at, self.block(index)).await
     }
 
-    /// An extent is not in use any more, as its header says durably.
+    /// Records that an extent is free, as its header states durably.
     pub(crate) fn free(&self, extent: u32) {
         self.put(extent, RosterEntry::default());
     }
 
-    /// Writes what the disk does not have yet: all, the first time.
+    /// Writes the blocks that the disk lacks: all of them the first time.
     ///
     /// # Errors
-    /// The disk's.
+    /// Those of the disk.
     pub(crate) async fn sync(&self, io: &Io, read: &RosterRead) -> Result<(), LogError> {
         if self.zoned {
             return Ok(());

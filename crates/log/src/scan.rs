@@ -1,4 +1,4 @@
-//! Reading an extent from front to back.
+//! Sequential reading of an extent.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::format::{ExtentId, FooterBlock, FooterEntry, FrameHeader, Trailer};
 const STEP: u64 = 1 << 20;
 const AHEAD: usize = 4;
 
-/// Bytes read, and where in them (from the start of the disk) blocks could not be read: those are zeros.
+/// Bytes read, and the disk offsets of unreadable blocks, which are zeros.
 pub(crate) type Piece = (Bytes, Vec<u64>);
 
 /// Reads a piece of one copy.
@@ -33,8 +33,8 @@ pub(crate) async fn read_piece(disk: Arc<dyn Disk>, copy: u32, offset: u64, len:
     (bytes.into(), unreadable)
 }
 
-/// A window that moves through a part of an extent, reading ahead. Blocks that cannot be read are zeros in it: what they held
-/// does not validate.
+/// A window that moves through a part of an extent, with read-ahead. Unreadable blocks are zeros in
+/// it, so their contents do not validate.
 pub(crate) struct Reader {
     disk: Arc<dyn Disk>,
     copy: u32,
@@ -42,15 +42,16 @@ pub(crate) struct Reader {
     end: u64,
     base: u64,
     window: Vec<u8>,
-    asked: u64,
+    requested: u64,
     ahead: FuturesOrdered<BoxFuture<'static, Piece>>,
     pub(crate) unreadable: Vec<u64>,
-    /// Payloads are not verified: to test the simulator.
+    /// Skips the verification of payloads, to test the simulator.
     pub(crate) trusting: bool,
 }
 
 impl Reader {
-    /// Reads copy 0 from `from` to `end`, in bytes from the start of the extent that begins at `start` on the disk.
+    /// Reads copy 0 from `from` to `end`, in bytes from the start of the extent that begins at
+    /// `start` on the disk.
     pub(crate) fn new(disk: Arc<dyn Disk>, start: u64, from: u64, end: u64) -> Self {
         Self::of_copy(0, disk, start, from, end)
     }
@@ -64,23 +65,23 @@ impl Reader {
             end,
             base: from,
             window: Vec::new(),
-            asked: from,
+            requested: from,
             ahead: FuturesOrdered::new(),
             unreadable: Vec::new(),
             trusting: false,
         }
     }
 
-    /// Up to `len` bytes at `at`; fewer at the end. `at` never goes back.
+    /// Up to `len` bytes at `at`, fewer at the end. `at` never decreases.
     pub(crate) async fn get(&mut self, at: u64, len: usize) -> &[u8] {
         let at = at.min(self.end);
         let want = (at + len as u64).min(self.end);
         while self.base + (self.window.len() as u64) < want {
-            while self.asked < self.end && self.ahead.len() < AHEAD {
-                let n = STEP.min(self.end - self.asked);
-                let read = read_piece(self.disk.clone(), self.copy, self.start + self.asked, n as usize);
+            while self.requested < self.end && self.ahead.len() < AHEAD {
+                let n = STEP.min(self.end - self.requested);
+                let read = read_piece(self.disk.clone(), self.copy, self.start + self.requested, n as usize);
                 self.ahead.push_back(Box::pin(read));
-                self.asked += n;
+                self.requested += n;
             }
             let Some((bytes, unreadable)) = self.ahead.next().await else { break };
             self.unreadable.extend(unreadable);
@@ -94,7 +95,7 @@ impl Reader {
         &self.window[from..to.max(from)]
     }
 
-    /// The frame at `at`, header and payload verified; or why there is none.
+    /// The verified frame at `at`, or the reason why there is none.
     pub(crate) async fn frame(
         &mut self,
         id: &ExtentId,
@@ -114,7 +115,8 @@ impl Reader {
         Ok((header, checksum, frame))
     }
 
-    /// The first block from `at` on, before `until`, that is the header of a frame of this use of the extent.
+    /// Offset of the first block in `at..until` that is the header of a frame of this use of the
+    /// extent.
     pub(crate) async fn find_frame(&mut self, id: &ExtentId, at: u64, until: u64, extent_bytes: u64) -> Option<u64> {
         let mut at = at;
         while at < until.min(self.end) {
@@ -142,8 +144,8 @@ impl Reader {
     }
 }
 
-/// Reads a footer and gives `each` its entries in order. Blocks of it that copy 0 does not have whole are taken from another copy, and
-/// `healed` is told where they lie and what was wrong.
+/// Reads a footer and passes its entries to `each` in order. Blocks that copy 0 lacks come from
+/// another copy; `healed` gets their offsets and faults.
 pub(crate) async fn read_footer(
     copies: &Copies,
     start: u64,

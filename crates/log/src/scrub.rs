@@ -1,155 +1,34 @@
-//! The scrub: reads and verifies everything that is stored, again and again, below the pace of foreground work.
+//! The scrub: repeatedly reads and verifies all stored data, below the pace of foreground work.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use serde::Serialize;
 use steadfast_flow::Pace;
 
 use crate::background::Stop;
 use crate::check::{CheckedState, Damage, DoubtfulChunk, ExtentCheck, Findings, Tail};
 use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::{ExtentHeader, FrameHeader};
-use crate::log::Shared;
-use crate::scrub_when::{self, Asked, DayWindow, Over, Wishes};
-use crate::{mend, scrub_open};
+use crate::scrub_state::RequestCounts;
+use crate::scrub_when::{self, WaitEnd};
+use crate::shared::Shared;
+use crate::status::SCRUB_DAMAGE_MAX;
+use crate::{heal, scrub_open};
 
-/// Damages kept for status; more are only counted.
-pub const SCRUB_DAMAGE_MAX: usize = 256;
-
-/// How the scrub runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScrubOptions {
-    /// Whether it runs.
-    pub enabled: bool,
-    /// Bytes read a second at most; 0 for no bound.
-    pub bytes_s: u64,
-    /// From the end of one pass to the beginning of the next, and before the first.
-    pub interval: Duration,
-    /// The part of the day in which passes by the schedule begin and go on; `None` for all of it.
-    pub window: Option<DayWindow>,
-}
-
-impl Default for ScrubOptions {
-    fn default() -> Self {
-        Self { enabled: true, bytes_s: 16 << 20, interval: Duration::from_secs(6 * 3600), window: None }
-    }
-}
-
-/// What the scrub did since the log was opened.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct ScrubStatus {
-    /// Whether a pass is going on.
-    pub running: bool,
-    /// Whether it waits for its part of the day.
-    pub paused: bool,
-    /// When the pass that is going on (else the last one) began, milliseconds since the Unix epoch.
-    pub started_ms: Option<u64>,
-    /// When it will have ended, at the speed so far.
-    pub expected_end_ms: Option<u64>,
-    /// When the next pass begins by the schedule.
-    pub next_ms: Option<u64>,
-    /// Passes that were ended by somebody.
-    pub stopped: u64,
-    /// Extents verified in this pass (or, between passes, in the last one).
-    pub extents_done: u64,
-    /// Extents that this pass has to verify.
-    pub extents_total: u64,
-    /// Passes completed.
-    pub passes: u64,
-    /// When the last pass ended, milliseconds since the Unix epoch.
-    pub last_pass_ms: Option<u64>,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Records and chunks verified.
-    pub records: u64,
-    /// Extents that did not verify at first, and did when read again or healed from another copy.
-    pub healed: u64,
-    /// Structures (headers, frames, footers) that the scrub healed, by the copy that was bad: on a super-disk 0 is the durable leg and 1 the
-    /// fast one.
-    pub healed_copies: [u64; 2],
-    /// Damages found, each counted once.
-    pub damaged: u64,
-    /// How often damage was put into the list below: as often, and once more where more could be said of it later.
-    pub told: u64,
-    /// The latest of them, at most [`SCRUB_DAMAGE_MAX`]; their heads name the records.
-    pub damage: VecDeque<Damage>,
-}
-
-/// The scrub's status, shared with those who ask.
+/// Findings of one read of a sealed extent.
 #[derive(Default)]
-pub(crate) struct Scrub {
-    status: Mutex<ScrubStatus>,
-    pub(crate) wishes: Wishes,
-}
-
-impl Scrub {
-    pub(crate) fn status(&self) -> ScrubStatus {
-        self.status.lock().clone()
-    }
-
-    /// Takes in what was verified of an extent.
-    pub(crate) fn count(&self, read_bytes: u64, records: u64, healed: bool, healed_copies: [u64; 2]) {
-        let mut status = self.status.lock();
-        status.read_bytes += read_bytes;
-        status.records += records;
-        status.healed += u64::from(healed);
-        status.healed_copies.iter_mut().zip(healed_copies).for_each(|(all, more)| *all += more);
-    }
-
-    pub(crate) fn set_next(&self, next_ms: Option<u64>) {
-        self.status.lock().next_ms = next_ms;
-    }
-
-    pub(crate) fn pause(&self, paused: bool) {
-        let mut status = self.status.lock();
-        status.paused = paused;
-        status.expected_end_ms = None;
-    }
-
-    pub(crate) fn report(&self, damage: Damage) {
-        let mut status = self.status.lock();
-        let known = status.damage.iter().any(|d| {
-            (d.extent, d.epoch, d.offset, &d.what) == (damage.extent, damage.epoch, damage.offset, &damage.what)
-        });
-        if known {
-            return;
-        }
-        tracing::error!(
-            extent = damage.extent, epoch = damage.epoch, offset = damage.offset, records = damage.records,
-            what = %damage.what, "the scrub found damaged data"
-        );
-        // What was found while its extent was still being written is told again, with names, once that is full.
-        let place = |d: &Damage| (d.extent, d.epoch, d.offset);
-        let before = status.damage.iter().position(|d| place(d) == place(&damage) && scrub_open::is_passing(d));
-        match before {
-            Some(before) => drop(status.damage.remove(before)),
-            None => status.damaged += 1,
-        }
-        status.told += 1;
-        if status.damage.len() == SCRUB_DAMAGE_MAX {
-            status.damage.pop_front();
-        }
-        status.damage.push_back(damage);
-    }
-}
-
-/// What one look at a sealed extent found.
-#[derive(Default)]
-struct Found {
+struct ScrubFindings {
     damage: Vec<Damage>,
-    /// As its header says.
+    /// Epoch in the extent's header.
     epoch: Option<u64>,
 }
 
-impl Found {
-    /// Adds damage where a whole extent is found, but not the one that the table of extents names.
-    /// An extent that reads as zeros, or as of an earlier use, has no other fault.
+impl ScrubFindings {
+    /// Adds damage if the extent is whole but not the one in the table of extents. An extent that
+    /// reads as zeros, or as an earlier use, has no other fault.
     fn compare(&mut self, info: &ExtentInfo, state: CheckedState, extent_bytes: u64) {
         let sealed = state == CheckedState::Sealed(info.kind);
-        // Recovery takes an extent without a trailer as sealed where the power went.
+        // Recovery treats an extent without a trailer as sealed at a power cut.
         let unsealed = state == CheckedState::Open(info.kind) && info.footer.is_none();
         let same = self.epoch.is_none_or(|epoch| epoch == info.epoch) && (sealed || unsealed);
         if !same && self.damage.is_empty() {
@@ -160,9 +39,9 @@ impl Found {
     }
 }
 
-impl Findings for Found {
+impl Findings for ScrubFindings {
     fn damage(&mut self, damage: Damage) {
-        // Of an extent that is damaged all over, the first places say enough.
+        // For an extent with many damages, the first ones suffice.
         if self.damage.len() < SCRUB_DAMAGE_MAX {
             self.damage.push(damage);
         }
@@ -181,20 +60,20 @@ impl Findings for Found {
 
 /// Runs until it is stopped.
 pub(crate) async fn run(shared: Arc<Shared>, mut stop: Stop) {
-    // A pass that was asked for before this task began counts.
-    let mut seen = Asked::default();
+    // A pass that was requested before this task began counts.
+    let mut seen = RequestCounts::default();
     loop {
-        let over = scrub_when::next(&shared, &mut stop, seen.starts).await;
-        if over == Over::Stopped {
+        let end = scrub_when::next(&shared, &mut stop, seen.starts).await;
+        if end == WaitEnd::Stopped {
             return;
         }
-        pass(&shared, &mut stop, over == Over::Asked).await;
-        seen = shared.scrub.wishes.now();
+        pass(&shared, &mut stop, end == WaitEnd::Requested).await;
+        seen = shared.scrub.requests.now();
     }
 }
 
-/// Verifies every extent that is in use now. One that somebody `asked` for goes on whatever the time of the day.
-async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
+/// Verifies every extent in use. A `requested` pass runs at any time of the day.
+async fn pass(shared: &Shared, stop: &mut Stop, mut requested: bool) {
     let pace = Pace::new(shared.options.scrub.bytes_s, Duration::from_secs(1), shared.env.clone());
     let check = ExtentCheck::new(shared.disk.clone(), shared.pool, Some(pace.clone()));
     let (open, sealed): (Vec<_>, Vec<_>) = shared
@@ -204,8 +83,8 @@ async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
         .filter(|e| matches!(e.state, ExtentState::Sealed | ExtentState::Open))
         .partition(|e| e.state == ExtentState::Open);
     report_lost(shared);
-    let (seen, total) = (shared.scrub.wishes.now(), (sealed.len() + open.len()) as u64);
-    let mut progress = Progress { total, done: 0, active: Duration::ZERO };
+    let (seen, total) = (shared.scrub.requests.now(), (sealed.len() + open.len()) as u64);
+    let mut progress = PassProgress { total, done: 0, active: Duration::ZERO };
     {
         let mut status = shared.scrub.status.lock();
         (status.running, status.extents_done, status.extents_total) = (true, 0, total);
@@ -213,16 +92,16 @@ async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
         status.expected_end_ms = progress.expected_end_ms(shared);
     }
     let mut ended = false;
-    // What is open is looked at last: some of it will be sealed by then, and named better.
+    // Open extents come last: some will be sealed by then, and damage in them can be named better.
     for info in sealed.into_iter().chain(open) {
-        if !asked {
+        if !requested {
             match scrub_when::window(shared, stop, seen).await {
-                Over::Due => {}
-                Over::Asked => asked = true,
-                Over::Stopped => ended = true,
+                WaitEnd::Due => {}
+                WaitEnd::Requested => requested = true,
+                WaitEnd::Stopped => ended = true,
             }
         }
-        if ended || stop.is_set() || shared.scrub.wishes.now().stops > seen.stops {
+        if ended || stop.is_set() || shared.scrub.requests.now().stops > seen.stops {
             ended = true;
             break;
         }
@@ -238,7 +117,7 @@ async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
             biased;
             () = &mut work => {}
             () = scrub_when::ended(shared, stop, seen) => {
-                // None is torn in the middle of healing; without a bound the rest of the extent is soon read.
+                // Healing is not interrupted. Without a bound, the rest of the extent is soon read.
                 pace.set(0);
                 work.await;
             }
@@ -260,23 +139,23 @@ async fn pass(shared: &Shared, stop: &mut Stop, mut asked: bool) {
     }
 }
 
-/// Says what is gone: there is nothing to read of it.
+/// Reports lost extents, of which nothing can be read.
 pub(crate) fn report_lost(shared: &Shared) {
     for info in shared.extents.all().into_iter().filter(|info| info.state == ExtentState::Lost) {
-        let what = "the extent is lost: it was in use, and there is nothing of it".to_owned();
+        let what = "the extent is lost: it was in use, and its data is gone".to_owned();
         shared.scrub.report(Damage { len: shared.pool.extent_bytes, ..Damage::new(info.extent, info.epoch, 0, what) });
     }
 }
 
-/// How far a pass is.
-struct Progress {
+/// Progress of a pass.
+struct PassProgress {
     total: u64,
     done: u64,
-    /// The time that the extents have taken, without pauses.
+    /// Time spent on extents, without pauses.
     active: Duration,
 }
 
-impl Progress {
+impl PassProgress {
     fn expected_end_ms(&self, shared: &Shared) -> Option<u64> {
         let left = self.total - self.done;
         let ms = match (self.done, shared.options.scrub.bytes_s) {
@@ -296,30 +175,31 @@ async fn extent(shared: &Shared, check: &ExtentCheck, info: &ExtentInfo, pace: &
     }
     let mut stuck = Vec::new();
     if shared.copies.count() > 1 {
-        let mended = mend::extent(&shared.copies, &shared.pool, info, Some(pace.clone())).await;
-        let healed = mended.healed.iter().sum::<u64>();
+        let outcome = heal::extent(&shared.copies, &shared.pool, info, Some(pace.clone())).await;
+        let healed = outcome.healed.iter().sum::<u64>();
         {
             let mut status = shared.scrub.status.lock();
-            status.read_bytes += mended.counts.read_bytes;
-            status.healed += u64::from(healed > 0 && mended.lost == 0);
-            status.healed_copies.iter_mut().zip(mended.healed).for_each(|(all, more)| *all += more);
-            if mended.lost == 0 && mended.stuck.is_empty() {
+            status.read_bytes += outcome.counts.read_bytes;
+            status.healed += u64::from(healed > 0 && outcome.lost == 0);
+            status.healed_copies.iter_mut().zip(outcome.healed).for_each(|(all, more)| *all += more);
+            if outcome.lost == 0 && outcome.stuck.is_empty() {
                 // Every structure is whole on every copy.
-                status.records += mended.counts.records;
+                status.records += outcome.counts.records;
                 return;
             }
         }
-        stuck = mended.stuck;
+        stuck = outcome.stuck;
     }
     let look = async || {
-        let mut found = Found::default();
+        let mut found = ScrubFindings::default();
         let (state, counts) = check.run(extent, &mut found).await;
         found.compare(info, state, shared.pool.extent_bytes);
         (found.damage, counts)
     };
     let (mut found, mut counts) = look().await;
     if !found.is_empty() && in_use() {
-        // A wrong bit may have come from the way, and a disk with two legs heals on the way: so a second look.
+        // The error may have occurred in transfer, and a disk with two legs heals on reads: so read
+        // again.
         let (again, more) = look().await;
         counts.read_bytes += more.read_bytes;
         if again.is_empty() {
@@ -332,7 +212,7 @@ async fn extent(shared: &Shared, check: &ExtentCheck, info: &ExtentInfo, pace: &
         status.read_bytes += counts.read_bytes;
         status.records += counts.records;
     }
-    // Recycled meanwhile: then what was read may be of its next use.
+    // If the extent was recycled meanwhile, the bytes may be of its next use.
     if in_use() {
         for mut damage in found {
             let end = damage.offset + damage.len.max(1);

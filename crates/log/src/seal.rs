@@ -1,4 +1,4 @@
-//! Sealing: the footer is built in memory while the extent is written, and goes to disk when the extent is full.
+//! Sealing: the footer is built in memory while the extent is written, and written when it is full.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::io::{Io, WriteError};
 use crate::placement::Placement;
 use crate::{LogError, Lsn};
 
-/// The entries of a footer to be, encoded.
+/// The encoded entries of a future footer.
 #[derive(Debug, Default)]
 pub(crate) struct FooterBuilder {
     blocks: Vec<(Vec<u8>, u32)>,
@@ -52,60 +52,61 @@ impl FooterBuilder {
         self.min_version.unwrap_or(Lsn::MAX)
     }
 
-    /// The most that the footer will take on disk if `more` bytes of entries come.
+    /// The most bytes that the footer takes on disk with `more` bytes of entries.
     pub(crate) fn bytes_max(&self, more: u64) -> u64 {
         footer_bytes_max(self.entry_bytes + more)
     }
 }
 
-/// What is to be sealed.
+/// An extent to be sealed.
 pub(crate) struct Seal {
     pub(crate) id: ExtentId,
     pub(crate) kind: ExtentKind,
-    /// Where the extent begins on the disk.
+    /// Offset of the extent on the disk, in bytes.
     pub(crate) start: u64,
-    /// Where the frames that count end.
+    /// End of the valid frames.
     pub(crate) data_end: u64,
-    /// Where the footer may begin: behind everything that a later start might still want to look at.
+    /// The least offset of the footer: behind everything that a later start may need to read.
     pub(crate) footer_offset: u64,
     pub(crate) last_checksum: u32,
     pub(crate) prev_lsn: Lsn,
     pub(crate) footer: FooterBuilder,
-    /// A share of the zones that may be open, given back when this one is not any more.
+    /// Permit for an open zone, released when the zone is no longer open.
     pub(crate) zone: Option<OwnedSemaphorePermit>,
 }
 
-/// An extent that has no footer, since it could not be written.
+/// An extent whose footer could not be written.
 #[derive(Debug)]
 pub(crate) struct NoFooter {
-    /// What there is to be known of it all the same.
+    /// The facts known about it anyway.
     pub(crate) without: Sealed,
-    /// The place that was not taken, from the start of the extent,
+    /// Offset of the failed write from the start of the extent.
     pub(crate) at: u64,
-    /// and how long it is.
+    /// Length of the failed write, in bytes.
     pub(crate) len: u64,
     pub(crate) error: io::Error,
 }
 
 impl NoFooter {
-    /// For who can do without: what is known of the extent, and the place that is not to be used again. It is read frame by frame until
-    /// compaction has emptied it.
+    /// For a caller that accepts an extent without a footer. Returns its facts, and the place that
+    /// must not be reused. The extent is read frame by frame until compaction has emptied it.
     pub(crate) fn do_without(self, extent: u32) -> (Sealed, (u64, u64)) {
         tracing::warn!(
-            extent, at = self.at, error = %self.error, "the footer of an extent could not be written; it does without"
+            extent, at = self.at, error = %self.error, "the footer of an extent could not be written; the extent stays without one"
         );
         (self.without, (self.at, self.len))
     }
 
-    /// For who cannot do without.
+    /// For a caller that needs the footer.
     pub(crate) fn give_up(self, io: &Io) -> LogError {
         io.give_up(&self.error)
     }
 }
 
 impl Seal {
-    /// Writes footer and trailer. The flush between them makes the trailer a proof: where it is, all before it was durable.
-    /// The trailer itself needs none: without it, the frames are scanned. So where one of them cannot be written, the extent does without.
+    /// Writes footer and trailer. The flush between them makes the trailer a proof that all data
+    /// before it is durable. The trailer itself needs no flush: without it, the frames are scanned.
+    /// So if either write fails, the extent has no footer.
     pub(crate) async fn write(mut self, io: &Io, placement: &Placement) -> Result<Result<Sealed, NoFooter>, LogError> {
         let mut at = self.footer_offset;
         let mut batch: Vec<u8> = Vec::new();
@@ -177,7 +178,7 @@ impl Seal {
         Ok(Ok(Sealed { min_version, last_lsn, data_end, footer }))
     }
 
-    /// On zones there are no gaps: zeros go between footer and trailer.
+    /// Zones have no gaps: fills the space between footer and trailer with zeros.
     async fn fill(&self, io: &Io, placement: &Placement, from: u64, to: u64) -> Result<(), LogError> {
         let mut at = from;
         while placement.zones().is_some() && at < to {

@@ -1,51 +1,53 @@
-//! What is known of each extent, and what is counted of all of them.
+//! The state of each extent, with sums over all of them.
 //!
-//! There may be hundreds of thousands of extents, and every write asks whether there is room: so sums and sets of them are kept, and nothing on the
-//! way of a write looks at all slots. They are right by construction: a slot is changed by [`Table::change`] only, which takes
-//! it out of all of them before and puts it back afterwards.
+//! There may be hundreds of thousands of extents, and every write checks for free space. So sums
+//! and sets are maintained, and no write path reads all slots. They are consistent by construction:
+//! only [`Table::change`] changes a slot, and it removes the slot from all sums before and adds it
+//! afterwards.
 
 use std::collections::BTreeSet;
 
+use crate::Hold;
 use crate::Lsn;
 use crate::format::{ExtentKind, Lineage};
-use crate::hold::Hold;
 use crate::status::ExtentCounts;
 
-/// What state an extent is in.
+/// State of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExtentState {
     Free,
-    /// Being taken into use or out of it: header on its way.
+    /// Being taken into or out of use; its header is being written.
     Busy,
     Open,
     Sealed,
-    /// It was in use, and nothing of it is there: never taken again.
+    /// The extent was in use and its data is gone. It is never taken again.
     Lost,
 }
 
-/// What is known of an extent.
+/// Everything known about an extent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExtentInfo {
     pub(crate) extent: u32,
     pub(crate) state: ExtentState,
     pub(crate) kind: ExtentKind,
     pub(crate) epoch: u64,
-    /// May dip below zero for a moment, when a record is retired before it is credited.
+    /// May be below zero briefly, when a record is retired before it is credited.
     pub(crate) live_bytes: i64,
     pub(crate) min_version: Lsn,
     pub(crate) last_lsn: Lsn,
     /// Bytes written, from the start of the extent.
     pub(crate) data_end: u64,
-    /// Footer's place and length when it has a (good) one.
+    /// Offset and length of a valid footer.
     pub(crate) footer: Option<(u32, u32)>,
     pub(crate) pins: u32,
-    /// A snapshot keeps it.
+    /// Whether a snapshot holds the extent.
     pub(crate) held: bool,
-    /// For records, and not in use yet: the committer goes on in it when the open one is full.
+    /// Set for a commit extent that is not in use yet. The committer rolls to it when the open one
+    /// is full.
     pub(crate) prepared: bool,
-    /// Compaction has emptied it: it is there only until nobody has it pinned or held.
+    /// Set when compaction has emptied the extent, which then remains only for pins and holds.
     pub(crate) emptied: bool,
-    /// A place (offset and length) that a write has failed at: not used again before it has been proved good.
+    /// Offset and length of a failed write. The place must be proved good before it is used again.
     pub(crate) suspect: Option<(u64, u64)>,
 }
 
@@ -77,7 +79,7 @@ impl ExtentInfo {
         self.data_end.saturating_sub(self.live())
     }
 
-    /// It is one of records, or lost, and nobody knows of what it was.
+    /// Whether the extent is a commit extent, or lost with an unknown purpose.
     pub(crate) fn may_hold_records(&self) -> bool {
         self.kind == ExtentKind::Commit || (self.kind == ExtentKind::Free && self.state == ExtentState::Lost)
     }
@@ -87,17 +89,17 @@ impl ExtentInfo {
     }
 }
 
-/// Extents that nothing is written to yet.
+/// Extents without any written data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spare {
-    /// Ready to be taken into use.
+    /// Extents ready to be taken into use.
     pub(crate) free: u64,
-    /// Taken into use for records; none or one.
+    /// Extents taken into use for records; none or one.
     pub(crate) prepared: u64,
 }
 
 impl Spare {
-    /// Of both kinds.
+    /// Sum of both kinds.
     pub(crate) fn all(self) -> u64 {
         self.free + self.prepared
     }
@@ -106,16 +108,16 @@ impl Spare {
 /// Sums and sets over all slots.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
-    /// Free and used before, by number: written already, so no zeros are needed.
+    /// Free and used before, by number: already written, so they need no zeros.
     recycled: BTreeSet<u32>,
     /// Free and never used.
     fresh: BTreeSet<u32>,
     prepared: u64,
-    /// Bytes in sealed extents that nothing needs and no snapshot keeps.
+    /// Unneeded bytes in sealed extents that no snapshot keeps.
     dead_bytes: u64,
-    /// Open extents of records: one or two.
+    /// Open commit extents: one or two.
     open_commits: BTreeSet<u32>,
-    /// All but `free` and `growable`.
+    /// All counts but `free` and `growable`.
     counts: ExtentCounts,
 }
 
@@ -129,12 +131,12 @@ fn swap<T: Ord>(set: &mut BTreeSet<T>, before: Option<T>, after: Option<T>) {
 }
 
 fn count(sum: &mut u64, before: u64, after: u64) {
-    // What is taken away was put there: the sum never goes below zero.
+    // Only what was added is subtracted, so the sum is never below zero.
     *sum = sum.wrapping_sub(before).wrapping_add(after);
 }
 
 impl Tally {
-    /// A slot that was `before` (`None`: not there) is `after` now.
+    /// Updates the sums for a slot that changes from `before` (`None` for a new one) to `after`.
     fn change(&mut self, before: Option<&ExtentInfo>, after: &ExtentInfo) {
         use ExtentState::{Free, Lost, Open, Sealed};
         let number = |is: fn(&ExtentInfo) -> bool| {
@@ -181,11 +183,11 @@ pub(crate) struct Table {
     tally: Tally,
     pub(crate) next_epoch: u64,
     pub(crate) recycled_lsn: Lsn,
-    /// What new headers say of the pool's history.
+    /// The lineage that new headers record.
     pub(crate) lineage: Lineage,
-    /// What snapshots keep.
+    /// The holds of snapshots.
     pub(crate) holds: Vec<Hold>,
-    /// Holds in the making: while there is one, nothing is recycled.
+    /// Number of holds in preparation. While it is above zero, nothing is recycled.
     pub(crate) holding: u32,
 }
 
@@ -209,7 +211,7 @@ impl Table {
         self.slots.get(extent as usize)
     }
 
-    /// All slots in order: not on the way of a write.
+    /// All slots in order. Not for write paths.
     pub(crate) fn slots(&self) -> &[ExtentInfo] {
         &self.slots
     }
@@ -223,7 +225,7 @@ impl Table {
         Some(out)
     }
 
-    /// A free slot for use: one that was in use before, if there is one.
+    /// A free slot for use, preferably one that was used before.
     pub(crate) fn next_free(&self) -> Option<u32> {
         self.tally.recycled.first().or(self.tally.fresh.first()).copied()
     }
@@ -237,12 +239,12 @@ impl Table {
         self.tally.dead_bytes
     }
 
-    /// By state and kind; what could grow is not known here.
+    /// Counts by state and kind, without `growable`.
     pub(crate) fn counts(&self) -> ExtentCounts {
         ExtentCounts { free: self.spare().free, ..self.tally.counts }
     }
 
-    /// The open extents of records.
+    /// The open commit extents.
     pub(crate) fn open_commits(&self) -> impl Iterator<Item = &ExtentInfo> {
         self.tally.open_commits.iter().filter_map(|extent| self.get(*extent))
     }
@@ -275,7 +277,7 @@ mod tests {
         )
     }
 
-    /// What is kept, by looking at all slots.
+    /// The sums, recomputed from all slots.
     fn looked_at(table: &Table) -> (Spare, u64, ExtentCounts, Vec<u32>) {
         let count = |is: fn(&&ExtentInfo) -> bool| table.slots.iter().filter(is).count() as u64;
         let spare =

@@ -6,7 +6,8 @@ use steadfast_disk::{BLOCK, Disk};
 
 use crate::format::{Superblock, Trailer};
 
-/// Where the trailer of the extent may be, in the order in which to look. Nothing is in front of a zone's write pointer.
+/// Possible offsets of the extent's trailer, in search order. On zones, only those before the write
+/// pointer.
 pub(crate) fn places(disk: &Arc<dyn Disk>, superblock: &Superblock, extent: u32) -> Vec<u64> {
     let start = superblock.extent_start(extent);
     let zone = superblock.zones.and_then(|_| disk.zone(start));
@@ -14,8 +15,9 @@ pub(crate) fn places(disk: &Arc<dyn Disk>, superblock: &Superblock, extent: u32)
     superblock.trailer_places().filter(|place| *place < written).collect()
 }
 
-/// The trailer of the extent and where it is: that of `epoch`, else the one of the highest epoch. A zone that was finished may show what it held before
-/// behind its end, so an older one may be found first.
+/// The trailer of the extent and its offset: that of `epoch`, else the one of the highest epoch.
+/// Behind its end, a finished zone may show its earlier contents, so an older trailer may be found
+/// first.
 pub(crate) async fn find(
     disk: &Arc<dyn Disk>,
     superblock: &Superblock,

@@ -13,41 +13,42 @@ use crate::format::{
 use crate::roster::RosterRead;
 use crate::{Location, LogError, Lsn};
 
-/// Findings of one sort that are kept; more are only counted.
+/// Findings of one kind that are kept; more are only counted.
 pub const FINDINGS_MAX: usize = 10_000;
 
-/// What [`verify`] found.
+/// Findings of [`verify`].
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct VerifyReport {
     /// UUID of the pool, in hexadecimal.
     pub pool: String,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Extents in use, by what they hold and whether they are sealed.
+    /// Extents in use, by kind and state.
     pub extents: VerifiedExtents,
-    /// What was verified.
+    /// Counts of verified structures.
     pub counts: Counts,
-    /// The highest LSN that was seen to be durable by a later frame.
+    /// The highest LSN that a later frame proves durable.
     pub durable_lsn: Lsn,
     /// The highest LSN seen.
     pub last_lsn: Lsn,
-    /// What is damaged, in the order in which it lies; at most [`FINDINGS_MAX`].
+    /// Damages in the order of their offsets; at most [`FINDINGS_MAX`].
     pub damage: Vec<Damage>,
-    /// How many damages there are.
+    /// Total number of damages.
     pub damage_total: u64,
-    /// Where the extents end that were open when the log was last used, and what stands there: what was never acknowledged as
-    /// durable is cut off there at the next start.
+    /// Ends of the extents that were open when the log was last used, with the bytes found there.
+    /// The next start cuts unacknowledged data there.
     pub tails: Vec<Tail>,
-    /// Chunks in extents that were open that do not verify: pieces of uploads that were cut off. One that a record names is damage too.
+    /// Chunks that do not verify in extents that were open: parts of interrupted uploads. A chunk
+    /// that a record names is damage too.
     pub doubtful: Vec<DoubtfulChunk>,
-    /// How many doubtful chunks there are.
+    /// Total number of doubtful chunks.
     pub doubtful_total: u64,
-    /// How many chunks in open extents are named by a record and do not verify: these are damage.
+    /// Number of chunks in open extents that a record names and that do not verify: damage.
     pub doubtful_needed: u64,
     /// The whole chunks in open extents, by extent and epoch.
     #[serde(skip)]
     open_chunks: BTreeMap<(u32, u64), BTreeSet<u32>>,
-    /// What each extent of records holds.
+    /// LSNs in each commit extent.
     #[serde(skip)]
     spans: BTreeMap<u32, Span>,
     /// The highest LSN in any commit extent that has been recycled.
@@ -67,13 +68,13 @@ struct Span {
 pub struct VerifiedExtents {
     /// Free or never used.
     pub free: u32,
-    /// Open extents of records.
+    /// Open commit extents.
     pub commit_open: u32,
-    /// Sealed extents of records.
+    /// Sealed commit extents.
     pub commit_sealed: u32,
-    /// Open extents of chunks.
+    /// Open body extents.
     pub body_open: u32,
-    /// Sealed extents of chunks.
+    /// Sealed body extents.
     pub body_sealed: u32,
     /// Extents of which nothing can be read.
     pub lost: u32,
@@ -98,20 +99,23 @@ impl VerifyReport {
         span.last = span.last.max(last);
     }
 
-    /// Whether nothing is missing of what was flushed, wherever the log may go on from `tail`.
+    /// Whether all flushed data is present, wherever the log may continue from `tail`.
     fn is_torn(&self, tail: &Tail) -> bool {
         if tail.last_lsn > 0 {
-            // It holds up to there all that a frame anywhere says is durable, or another extent goes on where this one ends.
+            // The extent holds everything up to there that any frame proves durable, or another
+            // extent continues where this one ends.
             return self.durable_lsn <= tail.last_lsn || self.spans.values().any(|span| span.after == tail.last_lsn);
         }
-        // An extent is made ready before it is written to, so it may hold nothing at all: then the others hold everything.
+        // An extent is prepared before it is written to, so it may be empty. Then the others hold
+        // everything.
         let others = || self.spans.iter().filter(|(extent, _)| **extent != tail.extent).map(|(_, span)| span);
         let reached = |lsn| lsn <= self.recycled_lsn || others().any(|other| other.after < lsn && lsn <= other.last);
         self.durable_lsn <= others().map(|span| span.last).max().unwrap_or(0)
             && others().all(|span| reached(span.after))
     }
 
-    /// Adds what was in use and is gone: the disk ends before it, or nothing of that use is there. `bytes` are there from the first extent on.
+    /// Adds extents that were in use and whose data is gone: the disk ends before them, or nothing
+    /// of that use is there. `bytes` is the disk's length from the first extent on.
     fn judge_lost(&mut self, used: &BTreeMap<u32, (CheckedState, u64)>, roster: &RosterRead, bytes: u64) {
         let is_used = |state: CheckedState| state != CheckedState::Unused;
         let used_end = used.iter().rev().find(|(_, (state, _))| is_used(*state)).map_or(0, |(extent, _)| *extent);
@@ -130,7 +134,7 @@ impl VerifyReport {
                 _ => "data",
             };
             let what = match (lost, whole) {
-                (true, true) => format!("the extent is lost: it was in use for {what}, and there is nothing of it"),
+                (true, true) => format!("the extent is lost: it was in use for {what}, and its data is gone"),
                 (true, false) => {
                     format!("the extent is lost: it was in use for {what}, and the disk ends before it does")
                 }
@@ -145,7 +149,7 @@ impl VerifyReport {
         }
     }
 
-    /// Sorts what is damage from the tails.
+    /// Separates damage from torn tails.
     fn judge_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
             if self.is_torn(&tail) {
@@ -167,11 +171,11 @@ impl VerifyReport {
     }
 }
 
-/// Takes what is found into the report, and asks the layer above about records.
+/// Collects the findings in the report, and asks the layer above about records.
 struct Judge<'a, F> {
     report: &'a mut VerifyReport,
     names: F,
-    /// That of the extent which is being read, when its header is whole.
+    /// Epoch of the current extent, if its header is whole.
     epoch: u64,
 }
 
@@ -235,20 +239,22 @@ impl<F: FnMut(&[u8], &[u8]) -> Vec<Location> + Send> Findings for Judge<'_, F> {
     }
 }
 
-/// [`verify_named`] without a layer above: whether a chunk in an open extent is needed is not known.
+/// [`verify_named`] without a layer above, so that needed chunks in open extents are unknown.
 ///
 /// # Errors
-/// As there.
+/// As [`verify_named`].
 pub async fn verify(disk: &Arc<dyn Disk>, progress: impl FnMut(u64, u64)) -> Result<VerifyReport, LogError> {
     verify_named(disk, |_, _| Vec::new(), progress).await
 }
 
-/// Reads the whole pool on `disk`, which must not be in use, and compares everything with its checksums and with everything else that
-/// says the same. `names` gets head and body of every record and returns the chunks that it names: in an open extent, those must be
-/// whole, and others need not be. `progress` gets bytes done and bytes in all.
+/// Reads the whole pool on `disk`, which must not be in use. Verifies all checksums and compares
+/// all redundant data. `names` gets head and body of every record and returns the chunks that it
+/// names. In an open extent those chunks must be whole; others need not be. `progress` gets the
+/// bytes done and the total.
 ///
 /// # Errors
-/// [`LogError::Open`] when the disk holds no pool of this format. Damage is no error: it is in the report.
+/// [`LogError::Open`] if the disk holds no pool of this format. Damage is no error; it is in the
+/// report.
 pub async fn verify_named(
     disk: &Arc<dyn Disk>,
     names: impl FnMut(&[u8], &[u8]) -> Vec<Location> + Send,
@@ -291,13 +297,13 @@ pub async fn verify_named(
     if superblock.zones.is_none() {
         report.judge_lost(&used, &roster, total.saturating_sub(superblock.extent_start(0)));
     }
-    // The superblocks, which have no extent, first.
+    // The superblocks come first; they have no extent.
     report.damage.sort_by_key(|damage| (damage.extent.wrapping_add(1), damage.offset));
     progress(total, total);
     Ok(report)
 }
 
-/// The extents, those of records last: what they name is known then.
+/// The extents, commit extents last, so that the chunks that records name can be checked.
 async fn chunks_first(disk: &Arc<dyn Disk>, superblock: &Superblock, extents: u32) -> Vec<u32> {
     let mut order = Vec::new();
     let mut records = Vec::new();
@@ -311,11 +317,11 @@ async fn chunks_first(disk: &Arc<dyn Disk>, superblock: &Superblock, extents: u3
     order
 }
 
-/// Reads both copies; a bad one beside a good one is damage.
+/// Reads both copies. A bad one next to a good one is damage.
 async fn superblocks(disk: &Arc<dyn Disk>, report: &mut VerifyReport) -> Result<(Arc<dyn Disk>, Superblock), LogError> {
     let mut damage = |offset: u64, what: String| {
         let what = format!("superblock copy at {offset} of the disk: {what}");
-        // Extent numbers begin at 0; the superblocks are before all of them.
+        // Extent numbers begin at 0, after the superblocks.
         report.push_damage(Damage { len: BLOCK as u64, ..Damage::new(u32::MAX, 0, offset, what) });
     };
     let head = crate::pool::read_head(disk).await?;

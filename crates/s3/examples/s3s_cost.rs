@@ -1,7 +1,9 @@
-//! What `s3s` itself costs for a small PUT and GET, beside a bare hyper handler: `cargo run --release --example s3s_cost`.
+//! The CPU cost of `s3s` for a small PUT and GET, compared with a bare hyper handler: `cargo run
+//! --release --example s3s_cost`.
 //!
-//! The server runs on one thread of its own; its CPU clock divided by the requests is what is printed. The client sends
-//! requests that were signed beforehand over keep-alive connections.
+//! The server runs on one thread of its own. The output is that thread's CPU time divided by the
+//! number of requests. The client sends requests that were signed beforehand over keep-alive
+//! connections.
 #![allow(missing_docs, clippy::disallowed_methods, reason = "a measurement, not part of the server")]
 
 use std::collections::BTreeMap;
@@ -110,7 +112,7 @@ fn amz_date() -> String {
     format!("{:04}{:02}{:02}T{hour:02}{minute:02}{second:02}Z", date.year(), u8::from(date.month()), date.day())
 }
 
-/// A request as it goes over the wire, signed as the SDKs do.
+/// A request in its form on the wire, signed as the SDKs do.
 fn request(addr: SocketAddr, method: &str, body: &[u8]) -> Vec<u8> {
     let signer = Signer {
         access_key: "access".into(),

@@ -1,4 +1,4 @@
-//! What the error of a request says besides its code and message: the request it is about.
+//! The elements that identify the request in an error document, besides code and message.
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderName, Request, Response, StatusCode, Uri};
@@ -17,7 +17,7 @@ const CONDITIONS: [(&str, &str); 7] = [
     ("x-amz-copy-source-if-unmodified-since", "x-amz-copy-source-If-Unmodified-Since"),
 ];
 
-/// A request as its error tells of it.
+/// The parts of a request that its error document repeats.
 pub(crate) struct About {
     uri: Uri,
     condition: Option<&'static str>,
@@ -29,8 +29,8 @@ impl About {
         Self { uri: request.uri().clone(), condition: condition(names) }
     }
 
-    /// Gives an error the elements that clients look for: the resource, the request's id, and which
-    /// condition did not hold.
+    /// Adds the elements that clients look for: the resource, the request's id, and the condition
+    /// that did not hold.
     pub(crate) fn complete(&self, response: &mut Response<Body>, id: &str) {
         if response.status().as_u16() < 400 {
             return;
@@ -43,7 +43,7 @@ impl About {
             xml.extend_from_slice(format!("<{name}>{}</{name}>", escape(text)).as_bytes());
         };
         if response.status() == StatusCode::PRECONDITION_FAILED {
-            // A presigned URL may have the headers of a copy in its query string.
+            // The query string of a presigned URL may carry the headers of a copy.
             let query = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
             let moved = query.map(|(name, _)| name.to_ascii_lowercase()).filter(|name| name.starts_with("x-amz-"));
             if let Some(condition) = self.condition.or_else(|| condition(moved)) {
@@ -58,15 +58,17 @@ impl About {
     }
 }
 
-/// The condition of a request, if it has one alone: of several, nobody remembers which it was.
+/// The condition of a request that has exactly one. With several, the failed one is not recorded.
 fn condition(names: impl Iterator<Item = impl AsRef<str>>) -> Option<&'static str> {
     let known = |name: &str| CONDITIONS.iter().find(|(known, _)| *known == name).map(|(_, shown)| *shown);
-    // Most requests have none, so the names are looked at once rather than each condition looked up.
+    // Most requests have no condition, so one pass over the header names is cheaper than one lookup
+    // for each condition.
     let mut given = names.filter_map(|name| known(name.as_ref()));
     given.next().filter(|_| given.next().is_none())
 }
 
-/// The path of a request has no control characters, but may have others that XML cannot carry.
+/// Escapes the path of a request. The path has no control characters, but may have others that XML
+/// cannot carry.
 fn escape(text: &str) -> String {
     let text = text.replace(is_unfit, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -1,4 +1,4 @@
-//! Who may do what: whoever signs with a known key may do everything, others nothing.
+//! Authorization: a request signed with a known key may do everything, any other request nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,21 +36,22 @@ impl S3Auth for Keys {
     }
 }
 
-/// Refuses what is not signed, as a whole, and what is not served; notes the operation's name for
-/// the metrics. Asked when the signature has been verified, before the body is looked at.
+/// Refuses requests that are not wholly signed and operations that are not served. Also records the
+/// operation's name for the metrics. `s3s` calls it after verifying the signature, before reading
+/// the body.
 pub(crate) struct SignedOnly {
-    /// Bounds the memory that all XML bodies take together.
+    /// The memory budget that all XML bodies share.
     pub(crate) xml: Budget,
-    /// How long a client may take to send a body, which holds its permit for so long.
+    /// The time a client may take to send an XML body. The body holds its permit that long.
     pub(crate) body_time: Duration,
     pub(crate) env: Env,
     /// The largest XML body of any operation, in bytes.
     pub(crate) xml_bytes_max: usize,
 }
 
-/// What the parser makes of an XML body takes up to this many times its bytes.
+/// The parser's result takes up to this many times the bytes of the XML body.
 const XML_FACTOR: u64 = 8;
-/// XML bodies up to this many bytes are let in without asking: the bound on requests bounds them.
+/// XML bodies up to this many bytes need no permit: the bound on requests bounds them.
 const XML_FREE_BYTES: u64 = 16 << 10;
 
 #[async_trait::async_trait]
@@ -84,14 +85,14 @@ impl S3Access for SignedOnly {
 }
 
 impl SignedOnly {
-    /// The memory that the XML body of a request needs before it is read; `None` for too little to
-    /// count.
+    /// The memory that the XML body of a request needs before it is read; `None` when it is too
+    /// little to count.
     fn xml_memory(&self, served: &Served, headers: &HeaderMap) -> S3Result<Option<u64>> {
         let max = served.xml_bytes_max.min(self.xml_bytes_max) as u64;
         if max == 0 {
             return Ok(None);
         }
-        // The length of the body itself: `s3s` has put it there for one that came in chunks.
+        // The length of the decoded body: `s3s` has set this header for a body sent in chunks.
         let length = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
         if length.is_some_and(|n| n > max) {
             return Err(s3_error!(
@@ -105,8 +106,9 @@ impl SignedOnly {
     }
 }
 
-/// Virtual-host style for the configured domains, path style for every other host name (unlike `s3s`'s own, which takes
-/// an unknown host name for a bucket, so that `localhost` would not work beside a domain).
+/// Virtual-host style for the configured domains, path style for every other host name. The type of
+/// `s3s` takes an unknown host name for a bucket, so `localhost` would not work along with a
+/// domain.
 pub(crate) struct Domains(Vec<String>);
 
 impl Domains {

@@ -1,4 +1,4 @@
-//! System headers, user metadata and tags, between requests and the store.
+//! System headers, user metadata and tags: conversion between requests and the store.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::error::{custom, invalid_argument};
 
 /// The limit that S3 sets on user metadata, in bytes.
 const USER_BYTES_MAX: usize = 2048;
-/// The limit that we set on all system headers together, in bytes.
+/// Steadfast's limit on all system headers together, in bytes.
 const SYSTEM_BYTES_MAX: usize = 8192;
 
 /// Content type of an object that was stored without one.
 pub(crate) const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 
-/// What an input says about its object; the macro makes it of any input that has these fields.
+/// The description of an object in an input; the macro builds it from any input with these fields.
 pub(crate) struct Described<'a> {
     pub(crate) cache_control: Option<&'a str>,
     pub(crate) content_disposition: Option<&'a str>,
@@ -47,7 +47,7 @@ macro_rules! described {
 }
 pub(crate) use described;
 
-/// Gives an output its headers from the stored attributes.
+/// Sets the headers of an output from the stored attributes.
 macro_rules! set_headers {
     ($output:expr, $attributes:expr) => {{
         let attributes = $attributes;
@@ -70,7 +70,7 @@ macro_rules! set_headers {
 pub(crate) use set_headers;
 
 impl Described<'_> {
-    /// What the store keeps.
+    /// The attributes that the store keeps.
     ///
     /// # Errors
     /// `MetadataTooLarge`, `InvalidTag`.
@@ -87,7 +87,7 @@ impl Described<'_> {
         system("content-language", self.content_language);
         system("content-type", self.content_type);
         system("website-redirect-location", self.website_redirect_location);
-        // As it came: it is for caches, and S3 does not ask that it is a date either.
+        // Stored as sent: caches read it, and S3 does not require a date either.
         system("expires", self.expires);
         if let Some(metadata) = self.metadata {
             attributes.user = metadata.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
@@ -103,7 +103,7 @@ impl Described<'_> {
     }
 }
 
-/// `aws-chunked` says how a request was sent, not what the object is.
+/// Removes `aws-chunked`, which describes how a request was sent, not the object.
 fn without_aws_chunked(encoding: &str) -> Option<String> {
     let rest: Vec<&str> = encoding
         .split(',')
@@ -127,7 +127,8 @@ fn parse_tagging(text: &str) -> S3Result<BTreeMap<String, String>> {
     check_tags(pairs)
 }
 
-/// S3's limits on the tags of an object. They are read as XML, which cannot carry every character.
+/// Checks S3's limits on the tags of an object. Clients read tags as XML, which cannot carry every
+/// character.
 pub(crate) fn check_tags(pairs: Vec<(String, String)>) -> S3Result<BTreeMap<String, String>> {
     let mut tags = BTreeMap::new();
     for (name, value) in pairs {
@@ -161,8 +162,8 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// Percent-encodes a key for `encoding-type=url`: all but letters, digits, `-_.~/` (and so a space as `%20`, which every decoder
-/// understands, unlike `+`).
+/// Percent-encodes a key for `encoding-type=url`: all but letters, digits and `-_.~/`. A space
+/// becomes `%20`, which every decoder understands, unlike `+`.
 pub(crate) fn url_encode(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
@@ -177,7 +178,7 @@ pub(crate) fn url_encode(text: &str) -> String {
     out
 }
 
-/// Refuses what would be a lie to accept: encryption, locks, other storage classes.
+/// Refuses what the server would accept without doing it: encryption, locks, other storage classes.
 macro_rules! refuse_unsupported {
     ($input:expr) => {
         $crate::attributes::refuse(
@@ -210,15 +211,15 @@ pub(crate) fn refuse(
         return Err(crate::error::invalid_request("Bucket is missing Object Lock Configuration"));
     }
     match class.map(StorageClass::as_str) {
-        // Reduced redundancy asks for less than what it gets.
+        // Reduced redundancy requests less than the object gets.
         None | Some("STANDARD" | "REDUCED_REDUNDANCY") => Ok(()),
         Some(_) => Err(s3_error!(InvalidStorageClass, "The storage class you specified is not valid")),
     }
 }
 
 /// A count from a request (`max-keys` and the like), at most `max`.
-pub(crate) fn page_size(asked: Option<i32>, max: i32, name: &str) -> S3Result<i32> {
-    match asked {
+pub(crate) fn page_size(requested: Option<i32>, max: i32, name: &str) -> S3Result<i32> {
+    match requested {
         None => Ok(max),
         Some(n) if n < 0 => {
             Err(invalid_argument(format!("Argument {name} must be an integer between 0 and 2147483647")))

@@ -1,4 +1,4 @@
-//! Bodies of requests that must keep coming, and bodies of responses that hold their place until they end.
+//! Request bodies with a minimum rate, and response bodies that hold their permits until they end.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use s3s::StdError;
 use steadfast_flow::{BoxFuture, Ended, Env, Patience, SlowRequests, Stage};
 
 use crate::context::{BodyFault, Observer, RequestContext, RequestRecord};
-use crate::io::Line;
+use crate::io::ConnectionState;
 
-/// The body of a request: counts its bytes, and ends with an error when too few arrive for too long. Time in which the
-/// server does not read (backpressure) does not count. The first wait gives the request's place to another one.
+/// The body of a request: counts its bytes, and fails when too few arrive for too long. Time in
+/// which the server does not read (backpressure) does not count. The first wait releases the
+/// request's permit.
 pub(crate) struct RequestBody<B: Body> {
     inner: B,
     context: Arc<RequestContext>,
@@ -23,9 +24,9 @@ pub(crate) struct RequestBody<B: Body> {
     patience: Patience,
     timer: Option<BoxFuture<'static, ()>>,
     waits: bool,
-    /// At which stage its request was when it began to wait.
+    /// The stage of the request when the wait began.
     waited_from: Option<Stage>,
-    /// Whether the end has come. A body without a length does not say so by itself.
+    /// Whether the body has ended. A body without a length does not report its own end.
     ended: bool,
 }
 
@@ -90,7 +91,7 @@ where
                 left = left.min(due.saturating_sub(now));
             }
             if !std::mem::replace(&mut self.waits, true) {
-                // From here on the write budget and the minimum rate bound the request.
+                // From here on, the write budget and the minimum rate bound the request.
                 self.context.release_place();
                 self.waited_from = self.context.stages.as_ref().map(|stages| stages.enter_at(Stage::Receive, now));
             }
@@ -101,7 +102,7 @@ where
             if self.timer.is_none() {
                 self.timer = Some(self.env.sleep(left));
             }
-            // The timer may be of an earlier wait: then it only wakes us to look again.
+            // The timer may belong to an earlier wait. Then it only causes another check.
             if let Some(timer) = &mut self.timer {
                 ready!(timer.as_mut().poll(cx));
             }
@@ -118,7 +119,7 @@ where
     }
 }
 
-/// What a request holds until its response has gone out.
+/// The resources that a request holds until its response has been sent.
 pub(crate) struct Tail {
     pub(crate) context: Arc<RequestContext>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -128,14 +129,14 @@ pub(crate) struct Tail {
     pub(crate) status: u16,
     pub(crate) bytes_out: u64,
     pub(crate) complete: bool,
-    pub(crate) line: Arc<Line>,
+    pub(crate) state: Arc<ConnectionState>,
 }
 
 impl Drop for Tail {
     fn drop(&mut self) {
         self.context.release_place();
         let now = self.env.now();
-        self.line.connection.idle_at(now);
+        self.state.connection.idle_at(now);
         let (operation, bytes_in) = (self.context.operation(), self.context.bytes_in.load(Relaxed));
         if let Some(stages) = &self.context.stages {
             stages.add_received(bytes_in);
@@ -174,7 +175,7 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         let this = &mut *self;
         let frame = match &this.tail.context.stages {
-            // The layers below report what it reads from the disk.
+            // The layers below record their disk reads in the current stages.
             Some(stages) => stages.within(|| Pin::new(&mut this.inner).poll_frame(cx)),
             None => Pin::new(&mut this.inner).poll_frame(cx),
         };
@@ -182,17 +183,17 @@ impl Body for ResponseBody {
         match &frame {
             Some(Ok(frame)) => {
                 self.tail.bytes_out += frame.data_ref().map_or(0, |d| d.len() as u64);
-                // hyper does not ask again when the announced length has been reached.
+                // hyper does not poll again once the body has reached the announced length.
                 self.tail.complete = self.inner.is_end_stream() || self.inner.size_hint().exact() == Some(0);
             }
             Some(Err(error)) => {
                 tracing::error!(request = %self.tail.context.id, operation = self.tail.context.operation(), %error,
-                    "a response was broken off");
+                    "the server broke a response off");
             }
             None => self.tail.complete = true,
         }
         if self.tail.complete {
-            // It only waits for its client now, with what it has in memory.
+            // The rest is in memory: the request only waits for its client.
             self.tail.context.release_place();
         }
         Poll::Ready(frame)

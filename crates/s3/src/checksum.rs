@@ -21,15 +21,15 @@ pub(crate) enum Algorithm {
     Sha256,
 }
 
-/// The checksum of an object uploaded in parts is of its bytes.
+/// Checksum type of an object uploaded in parts: the checksum covers its bytes.
 pub(crate) const FULL_OBJECT: &str = "FULL_OBJECT";
-/// The checksum of an object uploaded in parts is of its parts' checksums.
+/// Checksum type of an object uploaded in parts: the checksum covers its parts' checksums.
 pub(crate) const COMPOSITE: &str = "COMPOSITE";
 
 impl Algorithm {
     pub(crate) const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
 
-    /// As it is stored.
+    /// The name in the store.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "crc32",
@@ -40,7 +40,7 @@ impl Algorithm {
         }
     }
 
-    /// As S3 writes it.
+    /// The name in S3's headers and XML.
     pub(crate) fn s3_name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -84,7 +84,7 @@ impl Algorithm {
         BASE64.decode(text).ok().filter(|bytes| bytes.len() == self.digest_len())
     }
 
-    /// Refuses what cannot be a value of this algorithm.
+    /// Refuses a text that cannot be a value of this algorithm.
     pub(crate) fn check_form(self, text: &str) -> S3Result<()> {
         if self.decode(text).is_some() {
             return Ok(());
@@ -92,7 +92,7 @@ impl Algorithm {
         Err(invalid_request(format!("Value for x-amz-checksum-{} header is invalid.", self.name())))
     }
 
-    /// The type of checksum that an upload in parts gets when it does not say.
+    /// The checksum type of an upload in parts that names none.
     pub(crate) fn default_type(self) -> &'static str {
         if self == Self::Crc64Nvme { FULL_OBJECT } else { COMPOSITE }
     }
@@ -114,7 +114,7 @@ impl Algorithm {
     }
 }
 
-/// A checksum in the making.
+/// A checksum under computation.
 pub(crate) enum Hasher {
     Crc(Algorithm, Box<crc_fast::Digest>),
     Sha1(sha1::Sha1),
@@ -148,14 +148,14 @@ impl Hasher {
     }
 }
 
-/// What a request says about the checksum of its body.
+/// The checksum that a request claims for its body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// The algorithm to compute, if any.
     pub(crate) algorithm: Option<Algorithm>,
-    /// The value, where a header gives it.
+    /// The value, if a header gives it.
     pub(crate) value: Option<String>,
-    /// Whether the value comes after the body.
+    /// Whether the value follows the body in a trailer.
     pub(crate) trailer: bool,
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn bad_digest(algorithm: Algorithm) -> S3Error {
     )
 }
 
-/// The checksum of checksums of parts, `None` if one of them is malformed.
+/// The checksum of the parts' checksums; `None` if one of them is malformed.
 pub(crate) fn composite<'a>(algorithm: Algorithm, parts: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut hasher = Hasher::new(algorithm);
     let mut count = 0;
@@ -236,7 +236,7 @@ pub(crate) fn composite<'a>(algorithm: Algorithm, parts: impl Iterator<Item = &'
     Some(format!("{}-{count}", hasher.finish()))
 }
 
-/// The checksum of the whole from the checksums and lengths of its parts; only a CRC allows that.
+/// The checksum of the whole from the checksums and lengths of its parts; possible only for a CRC.
 pub(crate) fn combine<'a>(algorithm: Algorithm, parts: impl Iterator<Item = (&'a str, u64)>) -> Option<String> {
     let crc = algorithm.crc()?;
     let mut whole = crc_fast::Digest::new(crc).finalize();
@@ -248,7 +248,7 @@ pub(crate) fn combine<'a>(algorithm: Algorithm, parts: impl Iterator<Item = (&'a
     Some(algorithm.encode_crc(whole))
 }
 
-/// Gives the five checksum fields of an output their values from a stored map.
+/// Sets the five checksum fields of an output from a stored map.
 macro_rules! set_checksums {
     ($output:expr, $checksums:expr) => {{
         let checksums = $checksums;

@@ -22,7 +22,7 @@ pub(crate) fn etag(text: &str) -> ETag {
     ETag::Strong(text.to_owned())
 }
 
-/// The conditions of a read (RFC 9110, section 13.2.2, in its order).
+/// The conditions of a read, evaluated in the order of RFC 9110, section 13.2.2.
 #[derive(Default)]
 pub(crate) struct ReadConditions<'a> {
     pub(crate) if_match: Option<&'a ETagCondition>,
@@ -36,7 +36,7 @@ fn matches(condition: &ETagCondition, tag: &str) -> bool {
 }
 
 impl ReadConditions<'_> {
-    /// Whether there is one.
+    /// Whether the read has a condition.
     pub(crate) fn any(&self) -> bool {
         self.if_match.is_some()
             || self.if_none_match.is_some()
@@ -44,7 +44,7 @@ impl ReadConditions<'_> {
             || self.if_unmodified_since.is_some()
     }
 
-    /// `None` when the read may go on, else the status: 412 or 304.
+    /// `None` when the conditions hold, else the status: 412 or 304.
     fn verdict(&self, info: &ObjectInfo) -> Option<u16> {
         // Headers carry whole seconds.
         let modified = timestamp(info.modified_ms / 1000 * 1000);
@@ -84,7 +84,7 @@ impl ReadConditions<'_> {
         }
     }
 
-    /// For the source of a copy, where "not modified" is a failure too.
+    /// Checks the source of a copy, for which "not modified" is a failure too.
     pub(crate) fn check_source(&self, info: &ObjectInfo) -> S3Result<()> {
         if self.verdict(info).is_some() { Err(failed()) } else { Ok(()) }
     }
@@ -97,7 +97,7 @@ fn failed() -> S3Error {
 /// The condition of a write.
 ///
 /// # Errors
-/// `NotImplemented` for what S3 does not offer either: `If-None-Match` with a tag.
+/// `NotImplemented` for `If-None-Match` with a tag, which S3 does not offer either.
 pub(crate) fn write_condition(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
@@ -115,10 +115,10 @@ pub(crate) fn write_condition(
     }
 }
 
-/// The condition of a write from its headers, for inputs into which `s3s` does not put it.
+/// The condition of a write from its headers, for inputs that have no such fields in `s3s`.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no entity tag, and those of [`write_condition`].
+/// `InvalidArgument` for a malformed entity tag, and the errors of [`write_condition`].
 pub(crate) fn header_condition(headers: &HeaderMap) -> S3Result<Condition> {
     let read = |name| -> S3Result<Option<ETagCondition>> {
         headers
@@ -130,23 +130,23 @@ pub(crate) fn header_condition(headers: &HeaderMap) -> S3Result<Condition> {
     write_condition(read(IF_MATCH)?.as_ref(), read(IF_NONE_MATCH)?.as_ref())
 }
 
-/// Headers that say whose a bucket is expected to be. Presigned URLs may have them in their query.
+/// Headers that name the expected owner of a bucket. A presigned URL may carry them in its query.
 pub(crate) static EXPECTED_OWNERS: [HeaderName; 2] = [
     HeaderName::from_static("x-amz-expected-bucket-owner"),
     HeaderName::from_static("x-amz-source-expected-bucket-owner"),
 ];
 static DURABILITY: HeaderName = HeaderName::from_static("x-steadfast-durability");
 
-/// The owner that is expected is not the one of everything here.
+/// The error for an expected owner other than [`OWNER`], which owns everything.
 pub(crate) fn another_owner() -> S3Error {
     s3_error!(AccessDenied, "The bucket is not owned by the account that you expect.")
 }
 
-/// Refuses the conditions that an operation would not look at: who sends one relies on it. `If-Modified-Since` is not among them: it means
-/// nothing on anything but reads (RFC 9110, section 13.1.3).
+/// Refuses the conditions that an operation would ignore, because the client relies on them.
+/// `If-Modified-Since` is allowed: it has a meaning for reads only (RFC 9110, section 13.1.3).
 ///
 /// # Errors
-/// `NotImplemented`, and `AccessDenied` where the owner that is expected is not the one of everything here.
+/// `NotImplemented`, and `AccessDenied` for an expected owner other than [`OWNER`].
 pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderMap) -> S3Result<()> {
     for name in &EXPECTED_OWNERS {
         if headers.get(name).is_some_and(|expected| expected != OWNER) {
@@ -176,7 +176,7 @@ pub(crate) fn refuse_ignored(operation: &str, method: &Method, headers: &HeaderM
     Ok(())
 }
 
-/// The durability that a request asks for.
+/// The durability that a request specifies.
 ///
 /// # Errors
 /// `InvalidArgument` for anything but `sync` and `async`.
@@ -189,7 +189,7 @@ pub(crate) fn durability(headers: &HeaderMap) -> S3Result<Option<Durability>> {
     }
 }
 
-/// Refuses versions, which this server does not keep; `null` is the one that everything has.
+/// Refuses versions, which this server does not keep. Every object has the version `null`.
 pub(crate) fn only_null_version(version: Option<&str>) -> S3Result<()> {
     match version {
         None | Some("" | "null") => Ok(()),
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(verdict(none()), None);
         assert_eq!(verdict(ReadConditions { if_match: Some(&other), ..none() }), Some(412));
         assert_eq!(verdict(ReadConditions { if_match: Some(&ETagCondition::Any), ..none() }), None);
-        // A match makes the date irrelevant.
+        // A matching tag makes the date irrelevant.
         let both = ReadConditions { if_match: Some(&same), if_unmodified_since: Some(&before), ..none() };
         assert_eq!(verdict(both), None);
         assert_eq!(verdict(ReadConditions { if_unmodified_since: Some(&before), ..none() }), Some(412));

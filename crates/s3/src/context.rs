@@ -1,4 +1,4 @@
-//! What is known of a request while it is served, and who is told when it ends.
+//! The state of one request while it is served, and the observer of its end.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -7,10 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_flow::{Pass, Permit, Stages};
 
-/// A request that has ended: its response has been sent, or given up.
+/// A request that has ended: the server has sent its response or given it up.
 #[derive(Debug, Clone)]
 pub struct RequestRecord {
-    /// S3's name of the operation (`PutObject`), or `-` when it was refused before that was known.
+    /// S3's name of the operation (`PutObject`), or `-` if the request was refused before it was
+    /// known.
     pub operation: &'static str,
     /// HTTP status.
     pub status: u16,
@@ -18,28 +19,30 @@ pub struct RequestRecord {
     pub bytes_in: u64,
     /// Body bytes handed to the connection.
     pub bytes_out: u64,
-    /// From the request's head to the end of its response.
+    /// Time from the request's head to the end of its response.
     pub duration: Duration,
     /// Whether the response was sent whole.
     pub complete: bool,
 }
 
-/// Is told of every request when it ends. Called on the threads that serve requests: must not block.
+/// Receives a record of every request when it ends. The threads that serve requests call it, so it
+/// must not block.
 pub trait Observer: Send + Sync + 'static {
     /// A request has ended.
     fn finished(&self, record: &RequestRecord);
 }
 
-/// What went wrong with the body of a request. `s3s` wraps errors so that their type is lost; this is how we know.
+/// The failure of a request's body. `s3s` wraps errors and so hides their type; the context keeps
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyFault {
-    /// It brought nothing for too long.
+    /// The client sent too little for too long.
     Stalled,
     /// The connection broke.
     Broken,
 }
 
-/// One request.
+/// The state of one request.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
     pub(crate) id: String,
@@ -47,15 +50,15 @@ pub(crate) struct RequestContext {
     pub(crate) bytes_in: AtomicU64,
     fault: AtomicU8,
     unread: AtomicU64,
-    /// Its place among the requests that are served, or among the long answers that are sent.
+    /// The permit: for a request being served, or for a long answer being sent.
     place: Mutex<Option<Pass>>,
-    /// What its XML body may take of memory.
+    /// The memory permit of the XML body.
     xml: Mutex<Option<Permit>>,
-    /// When an XML body must have come whole, in microseconds of `Env::now`; 0: never.
+    /// The deadline for a whole XML body, in microseconds of `Env::now`; 0: none.
     body_due: AtomicU64,
-    /// Where its time goes, if anybody wants to know.
+    /// The time spent in each stage; `None` when slow requests are not recorded.
     pub(crate) stages: Option<Arc<Stages>>,
-    /// Counts the requests in flight, as many as there are copies of it.
+    /// Counts the requests in flight by its copies: each request holds one.
     _in_flight: Arc<()>,
 }
 
@@ -75,8 +78,8 @@ impl RequestContext {
         }
     }
 
-    /// What it turned out to be: the name of an operation that is served, or one name for the rest,
-    /// so that clients cannot make up metric labels.
+    /// Sets the operation: the name of a served operation, or one name for all others, so that
+    /// clients cannot create metric labels.
     pub(crate) fn set_operation(&self, name: &'static str) {
         let _ = self.operation.set(name);
     }
@@ -89,12 +92,12 @@ impl RequestContext {
         *self.place.lock() = Some(place);
     }
 
-    /// Gives the place to another request: this one only waits for its client.
+    /// Releases the permit for another request: this one only waits for its client.
     pub(crate) fn release_place(&self) {
         *self.place.lock() = None;
     }
 
-    /// Keeps what the XML body takes, until the operation is done with it.
+    /// Keeps the memory permit of the XML body until the operation has finished with it.
     pub(crate) fn hold_xml(&self, permit: Permit) {
         *self.xml.lock() = Some(permit);
     }
@@ -103,7 +106,7 @@ impl RequestContext {
         *self.xml.lock() = None;
     }
 
-    /// The body is to have come whole by then.
+    /// Sets the deadline by which the whole body must have arrived.
     pub(crate) fn set_body_due(&self, due: Duration) {
         self.body_due.store(u64::try_from(due.as_micros()).unwrap_or(u64::MAX).max(1), Relaxed);
     }
@@ -116,12 +119,13 @@ impl RequestContext {
         self.fault.store(fault as u8 + 1, Relaxed);
     }
 
-    /// The body was let go of before its end, which is this many bytes away (`u64::MAX` when nobody said).
+    /// Records that the body was dropped `bytes` before its end; `u64::MAX` when its length is
+    /// unknown.
     pub(crate) fn set_unread(&self, bytes: u64) {
         self.unread.store(bytes, Relaxed);
     }
 
-    /// How much of the body will not be asked for.
+    /// The bytes of the body that will not be read.
     pub(crate) fn unread(&self) -> u64 {
         self.unread.load(Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Pages of other origins (CORS). Which may speak to the port is one setting for all buckets: it only decides whose pages a browser lets
-//! read answers. Who may do what is decided by signatures, as for everybody.
+//! Pages of other origins (CORS). One setting for all buckets lists the origins whose pages may
+//! read answers in a browser. Signatures decide what a request may do, as for every client.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -9,32 +9,34 @@ use http::header::{
 use http::{Method, Request, Response, StatusCode};
 use s3s::Body;
 
-/// The origin of the page that asks, when it is one of those that may; `*` in the list stands for all.
+/// The origin of the requesting page, if the list allows it; `*` in the list allows all.
 pub(crate) fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(ORIGIN)?;
     let known = |one: &String| one == "*" || one.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
     origins.iter().any(known).then(|| origin.clone())
 }
 
-/// Whether a browser asks what a page may send. It signs nothing, and has no body.
+/// Whether this is a preflight request, by which a browser asks what a page may send. It has
+/// neither signature nor body.
 pub(crate) fn is_preflight<B>(request: &Request<B>) -> bool {
     request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The answer to that, for an origin that may.
-pub(crate) fn preflight(asked: &HeaderMap) -> Response<Body> {
+/// The answer to a preflight request of an allowed origin.
+pub(crate) fn preflight(request: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD, PUT, POST, DELETE"));
-    if let Some(names) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+    if let Some(names) = request.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
     }
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("300"));
     response
 }
 
-/// Lets the page read an answer, with all of its headers. `Vary`, because a cache must not give the answer to another page.
+/// Lets the page read an answer with all of its headers. `Vary` keeps a cache from serving the
+/// answer to another page.
 pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));

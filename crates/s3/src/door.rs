@@ -1,4 +1,4 @@
-//! From a connection to the operations and back: gate, request id, limits, metrics.
+//! The path of a request from its connection to the operations and back: gate, id, limits, metrics.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -29,28 +29,29 @@ use crate::context::{BodyFault, Observer, RequestContext};
 use crate::cors;
 use crate::error::{request_timeout, slow_down};
 use crate::handler::Handler;
-use crate::io::{Line, StallIo};
+use crate::io::{ConnectionState, StallIo};
 use crate::md5::Md5Pool;
 use crate::options::{IpNetwork, S3Options};
 use crate::refused::refuse_early;
 use crate::signed;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
-/// A client that has more than this of a body left to send when it is answered is told that the connection ends with the answer; less
-/// is mostly there already, and is passed over. One that waits for `100 Continue` sends nothing, so that is never there.
+/// If more bytes of a body than this are still unsent at the time of the answer, the answer closes
+/// the connection. Fewer have mostly arrived already, and the server discards them. A client that
+/// waits for `100 Continue` has sent nothing, so for it the limit is 0.
 const UNREAD_BYTES_MAX: u64 = 64 << 10;
 
-/// Failures of requests that are told of at most once in this time.
-const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(5);
+/// Minimum interval between log messages about failed requests.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why the options were refused.
+/// The reason why the options were refused.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DoorError {
-    /// Nobody could sign a request.
+    /// No credentials: no client could sign a request.
     #[error("no pair of access key and secret key is configured")]
     NoCredentials,
     /// An empty or duplicate access key, or an empty secret.
-    #[error("the access keys must be different, and neither they nor their secrets empty")]
+    #[error("access keys must be unique, and no access key or secret may be empty")]
     InvalidCredentials,
     /// A domain that cannot be a host name.
     #[error("{0:?} is not a domain name")]
@@ -60,28 +61,29 @@ pub enum DoorError {
     Thread(String),
 }
 
-/// The S3 door over a store: a hyper service. Cloning shares it.
+/// The S3 service over a store, for hyper. Clones share one service.
 #[derive(Clone)]
 pub struct S3Door(Arc<Shared>);
 
 struct Shared {
     s3: S3Service,
-    /// Requests that are worked on.
+    /// Admits the requests being served.
     gate: KeyedGate,
-    /// Answers that are being sent, where they do not fit into a piece of memory.
+    /// Admits the long answers being sent, which do not fit into one piece of memory.
     answers: KeyedGate,
     xml: Budget,
     env: Env,
     options: S3Options,
     observer: Option<Arc<dyn Observer>>,
-    failures_told: Throttle,
+    failure_log: Throttle,
     slow: Arc<SlowRequests>,
     /// Each request holds a copy of it.
     in_flight: Arc<()>,
 }
 
 impl S3Door {
-    /// A door that hashes on the threads that serve requests and reports to nobody; see [`S3Door::build`].
+    /// A service that hashes on the threads that serve requests and has no observer; see
+    /// [`S3Door::build`].
     ///
     /// # Errors
     /// [`DoorError`].
@@ -89,9 +91,9 @@ impl S3Door {
         Self::build(store, env, options, None, None)
     }
 
-    /// A door. `compute` is the environment of another runtime, whose few threads hash the bodies that are larger than
-    /// [`S3Options::inline_hash_bytes`], so that they do not hold up the threads that poll sockets. `observer` is told of
-    /// every request when it ends.
+    /// Builds the service. `compute` is the environment of another runtime, whose few threads hash
+    /// the bodies larger than [`S3Options::inline_hash_bytes`], so that hashing does not delay the
+    /// threads that poll sockets. `observer` receives a record of every request when it ends.
     ///
     /// # Errors
     /// [`DoorError`].
@@ -120,15 +122,15 @@ impl S3Door {
         let mut config = S3Config::default();
         config.xml_max_body_size = options.xml_bytes_max;
         config.presigned_url_max_skew_time_secs = u32::try_from(options.clock_skew_max.as_secs()).unwrap_or(u32::MAX);
-        // Form uploads are refused before they get there; this is for the case that one does.
+        // Form uploads are refused earlier; this limit is a second safeguard.
         config.post_object_max_file_size = options.xml_bytes_max as u64;
-        // The bodies of objects are bounded where they are received, and pass through here piece by
-        // piece.
+        // The bodies of objects are bounded where they are received. They pass through `s3s` in
+        // pieces.
         config.put_object_max_size = None;
         config.aws_chunked_stream_max_chunk_size = usize::MAX;
         config.sig_v4_allowed_services = vec!["s3".to_owned()];
         config.unsigned_amz_header_allowlist = signed::UNSIGNED.iter().map(|name| (*name).to_owned()).collect();
-        // What a request does is told by its method, path and sub-resource alone, as ever.
+        // Method, path and sub-resource alone determine the operation.
         config.operation_id_routing = false;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
         let gate = |name, places| {
@@ -144,7 +146,7 @@ impl S3Door {
             };
             KeyedGate::new(name, bounds, env.clone())
         };
-        let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
+        let failure_log = Throttle::new(FAILURE_LOG_INTERVAL);
         let slow = Arc::new(SlowRequests::new("s3", options.slow_request, env.clone()));
         let (places, answers) = (gate("s3_requests", options.requests_max), gate("s3_answers", options.answers_max));
         Ok(Self(Arc::new(Shared {
@@ -155,72 +157,75 @@ impl S3Door {
             env,
             options,
             observer,
-            failures_told,
+            failure_log,
             slow,
             in_flight: Arc::default(),
         })))
     }
 
-    /// How many requests have begun and not ended, also those that wait for their clients.
+    /// The requests that have begun and not ended, including those that wait for their clients.
     pub fn requests_in_flight(&self) -> usize {
         Arc::strong_count(&self.0.in_flight) - 1
     }
 
-    /// How many requests are being served and wait.
+    /// The requests being served, and those waiting for a permit.
     pub fn gate_status(&self) -> FlowStatus {
         self.0.gate.status()
     }
 
-    /// How many long answers are being sent, and wait to be.
+    /// The long answers being sent, and those waiting for a permit.
     pub fn answers_status(&self) -> FlowStatus {
         self.0.answers.status()
     }
 
-    /// How many requests were slow.
+    /// The count of slow requests.
     pub fn slow_status(&self) -> SlowStatus {
         self.0.slow.status()
     }
 
-    /// What the XML bodies of requests take of memory.
+    /// The memory that XML bodies of requests take.
     pub fn xml_status(&self) -> FlowStatus {
         self.0.xml.status()
     }
 
-    /// Serves one connection, which is ready (accepted, and past its TLS handshake), of a client of whom nothing is known: see
+    /// Serves one ready connection (accepted, and past its TLS handshake) of an unknown client; see
     /// [`S3Door::connection_of`].
-    pub fn connection<I>(&self, io: I) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Visit>
+    pub fn connection<I>(&self, io: I) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, ConnectionService>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         self.connection_of(io, Connection::alone(IpAddr::V4(Ipv4Addr::UNSPECIFIED), self.0.env.clone()))
     }
 
-    /// Serves one connection, which is ready. `connection` is what its port knows of it; the door notes there whether it is
-    /// idle. The result is a future that ends with the connection; [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the request that
-    /// is being served finish.
+    /// Serves one ready connection. `connection` is the record that its port keeps of it; the
+    /// service notes there whether it is idle. The result is a future that ends with the
+    /// connection. Its method
+    /// [`graceful_shutdown`](hyper::server::conn::http1::Connection::graceful_shutdown) lets the
+    /// request being served finish.
     pub fn connection_of<I>(
         &self,
         io: I,
         connection: Connection,
-    ) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, Visit>
+    ) -> hyper::server::conn::http1::Connection<TokioIo<StallIo<I>>, ConnectionService>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         let options = &self.0.options;
-        let line = Arc::new(Line::new(connection));
-        let io = StallIo::new(io, self.0.env.clone(), options.response_stall, options.client_bytes_s_min, line.clone());
+        let state = Arc::new(ConnectionState::new(connection));
+        let io =
+            StallIo::new(io, self.0.env.clone(), options.response_stall, options.client_bytes_s_min, state.clone());
         hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(options.header_timeout)
             .max_buf_size(options.connection_buffer_bytes.max(8192))
-            .serve_connection(TokioIo::new(io), Visit { door: self.clone(), line })
+            .serve_connection(TokioIo::new(io), ConnectionService { door: self.clone(), state })
     }
 
     /// Serves one request.
-    async fn handle(&self, request: Request<Incoming>, line: Arc<Line>) -> Response<ResponseBody> {
+    async fn handle(&self, request: Request<Incoming>, state: Arc<ConnectionState>) -> Response<ResponseBody> {
         let shared = &self.0;
-        line.connection.busy();
-        line.renewed.store(true, Relaxed);
+        state.connection.busy();
+        state.renewed.store(true, Relaxed);
         let (id, stages) = (shared.env.random_u64(), shared.slow.begin(Stage::Parse));
         let context = Arc::new(RequestContext::new(id, stages, shared.in_flight.clone()));
         let started = shared.env.now();
@@ -230,18 +235,18 @@ impl S3Door {
         let mut response = if origin.is_some() && cors::is_preflight(&request) {
             cors::preflight(request.headers())
         } else {
-            // It is large: in a box, it is not copied along with what holds it.
-            stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &line))).await
+            // The future is large; boxed, it is not copied with the futures that hold it.
+            stages::measured(context.stages.clone(), Box::pin(self.answer(request, &context, &state))).await
         };
         if context.fault() == Some(BodyFault::Stalled) && response.status() != StatusCode::OK {
-            // `s3s` may have taken the end of an XML body for something else.
+            // `s3s` may have reported the early end of an XML body as another error.
             response = error_response(request_timeout());
         }
         self.finish(&mut response, &context, &about, unread_max);
         if let Some(origin) = origin {
             cors::admit(response.headers_mut(), origin);
         }
-        line.linger.store(context.unread() > 0, Relaxed);
+        state.linger.store(context.unread() > 0, Relaxed);
         if let Some(stages) = &context.stages {
             stages.enter(Stage::Send);
         }
@@ -254,7 +259,7 @@ impl S3Door {
             status: response.status().as_u16(),
             bytes_out: 0,
             complete: false,
-            line,
+            state,
         };
         response.map(|body| ResponseBody::new(body, tail))
     }
@@ -263,11 +268,12 @@ impl S3Door {
         &self,
         request: Request<Incoming>,
         context: &Arc<RequestContext>,
-        line: &Arc<Line>,
+        state: &Arc<ConnectionState>,
     ) -> Response<Body> {
         let (shared, options) = (&self.0, &self.0.options);
-        let client = forwarded_for(&options.trusted_proxies, line.connection.address(), request.headers());
-        let client: Arc<str> = client.map_or_else(|| line.connection.group().clone(), |client| group_of(client).into());
+        let client = forwarded_for(&options.trusted_proxies, state.connection.address(), request.headers());
+        let client: Arc<str> =
+            client.map_or_else(|| state.connection.group().clone(), |client| group_of(client).into());
         let request = request.map(|body| {
             let patience = Patience::new(options.body_stall, options.client_bytes_s_min);
             RequestBody::new(body, context.clone(), shared.env.clone(), patience)
@@ -286,11 +292,12 @@ impl S3Door {
         let response = match shared.s3.call(request).await {
             Ok(response) => response,
             Err(error) => {
-                tracing::error!(request = %context.id, ?error, "a response could not be made");
+                tracing::error!(request = %context.id, ?error, "the server could not build a response");
                 error_response(s3_error!(InternalError, "We encountered an internal error. Please try again."))
             }
         };
-        // What it was is known now; how long its client takes for the answer must not keep others out.
+        // The XML has been processed. A client that reads the answer slowly must not hold its
+        // memory.
         context.release_xml();
         let length =
             response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -301,7 +308,7 @@ impl S3Door {
         {
             return response;
         }
-        // The rest of the work depends on how fast the client reads.
+        // From here on, the time depends on how fast the client reads.
         context.release_place();
         match shared.answers.enter(&client, options.request_wait).await {
             Ok(place) => {
@@ -314,7 +321,7 @@ impl S3Door {
 
     fn finish(&self, response: &mut Response<Body>, context: &RequestContext, about: &About, unread_max: u64) {
         if response.status() == StatusCode::OK && response.headers().contains_key(http::header::CONTENT_RANGE) {
-            // `s3s` knows that of GET, not of HEAD.
+            // `s3s` sets this status for GET, but not for HEAD.
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
         let status = response.status();
@@ -334,8 +341,8 @@ impl S3Door {
             response.headers_mut().insert(REQUEST_ID, id);
         }
         let failed = status == StatusCode::INTERNAL_SERVER_ERROR || status == StatusCode::INSUFFICIENT_STORAGE;
-        // Where a disk fails or is full, every request does: one tells it as well as all.
-        if failed && let Some(more) = self.0.failures_told.pass(&self.0.env) {
+        // When a disk fails or is full, every request fails, and one message is as useful as many.
+        if failed && let Some(more) = self.0.failure_log.pass(&self.0.env) {
             let why = response.body().bytes().unwrap_or_default();
             tracing::warn!(request = %context.id, operation = context.operation(), status = status.as_u16(), more,
                 why = %String::from_utf8_lossy(&why), "a request failed (and `more` since the last such line)");
@@ -343,20 +350,20 @@ impl S3Door {
     }
 }
 
-/// The door as one connection sees it.
-pub struct Visit {
+/// The service for one connection.
+pub struct ConnectionService {
     door: S3Door,
-    line: Arc<Line>,
+    state: Arc<ConnectionState>,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Visit {
+impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (door, line) = (self.door.clone(), self.line.clone());
-        Box::pin(async move { Ok(door.handle(request, line).await) })
+        let (door, state) = (self.door.clone(), self.state.clone());
+        Box::pin(async move { Ok(door.handle(request, state).await) })
     }
 }
 
@@ -379,15 +386,16 @@ fn check(options: &S3Options) -> Result<(), DoorError> {
     Ok(())
 }
 
-/// Whom a request comes from that came over a proxy: the last address that the proxies say which is not one of theirs.
+/// The client's address behind trusted proxies: the last address in `X-Forwarded-For` that is not
+/// itself a trusted proxy.
 fn forwarded_for(proxies: &[IpNetwork], peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
     let trusted = |address: IpAddr| proxies.iter().any(|network| network.contains(address));
     if !trusted(peer) {
         return None;
     }
-    let said = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
-    let hops: Vec<&str> = said.flat_map(|value| value.split(',')).collect();
-    // Some proxies say the port, too.
+    let forwarded = headers.get_all("x-forwarded-for").into_iter().filter_map(|value| value.to_str().ok());
+    let hops: Vec<&str> = forwarded.flat_map(|value| value.split(',')).collect();
+    // Some proxies add a port.
     let address =
         |hop: &str| hop.parse().or_else(|_| hop.parse::<std::net::SocketAddr>().map(|address| address.ip())).ok();
     hops.iter().rev().map_while(|hop| address(hop.trim())).find(|hop| !trusted(*hop))
@@ -422,18 +430,19 @@ mod tests {
     }
 
     #[test]
-    fn only_proxies_say_whom_a_request_comes_from() {
+    fn only_trusted_proxies_set_the_client_address() {
         let proxies: Vec<IpNetwork> = ["10.0.0.0/8", "::1"].map(|text| text.parse().unwrap()).into();
-        let of = |peer: &str, said: &str| {
-            let headers = HeaderMap::from_iter([(HeaderName::from_static("x-forwarded-for"), said.parse().unwrap())]);
+        let of = |peer: &str, forwarded: &str| {
+            let headers =
+                HeaderMap::from_iter([(HeaderName::from_static("x-forwarded-for"), forwarded.parse().unwrap())]);
             forwarded_for(&proxies, peer.parse().unwrap(), &headers).map(|found| found.to_string())
         };
         assert_eq!(
             of("10.1.2.3", "9.9.9.9, 1.2.3.4, 10.0.0.7").as_deref(),
             Some("1.2.3.4"),
-            "what is before may be made up"
+            "earlier addresses may be forged"
         );
-        assert_eq!(of("10.1.2.3", "1.2.3.4:5678").as_deref(), Some("1.2.3.4"), "some say the port");
+        assert_eq!(of("10.1.2.3", "1.2.3.4:5678").as_deref(), Some("1.2.3.4"), "some proxies add the port");
         assert_eq!(of("10.1.2.3", "[2001:db8::1]:443, 10.0.0.7:80").as_deref(), Some("2001:db8::1"));
         assert_eq!(of("::1", "2001:db8::1").as_deref(), Some("2001:db8::1"));
         assert_eq!(of("1.2.3.4", "5.6.7.8"), None);

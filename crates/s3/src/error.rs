@@ -1,4 +1,4 @@
-//! The store's refusals and failures in S3's words.
+//! The store's errors as S3 error codes and messages.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use steadfast_store::StoreError;
 
 use crate::context::{BodyFault, RequestContext};
 
-/// An error code of S3 that `s3s` has no name for, or a status of our own.
+/// An error code of S3 that `s3s` does not name, or a status of Steadfast's own.
 pub(crate) fn custom(code: &'static str, status: http::StatusCode, message: impl Into<String>) -> S3Error {
     let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message.into());
     error.set_status_code(status);
@@ -23,7 +23,7 @@ pub(crate) fn invalid_request(message: impl Into<String>) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidRequest, message.into())
 }
 
-/// What the client is told about an error of the store.
+/// The S3 error for an error of the store.
 pub(crate) fn store_error(error: StoreError) -> S3Error {
     match error {
         StoreError::NoSuchBucket => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
@@ -64,17 +64,17 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
         StoreError::Log(error) => log_error(error),
         StoreError::Unavailable(why) => S3Error::with_message(
             S3ErrorCode::ServiceUnavailable,
-            format!("This cannot be served until a disk is back: {why}."),
+            format!("The server cannot serve this request until a disk is back: {why}."),
         ),
         StoreError::Index(why) => S3Error::with_message(
             S3ErrorCode::ServiceUnavailable,
-            format!("The index cannot be read now, which heals by itself; nothing is lost ({why})."),
+            format!("The index cannot be read at the moment. It heals by itself, and no data is lost ({why})."),
         ),
         error => S3Error::with_message(S3ErrorCode::InternalError, error.to_string()),
     }
 }
 
-/// `503 SlowDown`: SDKs back off and try again.
+/// `503 SlowDown`: SDKs back off and retry.
 pub(crate) fn slow_down(what: &str) -> S3Error {
     S3Error::with_message(S3ErrorCode::SlowDown, format!("Please reduce your request rate: at the bound of {what}."))
 }
@@ -82,11 +82,11 @@ pub(crate) fn slow_down(what: &str) -> S3Error {
 fn log_error(error: LogError) -> S3Error {
     match error {
         LogError::Busy { .. } => slow_down("data on its way to disk"),
-        // 507 and not 503: SDKs try a 503 again at once, and space does not come back by that.
+        // 507 and not 503: SDKs retry a 503 at once, and a retry does not free space.
         LogError::Full => custom(
             "InsufficientStorage",
             http::StatusCode::INSUFFICIENT_STORAGE,
-            "The pool is full. Reads and deletes go on; writes will when space has been freed.",
+            "The pool is full. Reads and deletes still work; writes resume when space has been freed.",
         ),
         error @ LogError::Unknown { .. } => S3Error::with_message(
             S3ErrorCode::InternalError,
@@ -110,8 +110,9 @@ fn log_error(error: LogError) -> S3Error {
     }
 }
 
-/// What the client is told when the body of its request could not be taken in. `s3s` hides the types of its errors, so what it
-/// says has to tell them apart; what only we know is in the context.
+/// The S3 error for a body that could not be received. `s3s` hides the types of its errors, so
+/// their texts have to tell them apart. The context holds the failures that only this crate
+/// detects.
 pub(crate) fn body_error(error: &StdError, context: Option<&Arc<RequestContext>>) -> S3Error {
     match context.and_then(|c| c.fault()) {
         Some(BodyFault::Stalled) => return request_timeout(),

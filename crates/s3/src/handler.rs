@@ -1,27 +1,24 @@
-//! The operations of S3 that are served; all others answer `NotImplemented`.
+//! State and helpers that all operations share.
 
 use std::sync::Arc;
 
-use futures::TryFutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use s3s::dto::*;
-use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
-use steadfast_flow::{BoxFuture, Env, Stage, stages};
+use s3s::S3Request;
+use s3s::dto::Owner;
+use steadfast_flow::Env;
 use steadfast_store::Store;
 
-use crate::conditions::refuse_ignored;
 use crate::context::RequestContext;
 use crate::md5::Md5Pool;
-use crate::ops::{buckets, copy, delete, list, notifications, read, tags, uploads, write};
 use crate::options::S3Options;
 
-/// What every operation needs.
+/// The state that every operation needs.
 pub(crate) struct Handler {
     pub(crate) store: Store,
     pub(crate) env: Env,
-    /// Where large bodies are hashed.
+    /// The runtime that hashes large bodies.
     pub(crate) compute: Env,
-    /// What computes the MD5 of large bodies.
+    /// The pool that computes the MD5 of large bodies.
     pub(crate) md5: Arc<Md5Pool>,
     pub(crate) options: S3Options,
 }
@@ -32,106 +29,23 @@ impl Handler {
     }
 }
 
-impl Handler {
-    /// A full pool may be full of what only snapshots keep, or of parts: who is told that it is full is told that too.
-    fn advised(&self, mut error: S3Error) -> S3Error {
-        let uploads = self.store.uploads_open();
-        if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE) && uploads > 0 {
-            let message = error.message().unwrap_or_default();
-            error.set_message(format!(
-                "{message} {uploads} uploads in parts have neither been completed nor aborted, and keep what they have stored: abort those that nobody                  goes on with (store.upload_expiry does that by itself)."
-            ));
-        }
-        if error.status_code() == Some(http::StatusCode::INSUFFICIENT_STORAGE)
-            && let Some((bytes, oldest)) = self.store.snapshots_keep()
-            && bytes > 0
-        {
-            let message = error.message().unwrap_or_default();
-            error.set_message(format!(
-                "{message} Snapshots keep {} MiB that nothing else needs; the oldest is {oldest:?}: `steadfast snapshot delete {oldest}` \
-                 gives back what only it keeps.",
-                bytes >> 20
-            ));
-        }
-        error
-    }
-}
-
 pub(crate) fn context<T>(req: &S3Request<T>) -> Option<Arc<RequestContext>> {
     req.extensions.get::<Arc<RequestContext>>().cloned()
 }
 
 const DURABLE: HeaderName = HeaderName::from_static("x-steadfast-durable");
 
-/// The header that says whether a write was flushed before the answer.
+/// The header that reports whether a write was flushed before the answer.
 pub(crate) fn durable_header(durable: bool) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(1);
     headers.insert(DURABLE, HeaderValue::from_static(if durable { "true" } else { "false" }));
     headers
 }
 
-/// The identity of who owns everything here.
+/// The identifier of the owner of all buckets and objects.
 pub(crate) const OWNER: &str = "steadfast";
 
-/// Who owns everything here.
+/// The owner of all buckets and objects.
 pub(crate) fn owner() -> Owner {
     Owner { display_name: Some(OWNER.into()), id: Some(OWNER.into()) }
-}
-
-macro_rules! operations {
-    ($($method:ident($input:ty) -> $output:ty = $function:path;)*) => {
-        impl S3 for Handler {
-            $(
-                // As `async_trait` has it, but the future holds the request, which is large, once.
-                fn $method<'a, 'f>(&'a self, req: S3Request<$input>) -> BoxFuture<'f, S3Result<S3Response<$output>>>
-                where
-                    'a: 'f,
-                    Self: 'f,
-                {
-                    stages::note(|stages| {
-                        stages.enter(Stage::Other);
-                    });
-                    match refuse_ignored(stringify!($method), &req.method, &req.headers) {
-                        Ok(()) => Box::pin($function(self, req).map_err(|error| self.advised(error))),
-                        Err(error) => Box::pin(std::future::ready(Err(error))),
-                    }
-                }
-            )*
-        }
-    };
-}
-
-operations! {
-    create_bucket(CreateBucketInput) -> CreateBucketOutput = buckets::create;
-    head_bucket(HeadBucketInput) -> HeadBucketOutput = buckets::head;
-    delete_bucket(DeleteBucketInput) -> DeleteBucketOutput = buckets::delete;
-    list_buckets(ListBucketsInput) -> ListBucketsOutput = buckets::list;
-    get_bucket_location(GetBucketLocationInput) -> GetBucketLocationOutput = buckets::location;
-    get_bucket_versioning(GetBucketVersioningInput) -> GetBucketVersioningOutput = buckets::versioning;
-    get_bucket_notification_configuration(GetBucketNotificationConfigurationInput) -> GetBucketNotificationConfigurationOutput = notifications::get;
-    put_bucket_notification_configuration(PutBucketNotificationConfigurationInput) -> PutBucketNotificationConfigurationOutput = notifications::put;
-    get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput = buckets::acl;
-
-    put_object(PutObjectInput) -> PutObjectOutput = write::put;
-    copy_object(CopyObjectInput) -> CopyObjectOutput = copy::copy;
-    get_object(GetObjectInput) -> GetObjectOutput = read::get;
-    head_object(HeadObjectInput) -> HeadObjectOutput = read::head;
-    get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput = read::attributes;
-    get_object_acl(GetObjectAclInput) -> GetObjectAclOutput = read::acl;
-    delete_object(DeleteObjectInput) -> DeleteObjectOutput = delete::one;
-    delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = delete::many;
-    get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput = tags::get;
-    put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput = tags::put;
-    delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput = tags::delete;
-
-    list_objects(ListObjectsInput) -> ListObjectsOutput = list::v1;
-    list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = list::v2;
-
-    create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput = uploads::create;
-    upload_part(UploadPartInput) -> UploadPartOutput = write::put_part;
-    upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = copy::copy_part;
-    complete_multipart_upload(CompleteMultipartUploadInput) -> CompleteMultipartUploadOutput = uploads::complete;
-    abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput = uploads::abort;
-    list_parts(ListPartsInput) -> ListPartsOutput = uploads::list_parts;
-    list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput = uploads::list;
 }

@@ -1,4 +1,4 @@
-//! A socket whose peer must keep taking what is written, and gets to read the last answer.
+//! A socket that limits slow readers and lets the peer read the last answer before closing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,34 +10,36 @@ use std::time::Duration;
 use steadfast_flow::{BoxFuture, Connection, Env, Patience};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a client may still send after its last answer, in bytes: more than the parts that SDKs send.
+/// Bytes that a client may still send after its last answer: more than the parts that SDKs send.
 const LINGER_BYTES_MAX: u64 = 128 << 20;
-/// How long a client that is being waited for may send nothing.
+/// The time for which a lingering connection may receive nothing.
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 
-/// What a connection and the request that it serves know of each other.
-pub(crate) struct Line {
-    /// The client may still be sending a request that has been answered.
+/// The state that a connection shares with the request being served.
+pub(crate) struct ConnectionState {
+    /// Whether the client may still be sending a request that has been answered.
     pub(crate) linger: AtomicBool,
-    /// A request has begun: its answer gets all of the patience that there is.
+    /// Whether a request has begun. Its answer starts with the full patience.
     pub(crate) renewed: AtomicBool,
-    /// What its port knows of it.
+    /// The record that the port keeps of this connection.
     pub(crate) connection: Connection,
 }
 
-impl Line {
+impl ConnectionState {
     pub(crate) fn new(connection: Connection) -> Self {
         Self { linger: AtomicBool::new(false), renewed: AtomicBool::new(false), connection }
     }
 }
 
-/// Wraps a connection: a peer that takes too little of what is written for too long makes the write fail with `TimedOut`, which ends the
-/// connection and releases what its response holds. hyper itself waits for a reader for ever. Reads pass through: whether a
-/// silent client is idle or stalled only the layer above knows.
+/// Wraps a connection. If the peer reads too slowly for too long, the write fails with `TimedOut`.
+/// The failure ends the connection and releases the resources of its response. hyper itself waits
+/// for a reader without limit. Reads pass through: only the layer above can tell an idle client
+/// from a stalled one.
 ///
-/// A socket that is closed with unread bytes in it resets the connection, and the reset overtakes the answer: a client that is
-/// answered early (refused, or told to slow down) sees a broken pipe instead. So, when `linger` is set, closing sends the
-/// end first and then takes and forgets what still comes, within bounds (as nginx's `lingering_close`).
+/// A socket closed with unread bytes in it resets the connection, and the reset overtakes the
+/// answer. A client that gets an early answer (a refusal, or `SlowDown`) then sees a broken pipe
+/// instead. So, when `linger` is set, closing first sends the end of the stream. It then receives
+/// and discards bytes within bounds, as nginx's `lingering_close` does.
 pub struct StallIo<I> {
     inner: I,
     env: Env,
@@ -45,16 +47,16 @@ pub struct StallIo<I> {
     patience: Patience,
     timer: Option<BoxFuture<'static, ()>>,
     waits: bool,
-    line: Arc<Line>,
+    state: Arc<ConnectionState>,
     lingering: Option<Lingering>,
 }
 
-/// A connection that has been answered for the last time.
+/// A connection after its last answer.
 struct Lingering {
     bytes_left: u64,
-    /// The end at the latest.
+    /// The latest end.
     end: Duration,
-    /// The end if nothing comes.
+    /// The end if no byte arrives.
     silent_end: Duration,
     timer: Option<BoxFuture<'static, ()>>,
 }
@@ -63,21 +65,22 @@ struct Lingering {
 impl<I: Unpin> Unpin for StallIo<I> {}
 
 impl<I> StallIo<I> {
-    /// Wraps `inner`; `limit` is how far a reader may be behind `bytes_s` bytes a second, and how long a close lingers.
-    pub(crate) fn new(inner: I, env: Env, limit: Duration, bytes_s: u64, line: Arc<Line>) -> Self {
+    /// Wraps `inner`. `limit` is the time by which a reader may lag behind `bytes_s` bytes a
+    /// second, and the longest time for which a close lingers.
+    pub(crate) fn new(inner: I, env: Env, limit: Duration, bytes_s: u64, state: Arc<ConnectionState>) -> Self {
         let patience = Patience::new(limit, bytes_s);
-        Self { inner, env, limit, patience, timer: None, waits: false, line, lingering: None }
+        Self { inner, env, limit, patience, timer: None, waits: false, state, lingering: None }
     }
 
-    /// Looks at what came of writing; `moved` is how many bytes that were.
+    /// Checks the result of a write; `moved` returns the bytes written.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
         polled: Poll<io::Result<T>>,
         moved: impl Fn(&T) -> usize,
     ) -> Poll<io::Result<T>> {
-        if self.line.renewed.load(Relaxed) {
-            self.line.renewed.store(false, Relaxed);
+        if self.state.renewed.load(Relaxed) {
+            self.state.renewed.store(false, Relaxed);
             self.patience.renew();
         }
         if let Poll::Ready(done) = polled {
@@ -94,7 +97,7 @@ impl<I> StallIo<I> {
             if left.is_zero() {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
             }
-            // It may be of an earlier wait: then it only wakes us to look again.
+            // The timer may belong to an earlier wait. Then it only causes another check.
             let timer = self.timer.get_or_insert_with(|| self.env.sleep(left));
             ready!(timer.as_mut().poll(cx));
             self.timer = None;
@@ -103,7 +106,7 @@ impl<I> StallIo<I> {
 }
 
 impl<I: AsyncRead + Unpin> StallIo<I> {
-    /// Takes what comes until the peer closes or a bound is reached.
+    /// Receives and discards bytes until the peer closes or a bound is reached.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(state) = &mut self.lingering else { return Poll::Ready(()) };
         let mut space = [std::mem::MaybeUninit::uninit(); 16 << 10];
@@ -171,7 +174,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for StallIo<I> {
         if self.lingering.is_none() {
             let polled = Pin::new(&mut self.inner).poll_shutdown(cx);
             ready!(self.watch(cx, polled, |()| 0))?;
-            if !self.line.linger.load(Relaxed) {
+            if !self.state.linger.load(Relaxed) {
                 return Poll::Ready(Ok(()));
             }
             let now = self.env.now();
@@ -187,14 +190,14 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    fn line() -> Arc<Line> {
-        Arc::new(Line::new(Connection::alone([127, 0, 0, 1].into(), Env::tokio())))
+    fn state() -> Arc<ConnectionState> {
+        Arc::new(ConnectionState::new(Connection::alone([127, 0, 0, 1].into(), Env::tokio())))
     }
 
     #[tokio::test]
     async fn a_reader_that_takes_a_byte_now_and_then_ends_the_write() {
         let (near, mut far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(300), 1 << 20, line());
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(300), 1 << 20, state());
         let trickle = async {
             loop {
                 let _ = far.read_u8().await;
@@ -203,23 +206,23 @@ mod tests {
         };
         tokio::select! {
             written = io.write_all(&[0; 100_000]) => assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut),
-            () = trickle => unreachable!("it goes on for ever"),
+            () = trickle => unreachable!("the client reads without end"),
         }
     }
 
     #[tokio::test]
     async fn a_reader_that_stops_ends_the_write() {
         let (near, far) = tokio::io::duplex(16);
-        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50), 0, line());
+        let mut io = StallIo::new(near, Env::tokio(), Duration::from_millis(50), 0, state());
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(far);
     }
 
-    fn lingering() -> Arc<Line> {
-        let line = line();
-        line.linger.store(true, Relaxed);
-        line
+    fn lingering() -> Arc<ConnectionState> {
+        let state = state();
+        state.linger.store(true, Relaxed);
+        state
     }
 
     #[tokio::test]

@@ -1,8 +1,9 @@
-//! The S3 door: protocol only.
+//! The S3 interface: protocol only.
 //!
-//! `s3s` parses requests, verifies signatures and writes XML; this crate says what they mean in terms of the
-//! [`steadfast_store::Store`], and bounds what a client may hold. The server crate owns listeners, TLS and shutdown;
-//! it hands each connection to [`S3Door::connection_of`].
+//! `s3s` parses requests, verifies signatures and writes XML. This crate translates requests into
+//! calls of the [`steadfast_store::Store`], and bounds the resources that a client may hold. The
+//! server crate owns listeners, TLS and shutdown; it passes each connection to
+//! [`S3Door::connection_of`].
 //!
 //! `docs/s3.md` lists the operations, the decisions and the measurements.
 
@@ -19,6 +20,7 @@ mod error;
 mod handler;
 mod io;
 mod md5;
+mod operations;
 mod ops;
 mod options;
 mod receive;
@@ -27,6 +29,6 @@ mod served;
 mod signed;
 
 pub use context::{Observer, RequestRecord};
-pub use door::{DoorError, S3Door, Visit};
+pub use door::{ConnectionService, DoorError, S3Door};
 pub use io::StallIo;
 pub use options::{EtagKind, EventTargets, IpNetwork, S3Options};

@@ -1,4 +1,4 @@
-//! What can be set.
+//! Settings of the S3 interface.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,27 +6,28 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How entity tags of objects are made.
+/// How the server makes entity tags of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EtagKind {
     /// MD5 of the content, as most tools expect. Costs about 1.6 ms of CPU per MiB.
     #[default]
     Md5,
-    /// A random tag that does not look like an MD5 (`<32 hex digits>-1`), as S3 Express One Zone does it: costs nothing. Tools that
-    /// compare entity tags with MD5 sums take it for a multipart upload's and leave it alone.
+    /// A random tag that does not look like an MD5 (`<32 hex digits>-1`), as in S3 Express One
+    /// Zone. It costs no CPU. Tools that compare entity tags with MD5 sums take it for a multipart
+    /// upload's and ignore it.
     Opaque,
 }
 
-/// Who can be told of events of objects.
+/// The targets that can receive events of objects.
 pub trait EventTargets: Send + Sync + 'static {
-    /// Whether events can be sent to what this resource name stands for.
+    /// Checks that events can be sent to the target with this resource name.
     ///
     /// # Errors
-    /// Why not and what to do, for people.
+    /// The reason and the remedy, as a text for people.
     fn check(&self, arn: &str) -> Result<(), String>;
 }
 
-/// An address, or all that begin alike: `10.0.0.0/8`.
+/// An IP address, or a network of addresses with a common prefix: `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpNetwork {
     address: IpAddr,
@@ -34,7 +35,7 @@ pub struct IpNetwork {
 }
 
 impl IpNetwork {
-    /// Whether an address is in it.
+    /// Whether the network contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let same = |a: u128, b: u128, width: u32| {
             let rest = width - u32::from(self.bits);
@@ -67,60 +68,66 @@ impl fmt::Display for IpNetwork {
     }
 }
 
-/// Settings of the door. Every bound is here.
+/// Settings of the S3 interface, including all bounds.
 #[derive(Clone)]
 pub struct S3Options {
     /// Pairs of access key and secret key. A request must be signed with one of them.
     pub credentials: Vec<(String, String)>,
-    /// The region that is told to clients. Requests may be signed for any.
+    /// The region reported to clients. Requests may be signed for any region.
     pub region: String,
-    /// Base domains for virtual-host style (`bucket.s3.example.com`), without port. Other host names mean path style.
+    /// Base domains for virtual-host style (`bucket.s3.example.com`), without port. Other host
+    /// names mean path style.
     pub domains: Vec<String>,
-    /// Whether clients come over TLS: for the addresses that answers have.
+    /// Whether clients connect over TLS: sets the scheme of URLs in answers.
     pub https: bool,
-    /// Origins of pages that browsers let read answers; `*` for all. Signatures are asked of them as of everybody.
+    /// Origins whose pages may read answers in a browser; `*` for all. Their requests need
+    /// signatures like any other.
     pub allowed_origins: Vec<String>,
-    /// Who can be told of events; `None`: nobody, so buckets take no notifications.
+    /// The targets that can receive events; `None`: buckets accept no notification rules.
     pub targets: Option<Arc<dyn EventTargets>>,
-    /// How entity tags are made.
+    /// How the server makes entity tags.
     pub etag: EtagKind,
-    /// Requests served at a time.
+    /// The most requests served at a time.
     pub requests_max: usize,
-    /// Requests that may wait for a place; more are refused at once with `SlowDown`.
+    /// Requests that may wait for a permit; more are refused at once with `SlowDown`.
     pub requests_waiting_max: usize,
-    /// How long a request waits for a place before it is refused with `SlowDown`.
+    /// How long a request waits for a permit before it is refused with `SlowDown`.
     pub request_wait: Duration,
-    /// Requests that take so long, without the time of their clients, are logged; zero: none.
+    /// Requests that take at least this long, without the time of their clients, are logged; zero:
+    /// none.
     pub slow_request: Duration,
-    /// A connection must have sent a whole request head within this time.
+    /// The time within which a connection must send a whole request head.
     pub header_timeout: Duration,
-    /// A request body that is so far behind [`S3Options::client_bytes_s_min`] ends with `RequestTimeout`.
+    /// A request body that lags this far behind [`S3Options::client_bytes_s_min`] fails with
+    /// `RequestTimeout`.
     pub body_stall: Duration,
-    /// A connection whose peer is so far behind it in taking a response is closed.
+    /// A connection whose peer lags this far behind it in reading a response is closed.
     pub response_stall: Duration,
-    /// Bytes a second that a client must send of a body, and take of an answer; 0: it need only move something in the time of a stall.
+    /// Bytes a second that a client must send of a body and read of an answer. 0: the client must
+    /// only move some byte within the stall time.
     pub client_bytes_s_min: u64,
-    /// Answers that are longer than [`S3Options::short_answer_bytes`] and are being sent, at a time. They do not count as requests being
-    /// served any more.
+    /// The most answers sent at a time that are longer than [`S3Options::short_answer_bytes`]. They
+    /// no longer count as requests being served.
     pub answers_max: usize,
-    /// An answer of so many bytes is handed to its connection whole.
+    /// An answer of up to this many bytes is passed to its connection whole.
     pub short_answer_bytes: u64,
-    /// How much of the places one address may have, in percent.
+    /// The share of the permits that one address may hold, in percent.
     pub address_share_percent: usize,
-    /// Proxies that are believed when they say, by `X-Forwarded-For`, whom a request comes from.
+    /// Proxies whose `X-Forwarded-For` header is trusted to name the client.
     pub trusted_proxies: Vec<IpNetwork>,
-    /// Bodies up to this many bytes are hashed where they arrive; larger ones on the compute threads.
+    /// Bodies up to this many bytes are hashed where they arrive, larger ones on the compute
+    /// threads.
     pub inline_hash_bytes: u64,
-    /// The largest XML body of a request, in bytes; most operations take less.
+    /// The largest XML body of a request, in bytes; most operations allow less.
     pub xml_bytes_max: usize,
-    /// What XML bodies of requests may take of memory together, in bytes; each counts for what the
-    /// parser makes of it (8 times its length).
+    /// The memory that XML bodies of requests may take together, in bytes. Each counts 8 times its
+    /// length, for the parser's result.
     pub xml_memory_bytes: u64,
     /// The read buffer of a connection, in bytes.
     pub connection_buffer_bytes: usize,
-    /// How far a client's clock may be off.
+    /// The greatest allowed difference between a client's clock and the server's.
     pub clock_skew_max: Duration,
-    /// The largest object, or part, that one request may bring, in bytes.
+    /// The largest object, or part, in one request, in bytes.
     pub put_bytes_max: u64,
 }
 

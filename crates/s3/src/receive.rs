@@ -1,4 +1,4 @@
-//! The body of a request on its way into the store: hashed, checked, bounded.
+//! Transfer of a request body into the store: hashed, checked, bounded.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::options::EtagKind;
 
 static CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
-/// What is to be computed of a body and what it must match.
+/// The hashes to compute of a body and the values that they must match.
 pub(crate) struct Wanted {
     etag: EtagKind,
     content_md5: Option<[u8; 16]>,
@@ -30,7 +30,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Reads `Content-MD5` and the checksum headers. `length` is that of the decoded body, where it is known.
+    /// Reads `Content-MD5` and the checksum headers. `length` is the length of the decoded body, if
+    /// known.
     ///
     /// # Errors
     /// `InvalidDigest`, `InvalidRequest`, `EntityTooLarge`.
@@ -48,7 +49,7 @@ impl Wanted {
         Ok(Self { etag, content_md5, claim: Claim::read(headers)?, length, bytes_max })
     }
 
-    /// For a body that the server itself reads (a copy).
+    /// For a copy, whose body the server itself reads.
     pub(crate) fn of_copy(length: u64, etag: EtagKind) -> Self {
         Self { etag, content_md5: None, claim: Claim::default(), length: Some(length), bytes_max: u64::MAX }
     }
@@ -58,7 +59,7 @@ impl Wanted {
         self.claim.algorithm
     }
 
-    /// Computes this algorithm when the request itself names none.
+    /// Sets the algorithm if the request names none.
     pub(crate) fn or_algorithm(&mut self, algorithm: Option<Algorithm>) {
         if self.claim.algorithm.is_none() {
             self.claim.algorithm = algorithm;
@@ -74,13 +75,14 @@ fn too_large() -> S3Error {
     s3_error!(EntityTooLarge, "Your proposed upload exceeds the maximum allowed object size.")
 }
 
-/// What was computed of a body that is now with the store's writer.
+/// The results for a body that the store's writer now holds.
 pub(crate) struct Received {
     pub(crate) etag: String,
     pub(crate) checksum: Option<(Algorithm, String)>,
 }
 
-/// Moves `body` into `writer`, its MD5 computed by `pool` where one is given. Everything that `wanted` claims has been checked when this returns.
+/// Moves `body` into `writer`; `pool`, if given, computes its MD5. When it returns, every claim in
+/// `wanted` has been checked.
 ///
 /// # Errors
 /// `BadDigest`, `IncompleteBody`, `RequestTimeout`, and the store's.
@@ -103,7 +105,7 @@ where
         let piece = tokio::select! {
             biased;
             piece = body.next() => piece,
-            // A client that sends slowly does not keep what others wait for.
+            // A client that sends slowly must not hold memory that other writers wait for.
             () = writer.give_room() => continue,
         };
         let Some(piece) = piece else { break };
@@ -152,7 +154,7 @@ where
     Ok(Received { etag, checksum })
 }
 
-/// The checksum that came after the body.
+/// The checksum from the trailer.
 fn trailing(algorithm: Algorithm, trailers: Option<TrailingHeaders>) -> S3Result<String> {
     let value = trailers.and_then(|t| t.take()).and_then(|headers| {
         headers.get(header_name(algorithm)).and_then(|v| v.to_str().ok()).map(|v| v.trim().to_owned())
@@ -168,17 +170,18 @@ fn trailing(algorithm: Algorithm, trailers: Option<TrailingHeaders>) -> S3Result
     Ok(value)
 }
 
-/// An entity tag that is different for every write and cannot be taken for an MD5.
+/// An entity tag that differs for every write and cannot be mistaken for an MD5.
 pub(crate) fn opaque_etag(env: &Env) -> String {
     format!("{:016x}{:016x}-1", env.random_u64(), env.random_u64())
 }
 
-/// The entity tag of an object uploaded in parts: the MD5 of its parts' MD5s and their number, as S3 computes it.
+/// The entity tag of an object uploaded in parts, as S3 computes it: the MD5 of its parts' MD5s,
+/// and their number.
 pub(crate) fn multipart_etag<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut md5 = Md5::new();
     let mut count = 0;
     for part in parts {
-        // Opaque tags are not hexadecimal; then any digest of them will do.
+        // Opaque tags are not hexadecimal; for them, any digest will do.
         match hex::decode(part) {
             Ok(digest) => md5.update(digest),
             Err(_) => md5.update(part),

@@ -1,4 +1,4 @@
-//! What is refused before anything of a request is looked into.
+//! Requests that are refused before they are parsed.
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request};
@@ -6,16 +6,15 @@ use s3s::{S3Error, s3_error};
 
 use crate::error::invalid_request;
 
-/// Names the setting: for SDKs that choose version 2 by themselves (boto3 does for presigned URLs)
+/// Names the setting: for SDKs that choose version 2 by themselves (boto3 does for presigned URLs),
 /// it is one line.
 const VERSION_2: &str = "The authorization mechanism you have provided is not supported: it is AWS signature version 2. Please use \
     AWS4-HMAC-SHA256 (version 4). boto3, django-storages, s3fs: signature_version=\"s3v4\" (in boto3: \
     config=botocore.config.Config(signature_version=\"s3v4\")). AWS CLI 1: aws configure set default.s3.signature_version s3v4. \
     AWS SDK for JavaScript 2: signatureVersion: \"v4\". s3cmd: signature_v2 = False; its signurl makes version 2 only.";
 
-/// Refuses signature version 2 (SHA-1, and it says neither region nor service nor, in a URL, how
-/// long at most), and form uploads (which
-/// `s3s` would gather in memory).
+/// Refuses signature version 2 and form uploads. Version 2 uses SHA-1 and names neither region nor
+/// service nor, in a URL, a longest lifetime. `s3s` would gather a form upload in memory.
 pub(crate) fn refuse_early<B>(request: &Request<B>) -> Option<S3Error> {
     let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
     let query = request.uri().query().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! The operations that are served: what their query strings may say, and how large an XML body they
-//! take.
+//! The served operations: the parameters of their query strings, and their largest XML bodies.
 
 use http::Method;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
@@ -11,9 +10,9 @@ use crate::signed::is_presigned;
 /// An operation that is served.
 pub(crate) struct Served {
     pub(crate) name: &'static str,
-    /// The parameters of its query string, but for those of signatures and SDKs.
+    /// The allowed parameters of its query string, except those of signatures and SDKs.
     query: &'static [&'static str],
-    /// The largest XML body that it takes, in bytes; 0: it takes none.
+    /// The largest XML body, in bytes; 0: the operation has none.
     pub(crate) xml_bytes_max: usize,
 }
 
@@ -42,7 +41,7 @@ const PART: &[&str] = &["partNumber", "uploadId"];
 
 /// A few settings: tags, rules, a region.
 const SMALL: usize = 256 << 10;
-/// 1,000 keys of 1,024 bytes, and some room; S3's own limit.
+/// 1,000 keys of 1,024 bytes, and reserve; S3's own limit.
 const KEYS: usize = 2 << 20;
 /// 10,000 parts with their checksums.
 const PARTS: usize = 4 << 20;
@@ -102,18 +101,19 @@ impl Served {
         })
     }
 
-    /// Refuses parameters that this operation does not know. A sub-resource that nobody here has
-    /// heard of must not become the plain operation: `PUT /bucket/key?renameObject` would write an
-    /// empty object, `DELETE /bucket/key?acl` delete one. Reads ignore what has a value, as S3
-    /// does.
+    /// Refuses parameters that this operation does not know. An unknown sub-resource must not
+    /// become the plain operation: `PUT /bucket/key?renameObject` would write an empty object, and
+    /// `DELETE /bucket/key?acl` would delete one. Reads ignore unknown parameters that have a
+    /// value, as S3 does.
     ///
     /// # Errors
-    /// `NotImplemented`; `AccessDenied` where another owner is expected.
+    /// `NotImplemented`; `AccessDenied` for an expected owner other than [`OWNER`].
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let reads = *method == Method::GET || *method == Method::HEAD;
         let presigned = is_presigned(query);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            // `x-id`, signatures, and headers: those of a presigned URL count as headers by now.
+            // `x-id`, signatures, and headers: `s3s` has already turned those of a presigned URL
+            // into headers.
             let of_sdk = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
             if EXPECTED_OWNERS.iter().any(|owner| name.eq_ignore_ascii_case(owner.as_str())) {
                 match value == OWNER {
@@ -140,9 +140,9 @@ impl Served {
     }
 }
 
-/// What a header of one of these names asks for would not be done where it is a parameter of the
-/// query string, and something else would: a copy, say, would write an empty object. Those that an
-/// SDK has moved there when it presigned the URL are headers again before they come here.
+/// Headers that the server would ignore in a query string, and so do something else: a copy, for
+/// example, would write an empty object. Those that an SDK moved there to presign the URL have
+/// become headers again before this check.
 const RELIED_ON: [&str; 9] = [
     "x-amz-copy-source",
     "x-amz-rename-source",
@@ -181,7 +181,7 @@ mod tests {
         let presigned = "X-Amz-Copy-Source=a%2Fb&x-amz-server-side-encryption=AES256&X-Amz-Signature=0";
         assert!(ask("CopyObject", Method::PUT, presigned), "they are headers by now");
         assert!(!ask("PutObject", Method::PUT, "x-steadfast-durability=sync&X-Amz-Signature=0"));
-        assert!(!ask("GetObject", Method::GET, "x-amz-expected-bucket-owner=somebody"));
+        assert!(!ask("GetObject", Method::GET, "x-amz-expected-bucket-owner=another"));
         assert!(ask("GetObject", Method::GET, "X-Amz-Expected-Bucket-Owner=steadfast"));
         assert!(ask("GetObject", Method::GET, "x-amz-checksum-mode=ENABLED&X-Amz-Security-Token=t"));
         assert!(!ask("DeleteObject", Method::DELETE, "acl"));

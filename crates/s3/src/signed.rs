@@ -1,10 +1,10 @@
-//! What of a request its signature must cover.
+//! The headers that a signature must cover.
 //!
-//! A signature covers the headers that the *client* names in `SignedHeaders`, no others. Who was
-//! handed a presigned URL, to put one object, could add `x-amz-copy-source` and have any other
-//! object copied there instead. So every header that can change what a request does must be among
-//! those that were signed, whoever the client says signed it. `s3s` sees to this for `x-amz-*`;
-//! this is a second line, and covers our own headers too.
+//! A signature covers only the headers that the *client* names in `SignedHeaders`. A client with a
+//! presigned URL to put one object could add `x-amz-copy-source` and copy any other object there
+//! instead. So every header that can change what a request does must be among the signed ones,
+//! regardless of the key. `s3s` ensures this for `x-amz-*`; this module is a second check, and
+//! covers Steadfast's own headers too.
 
 use std::borrow::Cow;
 
@@ -14,20 +14,20 @@ use s3s::{S3Result, s3_error};
 
 /// Prefixes of the headers that change what a request does.
 const COVERED: [&str; 2] = ["x-amz-", "x-steadfast-"];
-/// The hash of the body is part of what is signed whether or not its header is.
+/// The signature always covers the hash of the body, even if its header is not signed.
 const CONTENT_HASH: &str = "x-amz-content-sha256";
-/// Headers that may come unsigned because nothing reads them: a name of the client, and what
-/// proxies of Amazon's add.
+/// Headers that may be unsigned because the server reads none of them: a name of the client, and
+/// headers that Amazon's proxies add.
 pub(crate) const UNSIGNED: [&str; 3] = ["x-amz-user-agent", "x-amz-cf-id", "x-amz-te"];
 
-/// Refuses a request that has been signed, unless its signature covers all that it must.
+/// Refuses a request whose signature does not cover every header that it must.
 ///
 /// # Errors
 /// `AccessDenied`.
 pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let query = uri.query().unwrap_or_default();
     let presigned = is_presigned(query);
-    // The signature of a presigned URL covers its query string, out of which `s3s` takes headers.
+    // The signature of a presigned URL covers its query string, from which `s3s` takes headers.
     let moved = |name: &str, value: &HeaderValue| {
         presigned
             && form_urlencoded::parse(query.as_bytes()).any(|(parameter, text)| {
@@ -57,8 +57,8 @@ pub(crate) fn is_presigned(query: &str) -> bool {
     form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "X-Amz-Signature")
 }
 
-/// The names that the signature claims to cover, with `;` between them; `None` when the request does not say them once and
-/// clearly.
+/// The names that the signature claims to cover, separated by `;`. `None` when the request does not
+/// give them exactly once.
 fn names<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
     let query = uri.query().unwrap_or_default();
     Some(if is_presigned(query) {
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn the_list_that_counts_is_the_one_that_was_verified() {
-        // By the query string as soon as that holds a signature, whatever the header says, and
+        // Once the query string holds a signature, its names count: whatever the header holds, and
         // however its name is spelled.
         let other = HEADER.replace("X-Amz-Date", "X-Amz-Tagging");
         assert!(refused(PRESIGNED, &[("authorization", &other), ("x-amz-tagging", "a=b")]));
         let spelled = "/b/k?X-Amz-SignedHeaders=host&X%2DAmz-Signatur%65=0";
         assert!(refused(spelled, &[("authorization", &other), ("x-amz-tagging", "a=b")]));
-        // Two of them are none.
+        // A duplicate counts as absent.
         assert!(refused(&format!("{PRESIGNED}&X-Amz-SignedHeaders=host"), &[]));
         assert!(refused("/b/k", &[("authorization", HEADER), ("authorization", HEADER)]));
         assert!(refused("/b/k", &[("authorization", "AWS4-HMAC-SHA256")]));

@@ -1,4 +1,4 @@
-//! Fuzzes the parsers of bytes from outside, on a stable toolchain:
+//! Fuzzes the parsers of untrusted bytes, on a stable toolchain:
 //!
 //! ```text
 //! cargo run --release -p steadfast-server --example fuzz -- frame --seconds 600
@@ -6,7 +6,8 @@
 //! cargo run --release -p steadfast-server --example fuzz -- config --input crash-config.bin
 //! ```
 //!
-//! Stops at the first panic, writes the input that caused it to `crash-TARGET.bin` and ends with status 1.
+//! Stops at the first panic, writes the input that caused it to `crash-TARGET.bin` and ends with
+//! status 1.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
@@ -16,18 +17,19 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use steadfast_sim::fuzz::{Outcome, Target, run};
 
-/// No input of these sizes may make a parser ask for more memory than this at once.
+/// Maximum single allocation of a parser for inputs of these sizes, in bytes.
 const ALLOCATION_BYTES_MAX: usize = 64 << 20;
 
 struct Capped;
 
-// SAFETY: everything is passed on to the system's allocator unchanged; a request above the bound fails, as an allocator may.
+// SAFETY: everything is passed on to the system's allocator unchanged; a request above the bound
+// fails, as an allocator may.
 unsafe impl GlobalAlloc for Capped {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > ALLOCATION_BYTES_MAX {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promises are those that the system's allocator needs.
+        // SAFETY: the caller's guarantees are those that the system's allocator needs.
         unsafe { System.alloc(layout) }
     }
 
@@ -85,18 +87,18 @@ const TARGETS: [Target; 7] = [
     },
 ];
 
-/// Fuzzes the parsers of bytes from outside.
+/// Fuzzes the parsers of untrusted bytes.
 #[derive(Parser)]
 struct Arguments {
-    /// What to fuzz: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, or all of them one after another.
+    /// Target: frame, extent, config, commands-json, commands-protobuf, grpc, nbd, or all in turn.
     target: String,
-    /// How long, for each target.
+    /// Seconds for each target.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The same seed gives the same inputs in the same order.
+    /// Seed; the same seed gives the same inputs in the same order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs just this input.
+    /// Runs only this input.
     #[arg(long)]
     input: Option<PathBuf>,
 }

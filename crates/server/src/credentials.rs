@@ -1,4 +1,4 @@
-//! The keys with which clients sign: from the environment, else generated once and kept.
+//! The keys with which clients sign: from the environment, else generated once and stored.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credentials {
-    /// Names the key; not secret.
+    /// Identifies the key; not secret.
     pub access_key: String,
     /// Signs requests.
     pub secret_key: String,
@@ -25,21 +25,22 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where the credentials in force came from.
+/// The source of the credentials in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// `STEADFAST_ACCESS_KEY` and `STEADFAST_SECRET_KEY`.
     Environment,
     /// A file of an earlier start.
     File(PathBuf),
-    /// Generated now and stored there: to be shown once.
+    /// Generated now and stored in this file: to be shown once.
     Generated(PathBuf),
 }
 
-/// Finds the credentials: `environment` (access key, secret key), else the file at `path`, else new ones, stored there.
+/// Finds the credentials: `environment` (access key, secret key), else the file at `path`. If
+/// neither exists, generates a pair and stores it there.
 ///
 /// # Errors
-/// What is wrong and what to do.
+/// The mistake and what to do.
 pub fn find(environment: (Option<String>, Option<String>), path: &Path) -> Result<(Credentials, Origin), String> {
     match environment {
         (Some(access_key), Some(secret_key)) => {
@@ -55,7 +56,7 @@ pub fn find(environment: (Option<String>, Option<String>), path: &Path) -> Resul
         Ok(text) => Ok((read(path, &text)?, Origin::File(path.to_owned()))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let credentials =
-                Credentials::generate().map_err(|e| format!("the system gives no random numbers: {e}"))?;
+                Credentials::generate().map_err(|e| format!("the operating system returned no random numbers: {e}"))?;
             credentials.store(path).map_err(|e| format!("{}: cannot be written: {e}", path.display()))?;
             Ok((credentials, Origin::Generated(path.to_owned())))
         }
@@ -67,7 +68,7 @@ fn read(path: &Path, text: &str) -> Result<Credentials, String> {
     let shown = path.display();
     let mode = std::fs::metadata(path).map_err(|e| format!("{shown}: {e}"))?.permissions().mode();
     if mode & 0o077 != 0 {
-        return Err(format!("{shown} can be read by others (mode {:o}): chmod 600 {shown}", mode & 0o777));
+        return Err(format!("other users can read {shown} (mode {:o}): chmod 600 {shown}", mode & 0o777));
     }
     let credentials: Credentials = serde_json::from_str(text)
         .map_err(|e| format!("{shown}: {e}; correct it, or remove it to get new credentials"))?;
@@ -76,10 +77,10 @@ fn read(path: &Path, text: &str) -> Result<Credentials, String> {
 }
 
 impl Credentials {
-    /// New ones: an access key of 20 characters, a secret of 40 (238 random bits).
+    /// Generates an access key of 20 characters and a secret of 40 (238 random bits).
     ///
     /// # Errors
-    /// When the operating system has no random numbers.
+    /// When the operating system returns no random numbers.
     pub fn generate() -> Result<Self, String> {
         const UPPER: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         const MIXED: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -97,7 +98,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Writes them, for the owner only, whole or not at all.
+    /// Writes them atomically, readable by the owner only.
     fn store(&self, path: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -117,7 +118,8 @@ impl Credentials {
     }
 }
 
-/// Text of `len` characters of `alphabet`, each equally likely: bytes past the last whole multiple are drawn again.
+/// Text of `len` characters of `alphabet`, all equally likely: bytes past the last whole multiple
+/// of the alphabet are drawn again.
 fn random_text(len: usize, alphabet: &[u8]) -> Result<String, String> {
     let fair = 256 / alphabet.len() * alphabet.len();
     let mut text = String::with_capacity(len);
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_tell_the_secret() {
+    fn debug_hides_the_secret() {
         let c = Credentials { access_key: "name".into(), secret_key: "hidden-words".into() };
         assert!(!format!("{c:?}").contains("hidden"));
     }

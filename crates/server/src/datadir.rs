@@ -1,11 +1,11 @@
-//! The data directory: what is where, and that only one server has it.
+//! The data directory: its entries, and the lock that keeps it to one process.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A data directory that is ours until this is dropped.
+/// A data directory, locked by this process until dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -13,38 +13,38 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Takes the directory, making it when it is not there.
+    /// Locks the directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be made or another process has it.
+    /// When it cannot be created, or another process uses it.
     pub fn create(path: &Path) -> Result<Self, String> {
         if !path.is_dir() {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
                 .create(path)
-                .map_err(|e| format!("{}: the directory cannot be made: {e}", path.display()))?;
+                .map_err(|e| format!("{}: the directory cannot be created: {e}", path.display()))?;
         }
         Self::take(path)
     }
 
-    /// Takes a directory that is there.
+    /// Locks an existing directory.
     ///
     /// # Errors
-    /// When it is not there or another process has it.
+    /// When it does not exist, or another process uses it.
     pub fn open(path: &Path) -> Result<Self, String> {
         if path.is_dir() {
             Self::take(path)
         } else {
-            Err(format!("{}: there is no such directory; give the one of a server with --data", path.display()))
+            Err(format!("{}: there is no such directory; give a server's directory with --data", path.display()))
         }
     }
 
-    /// Takes a directory that is only read, as on a read-only mount. Where no lock can be made there, and none is there, it is done without: then
-    /// nobody can be writing to it from this machine by that way.
+    /// Locks a directory for reading only. On a read-only mount without a lock file it proceeds
+    /// without a lock: no process of this machine can write through that mount.
     ///
     /// # Errors
-    /// As of [`DataDir::open`].
+    /// Those of [`DataDir::open`].
     pub fn open_to_read(path: &Path) -> Result<Self, String> {
         let error = match Self::open(path) {
             Ok(ours) => return Ok(ours),
@@ -90,12 +90,12 @@ impl DataDir {
         &self.path
     }
 
-    /// Where the index is. It can be deleted while no server runs; it is rebuilt from the pool.
+    /// Path of the index. It may be deleted while no server runs; the next start rebuilds it.
     pub fn index(&self) -> PathBuf {
         self.path.join("index")
     }
 
-    /// Where generated credentials are.
+    /// Path of the generated credentials.
     pub fn credentials(&self) -> PathBuf {
         self.path.join("credentials.json")
     }
@@ -103,7 +103,7 @@ impl DataDir {
     /// Makes its entries durable.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }

@@ -1,10 +1,11 @@
-//! The entry point of the fuzzers of the configuration: any text in, no panic out. Not part of the interface.
+//! Entry points of the configuration fuzzers: no text may cause a panic. Not part of the interface.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::config::{Config, parse, parse_duration};
 
-/// Files to begin with. The first byte says how the rest is read: 0 a file, 1 lines of `section.key=value`, 2 environment variables.
+/// The initial corpus. The first byte selects how the rest is read: 0 a file, 1 lines of
+/// `section.key=value`, 2 environment variables.
 pub fn config_corpus() -> Vec<Vec<u8>> {
     let config = Config::default();
     let file = config.to_toml();
@@ -23,10 +24,10 @@ pub fn config_corpus() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Reads a configuration. What is accepted must read back the same from its own dump.
+/// Reads a configuration. An accepted configuration must read back equal from its own dump.
 ///
 /// # Panics
-/// When it does not: that is what the fuzzer looks for.
+/// When it does not, which the fuzzer looks for.
 pub fn fuzz_config(data: &[u8]) -> u64 {
     let Some((mode, rest)) = data.split_first() else { return 0 };
     let text = String::from_utf8_lossy(rest);
@@ -56,7 +57,7 @@ pub fn fuzz_config(data: &[u8]) -> u64 {
             "valid".hash(&mut seen);
         }
         Err(error) => {
-            // Its place must lie in the text.
+            // The position must lie in the text.
             if let Some((line, column)) = error.position {
                 assert!(line >= 1 && column >= 1 && line <= text.matches('\n').count() + 1, "{error}");
             }
@@ -66,7 +67,7 @@ pub fn fuzz_config(data: &[u8]) -> u64 {
     seen.finish()
 }
 
-/// A message without what varies in it.
+/// The letters of a message, without its variable parts.
 fn kind(message: &str) -> String {
     message.chars().filter(|c| c.is_ascii_alphabetic()).take(24).collect()
 }

@@ -1,4 +1,5 @@
-//! The `steadfast` binary, as a library so that its parts can be tested and fuzzed: configuration, doors, admin port, commands.
+//! The `steadfast` binary as a library, so that tests and fuzzers reach its parts: configuration,
+//! ports, admin port, commands.
 
 pub mod admin;
 pub mod backup;

@@ -1,25 +1,26 @@
-//! The memory that this process may use, and the part of it that the read cache takes by itself.
+//! The memory that this process may use, and the default size of the read cache.
 
 use std::path::Path;
 
-/// The read cache has at least this many bytes.
+/// Minimum size of the read cache, in bytes.
 const CACHE_BYTES_MIN: u64 = 256 << 20;
 
-/// The size of the read cache where the configuration says none, in bytes: an eighth of the memory.
+/// The default size of the read cache, in bytes: an eighth of the memory.
 pub fn cache_bytes() -> u64 {
     let bytes = bytes(|path| std::fs::read_to_string(path).ok());
     (bytes.unwrap_or_default() / 8).max(CACHE_BYTES_MIN)
 }
 
-/// The memory of the machine, or the lowest limit of the cgroups that this process is in. `read`
-/// gives the text of a file.
+/// The memory of the machine, or the lowest limit of the cgroups of this process, in bytes. `read`
+/// returns the text of a file.
 fn bytes(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let machine = read(Path::new("/proc/meminfo")).and_then(|text| {
         let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         kib.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    // A line is `number:controllers:path`; version 2 has no controllers. A limit holds for all below.
+    // A line is `number:controllers:path`; version 2 has no controllers. A limit holds for all
+    // below.
     let limits = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, group) = (parts.next()?, parts.next()?.trim_start_matches('/'));
@@ -31,7 +32,7 @@ fn bytes(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
             _ => return None,
         };
         let ancestors = Path::new(group).ancestors().map(|group| Path::new(root).join(group).join(file));
-        // What is not a number is `max`, for no limit.
+        // A value that is not a number is `max`: no limit.
         ancestors.filter_map(|path| read(&path)?.trim().parse().ok()).min()
     });
     machine.into_iter().chain(limits).min()

@@ -21,7 +21,10 @@ fn main() {
         }
         println!("seed {}: {}", failure.seed, failure.violation);
     }
-    println!("{} runs, {} lives, {} cuts, {} events", report.runs, report.lives, report.cuts, report.events);
+    println!(
+        "{} runs, {} lives, {} cuts, {} events, digest {:016x}",
+        report.runs, report.lives, report.cuts, report.events, report.digest
+    );
     if !report.passed() {
         std::process::exit(1);
     }

@@ -19,7 +19,7 @@ fn main() {
         for line in &failure.tail {
             println!("{line}");
         }
-        println!("seed {} ({:?}): {}", failure.seed, failure.trouble, failure.violation.as_deref().unwrap_or(""));
+        println!("seed {} ({:?}): {}", failure.seed, failure.fault_class, failure.violation.as_deref().unwrap_or(""));
     }
     println!(
         "{} runs, {} lives, {} cuts, {} events, {:?} {:?}",

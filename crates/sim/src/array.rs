@@ -1,73 +1,40 @@
-//! The devices of one disk of a pool, and how one life of the machine puts them together: one device, or a super-disk whose fast leg
-//! vanishes, rots, hangs and comes back from another time while the durable leg goes on.
+//! The devices of one disk of a pool, and how a life opens them: as one device or as a super-disk.
+//! A super-disk's fast leg vanishes, rots, hangs and returns with older content while the durable
+//! leg keeps working.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_disk::{Disk, FastState, Stripe, StripeOptions, Superdisk, SuperdiskOptions, Zoned};
+use steadfast_disk::{Disk, FastState, Stripe, StripeOptions, Superdisk, Zoned};
 use steadfast_flow::Env;
 
-use crate::disk::{Device, DiskProfile, SimDisk};
+use crate::disk::{Device, SimDisk};
 use crate::executor::Executor;
-use crate::plan::DiskPlan;
+use crate::plan::{DiskPlan, FastFate, FastPlan};
 use crate::platter::{FaultRates, Image, Platter};
 use crate::rng::Rng;
-
-/// How the fast leg is in a run.
-#[derive(Debug, Clone)]
-pub(crate) struct FastPlan {
-    /// One disk, or a stripe of so many.
-    pub(crate) members: u64,
-    pub(crate) disk: DiskProfile,
-    pub(crate) chunk_bytes: u64,
-    pub(crate) options: SuperdiskOptions,
-    /// What strikes it while clients work.
-    pub(crate) rates: FaultRates,
-    pub(crate) faults: u64,
-    /// Bits that flip under load, one every so often.
-    pub(crate) rot_every: Option<Duration>,
-    /// A picture of it is taken in the middle of lives, to come back later.
-    pub(crate) pictures: bool,
-}
-
-/// What becomes of the fast leg before a life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FastFate {
-    /// Nothing.
-    Kept,
-    /// It is not there in this life.
-    Gone,
-    /// A blank one is in its place.
-    Blank,
-    /// It is as it was at an earlier time.
-    Older,
-    /// One member of the stripe is as it was at an earlier time.
-    Mixed,
-    /// So many bits have flipped.
-    Rotten(u64),
-}
 
 pub(crate) struct Array {
     pub(crate) durable: Device,
     pub(crate) fast: Vec<Device>,
-    /// The stripe has to be made first.
+    /// Whether the stripe must be formatted first.
     blank: bool,
     gone: bool,
-    pictures: Vec<Vec<Image>>,
-    /// The pair was opened without it: from then on nothing that it holds counts.
+    images: Vec<Vec<Image>>,
+    /// Whether the pair was opened without the fast leg. From then on, its content is stale.
     missed: bool,
-    /// The disk of zones that this life has opened.
+    /// The zoned disk that this life has opened.
     pub(crate) zoned: Option<Arc<Zoned>>,
 }
 
-/// How many pictures are kept.
-const PICTURES_MAX: usize = 2;
+/// Number of images kept.
+const IMAGES_MAX: usize = 2;
 
 impl Array {
     pub(crate) fn new(rng: &mut Rng, durable: Device, capacity_bytes: u64, plan: Option<&FastPlan>) -> Self {
         let members = plan.map_or(0, |plan| plan.members);
-        // Room for the headers, and a little more.
+        // Space for the headers, and a little more.
         let each = (capacity_bytes / members.max(1)).next_multiple_of(1 << 20) + (20 << 20);
         let fast = (0..members)
             .map(|_| {
@@ -76,22 +43,23 @@ impl Array {
                 Arc::new(Mutex::new(platter))
             })
             .collect();
-        Self { durable, fast, blank: true, gone: false, pictures: Vec::new(), missed: false, zoned: None }
+        Self { durable, fast, blank: true, gone: false, images: Vec::new(), missed: false, zoned: None }
     }
 
-    /// What is done to the fast leg while the power is off. Whether nothing that it held may be believed in the next life.
-    pub(crate) fn befall(&mut self, fate: FastFate, rng: &mut Rng) -> bool {
-        self.gone = fate == FastFate::Gone;
+    /// Applies `fate` to the fast leg while the power is off. Returns true if its earlier content
+    /// must not be trusted in the next life.
+    pub(crate) fn inject(&mut self, fate: FastFate, rng: &mut Rng) -> bool {
+        self.gone = fate == FastFate::Missing;
         match fate {
-            FastFate::Kept | FastFate::Gone => {}
+            FastFate::Kept | FastFate::Missing => {}
             FastFate::Blank => {
                 self.fast.iter().for_each(|device| device.lock().wipe());
                 self.blank = true;
             }
             FastFate::Older | FastFate::Mixed => {
-                if !self.pictures.is_empty() {
-                    let picture = &self.pictures[rng.below(self.pictures.len() as u64) as usize];
-                    for (device, image) in self.fast.iter().zip(picture) {
+                if !self.images.is_empty() {
+                    let images = &self.images[rng.below(self.images.len() as u64) as usize];
+                    for (device, image) in self.fast.iter().zip(images) {
                         if fate == FastFate::Older || rng.one_in(2) {
                             device.lock().restore(image);
                         }
@@ -107,15 +75,16 @@ impl Array {
         !self.gone && (std::mem::take(&mut self.missed) || fate == FastFate::Blank)
     }
 
-    fn picture(&mut self) {
+    fn take_image(&mut self) {
         let images = self.fast.iter().map(|device| device.lock().image()).collect();
-        if self.pictures.len() == PICTURES_MAX {
-            self.pictures.remove(0);
+        if self.images.len() == IMAGES_MAX {
+            self.images.remove(0);
         }
-        self.pictures.push(images);
+        self.images.push(images);
     }
 
-    /// The power goes: all devices lose what was not flushed, each in its own way, and no more faults strike.
+    /// Cuts the power: each device loses its own random part of the unflushed data. No more faults
+    /// strike.
     pub(crate) fn cut(&self) {
         for device in self.fast.iter().chain([&self.durable]) {
             let mut platter = device.lock();
@@ -130,24 +99,24 @@ impl Array {
     }
 }
 
-/// The devices of one disk of the pool as one life sees them.
+/// The devices of one disk of the pool, as one life sees them.
 #[derive(Clone)]
 pub(crate) struct Bay {
     pub(crate) array: Arc<Mutex<Array>>,
     pub(crate) plan: DiskPlan,
-    /// It is not there.
+    /// Whether the disk is missing.
     pub(crate) missing: bool,
     pub(crate) executor: Executor,
 }
 
-/// What a life has opened.
+/// A disk that a life has opened.
 pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) superdisk: Option<Arc<Superdisk>>,
 }
 
 impl Bay {
-    /// Puts the devices together.
+    /// Opens the devices as one disk.
     pub(crate) async fn open(&self) -> std::io::Result<Opened> {
         let device = self.array.lock().durable.clone();
         let durable: Arc<dyn Disk> = Arc::new(SimDisk::new(device, self.executor.clone(), self.plan.profile));
@@ -167,7 +136,7 @@ impl Bay {
         Ok(Opened { disk: superdisk.clone(), superdisk: Some(superdisk) })
     }
 
-    /// The fast leg, if it is there and fit to be one.
+    /// Opens the fast leg, if it is present and usable.
     async fn fast(&self, plan: &FastPlan, env: &Env) -> Option<Arc<dyn Disk>> {
         let (devices, blank) = {
             let array = self.array.lock();
@@ -189,12 +158,12 @@ impl Bay {
             Stripe::format(&members, env, &options, true).await.ok()?;
             self.array.lock().blank = false;
         }
-        // One that cannot be put together is a fast leg that is missing.
+        // A stripe that does not open counts as a missing fast leg.
         Stripe::open(members).await.ok()
     }
 
-    /// Things that happen to the fast leg by themselves while the machine runs.
-    pub(crate) fn disturb(&self, mut rng: Rng) {
+    /// Starts the faults of the fast leg that strike while the machine runs.
+    pub(crate) fn start_faults(&self, mut rng: Rng) {
         let Some(plan) = &self.plan.fast else { return };
         let env = self.executor.env();
         if let Some(every) = plan.rot_every {
@@ -207,17 +176,17 @@ impl Bay {
                 }
             });
         }
-        if plan.pictures {
+        if plan.takes_images {
             let array = self.array.clone();
             env.clone().spawn("picture", async move {
                 env.sleep(Duration::from_micros(rng.below(400_000))).await;
-                array.lock().picture();
+                array.lock().take_image();
             });
         }
     }
 }
 
-/// Waits until the fast leg holds everything, for a while. Whether it does.
+/// Waits a limited time until the fast leg is complete. Returns true if it is.
 pub(crate) async fn settle(superdisk: &Superdisk, env: &Env) -> bool {
     for _ in 0..100 {
         let status = superdisk.status();

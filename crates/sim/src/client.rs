@@ -1,4 +1,5 @@
-//! A client of the store: asks for things at random, and tells the model what it asked, was answered and saw.
+//! A client of the store: sends random requests and reports requests, answers and observations to
+//! the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +8,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_flow::Env;
 use steadfast_log::Durability;
-use steadfast_store::{Attributes, Condition, Store, StoreError, Written};
+use steadfast_store::{Condition, Store, StoreError, Written};
 
 use crate::model::{Demand, Key, OpId, Piece, Pieces, bytes_of};
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 use crate::shared::Shared;
-
-/// What went against a promise.
-pub(crate) type Outcome<T = ()> = Result<T, String>;
+use crate::tags::{attributes, etag, tag_of};
 
 /// One client in one life.
 pub(crate) struct Client {
@@ -24,34 +24,18 @@ pub(crate) struct Client {
     pub(crate) number: u64,
 }
 
-/// A write as it is about to be asked for.
-pub(crate) struct Asked {
+/// A write that has been registered with the model.
+pub(crate) struct PendingWrite {
     pub(crate) key: Key,
     pub(crate) start: u64,
     pub(crate) id: OpId,
     pub(crate) demand: Demand,
 }
 
-pub(crate) fn etag(tag: u64) -> String {
-    format!("{tag:016x}")
-}
-
-/// The tag in an entity tag.
-pub(crate) fn tag_of(etag: &str) -> Outcome<u64> {
-    u64::from_str_radix(etag, 16).map_err(|_| format!("WRONG: entity tag {etag:?} was never given"))
-}
-
-pub(crate) fn attributes(tag: u64) -> Attributes {
-    let mut attributes = Attributes { etag: etag(tag), ..Attributes::default() };
-    attributes.user.insert("tag".to_owned(), etag(tag));
-    attributes.system.insert("content-type".to_owned(), format!("x/{}", tag % 7));
-    attributes
-}
-
 impl Client {
-    pub(crate) fn say(&self, what: &'static str, key: &Key, more: u64) {
+    pub(crate) fn note(&self, what: &'static str, key: &Key, more: u64) {
         let number = self.number;
-        self.shared.trace.say(self.env.now().as_nanos() as u64, what, [number, more, 0], || {
+        self.shared.trace.note_with_text(self.env.now().as_nanos() as u64, what, [number, more, 0], || {
             format!("client {number}: {}/{} {more:x}", key.0, key.1)
         });
     }
@@ -60,7 +44,7 @@ impl Client {
         (rng.pick(&self.shared.buckets).0.clone(), rng.pick(&self.shared.keys).clone())
     }
 
-    /// A key to change something about: seldom one of those that stay as they are for long.
+    /// A key to write to: seldom a cold key.
     pub(crate) fn key_to_change(&self, rng: &mut Rng) -> Key {
         let keys = match self.shared.cold_keys {
             0 => &self.shared.keys[..],
@@ -82,14 +66,14 @@ impl Client {
     }
 
     pub(crate) fn durability(&self, rng: &mut Rng, bucket: &str) -> (Option<Durability>, bool) {
-        let asked = match rng.below(6) {
+        let requested = match rng.below(6) {
             _ if self.shared.listened && *bucket == *self.shared.buckets[0].0 => Some(Durability::Sync),
             0 => Some(Durability::Async),
             1 => Some(Durability::Sync),
             _ => None,
         };
         let default = self.shared.buckets.iter().find(|(name, _)| **name == *bucket).map_or(Durability::Sync, |b| b.1);
-        (asked, asked.unwrap_or(default) == Durability::Async)
+        (requested, requested.unwrap_or(default) == Durability::Async)
     }
 
     pub(crate) fn demand(&self, rng: &mut Rng, key: &Key) -> (Demand, Condition) {
@@ -104,7 +88,7 @@ impl Client {
         }
     }
 
-    /// Does one thing. An error is a broken promise.
+    /// Performs one random request. An error is a violation.
     pub(crate) async fn act(&self, rng: &mut Rng) -> Outcome {
         self.shared.counts.lock().requests += 1;
         match rng.below(100) {
@@ -124,7 +108,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::act`], but now and then it loses interest midway.
+    /// As [`Client::act`], but sometimes cancels the request.
     pub(crate) async fn act_or_leave(&self, rng: &mut Rng) -> Outcome {
         if !rng.one_in(20) {
             return self.act(rng).await;
@@ -139,30 +123,30 @@ impl Client {
         }
     }
 
-    /// The answer to a write.
-    pub(crate) fn settle(&self, asked: &Asked, answer: Result<Written, StoreError>) -> Outcome {
+    /// Reports the answer to a write.
+    pub(crate) fn settle(&self, write: &PendingWrite, answer: Result<Written, StoreError>) -> Outcome {
         let shared = &self.shared;
         let found = match answer {
             Ok(written) => {
-                self.say("answered", &asked.key, written.version);
+                self.note("answered", &write.key, written.version);
                 shared.counts.lock().writes += 1;
-                shared.model.lock().acked(&asked.id, written.version, written.durable)
+                shared.model.lock().acked(&write.id, written.version, written.durable)
             }
             Err(error) => {
-                self.say("refused", &asked.key, 0);
+                self.note("refused", &write.key, 0);
                 let mut model = shared.model.lock();
                 match &error {
-                    StoreError::ConditionFailed if asked.demand != Demand::None => {
-                        let reason = model.refused(&asked.key, asked.start, &asked.id, &asked.demand);
-                        reason.and(model.failed(&asked.id))
+                    StoreError::ConditionFailed if write.demand != Demand::None => {
+                        let reason = model.refused(&write.key, write.start, &write.id, &write.demand);
+                        reason.and(model.failed(&write.id))
                     }
-                    StoreError::NoSuchKey if matches!(asked.demand, Demand::Any | Demand::Tag(_)) => {
-                        let reason = model.saw_nothing(&asked.key, asked.start);
-                        reason.and(model.failed(&asked.id))
+                    StoreError::NoSuchKey if matches!(write.demand, Demand::Any | Demand::Tag(_)) => {
+                        let reason = model.saw_nothing(&write.key, write.start);
+                        reason.and(model.failed(&write.id))
                     }
                     other => {
                         if shared.write_may_fail(other)? {
-                            model.failed(&asked.id)
+                            model.failed(&write.id)
                         } else {
                             Ok(())
                         }
@@ -178,9 +162,9 @@ impl Client {
         let size = self.size(rng);
         let tag = self.shared.model.lock().new_tag();
         let pieces: Pieces = Arc::from([Piece { id: tag, len: size }]);
-        self.say("put", &key, tag);
-        let told = rng.one_in(2).then_some(size);
-        let mut writer = match self.store.writer(&key.0, &key.1, told).await {
+        self.note("put", &key, tag);
+        let size_hint = rng.one_in(2).then_some(size);
+        let mut writer = match self.store.writer(&key.0, &key.1, size_hint).await {
             Ok(writer) => writer,
             Err(error) => return self.shared.write_may_fail(&error).map(drop),
         };
@@ -194,35 +178,36 @@ impl Client {
             }
             at += n;
             if give_up_at.is_some_and(|end| at >= end) {
-                self.say("abandon", &key, tag);
+                self.note("abandon", &key, tag);
                 return Ok(());
             }
         }
         let (demand, condition) = self.demand(rng, &key);
         let (durability, lax) = self.durability(rng, &key.0);
-        let asked = {
+        let write = {
             let mut model = self.shared.model.lock();
             let start = model.tick();
             let id = model.begin_put(&key, tag, vec![pieces], demand.clone(), lax);
-            Asked { key, start, id, demand }
+            PendingWrite { key, start, id, demand }
         };
         let answer = writer.commit(attributes(tag), condition, durability).await;
-        self.settle(&asked, answer)
+        self.settle(&write, answer)
     }
 
-    /// Bytes that a sender gives at a time.
+    /// Bytes that the client sends at a time.
     pub(crate) fn step(&self, rng: &mut Rng, size: u64) -> u64 {
         if rng.one_in(2) { size.max(1) } else { rng.range(1, 48 * 1024) }
     }
 
     async fn get(&self, rng: &mut Rng) -> Outcome {
         let key = self.key(rng);
-        self.say("get", &key, 0);
+        self.note("get", &key, 0);
         let whole = rng.one_in(2);
         self.read(&key, (!whole).then(|| (rng.next(), rng.next())), rng.one_in(6)).await.map(drop)
     }
 
-    /// Reads `key`, a part that `range` chooses or all of it; returns what was seen.
+    /// Reads `key`, either the part that `range` selects or all of it. Returns the tag, the
+    /// version, and whether the read succeeded.
     pub(crate) async fn read(
         &self,
         key: &Key,
@@ -310,15 +295,15 @@ impl Client {
             _ => (demand, condition),
         };
         let (durability, lax) = self.durability(rng, &key.0);
-        self.say("delete", &key, 0);
-        let asked = {
+        self.note("delete", &key, 0);
+        let write = {
             let mut model = self.shared.model.lock();
             let start = model.tick();
             let id = model.begin_delete(&key, demand.clone(), lax);
-            Asked { key: key.clone(), start, id, demand }
+            PendingWrite { key: key.clone(), start, id, demand }
         };
         let answer = self.store.delete(&key.0, &key.1, condition, durability).await;
-        self.settle(&asked, answer)
+        self.settle(&write, answer)
     }
 
     async fn delete_many(&self, rng: &mut Rng) -> Outcome {
@@ -331,16 +316,16 @@ impl Client {
         let mut ids = Vec::new();
         for name in &names {
             let key = (bucket.clone(), name.clone());
-            self.say("delete +", &key, 0);
+            self.note("delete +", &key, 0);
             ids.push(self.shared.model.lock().begin_delete(&key, Demand::None, lax));
         }
         let keys = names.iter().map(|name| name.to_string()).collect();
         let answers = self.store.delete_many(&bucket, keys, durability).await;
         if answers.len() != ids.len() {
-            return Err(format!("{} answers to {} deletes", answers.len(), ids.len()));
+            return Err(format!("{} answers for {} deletes", answers.len(), ids.len()));
         }
         for ((id, name), answer) in ids.iter().zip(&names).zip(answers) {
-            self.say("deleted", &(bucket.clone(), name.clone()), u64::from(answer.is_ok()));
+            self.note("deleted", &(bucket.clone(), name.clone()), u64::from(answer.is_ok()));
             match answer {
                 Ok(()) => self.shared.model.lock().acked_unversioned(id),
                 Err(error) => {
@@ -363,22 +348,22 @@ impl Client {
             let tag = model.new_tag();
             (tag, model.tick(), model.begin_copy(&to, tag, demand.clone(), lax))
         };
-        self.say("copy from", &from, tag);
-        self.say("copy to", &to, tag);
-        let asked = Asked { key: to.clone(), start, id, demand };
+        self.note("copy from", &from, tag);
+        self.note("copy to", &to, tag);
+        let write = PendingWrite { key: to.clone(), start, id, demand };
         let answer =
             self.store.copy((&from.0, &from.1), (&to.0, &to.1), Some(attributes(tag)), condition, durability).await;
         match answer {
-            Err(StoreError::NoSuchKey) if matches!(asked.demand, Demand::None | Demand::Absent) => {
+            Err(StoreError::NoSuchKey) if matches!(write.demand, Demand::None | Demand::Absent) => {
                 let mut model = self.shared.model.lock();
-                let found = model.saw_nothing(&from, start).and(model.failed(&asked.id));
+                let found = model.saw_nothing(&from, start).and(model.failed(&write.id));
                 drop(model);
                 self.shared.judge(found)
             }
             Err(StoreError::NoSuchKey) => {
-                // Either of the two may be what is missing.
+                // Either the source or the demanded target may be missing.
                 let mut model = self.shared.model.lock();
-                let found = model.failed(&asked.id);
+                let found = model.failed(&write.id);
                 drop(model);
                 self.shared.judge(found)
             }
@@ -386,7 +371,7 @@ impl Client {
                 if answer.is_ok() {
                     self.shared.model.lock().copied(tag, &from, start);
                 }
-                self.settle(&asked, answer)
+                self.settle(&write, answer)
             }
         }
     }

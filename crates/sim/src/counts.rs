@@ -1,80 +1,82 @@
-//! How much a run did: what shows that it proved something.
+//! Counts of a run, which show that it tested enough.
 
-/// How much of what was done.
+/// Counts of operations and outcomes.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct Counts {
     /// Requests made.
     pub requests: u64,
-    /// Writes answered as done.
+    /// Writes acknowledged.
     pub writes: u64,
-    /// Reads answered with bytes, and listings.
+    /// Successful reads, and listings.
     pub reads: u64,
-    /// Requests given up midway.
+    /// Requests cancelled.
     pub cancelled: u64,
-    /// Requests refused for want of room.
+    /// Requests refused because the disk was full.
     pub full: u64,
-    /// Requests refused because a bound was reached.
+    /// Requests refused because a limit was reached.
     pub busy: u64,
-    /// Requests that failed because the disk did.
+    /// Requests that failed because of a disk fault.
     pub failed: u64,
-    /// Extents that compaction emptied and gave back.
+    /// Extents that compaction recycled.
     pub recycled: u64,
     /// Records that compaction appended again.
     pub records_moved: u64,
     /// Chunks that compaction copied.
     pub chunks_moved: u64,
-    /// Passes of the scrub.
+    /// Scrub passes.
     pub scrubs: u64,
-    /// Structures of a durable leg that were healed from the fast one.
+    /// Structures of a durable leg healed from the fast leg.
     pub healed_durable: u64,
-    /// Structures of a fast leg that were healed from the durable one.
+    /// Structures of a fast leg healed from the durable leg.
     pub healed_fast: u64,
-    /// Reads that the fast leg answered.
+    /// Reads served by the fast leg.
     pub reads_fast: u64,
-    /// Bytes that were copied to a fast leg in the background.
+    /// Bytes copied to a fast leg by the background rebuild.
     pub rebuilt_bytes: u64,
-    /// Requests refused because the disk that they needed was missing or took no writes.
+    /// Requests refused because their disk was missing or refused writes.
     pub unavailable: u64,
     /// Listings refused because a disk was missing.
     pub listings_refused: u64,
-    /// Starts at which disks of the pool were missing.
+    /// Starts with missing disks.
     pub starts_incomplete: u64,
-    /// Disks that began to come, leave or replace another.
+    /// Disk additions, drains and replacements that began.
     pub moves_begun: u64,
-    /// Times that what was begun was gone on with after a start.
+    /// Changes resumed after a start.
     pub moves_resumed: u64,
-    /// Times that everything was where it was to be.
+    /// Changes finished.
     pub moves_done: u64,
-    /// Times that it could not begin or go on, for want of room or because of a fault.
+    /// Changes refused for lack of space or because of a fault.
     pub moves_refused: u64,
-    /// Objects, uploads and parts that were copied from disk to disk.
+    /// Objects, uploads and parts copied between disks.
     pub keys_moved: u64,
-    /// Snapshots that were made.
+    /// Snapshots created.
     pub snapshots_made: u64,
-    /// Times that one was read, whole.
+    /// Snapshots read completely.
     pub snapshots_read: u64,
-    /// Publications answered as done.
+    /// Publications acknowledged.
     pub publications: u64,
-    /// Publications delivered to whoever listens.
+    /// Publications delivered.
     pub delivered: u64,
-    /// Times that a subscriber went on from where it was.
+    /// Times that a subscriber recovered from its position.
     pub recoveries: u64,
-    /// Times that it was told that it could not.
+    /// Times that a subscriber could not recover.
     pub recoveries_refused: u64,
-    /// Requests refused since the index could not be read.
+    /// Requests refused because the index was unreadable.
     pub index_failed: u64,
-    /// Indexes that were rebuilt in place.
+    /// Indexes rebuilt in place.
     pub index_rebuilt: u64,
-    /// Times that the pool was put back to an earlier moment.
+    /// Times that the pool was restored to an earlier state.
     pub gone_back: u64,
-    /// Events of objects that were heard of.
-    pub told: u64,
-    /// Those that came again after a start.
-    pub told_again: u64,
+    /// Events of objects received for the first time.
+    #[serde(rename = "told")]
+    pub events_received: u64,
+    /// Events received again after a start.
+    #[serde(rename = "told_again")]
+    pub events_redelivered: u64,
 }
 
 impl Counts {
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.writes += other.writes;
@@ -108,7 +110,7 @@ impl Counts {
         self.index_failed += other.index_failed;
         self.index_rebuilt += other.index_rebuilt;
         self.gone_back += other.gone_back;
-        self.told += other.told;
-        self.told_again += other.told_again;
+        self.events_received += other.events_received;
+        self.events_redelivered += other.events_redelivered;
     }
 }

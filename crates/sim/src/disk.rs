@@ -1,4 +1,5 @@
-//! A disk over a [`Platter`]: requests take seeded time, overtake each other, and fail when the platter says so.
+//! A disk over a [`Platter`]: requests take seeded time, overtake each other, and fail as the
+//! platter decides.
 
 use std::io;
 use std::sync::Arc;
@@ -17,64 +18,64 @@ use crate::platter::{Fate, Platter};
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// Deliberately wrong behaviour of the disk, to test the tester.
+/// Deliberate defects of the disk that test the simulator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskSabotage {
     /// Flushes are acknowledged and do nothing.
     pub skip_flush: bool,
-    /// A write with flush is acknowledged when the write has completed; the flush comes after.
+    /// A write with flush is acknowledged after the write; the flush follows later.
     pub early_ack: bool,
-    /// Sometimes a read gives a flipped bit.
+    /// Some reads return a flipped bit.
     pub flip_on_read: bool,
 }
 
-/// How a disk behaves.
+/// The behaviour of a disk.
 #[derive(Debug, Clone, Copy)]
 pub struct DiskProfile {
-    /// Must ask for room before it writes.
+    /// Whether the disk requires a reservation before a write.
     pub growable: bool,
-    /// What the geometry says of it.
+    /// The value of `prefill_pays` in the geometry.
     pub prefill_pays: bool,
     /// Typical time of a flush, in microseconds.
     pub flush_us: u64,
     /// Typical time of a read or write, in microseconds.
     pub io_us: u64,
-    /// Requests set out when their future is first polled, not when they are made.
+    /// Whether requests start at the first poll of their future, not at the call.
     pub lazy: bool,
-    /// No request takes much longer than the typical time.
+    /// Whether no request takes much longer than the typical time.
     pub steady: bool,
     /// Bytes of the buffer pool.
     pub pool_bytes: usize,
-    /// Wrong behaviour.
+    /// Defects.
     pub sabotage: DiskSabotage,
 }
 
-/// The device as it is shared between lives.
+/// A device, shared between lives.
 pub type Device = Arc<Mutex<Platter>>;
 
-struct Inner {
+struct SimDiskShared {
     device: Device,
     executor: Executor,
     profile: DiskProfile,
     pool: BufPool,
     life: u64,
     stats: Mutex<DiskStats>,
-    /// A flush has failed: there is none any more before it is opened again.
+    /// Whether a flush has failed: later flushes fail until the disk is reopened.
     latched: AtomicBool,
 }
 
 /// A simulated disk, for one life of the machine.
 #[derive(Clone)]
-pub struct SimDisk(Arc<Inner>);
+pub struct SimDisk(Arc<SimDiskShared>);
 
 impl SimDisk {
-    /// Plugs `device` into a machine whose time `executor` keeps.
+    /// Connects `device` to a machine with the time of `executor`.
     pub fn new(device: Device, executor: Executor, profile: DiskProfile) -> Self {
         let life = device.lock().life;
         let pool = BufPool::new(profile.pool_bytes);
         let stats =
             DiskStats { pool_limit_bytes: profile.pool_bytes as u64, queue_depth: 1 << 20, ..DiskStats::default() };
-        Self(Arc::new(Inner {
+        Self(Arc::new(SimDiskShared {
             device,
             executor,
             profile,
@@ -85,7 +86,7 @@ impl SimDisk {
         }))
     }
 
-    /// A request: `start` when it sets out, then `finish` when it arrives and answers. `None` from `finish` answers later by itself.
+    /// Sends a request: `start` runs when it starts, `finish` when it completes and answers.
     fn request<S: Send + 'static, T: Send + 'static>(
         &self,
         typical_us: u64,
@@ -161,7 +162,7 @@ impl SimDisk {
             },
         );
         if early {
-            // Goes on by itself; nobody learns how it ended.
+            // The flush continues in the background; its result is dropped.
             self.0.executor.env().spawn("early flush", async move {
                 let _ = flush.await;
             });
@@ -171,7 +172,8 @@ impl SimDisk {
     }
 }
 
-/// Most requests take about the typical time, a few very long if it is not a `steady` disk.
+/// Most requests take about the typical time; on a disk that is not `steady`, a few take far
+/// longer.
 fn latency(platter: &mut Platter, typical_us: u64, steady: bool) -> Duration {
     let rng = &mut platter.rng;
     let ns = typical_us * 1000;
@@ -186,7 +188,7 @@ fn latency(platter: &mut Platter, typical_us: u64, steady: bool) -> Duration {
 async fn answer<T>(rx: oneshot::Receiver<io::Result<T>>) -> io::Result<T> {
     match rx.await {
         Ok(result) => result,
-        // The power is gone, and with it whoever waits here.
+        // After a power cut, the waiting task is never polled again.
         Err(_) => std::future::pending().await,
     }
 }
@@ -230,7 +232,7 @@ impl Disk for SimDisk {
                 if disk.0.profile.sabotage.flip_on_read && !data.is_empty() && platter.rng.one_in(20) {
                     let at = platter.rng.below(data.len() as u64) as usize;
                     data[at] ^= 1 << platter.rng.below(8);
-                    // Not counted: the variant that asks for it must be caught where nothing is excused.
+                    // Not counted as a fault: the variant must be caught without any excuse.
                 }
                 let mut stats = disk.0.stats.lock();
                 stats.reads += 1;
@@ -277,7 +279,7 @@ impl Disk for SimDisk {
         if self.0.profile.lazy {
             return Box::pin(both);
         }
-        // Goes on even when nobody waits for it.
+        // The request continues even if its future is dropped.
         let (tx, rx) = oneshot::channel();
         self.0.executor.env().spawn("disk", async move {
             let _ = tx.send(both.await);
@@ -442,9 +444,9 @@ mod tests {
                     disk.write(0, block(1)).await.expect("written");
                     let error = disk.flush().await.expect_err("fails once");
                     assert_eq!(error.raw_os_error(), Some(EIO));
-                    disk.flush().await.expect_err("refused until it is opened again");
-                    disk.reopen().await.expect("opened again");
-                    disk.flush().await.expect("says nothing of what was written before");
+                    disk.flush().await.expect_err("refused until the disk is reopened");
+                    disk.reopen().await.expect("reopened");
+                    disk.flush().await.expect("does not cover earlier writes");
                 });
                 image[..BLOCK].iter().any(|&b| b != 1)
             })
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growable_disk_must_be_asked_and_can_be_full() {
+    fn a_growable_disk_needs_a_reservation_and_can_be_full() {
         let mut rng = Rng::new(1);
         let device: Device = Arc::new(Mutex::new(Platter::new(rng.fork(), MIB, 0)));
         device.lock().room_bytes = MIB / 2;
@@ -481,10 +483,10 @@ mod tests {
         let end = executor.run(
             async move {
                 assert_eq!(
-                    disk.write(0, block(1)).await.expect_err("no room yet").kind(),
+                    disk.write(0, block(1)).await.expect_err("no space yet").kind(),
                     io::ErrorKind::UnexpectedEof
                 );
-                disk.reserve(MIB / 2).await.expect("room");
+                disk.reserve(MIB / 2).await.expect("space");
                 disk.write(0, block(1)).await.expect("written");
                 assert_eq!(disk.reserve(MIB).await.expect_err("full").kind(), io::ErrorKind::StorageFull);
                 assert_eq!(disk.len(), MIB / 2);

@@ -1,4 +1,4 @@
-//! A full pool must take writes again once enough has been deleted, without a restart.
+//! A full pool must accept writes again after enough deletes, without a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +7,18 @@ use bytes::Bytes;
 use steadfast_log::Durability;
 use steadfast_store::{Condition, StoreError};
 
-use crate::client::{Asked, Client, Outcome, attributes};
+use crate::client::{Client, PendingWrite};
 use crate::model::{Demand, Key, Piece, Pieces, bytes_of};
+use crate::outcome::Outcome;
+use crate::tags::attributes;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 const OBJECT_BYTES: u64 = 4000;
 
 impl Client {
-    /// Deletes every object; then a write must succeed in bounded time, unless uploads hold the room.
+    /// Deletes every object. Then a write must succeed in bounded time, unless uploads occupy the
+    /// space.
     pub(crate) async fn drain(&self) -> Outcome {
         let deadline = self.env.now() + PATIENCE;
         for (bucket, _) in &self.shared.buckets {
@@ -25,7 +28,7 @@ impl Client {
                     if self.env.now() > deadline {
                         return Err(format!("{key:?} cannot be deleted: {:?}", self.store.status().log.extents));
                     }
-                    self.env.sleep(AGAIN).await;
+                    self.env.sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -49,23 +52,23 @@ impl Client {
             }
             if self.env.now() > deadline {
                 let (extents, compaction) = (log.extents, log.compaction);
-                return Err(format!("STARVED: deletes gave no room back: {extents:?} {compaction:?} {:?}", log.usage));
+                return Err(format!("STARVED: deletes freed no space: {extents:?} {compaction:?} {:?}", log.usage));
             }
-            self.env.sleep(AGAIN).await;
+            self.env.sleep(RETRY_DELAY).await;
         }
         Ok(())
     }
 
     async fn try_delete(&self, key: &Key) -> Outcome<bool> {
-        let asked = {
+        let write = {
             let mut model = self.shared.model.lock();
             let start = model.tick();
             let id = model.begin_delete(key, Demand::None, false);
-            Asked { key: key.clone(), start, id, demand: Demand::None }
+            PendingWrite { key: key.clone(), start, id, demand: Demand::None }
         };
         let answer = self.store.delete(&key.0, &key.1, Condition::None, Some(Durability::Sync)).await;
         let done = answer.is_ok();
-        self.settle(&asked, answer).map(|()| done)
+        self.settle(&write, answer).map(|()| done)
     }
 
     async fn try_put(&self, key: &Key) -> Outcome<bool> {
@@ -80,14 +83,14 @@ impl Client {
         if let Err(error) = writer.write(data).await {
             return refused(error);
         }
-        let asked = {
+        let write = {
             let mut model = self.shared.model.lock();
             let start = model.tick();
             let id = model.begin_put(key, tag, vec![pieces], Demand::None, false);
-            Asked { key: key.clone(), start, id, demand: Demand::None }
+            PendingWrite { key: key.clone(), start, id, demand: Demand::None }
         };
         let answer = writer.commit(attributes(tag), Condition::None, Some(Durability::Sync)).await;
         let done = answer.is_ok();
-        self.settle(&asked, answer).map(|()| done)
+        self.settle(&write, answer).map(|()| done)
     }
 }

@@ -1,8 +1,9 @@
-//! A seeded mutation loop for the parsers of bytes from outside, on a stable toolchain.
+//! A seeded mutation loop for the parsers of external bytes, on a stable toolchain.
 //!
-//! `fuzz/` runs the same targets under libFuzzer, which sees code coverage and so digs deeper, but needs a nightly compiler. Here a
-//! target returns a signature of what it came to (which error, how many records, ...): an input with a new signature
-//! joins the corpus, so the loop still works its way past one check after another.
+//! `fuzz/` runs the same targets under libFuzzer, which uses code coverage and reaches deeper, but
+//! needs a nightly compiler. Here, a target returns a signature of its outcome (which error, how
+//! many records, ...). An input with a new signature joins the corpus, so the loop still passes one
+//! check after another.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,31 +16,32 @@ use rand_chacha::ChaCha8Rng;
 pub struct Target {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Valid inputs to begin with.
+    /// Valid initial inputs.
     pub corpus: fn() -> Vec<Vec<u8>>,
-    /// Runs one input. Must not panic, whatever the input; gives a signature of the outcome.
+    /// Runs one input and returns a signature of the outcome. Must not panic on any input.
     pub run: fn(&[u8]) -> u64,
-    /// Inputs are kept at most this long.
+    /// Maximum length of an input in bytes.
     pub input_bytes_max: usize,
 }
 
-/// What a loop did.
+/// The outcome of a loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Inputs run.
     pub runs: u64,
-    /// Different outcomes seen.
+    /// Number of different signatures.
     pub signatures: usize,
     /// Inputs in the corpus at the end.
     pub corpus: usize,
-    /// The input that made the target panic, if one did.
+    /// The input on which the target panicked, if any.
     pub panicked: Option<Vec<u8>>,
 }
 
-/// Inputs kept at most.
+/// Maximum number of inputs in the corpus.
 const CORPUS_MAX: usize = 2048;
 
-/// Runs the valid inputs and then mutations of them, as long as `go_on` (given the number of inputs run) says so and nothing panics.
+/// Runs the valid inputs and then mutations of them. Stops at a panic, or when `go_on` returns
+/// false for the number of inputs run.
 pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(u64) -> bool) -> Outcome {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut corpus = (target.corpus)();
@@ -58,7 +60,7 @@ pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(u64) -> bool) -> Ou
                     if corpus.len() < CORPUS_MAX {
                         corpus.push(input);
                     } else {
-                        // The given inputs stay; a younger find gives way.
+                        // The initial inputs stay; a newer input replaces a found one.
                         let at = random.random_range(given.min(CORPUS_MAX - 1)..CORPUS_MAX);
                         corpus[at] = input;
                     }
@@ -71,7 +73,7 @@ pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(u64) -> bool) -> Ou
     outcome
 }
 
-/// Values at which arithmetic on lengths and offsets goes wrong.
+/// Values at which arithmetic on lengths and offsets fails.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -89,7 +91,7 @@ const EDGES: [u64; 12] = [
 
 fn mutation(random: &mut ChaCha8Rng, corpus: &[Vec<u8>], bytes_max: usize) -> Vec<u8> {
     let mut input = if corpus.is_empty() { Vec::new() } else { corpus[random.random_range(0..corpus.len())].clone() };
-    // Mostly one change, so that what lies behind it is still reached; at times many.
+    // Mostly one change, so that later checks are still reached; sometimes many.
     let changes = if random.random_ratio(3, 4) { 1 } else { random.random_range(2..9) };
     for _ in 0..changes {
         change(random, &mut input, corpus);
@@ -114,7 +116,7 @@ fn change(random: &mut ChaCha8Rng, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
             overwrite(input, at, &edge.to_le_bytes()[..width]);
         }
         5 => {
-            // A small step of a number that is there.
+            // A small step of an existing number.
             let mut bytes = [0; 4];
             let there = &input[at..input.len().min(at + 4)];
             bytes[..there.len()].copy_from_slice(there);
@@ -132,7 +134,7 @@ fn change(random: &mut ChaCha8Rng, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
             input.splice(at..at, bytes);
         }
         _ => {
-            // A piece of another input, to another place or the same.
+            // A piece of another input, at another offset or the same.
             let other = &corpus[random.random_range(0..corpus.len().max(1)).min(corpus.len().saturating_sub(1))..];
             let Some(other) = other.first().filter(|other| !other.is_empty()) else { return };
             let from = position(random, other.len());
@@ -143,7 +145,7 @@ fn change(random: &mut ChaCha8Rng, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
     }
 }
 
-/// Headers lie at the front and at the multiples of a block: half of the changes go there.
+/// Headers are at the start and at multiples of a block: half of the changes are there.
 fn position(random: &mut ChaCha8Rng, len: usize) -> usize {
     let at = random.random_range(0..len);
     let block = at / 4096 * 4096;

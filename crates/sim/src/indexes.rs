@@ -1,79 +1,35 @@
-//! What becomes of indexes: they are deleted, put back from an earlier time, torn, or cannot be read for a while. None of it is an excuse
-//! for anything but that requests are refused meanwhile: an index is derived from its log.
+//! Faults of indexes: an index is deleted, restored to an earlier state, torn, or unreadable for a
+//! while. An index is derived from its log, so these faults excuse only requests refused meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_log::LogError;
-use steadfast_store::{IndexKind, Store, StoreError};
+use steadfast_store::{IndexKind, Store};
 use tempfile::TempDir;
 
 use crate::executor::Executor;
-use crate::plan::Plan;
+use crate::plan::{IndexFate, Plan, Unreadable};
 use crate::rng::Rng;
 
-/// What becomes of the index between lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IndexFate {
-    Kept,
-    Deleted,
-    /// It is as it was at an earlier time.
-    Older,
-    /// Its files have lost some of what they held.
-    Torn,
-}
+/// Number of images kept.
+const IMAGES_MAX: usize = 3;
 
-/// How reads of the index fail, after so many.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Unreadable {
-    after: u64,
-    /// So many fail; `None`: all, until it is made anew.
-    count: Option<u64>,
-}
-
-/// How reads of the index fail in a life.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct IndexTrouble {
-    /// From the start on,
-    pub(crate) at_start: Option<Unreadable>,
-    /// and from when the clients have begun.
-    pub(crate) at_work: Option<Unreadable>,
-}
-
-impl IndexTrouble {
-    /// A few reads fail while clients work.
-    pub(crate) fn refuse_at_work(&mut self) {
-        *self = Self { at_start: None, at_work: Some(Unreadable { after: 300, count: Some(8) }) };
-    }
-}
-
-impl Unreadable {
-    fn new(rng: &mut Rng, reads_max_log2: u64) -> Self {
-        let reads = rng.range(0, reads_max_log2);
-        let count = if rng.one_in(2) { Some(rng.range(1, 12)) } else { None };
-        Self { after: rng.below(1 << reads), count }
-    }
-}
-
-/// How many pictures are kept.
-const PICTURES_MAX: usize = 3;
-
-/// The indexes of a run's pool, and what they were before.
+/// The indexes of a run's pool, and their earlier images.
 pub(crate) struct Indexes {
     pub(crate) kind: IndexKind,
-    /// Holds the files, where there are any.
+    /// The directory of the files, if the index uses files.
     dir: Option<TempDir>,
-    pictures: Pictures,
+    images: IndexImages,
 }
 
-enum Picture {
+enum IndexImage {
     Memory(steadfast_store::MemCheckpoint),
     Files(TempDir),
 }
 
-type Pictures = Arc<Mutex<Vec<Picture>>>;
+type IndexImages = Arc<Mutex<Vec<IndexImage>>>;
 
 impl Indexes {
     pub(crate) fn new(files: bool) -> Self {
@@ -82,31 +38,31 @@ impl Indexes {
             Some(dir) => IndexKind::Lsm(dir.path().join("index")),
             None => IndexKind::memory(),
         };
-        Self { kind, dir, pictures: Arc::default() }
+        Self { kind, dir, images: Arc::default() }
     }
 
-    /// The power is off.
-    pub(crate) fn befall(&mut self, fate: IndexFate, rng: &mut Rng) {
+    /// Applies `fate` while the power is off.
+    pub(crate) fn inject(&mut self, fate: IndexFate, rng: &mut Rng) {
         if let IndexKind::Memory(checkpoint) = &self.kind {
-            // What was to strike in the life before does not strike now.
+            // The planned failures of the previous life end here.
             checkpoint.fail_no_more();
         }
         match fate {
             IndexFate::Kept => {}
             IndexFate::Deleted => self.delete(),
             IndexFate::Older => {
-                let pictures = self.pictures.clone();
-                let pictures = pictures.lock();
-                if pictures.is_empty() {
+                let images = self.images.clone();
+                let images = images.lock();
+                if images.is_empty() {
                     return;
                 }
-                match (rng.pick(&pictures), &self.dir) {
-                    (Picture::Files(picture), Some(dir)) => {
+                match (rng.pick(&images), &self.dir) {
+                    (IndexImage::Files(image), Some(dir)) => {
                         let path = dir.path().to_owned();
                         self.delete();
-                        let _ = copy_files(picture.path(), &path);
+                        let _ = copy_files(image.path(), &path);
                     }
-                    (Picture::Memory(checkpoint), _) => self.kind = IndexKind::Memory(checkpoint.copy()),
+                    (IndexImage::Memory(checkpoint), _) => self.kind = IndexKind::Memory(checkpoint.copy()),
                     _ => {}
                 }
             }
@@ -121,7 +77,7 @@ impl Indexes {
     fn delete(&mut self) {
         match &self.dir {
             Some(dir) => {
-                // Each disk has one, with a name of its own.
+                // Each disk has its own index directory.
                 for index in std::fs::read_dir(dir.path()).into_iter().flatten().flatten() {
                     let _ = std::fs::remove_dir_all(index.path());
                 }
@@ -130,22 +86,22 @@ impl Indexes {
         }
     }
 
-    /// A picture is taken of it some time from now, while it is in use.
-    pub(crate) fn picture_soon(&self, executor: &Executor, rng: &mut Rng) {
-        let (IndexKind::Memory(checkpoint), pictures) = (self.kind.clone(), self.pictures.clone()) else { return };
+    /// Takes an image of the index at a random later time, while it is in use.
+    pub(crate) fn take_image_later(&self, executor: &Executor, rng: &mut Rng) {
+        let (IndexKind::Memory(checkpoint), images) = (self.kind.clone(), self.images.clone()) else { return };
         executor.call_after(Duration::from_micros(rng.below(400_000)), move || {
-            push(&pictures, Picture::Memory(checkpoint.copy()));
+            push(&images, IndexImage::Memory(checkpoint.copy()));
         });
     }
 
-    /// A picture is taken of it. The power is off.
-    pub(crate) fn picture(&self) {
+    /// Takes an image of the index while the power is off.
+    pub(crate) fn take_image(&self) {
         match (&self.kind, &self.dir) {
-            (IndexKind::Memory(checkpoint), _) => push(&self.pictures, Picture::Memory(checkpoint.copy())),
+            (IndexKind::Memory(checkpoint), _) => push(&self.images, IndexImage::Memory(checkpoint.copy())),
             (_, Some(dir)) => {
-                let Ok(picture) = tempfile::tempdir() else { return };
-                if copy_files(dir.path(), picture.path()).is_ok() {
-                    push(&self.pictures, Picture::Files(picture));
+                let Ok(image) = tempfile::tempdir() else { return };
+                if copy_files(dir.path(), image.path()).is_ok() {
+                    push(&self.images, IndexImage::Files(image));
                 }
             }
             _ => {}
@@ -153,12 +109,12 @@ impl Indexes {
     }
 }
 
-fn push(pictures: &Pictures, picture: Picture) {
-    let mut pictures = pictures.lock();
-    if pictures.len() == PICTURES_MAX {
-        pictures.remove(0);
+fn push(images: &IndexImages, image: IndexImage) {
+    let mut images = images.lock();
+    if images.len() == IMAGES_MAX {
+        images.remove(0);
     }
-    pictures.push(picture);
+    images.push(image);
 }
 
 fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
@@ -183,7 +139,7 @@ fn files(dir: &Path, all: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// Bits flip in some of the files, or their ends are missing.
+/// Flips bits in some of the files, or truncates them.
 fn tear(dir: &Path, rng: &mut Rng) {
     let mut all = Vec::new();
     files(dir, &mut all);
@@ -204,14 +160,15 @@ fn tear(dir: &Path, rng: &mut Rng) {
     }
 }
 
-/// From now on reads fail as planned.
+/// Makes reads of the index fail as planned, from now on.
 pub(crate) fn fail_reads(kind: &IndexKind, how: Option<Unreadable>) {
     if let (IndexKind::Memory(checkpoint), Some(how)) = (kind, how) {
         checkpoint.fail_after(how.after, how.count);
     }
 }
 
-/// Reads fail no longer; waits until what has failed is healed. An error when it is not, in a time that is far more than enough.
+/// Ends the read failures and waits until the failed index is rebuilt. Returns an error after a
+/// generous timeout.
 pub(crate) async fn heal(kind: &IndexKind, store: &Store, executor: &Executor) -> Result<(), String> {
     if let IndexKind::Memory(checkpoint) = kind {
         checkpoint.fail_no_more();
@@ -222,47 +179,38 @@ pub(crate) async fn heal(kind: &IndexKind, store: &Store, executor: &Executor) -
         }
         executor.env().sleep(Duration::from_secs(1)).await;
     }
-    Err(format!("INDEX: it is not healed: {:?}", store.status().index))
-}
-
-/// Whether it is an index that cannot be read that makes the store answer so.
-pub(crate) fn is_of_index(error: &StoreError) -> bool {
-    match error {
-        StoreError::Index(_) => true,
-        StoreError::Unavailable(why) => why.starts_with("the index of the disk"),
-        StoreError::Log(LogError::Unknown { cause, .. }) => cause.contains("index") || cause.contains("not confirmed"),
-        _ => false,
-    }
+    Err(format!("INDEX: the rebuild does not finish: {:?}", store.status().index))
 }
 
 impl Plan {
-    /// Lets indexes suffer.
-    pub(crate) fn strike_indexes(&mut self, rng: &mut Rng) {
-        self.indexes_suffer = true;
+    /// Adds faults of indexes to the plan.
+    pub(crate) fn add_index_faults(&mut self, rng: &mut Rng) {
+        self.index_faults = true;
         let (fast, moving) = (self.disks.iter().any(|disk| disk.fast.is_some()), self.moves.is_some());
-        // What is read of a snapshot, or moved to another disk, is not tried again here.
+        // The simulator does not retry reads of snapshots or moves to another disk.
         let unreadable = !moving && self.snapshots == 0;
-        // With more to go back to.
+        // More lives, so that there are more states to restore.
         let more: Vec<_> = self.lives.iter().take(2).cloned().collect();
         self.lives.extend(more);
         for (number, life) in self.lives.iter_mut().enumerate() {
             if number > 0 && rng.one_in(2) {
                 life.index = *rng.pick(&[IndexFate::Older, IndexFate::Older, IndexFate::Torn, IndexFate::Kept]);
             }
-            // The pool goes back in time, its index does not.
-            let back = number > 1 && !fast && !moving && rng.one_in(3);
-            if back {
-                (life.back, life.index) = (true, IndexFate::Kept);
+            // The pool is restored to an earlier state, its index is not.
+            let restored = number > 1 && !fast && !moving && rng.one_in(3);
+            if restored {
+                (life.restored, life.index) = (true, IndexFate::Kept);
             }
-            // One fault at a start: a second one, while the index is made anew for the first, keeps a disk out until the next.
-            let fit = !back && matches!(life.index, IndexFate::Kept | IndexFate::Deleted);
+            // At most one fault at a start: a second one during the rebuild keeps the disk out of
+            // the pool until the next start.
+            let fit = !restored && matches!(life.index, IndexFate::Kept | IndexFate::Deleted);
             if unreadable && fit && rng.one_in(4) {
-                let mut trouble = Unreadable::new(rng, 8);
-                trouble.count = trouble.count.map(|_| 1);
-                life.trouble.at_start = Some(trouble);
+                let mut fault = Unreadable::new(rng, 8);
+                fault.count = fault.count.map(|_| 1);
+                life.index_faults.at_start = Some(fault);
             }
             if unreadable && rng.one_in(2) {
-                life.trouble.at_work = Some(Unreadable::new(rng, 13));
+                life.index_faults.at_work = Some(Unreadable::new(rng, 13));
             }
         }
     }

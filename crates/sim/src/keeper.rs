@@ -1,4 +1,5 @@
-//! The keeper of snapshots: makes, reads and deletes them while clients work and compaction runs.
+//! The snapshot keeper: creates, reads and deletes snapshots while clients work and compaction
+//! runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,69 +9,57 @@ use futures::StreamExt;
 use steadfast_flow::Env;
 use steadfast_store::{Snapshot, Store, StoreError};
 
-use crate::client::{Outcome, attributes, tag_of};
-use crate::model::{Frozen, Key};
+use crate::model::Key;
+use crate::outcome::Outcome;
 use crate::rng::Rng;
+use crate::run_state::{KeptSnapshot, SnapshotState};
 use crate::shared::Shared;
+use crate::tags::{attributes, tag_of};
 
-/// How many there are at a time.
+/// Maximum number of snapshots at a time.
 const KEPT_MAX: usize = 2;
 
-/// A snapshot as the model knows it.
-#[derive(Debug, Clone)]
-pub(crate) struct Kept {
-    name: String,
-    /// When it was asked for.
-    start: u64,
-    /// What it may show; `None` while it is being made.
-    frozen: Option<Frozen>,
-    stage: Stage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Its creation or its deletion has not been answered.
-    Unsure,
-    There,
-    Gone,
-}
-
-/// What it takes to keep snapshots.
+/// The keeper of one life.
 pub(crate) struct Keeper {
     pub(crate) shared: Arc<Shared>,
     pub(crate) store: Store,
     pub(crate) env: Env,
     pub(crate) rng: Rng,
-    /// Things done in a life.
+    /// Number of actions in a life.
     pub(crate) times: u64,
 }
 
 impl Keeper {
-    /// After a start with all disks: those are there that must be, and no others. One of them is read.
+    /// After a start with all disks: checks that exactly the expected snapshots exist, and reads
+    /// one of them.
     pub(crate) async fn survey(&mut self) -> Outcome {
-        if !self.store.disks_in_trouble().is_empty() {
+        if !self.store.failed_disks().is_empty() {
             return Ok(());
         }
         let there = self.store.snapshots();
         {
             let mut kept = self.shared.snapshots.lock();
             if let Some(info) = there.iter().find(|info| !info.whole) {
-                return Err(format!("a snapshot is not whole, though all disks are there: {info:?}"));
+                return Err(format!("a snapshot is not whole, though all disks are present: {info:?}"));
             }
             if let Some(info) = there.iter().find(|info| !kept.iter().any(|kept| kept.name == info.name)) {
-                return Err(format!("a snapshot that nobody made: {info:?}"));
+                return Err(format!("the keeper did not create a listed snapshot: {info:?}"));
             }
             for kept in kept.iter_mut() {
                 let listed = there.iter().any(|info| info.name == kept.name);
-                match (kept.stage, listed) {
-                    (Stage::There, false) => return Err(format!("LOST: the snapshot {} is gone", kept.name)),
-                    (Stage::Gone, true) => return Err(format!("the snapshot {} has come back", kept.name)),
-                    (Stage::Unsure, true) => kept.stage = Stage::There,
-                    (Stage::Unsure, false) => kept.stage = Stage::Gone,
+                match (kept.state, listed) {
+                    (SnapshotState::There, false) => {
+                        return Err(format!("LOST: the snapshot {} is missing", kept.name));
+                    }
+                    (SnapshotState::Deleted, true) => {
+                        return Err(format!("the snapshot {} exists again after its deletion", kept.name));
+                    }
+                    (SnapshotState::Unsure, true) => kept.state = SnapshotState::There,
+                    (SnapshotState::Unsure, false) => kept.state = SnapshotState::Deleted,
                     _ => {}
                 }
             }
-            kept.retain(|kept| kept.stage != Stage::Gone || self.rng.one_in(2));
+            kept.retain(|kept| kept.state != SnapshotState::Deleted || self.rng.one_in(2));
         }
         match self.some() {
             Some(name) => self.read(&name).await,
@@ -78,7 +67,7 @@ impl Keeper {
         }
     }
 
-    /// Does what a keeper does.
+    /// Runs the keeper for one life.
     pub(crate) async fn work_for_life(mut self) -> Outcome {
         for _ in 0..self.times {
             self.env.sleep(Duration::from_micros(self.rng.below(60_000))).await;
@@ -95,8 +84,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads all, and deletes them. Whether there are none then: in a pool that they keep full to its last extent, not even their
-    /// deletion finds room.
+    /// Reads and deletes all snapshots. Returns true if none is left: in a pool that snapshots fill
+    /// to the last extent, even their deletion may find no space.
     pub(crate) async fn end(&mut self) -> Outcome<bool> {
         for name in self.names() {
             self.read(&name).await?;
@@ -109,7 +98,7 @@ impl Keeper {
 
     fn names(&self) -> Vec<String> {
         let kept = self.shared.snapshots.lock();
-        kept.iter().filter(|kept| kept.stage == Stage::There).map(|kept| kept.name.clone()).collect()
+        kept.iter().filter(|kept| kept.state == SnapshotState::There).map(|kept| kept.name.clone()).collect()
     }
 
     fn some(&mut self) -> Option<String> {
@@ -117,12 +106,12 @@ impl Keeper {
         (!names.is_empty()).then(|| self.rng.pick(&names).clone())
     }
 
-    fn say(&self, what: &'static str, name: &str) {
+    fn note(&self, what: &'static str, name: &str) {
         let now = self.env.now().as_nanos() as u64;
-        self.shared.trace.say(now, what, [0; 3], || format!("keeper: {name}"));
+        self.shared.trace.note_with_text(now, what, [0; 3], || format!("keeper: {name}"));
     }
 
-    fn change(&self, name: &str, change: impl FnOnce(&mut Kept)) {
+    fn change(&self, name: &str, change: impl FnOnce(&mut KeptSnapshot)) {
         if let Some(kept) = self.shared.snapshots.lock().iter_mut().find(|kept| kept.name == name) {
             change(kept);
         }
@@ -131,20 +120,20 @@ impl Keeper {
     async fn make(&self) -> Outcome {
         let start = self.shared.model.lock().tick();
         let name = format!("s{start}");
-        self.say("snapshot", &name);
-        let kept = Kept { name: name.clone(), start, frozen: None, stage: Stage::Unsure };
+        self.note("snapshot", &name);
+        let kept = KeptSnapshot { name: name.clone(), start, frozen: None, state: SnapshotState::Unsure };
         self.shared.snapshots.lock().push(kept);
         let made = self.store.create_snapshot(&name).await;
         let frozen = self.shared.model.lock().freeze(start);
-        self.say("snapshot made", &name);
-        let stage = if made.is_ok() { Stage::There } else { Stage::Unsure };
-        self.change(&name, |kept| (kept.frozen, kept.stage) = (Some(frozen), stage));
+        self.note("snapshot made", &name);
+        let state = if made.is_ok() { SnapshotState::There } else { SnapshotState::Unsure };
+        self.change(&name, |kept| (kept.frozen, kept.state) = (Some(frozen), state));
         match made {
             Ok(_) => {
                 self.shared.counts.lock().snapshots_made += 1;
                 Ok(())
             }
-            // A disk is leaving.
+            // A disk is being drained.
             Err(StoreError::Snapshot(why)) if why.contains("is being taken out") => Ok(()),
             Err(error) => self.shared.write_may_fail(&error).map(drop),
         }
@@ -158,20 +147,20 @@ impl Keeper {
     }
 
     async fn delete(&self, name: &str) -> Outcome {
-        self.say("snapshot delete", name);
-        self.change(name, |kept| kept.stage = Stage::Unsure);
+        self.note("snapshot delete", name);
+        self.change(name, |kept| kept.state = SnapshotState::Unsure);
         match self.store.delete_snapshot(name).await {
             Ok(()) => {
-                self.change(name, |kept| kept.stage = Stage::Gone);
+                self.change(name, |kept| kept.state = SnapshotState::Deleted);
                 Ok(())
             }
             Err(error) => self.shared.write_may_fail(&error).map(drop),
         }
     }
 
-    /// Reads a snapshot that is there and holds it against what it may show.
+    /// Reads a snapshot and compares it with its allowed content.
     async fn read(&self, name: &str) -> Outcome {
-        self.say("snapshot read", name);
+        self.note("snapshot read", name);
         let snapshot = match self.store.open_snapshot(name, None, 0, |_| ()).await {
             Ok(snapshot) => Arc::new(snapshot),
             Err(error) => return self.shared.read_may_fail(&error).map_err(|what| format!("snapshot {name}: {what}")),
@@ -193,17 +182,19 @@ impl Keeper {
         found.map_err(|what| format!("{name}: {what}"))
     }
 
-    /// Everything in it; `None` when a fault is the reason that it cannot be read.
+    /// The whole content of a snapshot; `None` if a fault prevents the read.
     async fn read_all(&self, snapshot: &Arc<Snapshot>) -> Outcome<Option<BTreeMap<Key, u64>>> {
         let mut seen = BTreeMap::new();
         for bucket in snapshot.buckets() {
             let known = self.shared.buckets.iter().find(|(name, _)| **name == *bucket.name);
-            let Some((bucket, _)) = known else { return Err(format!("WRONG: it has the bucket {}", bucket.name)) };
+            let Some((bucket, _)) = known else {
+                return Err(format!("WRONG: the snapshot has the unknown bucket {}", bucket.name));
+            };
             let mut after: Option<String> = None;
             loop {
                 let page = match snapshot.next_page(bucket, after.clone(), 5).await {
                     Ok(page) => page,
-                    Err(error) => return Err(format!("it cannot be listed: {error:?}")),
+                    Err(error) => return Err(format!("the snapshot cannot be listed: {error:?}")),
                 };
                 let Some(last) = page.last() else { break };
                 after = Some(last.info.key.clone());
@@ -240,7 +231,7 @@ impl Keeper {
 }
 
 impl Shared {
-    /// The power has gone: what was being made may show what there was until then.
+    /// Handles a power cut: a snapshot under creation may show the state up to now.
     pub(crate) fn freeze_snapshots(&self) {
         let model = self.model.lock();
         for kept in self.snapshots.lock().iter_mut().filter(|kept| kept.frozen.is_none()) {

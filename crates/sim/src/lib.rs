@@ -1,7 +1,8 @@
 //! Seeded simulator of crashes and faults that drives log and store.
 //!
-//! One seed decides the machine, the settings, what clients ask for, which task goes on when, how long everything takes, what
-//! fails, and when the power goes; [`run_seed`] replays it exactly. A [`model::Model`] says what may then be read.
+//! One seed decides the machine, the settings, the clients' requests, the scheduling of tasks, all
+//! latencies, the faults and the power cuts. [`run_seed`] replays a seed exactly. A
+//! [`model::Model`] decides what a read may return.
 
 mod array;
 mod block;
@@ -21,21 +22,25 @@ pub mod model;
 mod moment;
 mod once;
 mod operator;
+mod outcome;
 mod plan;
 pub mod platter;
 mod report;
 pub mod rng;
 mod run;
+mod run_state;
+mod sabotage;
+mod saturating;
 mod shared;
 mod survey;
-mod tireless;
+mod tags;
 pub mod trace;
 mod upload;
 mod variants;
 
 pub use block::{BlockFailure, BlockOptions, BlockReport, BlockVariant, block_hash, run_blocks};
 pub use counts::Counts;
-pub use plan::Trouble;
+pub use plan::FaultClass;
 pub use report::{RunReport, SimOptions, SimReport};
 pub use run::{run, run_seed};
 pub use variants::Variant;

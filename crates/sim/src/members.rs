@@ -1,139 +1,125 @@
-//! Disks that come into the pool and leave it in the middle of a run: what is done, and what an operator knows of it.
+//! Disks that join and leave the pool during a run: the planned changes, and the operator's
+//! knowledge of them.
 //!
-//! What is given at a start is what a server would give: the disks of the configuration, those that are about to leave too, and those
-//! that were about to come as hints. Whether one that was coming or leaving when the power went is a disk of the pool is the
-//! store's to say.
+//! A start gets the disks that a server would give: the configured ones, including those about to
+//! leave, and as hints those about to join. After a power cut during a change, the store decides
+//! whether that disk belongs to the pool.
 
 use std::time::Duration;
 
 use steadfast_store::{OpenReport, StoreStatus};
 
-use crate::client::Outcome;
-use crate::plan::{DiskLife, DiskPlan, Finish, Plan};
+use crate::outcome::Outcome;
+use crate::plan::{Change, DiskLife, DiskPlan, Finish, MovePlan, Plan};
 use crate::rng::Rng;
-use crate::shared::disk_name;
 
-/// A change of the disks.
+/// The operator's knowledge of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// The spare disk comes.
-    Add,
-    /// A disk leaves.
-    Drain(usize),
-    /// A disk leaves, and the spare one gets what it has.
-    Replace(usize),
-}
-
-/// How the disks of a run change.
-#[derive(Debug, Clone)]
-pub(crate) struct MovePlan {
-    /// What is done, one after the other.
-    pub(crate) changes: Vec<Change>,
-    /// A disk that is not of the pool at first.
-    pub(crate) spare: Option<usize>,
-    /// How long before a change at most.
-    pub(crate) pause_us_max: u64,
-}
-
-/// What an operator knows of a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seat {
-    /// It is a disk of the pool.
-    In,
-    /// It is not, and nobody has said that it should be.
+pub(crate) enum Membership {
+    /// The disk belongs to the pool.
+    Member,
+    /// The disk does not belong to the pool, and no change adds it yet.
     Spare,
-    /// It was about to come.
-    Coming,
-    /// It was about to leave.
+    /// The disk was about to join.
+    Joining,
+    /// The disk was about to leave.
     Leaving,
-    /// It has left.
-    Out,
+    /// The disk has left.
+    Left,
 }
 
-/// What an operator knows of the pool.
+/// The operator's knowledge of the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// By disk.
-    pub(crate) seats: Vec<Seat>,
-    /// A change has begun in this run: a key may be elsewhere than it was.
+    /// The membership of each disk.
+    pub(crate) memberships: Vec<Membership>,
+    /// Whether a change has begun in this run, so that a key may have moved.
     pub(crate) moved: bool,
-    /// Something is not where it is to be.
+    /// Whether moves are unfinished.
     pub(crate) unfinished: bool,
 }
 
 impl Members {
     pub(crate) fn new(plan: &Plan) -> Self {
         let spare = plan.moves.as_ref().and_then(|moves| moves.spare);
-        let seat = |disk| if Some(disk) == spare { Seat::Spare } else { Seat::In };
-        Self { seats: (0..plan.disks.len()).map(seat).collect(), moved: false, unfinished: false }
+        let membership = |disk| if Some(disk) == spare { Membership::Spare } else { Membership::Member };
+        Self { memberships: (0..plan.disks.len()).map(membership).collect(), moved: false, unfinished: false }
     }
 
-    /// Whether the disk is one that is given at a start.
+    /// Whether a start gets this disk.
     pub(crate) fn is_given(&self, disk: usize) -> bool {
-        !matches!(self.seats[disk], Seat::Spare | Seat::Out)
+        !matches!(self.memberships[disk], Membership::Spare | Membership::Left)
     }
 
-    /// Leaves one at least there that is of the pool for certain.
+    /// Ensures that at least one certain member of the pool is present.
     pub(crate) fn keep_one(&self, fates: &mut [DiskLife]) {
         for (disk, fate) in fates.iter_mut().enumerate() {
             fate.missing &= self.is_given(disk);
         }
-        if !fates.iter().zip(&self.seats).any(|(fate, seat)| *seat == Seat::In && !fate.missing) {
+        if !fates
+            .iter()
+            .zip(&self.memberships)
+            .any(|(fate, membership)| *membership == Membership::Member && !fate.missing)
+        {
             fates.iter_mut().for_each(|fate| fate.missing = false);
         }
     }
 
-    /// What of this is done.
+    /// Whether this change is complete.
     pub(crate) fn is_done(&self, change: Change, spare: Option<usize>) -> bool {
-        let there = spare.is_some_and(|spare| self.seats[spare] == Seat::In);
+        let there = spare.is_some_and(|spare| self.memberships[spare] == Membership::Member);
         match change {
             Change::Add => there,
-            Change::Drain(disk) => self.seats[disk] == Seat::Out,
-            Change::Replace(disk) => there && self.seats[disk] == Seat::Out,
+            Change::Drain(disk) => self.memberships[disk] == Membership::Left,
+            Change::Replace(disk) => there && self.memberships[disk] == Membership::Left,
         }
     }
 
-    /// The store was opened. `missing`: those of its disks that were not there.
+    /// Updates the memberships after the store has opened.
     pub(crate) fn opened(&mut self, report: &OpenReport, status: &StoreStatus) -> Outcome {
         let whole = report.missing.is_empty();
         self.unfinished = report.moves_unfinished;
-        for disk in 0..self.seats.len() {
+        for disk in 0..self.memberships.len() {
             let name = disk_name(disk);
             let there = status.disks.iter().any(|disk| disk.name == name);
-            let seat = &mut self.seats[disk];
-            match (*seat, there) {
-                (Seat::In, false) => return Err(format!("{name} is no disk of the pool any more: {report:?}")),
-                (Seat::Spare | Seat::Out, true) => {
-                    return Err(format!("{name} is a disk of the pool: {report:?}"));
+            let membership = &mut self.memberships[disk];
+            match (*membership, there) {
+                (Membership::Member, false) => {
+                    return Err(format!("{name} no longer belongs to the pool: {report:?}"));
                 }
-                (Seat::Coming, true) => *seat = Seat::In,
-                // It was not about to leave after all.
-                (Seat::Leaving, true) if whole && !report.moves_unfinished => *seat = Seat::In,
-                // Only once all know is it known for good.
-                (Seat::Coming, false) if whole => *seat = Seat::Spare,
-                (Seat::Leaving, false) if whole => *seat = Seat::Out,
+                (Membership::Spare | Membership::Left, true) => {
+                    return Err(format!("{name} must not belong to the pool: {report:?}"));
+                }
+                (Membership::Joining, true) => *membership = Membership::Member,
+                // The drain had not begun.
+                (Membership::Leaving, true) if whole && !report.moves_unfinished => *membership = Membership::Member,
+                // The answer is final only if no disk is missing.
+                (Membership::Joining, false) if whole => *membership = Membership::Spare,
+                (Membership::Leaving, false) if whole => *membership = Membership::Left,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Keys have arrived.
+    /// Updates the memberships after all moves have finished.
     pub(crate) fn arrived(&mut self, status: &StoreStatus) -> Outcome {
         self.unfinished = false;
-        for (disk, seat) in self.seats.iter_mut().enumerate().filter(|(_, seat)| **seat == Seat::Leaving) {
+        for (disk, membership) in
+            self.memberships.iter_mut().enumerate().filter(|(_, membership)| **membership == Membership::Leaving)
+        {
             let name = disk_name(disk);
             if status.disks.iter().any(|disk| disk.name == name) {
-                return Err(format!("{name} is a disk of the pool, though everything that it had has left it"));
+                return Err(format!("{name} still belongs to the pool, though its drain has finished"));
             }
-            *seat = Seat::Out;
+            *membership = Membership::Left;
         }
         Ok(())
     }
 }
 
 impl Plan {
-    /// Lets disks of a pool of several come and go.
+    /// Adds changes of the disks to the plan of a pool of several disks.
     pub(crate) fn change_disks(&mut self, rng: &mut Rng, extent_bytes: u64) {
         let count = self.disks.len();
         let some = rng.below(count as u64) as usize;
@@ -150,7 +136,7 @@ impl Plan {
             profile.growable = rng.one_in(2);
             profile.prefill_pays &= profile.growable;
             self.disks.push(DiskPlan {
-                // With room for what another has.
+                // Large enough for another disk's data.
                 capacity_bytes: (1 << 20) + rng.range(12, 32) * extent_bytes,
                 rates: Default::default(),
                 faults: 0,
@@ -165,7 +151,7 @@ impl Plan {
         self.store.move_batch_bytes = *rng.pick(&[32 << 10, 256 << 10, 16 << 20]);
         self.store.move_parallel = rng.range(1, 4) as usize;
         self.store.move_dirty_max = *rng.pick(&[1, 4, 1_000]);
-        // In the middle of it.
+        // Cuts the power during the change.
         for life in &mut self.lives {
             if matches!(life.finish, Finish::Clean | Finish::CutAtWork(_)) && rng.one_in(2) {
                 life.finish = Finish::CutAtWork(rng.range(100, 12_000));
@@ -176,5 +162,10 @@ impl Plan {
     }
 }
 
-/// How long it may take until everything is where it is to be, once nothing else goes on.
+/// Limit for the moves to finish after other work has stopped.
 pub(crate) const MOVES_WAIT: Duration = Duration::from_secs(1200);
+
+/// Name of the disk with this number.
+pub(crate) fn disk_name(disk: usize) -> String {
+    format!("disk-{disk}")
+}

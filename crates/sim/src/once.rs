@@ -1,4 +1,4 @@
-//! Keys that are used once, beside objects that stay: their deletes must not pile up.
+//! Keys that are used once, among objects that stay: their delete records must not accumulate.
 
 use std::time::Duration;
 
@@ -6,23 +6,17 @@ use bytes::Bytes;
 use steadfast_log::Durability;
 use steadfast_store::Condition;
 
-use crate::client::{Client, Outcome, attributes};
-use crate::plan::Plan;
+use crate::client::Client;
+use crate::outcome::Outcome;
+use crate::plan::{OncePlan, Plan};
+use crate::tags::attributes;
 
-/// Compaction is at rest when nothing has changed for so long.
+/// Time without any change after which compaction counts as idle.
 const REST: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How many there are.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OncePlan {
-    keys: u64,
-    /// Records that a start replays afterwards without an index, at most.
-    pub(crate) replayed_max: u64,
-}
-
 impl Plan {
-    /// In the last life, keys come and go that are never used again.
+    /// Adds single-use keys to the last life.
     pub(crate) fn use_once(&mut self) {
         self.once = Some(OncePlan { keys: 1_500, replayed_max: 1_000 });
         self.drain = false;
@@ -30,11 +24,11 @@ impl Plan {
 }
 
 impl Client {
-    /// Makes and deletes each of them, and waits until compaction finds nothing more to do.
-    pub(crate) async fn come_and_go(&self, plan: OncePlan) -> Outcome {
+    /// Creates and deletes each key, and waits until compaction is idle.
+    pub(crate) async fn put_and_delete_once(&self, plan: OncePlan) -> Outcome {
         for number in 0..plan.keys {
             let key = format!("once/{number}");
-            // A pool may be full for a while: only this loop tries again.
+            // The pool may be full for a while. Only this loop retries.
             while !self.put_once(&key, number).await? {
                 self.env.sleep(Duration::from_millis(50)).await;
             }
@@ -48,7 +42,7 @@ impl Client {
                 since = self.env.now();
             }
             if self.env.now() - begun > PATIENCE {
-                return Err(format!("COMPACTION: it is never at rest: {:?}", status.compaction));
+                return Err(format!("COMPACTION: it never becomes idle: {:?}", status.compaction));
             }
             self.env.sleep(Duration::from_millis(100)).await;
         }

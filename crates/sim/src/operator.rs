@@ -1,4 +1,5 @@
-//! The operator: adds disks, drains them and replaces them while clients work, and goes on with what a crash cut off.
+//! The operator: adds, drains and replaces disks while clients work, and resumes changes that a
+//! crash interrupted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +9,13 @@ use steadfast_log::LogError;
 use steadfast_store::{MoveState, PoolDisk, Store, StoreError};
 
 use crate::array::Bay;
-use crate::client::Outcome;
-use crate::members::{Change, MovePlan, Seat};
-use crate::plan::Plan;
+use crate::members::{Membership, disk_name};
+use crate::outcome::Outcome;
+use crate::plan::{Change, MovePlan, Plan};
 use crate::rng::Rng;
-use crate::shared::{Shared, disk_name};
+use crate::shared::Shared;
 
-/// What it takes to change the disks.
+/// The operator of one life.
 pub(crate) struct Operator {
     pub(crate) shared: Arc<Shared>,
     pub(crate) plan: Arc<Plan>,
@@ -25,20 +26,20 @@ pub(crate) struct Operator {
     pub(crate) rng: Rng,
 }
 
-/// How something ended that was begun.
+/// The end of a change of the disks.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum ChangeEnd {
     Done,
-    /// What struck a disk, or that it is full, is the reason that it cannot go on now.
+    /// A fault or a full disk prevents the change for now.
     NotNow,
 }
 
 impl Operator {
-    /// Does what is planned, as far as that can be done now.
+    /// Performs the planned changes, as far as faults allow.
     pub(crate) async fn work(&mut self) -> Outcome {
         let Some(moves) = self.plan.moves.clone() else { return Ok(()) };
         // As a server does at its start.
-        if self.resume().await? == End::NotNow {
+        if self.resume().await? == ChangeEnd::NotNow {
             return Ok(());
         }
         for change in &moves.changes {
@@ -46,44 +47,44 @@ impl Operator {
                 continue;
             }
             self.env.sleep(Duration::from_micros(self.rng.below(moves.pause_us_max))).await;
-            if self.begin(*change, &moves).await? == End::NotNow || self.arrive().await? == End::NotNow {
+            if self.begin(*change, &moves).await? == ChangeEnd::NotNow || self.arrive().await? == ChangeEnd::NotNow {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn say(&self, what: &'static str, more: u64, told: impl FnOnce() -> String) {
+    fn note(&self, what: &'static str, more: u64, text: impl FnOnce() -> String) {
         let now = self.env.now().as_nanos() as u64;
-        self.shared.trace.say(now, what, [more, 0, 0], || format!("operator: {}", told()));
+        self.shared.trace.note_with_text(now, what, [more, 0, 0], || format!("operator: {}", text()));
     }
 
-    async fn resume(&self) -> Outcome<End> {
+    async fn resume(&self) -> Outcome<ChangeEnd> {
         if !self.shared.members.lock().unfinished {
-            return Ok(End::Done);
+            return Ok(ChangeEnd::Done);
         }
         match self.store.resume_moves() {
             Ok(going) => {
-                self.say("resume", u64::from(going), || format!("resumes: {going}"));
+                self.note("resume", u64::from(going), || format!("resumes: {going}"));
                 self.shared.counts.lock().moves_resumed += u64::from(going);
-                if going { self.arrive().await } else { Err("there is nothing to resume".to_owned()) }
+                if going { self.arrive().await } else { Err("the store found no move to resume".to_owned()) }
             }
             Err(error) => self.refused(&error),
         }
     }
 
-    async fn begin(&self, change: Change, moves: &MovePlan) -> Outcome<End> {
-        self.say("change", 0, || format!("{change:?}"));
+    async fn begin(&self, change: Change, moves: &MovePlan) -> Outcome<ChangeEnd> {
+        self.note("change", 0, || format!("{change:?}"));
         let new = || -> Option<(usize, Bay)> { Some((moves.spare?, self.spare.clone()?)) };
         {
             let mut members = self.shared.members.lock();
             members.moved = true;
             match change {
                 Change::Add => {}
-                Change::Drain(disk) | Change::Replace(disk) => members.seats[disk] = Seat::Leaving,
+                Change::Drain(disk) | Change::Replace(disk) => members.memberships[disk] = Membership::Leaving,
             }
             if let (Change::Add | Change::Replace(_), Some(spare)) = (change, moves.spare) {
-                members.seats[spare] = Seat::Coming;
+                members.memberships[spare] = Membership::Joining;
             }
         }
         let begun = match change {
@@ -103,21 +104,21 @@ impl Operator {
                 let mut members = self.shared.members.lock();
                 members.unfinished = true;
                 if let (Change::Add | Change::Replace(_), Some(spare)) = (change, moves.spare) {
-                    members.seats[spare] = Seat::In;
+                    members.memberships[spare] = Membership::Member;
                 }
                 self.shared.counts.lock().moves_begun += 1;
-                return Ok(End::Done);
+                return Ok(ChangeEnd::Done);
             }
             Err(error) => error,
         };
-        self.say("change refused", 0, || error.to_string());
+        self.note("change refused", 0, || error.to_string());
         if let StoreError::Log(LogError::Open(_)) = &error {
-            // Refused before anything was done.
+            // The change was refused before it began.
             let mut members = self.shared.members.lock();
-            for seat in &mut members.seats {
-                match seat {
-                    Seat::Leaving => *seat = Seat::In,
-                    Seat::Coming => *seat = Seat::Spare,
+            for membership in &mut members.memberships {
+                match membership {
+                    Membership::Leaving => *membership = Membership::Member,
+                    Membership::Joining => *membership = Membership::Spare,
                     _ => {}
                 }
             }
@@ -125,57 +126,58 @@ impl Operator {
         self.refused(&error)
     }
 
-    /// Whether a change may be refused for that reason.
-    fn refused(&self, error: &StoreError) -> Outcome<End> {
+    /// Checks whether a change may be refused for that reason.
+    fn refused(&self, error: &StoreError) -> Outcome<ChangeEnd> {
         let faults = self.shared.faults();
-        let said = error.to_string();
-        let full = matches!(error, StoreError::Log(LogError::Full)) || said.contains("there is room for");
-        // A disk takes its part of a snapshot with it.
-        let full = full || self.plan.snapshots > 0 && said.contains("snapshots stay on the disks");
+        let text = error.to_string();
+        let full = matches!(error, StoreError::Log(LogError::Full)) || text.contains("there is room for");
+        // A drained disk would take its part of a snapshot with it.
+        let full = full || self.plan.snapshots > 0 && text.contains("snapshots stay on the disks");
         if full || faults.write_errors() || faults.damage() || faults.read_eio > 0 {
             self.shared.counts.lock().moves_refused += 1;
-            return Ok(End::NotNow);
+            return Ok(ChangeEnd::NotNow);
         }
         match error {
-            StoreError::Busy(_) | StoreError::Log(LogError::Busy { .. }) => Ok(End::NotNow),
-            other => Err(format!("the disks cannot be changed, without reason: {other:?}")),
+            StoreError::Busy(_) | StoreError::Log(LogError::Busy { .. }) => Ok(ChangeEnd::NotNow),
+            other => Err(format!("a change of the disks failed without reason: {other:?}")),
         }
     }
 
-    /// Waits until the keys have arrived.
-    async fn arrive(&self) -> Outcome<End> {
+    /// Waits until the moves have finished.
+    async fn arrive(&self) -> Outcome<ChangeEnd> {
         let mut moving = self.store.moving();
         let ended = moving.wait_for(|m| m.as_ref().is_none_or(|m| m.state != MoveState::Running)).await;
         let Some(ended) = ended.ok().and_then(|m| m.clone()) else {
-            return Err("what moves cannot be followed".to_owned());
+            return Err("the progress of the moves is unknown".to_owned());
         };
-        self.say("moves end", ended.copied, || format!("{ended:?}"));
+        self.note("moves end", ended.copied, || format!("{ended:?}"));
         {
             let mut counts = self.shared.counts.lock();
             counts.keys_moved += ended.copied;
             counts.moves_done += u64::from(ended.state == MoveState::Done);
         }
         match ended.state {
-            MoveState::Done => self.shared.members.lock().arrived(&self.store.status()).map(|()| End::Done),
-            MoveState::Stopped => Ok(End::NotNow),
+            MoveState::Done => self.shared.members.lock().arrived(&self.store.status()).map(|()| ChangeEnd::Done),
+            MoveState::Stopped => Ok(ChangeEnd::NotNow),
             MoveState::Running | MoveState::Failed => {
                 let faults = self.shared.faults();
                 let why = ended.error.unwrap_or_default();
                 if faults.write_errors() || faults.damage() || faults.read_eio > 0 || why.contains("full") {
                     self.shared.counts.lock().moves_refused += 1;
-                    return Ok(End::NotNow);
+                    return Ok(ChangeEnd::NotNow);
                 }
-                Err(format!("keys cannot be moved, without reason: {why}"))
+                Err(format!("the moves failed without reason: {why}"))
             }
         }
     }
 }
 
-/// The work of an operator, or of a keeper of snapshots, in one life.
-pub(crate) struct Shift(tokio::sync::watch::Receiver<Option<Outcome>>);
+/// A background task of one life: the operator, the snapshot keeper, the event receiver or the
+/// channels.
+pub(crate) struct BackgroundTask(tokio::sync::watch::Receiver<Option<Outcome>>);
 
-impl Shift {
-    /// Begins it, in a task of its own.
+impl BackgroundTask {
+    /// Starts the task.
     pub(crate) fn begin(env: &Env, name: &'static str, work: impl Future<Output = Outcome> + Send + 'static) -> Self {
         let (ended, end) = tokio::sync::watch::channel(None);
         env.spawn(name, async move {
@@ -185,13 +187,13 @@ impl Shift {
         Self(end)
     }
 
-    /// When it has ended.
+    /// Waits until the task has ended.
     pub(crate) async fn ended(&self) {
-        // One that panics ends the run by itself.
+        // A panic ends the run by itself.
         let _ = self.0.clone().wait_for(Option::is_some).await;
     }
 
-    /// How it went, as far as it has come.
+    /// The outcome so far.
     pub(crate) fn outcome(&self) -> Outcome {
         self.0.borrow().clone().unwrap_or(Ok(()))
     }

@@ -1,146 +1,70 @@
-//! The device behind a simulated disk: what is on the medium, what is only in its volatile cache or on its way, and what a
-//! power cut makes of that. It outlives the power cuts.
+//! The device behind a simulated disk: the medium, the volatile cache, the requests in flight, and
+//! the effect of a power cut on them. It outlives power cuts.
+
+mod faults;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
 use steadfast_disk::BLOCK;
 
 use crate::rng::Rng;
 
-/// The grain of tearing: a device writes a sector whole or not at all.
+pub(crate) use faults::Fate;
+pub use faults::{FaultCounts, FaultRates};
+
+/// The unit of tearing: a device writes a sector completely or not at all.
 pub const SECTOR: usize = 512;
-
-/// How likely each fault is, in 1/1,000,000 of the requests of its kind. All zero by default.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct FaultRates {
-    /// A read fails with `EIO`.
-    pub read_eio: u64,
-    /// A write fails with `EIO`, having written any part.
-    pub write_eio: u64,
-    /// A flush fails with `EIO`, having made any part durable; the rest is dropped from the cache.
-    pub flush_eio: u64,
-    /// A write is acknowledged and goes nowhere.
-    pub lost_write: u64,
-    /// A write is acknowledged and goes to another place.
-    pub misdirected_write: u64,
-    /// A flush is acknowledged and does nothing.
-    pub lying_flush: u64,
-    /// A request of any kind takes ten seconds to a minute.
-    pub hang: u64,
-}
-
-/// How often each fault has struck.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct FaultCounts {
-    /// Reads that failed.
-    pub read_eio: u64,
-    /// Writes that failed.
-    pub write_eio: u64,
-    /// Flushes that failed.
-    pub flush_eio: u64,
-    /// Writes that went nowhere.
-    pub lost_writes: u64,
-    /// Writes that went elsewhere.
-    pub misdirected_writes: u64,
-    /// Flushes that did nothing.
-    pub lying_flushes: u64,
-    /// Bits that were flipped on the medium.
-    pub flipped_bits: u64,
-    /// Reservations refused for want of room.
-    pub full: u64,
-    /// Requests that hung for a while.
-    pub hangs: u64,
-    /// Bits that were flipped where another copy has the same: no excuse for anything.
-    pub covered_bits: u64,
-    /// Devices that failed altogether until the next start.
-    pub deaths: u64,
-}
-
-impl FaultCounts {
-    /// Adds those of another run.
-    pub fn add(&mut self, other: &Self) {
-        self.read_eio += other.read_eio;
-        self.write_eio += other.write_eio;
-        self.flush_eio += other.flush_eio;
-        self.lost_writes += other.lost_writes;
-        self.misdirected_writes += other.misdirected_writes;
-        self.lying_flushes += other.lying_flushes;
-        self.flipped_bits += other.flipped_bits;
-        self.full += other.full;
-        self.hangs += other.hangs;
-        self.covered_bits += other.covered_bits;
-        self.deaths += other.deaths;
-    }
-
-    /// Whether writes or flushes have failed.
-    pub fn write_errors(&self) -> bool {
-        self.write_eio + self.flush_eio > 0
-    }
-
-    /// Whether the medium may hold something else than what was acknowledged.
-    pub fn damage(&self) -> bool {
-        self.lost_writes + self.misdirected_writes + self.lying_flushes + self.flipped_bits > 0
-    }
-}
 
 type Page = Box<[u8; BLOCK]>;
 
-/// What is on a medium at one time, and its length.
+/// The content of a medium at one time, and its length.
 pub struct Image(Vec<Option<Page>>, u64);
 
 #[derive(Clone)]
-struct Write {
+struct CachedWrite {
     offset: u64,
     data: Vec<u8>,
-    /// Dropped from the cache by a failed flush: no later flush writes it, though reads may still see it.
+    /// Whether a failed flush has dropped it from the cache: no later flush writes it, but reads
+    /// may still see it.
     doomed: bool,
 }
 
-impl Write {
+impl CachedWrite {
     fn overlaps(&self, other: &Self) -> bool {
         self.offset < other.offset + other.data.len() as u64 && other.offset < self.offset + self.data.len() as u64
     }
 }
 
-/// The device. All methods are instantaneous; the disk gives them their time.
+/// The device. All methods are instantaneous; the disk adds the latencies.
 pub struct Platter {
     pages: Vec<Option<Page>>,
     len: u64,
     /// Completed writes that no flush has covered, in the order of completion.
-    cached: BTreeMap<u64, Write>,
+    cached: BTreeMap<u64, CachedWrite>,
     /// Writes that have not completed.
-    in_flight: BTreeMap<u64, Write>,
+    in_flight: BTreeMap<u64, CachedWrite>,
     next_id: u64,
-    /// Counts power cuts: a request of an earlier life does nothing.
+    /// Number of power cuts: requests of an earlier life have no effect.
     pub(crate) life: u64,
     pub(crate) rng: Rng,
-    /// The faults that are switched on.
+    /// The active fault rates.
     pub rates: FaultRates,
-    /// What has struck so far.
+    /// Faults that have struck so far.
     pub counts: FaultCounts,
-    /// How many more faults may strike.
+    /// Number of faults that may still strike.
     pub faults_left: u64,
-    /// Everything fails until the power goes.
+    /// Whether every request fails until the next power cut.
     dead: bool,
-    /// A growable device has no room past this many bytes.
+    /// Bytes to which a growable device can grow.
     pub room_bytes: u64,
-    /// What a failed flush has dropped cannot be read any more; else it may be, for a while.
+    /// Whether data dropped by a failed flush is unreadable at once; otherwise reads may see it for
+    /// a while.
     pub drops_at_once: bool,
     tainted: BTreeSet<u64>,
 }
 
-/// What becomes of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Right,
-    Eio,
-    Lost,
-    Misdirected,
-}
-
 impl Platter {
-    /// A blank device of `capacity_bytes`, of which `len` can be used at once.
+    /// Creates a blank device of `capacity_bytes`, of which `len` are usable at once.
     pub fn new(rng: Rng, capacity_bytes: u64, len: u64) -> Self {
         let mut pages = Vec::new();
         pages.resize_with((capacity_bytes / BLOCK as u64) as usize, || None);
@@ -162,22 +86,22 @@ impl Platter {
         }
     }
 
-    /// Bytes that the device can ever hold.
+    /// Maximum size in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         (self.pages.len() * BLOCK) as u64
     }
 
-    /// Bytes that can be read and written.
+    /// Readable and writable bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing can be read or written.
+    /// Whether the readable length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Grows to `end`; false when there is no room.
+    /// Grows to `end`; returns false if space is lacking.
     pub fn grow(&mut self, end: u64) -> bool {
         if end > self.room_bytes.min(self.capacity_bytes()) {
             self.counts.full += 1;
@@ -187,30 +111,13 @@ impl Platter {
         true
     }
 
-    fn strikes(&mut self, rate: u64) -> bool {
-        if rate == 0 || self.faults_left == 0 || self.rng.below(1_000_000) >= rate {
-            return false;
-        }
-        self.faults_left -= 1;
-        true
-    }
-
-    /// How long a request hangs, in nanoseconds, if it does.
-    pub(crate) fn hang_ns(&mut self) -> Option<u64> {
-        let rate = self.rates.hang;
-        if !self.strikes(rate) {
-            return None;
-        }
-        self.counts.hangs += 1;
-        Some(self.rng.range(10_000_000_000, 60_000_000_000))
-    }
-
-    /// What is on the medium now.
+    /// An image of the medium.
     pub fn image(&self) -> Image {
         Image(self.pages.clone(), self.len)
     }
 
-    /// What would be on the medium if the power went now: what a snapshot of it holds.
+    /// An image of the medium as a power cut at this moment would leave it: the content of a
+    /// snapshot.
     pub fn snapshot(&mut self) -> Image {
         let (cached, in_flight) = (self.cached.clone(), self.in_flight.clone());
         let (pages, life, dead) = (self.pages.clone(), self.life, self.dead);
@@ -219,14 +126,14 @@ impl Platter {
         Image(std::mem::replace(&mut self.pages, pages), self.len)
     }
 
-    /// Puts the medium back to an earlier time. The power is off.
+    /// Restores the medium from an image, while the power is off.
     pub fn restore(&mut self, image: &Image) {
         self.pages.clone_from(&image.0);
         self.len = image.1;
         self.tainted.clear();
     }
 
-    /// Puts those blocks back to an earlier time of which `chosen` says so, by their numbers. The power is off.
+    /// Restores the blocks whose numbers `chosen` accepts, while the power is off.
     pub(crate) fn restore_blocks(&mut self, image: &Image, chosen: impl Fn(u64) -> bool) {
         let blocks = (0..).zip(self.pages.iter_mut().zip(&image.0));
         for (_, (page, older)) in blocks.filter(|(block, _)| chosen(*block)) {
@@ -235,57 +142,20 @@ impl Platter {
         self.tainted.clear();
     }
 
-    /// Makes the medium blank. The power is off.
+    /// Erases the medium while the power is off.
     pub fn wipe(&mut self) {
         self.pages.fill_with(|| None);
         self.tainted.clear();
     }
 
-    /// From now on everything fails, until the power goes.
+    /// Makes every request fail until the next power cut.
     pub fn die(&mut self) {
         self.counts.deaths += u64::from(!self.dead);
         self.dead = true;
     }
 
-    pub(crate) fn read_fate(&mut self) -> Fate {
-        let rate = self.rates.read_eio;
-        if self.dead || self.strikes(rate) {
-            self.counts.read_eio += 1;
-            return Fate::Eio;
-        }
-        Fate::Right
-    }
-
-    pub(crate) fn write_fate(&mut self) -> Fate {
-        let rates = self.rates;
-        if self.dead || self.strikes(rates.write_eio) {
-            self.counts.write_eio += 1;
-            Fate::Eio
-        } else if self.strikes(rates.lost_write) {
-            self.counts.lost_writes += 1;
-            Fate::Lost
-        } else if self.strikes(rates.misdirected_write) {
-            self.counts.misdirected_writes += 1;
-            Fate::Misdirected
-        } else {
-            Fate::Right
-        }
-    }
-
-    pub(crate) fn flush_fate(&mut self) -> Fate {
-        let rates = self.rates;
-        if self.dead || self.strikes(rates.flush_eio) {
-            self.counts.flush_eio += 1;
-            Fate::Eio
-        } else if self.strikes(rates.lying_flush) {
-            self.counts.lying_flushes += 1;
-            Fate::Lost
-        } else {
-            Fate::Right
-        }
-    }
-
-    /// What a read of a place gives: the medium under the cache; a write on its way shows in any of its sectors.
+    /// Reads bytes: the medium, overlaid by the cache. A write in flight may show in any of its
+    /// sectors.
     pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         for (at, block) in out.chunks_exact_mut(BLOCK).enumerate() {
@@ -303,7 +173,7 @@ impl Platter {
         out
     }
 
-    /// What a read would give once all is settled, for tests and tools.
+    /// The bytes that a read returns once all writes have completed, for tests and tools.
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         for (at, block) in out.chunks_exact_mut(BLOCK).enumerate() {
@@ -317,19 +187,19 @@ impl Platter {
         out
     }
 
-    /// A write sets out.
+    /// Starts a write.
     pub(crate) fn start_write(&mut self, offset: u64, data: &[u8]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.in_flight.insert(id, Write { offset, data: data.to_vec(), doomed: false });
+        self.in_flight.insert(id, CachedWrite { offset, data: data.to_vec(), doomed: false });
         id
     }
 
-    /// A write arrives.
+    /// Completes a write.
     pub(crate) fn finish_write(&mut self, id: u64, fate: Fate) {
         let Some(mut write) = self.in_flight.remove(&id) else { return };
         match fate {
-            Fate::Right => {}
+            Fate::Normal => {}
             Fate::Lost => return,
             Fate::Eio => {
                 self.persist_some(&write, 500);
@@ -337,7 +207,7 @@ impl Platter {
             }
             Fate::Misdirected => {
                 let blocks = (self.len - write.data.len() as u64) / BLOCK as u64;
-                // Near or anywhere: a neighbour is the likelier confusion.
+                // A near or a random place: confusion with a neighbour is more likely.
                 let at = write.offset / BLOCK as u64;
                 let to = if self.rng.one_in(2) {
                     self.rng.range(at.saturating_sub(64), at + 64).min(blocks)
@@ -350,19 +220,19 @@ impl Platter {
                 write.offset = to * BLOCK as u64;
             }
         }
-        // What a failed flush left readable gives way to what is written over it.
+        // New data replaces what a failed flush left readable.
         self.cached.retain(|_, old| !(old.doomed && old.overlaps(&write)));
         let order = self.next_id;
         self.next_id += 1;
         self.cached.insert(order, write);
     }
 
-    /// The completed writes that a flush that starts now covers: those before the returned mark.
+    /// The mark of a flush that starts now: it covers the writes completed before it.
     pub(crate) fn flush_mark(&self) -> u64 {
         self.next_id
     }
 
-    /// A flush of what had completed at `mark` ends.
+    /// Completes a flush of the writes completed before `mark`.
     pub(crate) fn finish_flush(&mut self, mark: u64, fate: Fate) {
         if fate == Fate::Lost {
             return;
@@ -372,18 +242,18 @@ impl Platter {
         for (order, write) in covered {
             if write.doomed {
                 self.cached.insert(order, write);
-            } else if fate == Fate::Right {
+            } else if fate == Fate::Normal {
                 self.persist(write.offset, &write.data);
             } else {
                 self.persist_some(&write, 400);
                 if self.rng.one_in(2) && !self.drops_at_once {
-                    self.cached.insert(order, Write { doomed: true, ..write });
+                    self.cached.insert(order, CachedWrite { doomed: true, ..write });
                 }
             }
         }
     }
 
-    /// Makes the bytes anything.
+    /// Leaves random content in the range.
     pub(crate) fn discard(&mut self, offset: u64, len: u64) {
         let how = self.rng.below(4);
         let first = (offset / BLOCK as u64) as usize;
@@ -416,7 +286,7 @@ impl Platter {
     }
 
     /// Persists each sector with the probability `per_mille` / 1000.
-    fn persist_some(&mut self, write: &Write, per_mille: u64) {
+    fn persist_some(&mut self, write: &CachedWrite, per_mille: u64) {
         for (at, bytes) in write.data.chunks_exact(SECTOR).enumerate() {
             if self.rng.chance(per_mille) {
                 let offset = write.offset as usize + at * SECTOR;
@@ -426,30 +296,32 @@ impl Platter {
         }
     }
 
-    /// The process that used the device is killed, and the power stays: each request that is under way arrives or does not.
+    /// Kills the process while the power stays on: each request in flight either completes or has
+    /// no effect.
     pub fn kill(&mut self) {
         self.life += 1;
         let mut ids: Vec<u64> = self.in_flight.keys().copied().collect();
         while !ids.is_empty() {
             let at = self.rng.below(ids.len() as u64) as usize;
-            let fate = if self.rng.one_in(2) { Fate::Right } else { Fate::Lost };
+            let fate = if self.rng.one_in(2) { Fate::Normal } else { Fate::Lost };
             self.finish_write(ids.swap_remove(at), fate);
         }
     }
 
-    /// Makes the device another size: what lay behind its end is lost. The power is off.
+    /// Changes the size of the device while the power is off; data beyond the new end is lost.
     pub fn resize(&mut self, bytes: u64) {
         self.pages.resize_with((bytes / BLOCK as u64) as usize, || None);
         self.len = bytes;
     }
 
-    /// The power goes: of all that was not flushed, any part may have reached the medium. Everything else is gone.
+    /// Cuts the power: a random part of the unflushed data has reached the medium. The rest is
+    /// lost.
     pub fn cut(&mut self) {
         self.life += 1;
         self.dead = false;
-        let mut writes: Vec<Write> = std::mem::take(&mut self.cached).into_values().collect();
+        let mut writes: Vec<CachedWrite> = std::mem::take(&mut self.cached).into_values().collect();
         writes.extend(std::mem::take(&mut self.in_flight).into_values());
-        // Some cuts leave everything, some nothing, most a mixture.
+        // Some cuts keep everything, some nothing, most a mixture.
         let mode = self.rng.below(6);
         for write in writes {
             if write.doomed {
@@ -480,7 +352,7 @@ impl Platter {
         }
     }
 
-    /// Flips one bit of something that is on the medium; returns the byte's offset, `None` when the medium is blank.
+    /// Flips one bit of written data. Returns the byte's offset, or `None` if the medium is blank.
     pub fn flip_bit(&mut self) -> Option<u64> {
         let written: Vec<usize> = (0..self.pages.len()).filter(|&at| self.pages[at].is_some()).collect();
         if written.is_empty() {
@@ -493,8 +365,8 @@ impl Platter {
         Some((block * BLOCK + byte) as u64)
     }
 
-    /// Flips one bit of something from `start` on that another copy is known to hold. It is no excuse for anything until
-    /// [`Platter::uncover`] is called.
+    /// Flips one bit of written data from `start` on, of which another copy is known to exist. The
+    /// bit excuses no error until [`Platter::uncover`] is called.
     pub fn flip_covered(&mut self, start: u64) {
         let first = start as usize / BLOCK;
         let written: Vec<usize> = (first..self.pages.len()).filter(|&at| self.pages[at].is_some()).collect();
@@ -508,7 +380,7 @@ impl Platter {
         self.counts.covered_bits += 1;
     }
 
-    /// The other copy may be gone: what is still bad counts as damage from now on.
+    /// Records that the other copy may be lost: remaining bad blocks count as damage from now on.
     pub fn uncover(&mut self) {
         if self.counts.covered_bits > 0 && self.counts.flipped_bits == 0 {
             self.counts.flipped_bits += self.tainted.len() as u64;
@@ -524,18 +396,18 @@ impl Platter {
         self.counts.flipped_bits += 1;
     }
 
-    /// Blocks that were damaged and have not been written again since.
+    /// Damaged blocks that have not been rewritten since.
     pub fn tainted_blocks(&self) -> usize {
         self.tainted.len()
     }
 
-    /// Whether anything is waiting for a flush.
+    /// Whether any write waits for a flush.
     pub fn dirty(&self) -> bool {
         !self.cached.is_empty() || !self.in_flight.is_empty()
     }
 }
 
-fn overlay(out: &mut [u8], offset: u64, write: &Write, mut takes: impl FnMut(usize) -> bool) {
+fn overlay(out: &mut [u8], offset: u64, write: &CachedWrite, mut takes: impl FnMut(usize) -> bool) {
     let start = write.offset.max(offset);
     let end = (write.offset + write.data.len() as u64).min(offset + out.len() as u64);
     let mut at = start;

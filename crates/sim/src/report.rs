@@ -1,28 +1,28 @@
-//! What to simulate, and how it went.
+//! Options and reports of the simulator.
 
 use serde::Serialize;
 
 use crate::counts::Counts;
-use crate::plan::Trouble;
+use crate::plan::FaultClass;
 use crate::platter::FaultCounts;
 use crate::variants::Variant;
 
-/// What to simulate.
+/// Options of a simulation.
 #[derive(Debug, Clone)]
 pub struct SimOptions {
     /// The first seed.
     pub seed: u64,
-    /// How many seeds, from the first on.
+    /// Number of seeds, from the first on.
     pub runs: u64,
-    /// A deliberately broken build, which ought to fail.
+    /// A deliberately broken build, which the simulator must catch.
     pub variant: Option<Variant>,
-    /// Every seed runs over zones that are written in order, not one in twelve.
+    /// Whether every seed uses zoned disks; by default about one in twelve does.
     pub zoned: bool,
     /// Threads, each with its own seeds; 0 for one per core.
     pub threads: usize,
-    /// Events that are kept of a failing run.
+    /// Number of events kept of a failing run.
     pub tail: usize,
-    /// Print every event to standard error as it happens. For one seed.
+    /// Whether to print every event to standard error as it happens. For one seed.
     pub trace: bool,
 }
 
@@ -32,77 +32,80 @@ impl Default for SimOptions {
     }
 }
 
-/// How one seed went.
+/// The report of one seed.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunReport {
     /// The seed.
     pub seed: u64,
-    /// What went wrong beside power cuts.
-    pub trouble: Trouble,
-    /// Whether it ran over a super-disk.
+    /// The class of faults besides power cuts.
+    #[serde(rename = "trouble")]
+    pub fault_class: FaultClass,
+    /// Whether the run used a super-disk.
     pub pair: bool,
-    /// Whether it ran over zones that are written in order.
+    /// Whether the run used zoned disks.
     pub zoned: bool,
-    /// Disks of the pool.
+    /// Number of disks of the pool.
     pub disks: u64,
-    /// Whether disks came and went.
+    /// Whether disks joined or left the pool.
     pub moves: bool,
-    /// Whether there were channels.
+    /// Whether the run used channels.
     pub channels: bool,
-    /// Whether indexes suffered.
+    /// Whether indexes had faults.
     pub indexes: bool,
-    /// Whether clients never paused.
-    pub tireless: bool,
-    /// Whether keys came and went that were used once.
+    /// Whether the run used saturating clients.
+    #[serde(rename = "tireless")]
+    pub saturating: bool,
+    /// Whether the run used single-use keys.
     pub once: bool,
-    /// Whether events of objects were listened to.
+    /// Whether the run received events of objects.
     pub listened: bool,
-    /// A hash over all that happened.
+    /// A hash over all events.
     pub trace_hash: u64,
-    /// Events in it.
+    /// Number of events.
     pub events: u64,
     /// Starts of the store.
     pub lives: u64,
     /// Power cuts.
     pub cuts: u64,
-    /// Virtual time that passed, in milliseconds.
+    /// Virtual time in milliseconds.
     pub virtual_ms: u64,
     /// Requests of the clients.
     pub requests: Counts,
     /// Faults that struck.
     pub faults: FaultCounts,
-    /// The promise that was broken, if one was.
+    /// The violation, if any.
     pub violation: Option<String>,
     /// The last events, when it failed.
     pub tail: Vec<String>,
 }
 
-/// How a simulation went.
+/// The report of a simulation.
 #[derive(Debug, Clone, Serialize)]
 pub struct SimReport {
     /// The first seed.
     pub seed: u64,
-    /// Seeds that were run.
+    /// Number of seeds run.
     pub runs: u64,
-    /// Those that ran over a super-disk, or several disks one of which is one.
+    /// Runs that used a super-disk, alone or as one of several disks.
     pub pairs: u64,
-    /// Runs over zones that are written in order.
+    /// Runs that used zoned disks.
     pub zoned: u64,
-    /// Those that ran over a pool of several disks.
+    /// Runs that used a pool of several disks.
     pub pools: u64,
-    /// Those in which disks came and went.
+    /// Runs in which disks joined or left the pool.
     pub moves: u64,
-    /// Those with channels.
+    /// Runs that used channels.
     pub channels: u64,
-    /// Those in which indexes were put back, torn or not to be read.
+    /// Runs in which indexes were restored, torn or unreadable.
     pub indexes: u64,
-    /// Those in which clients never paused.
-    pub tireless: u64,
-    /// Those in which keys came and went that were used once.
+    /// Runs with saturating clients.
+    #[serde(rename = "tireless")]
+    pub saturating: u64,
+    /// Runs with single-use keys.
     pub once: u64,
-    /// Those in which events of objects were listened to.
+    /// Runs that received events of objects.
     pub listened: u64,
-    /// The broken build, if one was asked for.
+    /// The broken build, if any.
     pub variant: Option<Variant>,
     /// Starts of the store.
     pub lives: u64,
@@ -110,18 +113,21 @@ pub struct SimReport {
     pub cuts: u64,
     /// Events.
     pub events: u64,
+    /// The XOR of all `trace_hash`: equal for two builds that behave alike.
+    pub digest: u64,
     /// Virtual time in seconds.
     pub virtual_s: f64,
     /// Requests of the clients.
     pub requests: Counts,
     /// Faults that struck.
     pub faults: FaultCounts,
-    /// The runs that broke a promise: the lowest seed first. The simulation stops soon after the first.
+    /// The runs with a violation, lowest seed first. The simulation stops soon after the first
+    /// violation.
     pub failures: Vec<RunReport>,
 }
 
 impl SimReport {
-    /// Whether no promise was broken.
+    /// Whether no run had a violation.
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
     }

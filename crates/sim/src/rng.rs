@@ -1,16 +1,16 @@
-//! Randomness that a seed decides, the same on every machine and with every version of every library.
+//! Seeded randomness, the same on every machine and with every version of every library.
 
-/// A small generator (SplitMix64): statistically good enough to choose with, and one line to fork.
+/// A small generator (SplitMix64): good enough statistically, and simple to fork.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts from `seed`.
+    /// Creates a generator from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Another generator, independent of what this one gives afterwards.
+    /// Creates another generator, independent of the later output of this one.
     pub fn fork(&mut self) -> Self {
         Self(self.next() ^ 0x5851_f42d_4c95_7f2d)
     }
@@ -45,7 +45,7 @@ impl Rng {
     /// One of `choices`.
     ///
     /// # Panics
-    /// When there are none.
+    /// If `choices` is empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! Runs: one seed after another, each a whole history of lives on one device.
+//! Runs: each seed is a history of lives on the same devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,20 +8,20 @@ use parking_lot::Mutex;
 use steadfast_disk::{Superdisk, SuperdiskSabotage};
 use steadfast_store::Store;
 
-use crate::array::{Array, Bay, FastFate};
-use crate::channels::Aired;
+use crate::array::{Array, Bay};
 use crate::counts::Counts;
 use crate::disk::{Device, DiskSabotage};
 use crate::executor::{End, Executor};
-use crate::indexes::{IndexFate, IndexTrouble, Indexes};
-use crate::life::{Lived, Machine, format};
+use crate::indexes::Indexes;
+use crate::life::{LifeEnd, Machine, format};
 use crate::members::Members;
 use crate::model::{Model, Order};
 use crate::moment::Moment;
-use crate::plan::{DiskLife, FIRST, Finish, Life, Plan};
+use crate::plan::{DiskLife, FIRST, FastFate, Finish, IndexFate, IndexFaults, Life, Plan};
 use crate::platter::{FaultCounts, Platter};
 use crate::report::{RunReport, SimOptions, SimReport};
 use crate::rng::Rng;
+use crate::run_state::PublishedHistory;
 use crate::shared::Shared;
 use crate::trace::Trace;
 use crate::variants::Variant;
@@ -32,7 +32,7 @@ const NAMES: [&str; 16] = [
     "a", "a/", "a/1", "a/2", "a/b/1", "a/b/2", "b", "b/c/1", "b/c/2", "b0", "c", "d/e/f/g", "Ä/ö", "zz", "zz/1", "zzz",
 ];
 
-/// Runs the seeds. `progress` hears how many are done, and of how many.
+/// Runs the seeds. `progress` receives the number of finished runs and the total.
 pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimReport {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads == 0 { cores } else { options.threads };
@@ -48,13 +48,14 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         moves: 0,
         channels: 0,
         indexes: 0,
-        tireless: 0,
+        saturating: 0,
         once: 0,
         listened: 0,
         variant: options.variant,
         lives: 0,
         cuts: 0,
         events: 0,
+        digest: 0,
         virtual_s: 0.0,
         requests: Counts::default(),
         faults: FaultCounts::default(),
@@ -74,7 +75,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     if one.violation.is_some() {
                         stop.store(true, Ordering::Relaxed);
                         if !options.trace {
-                            // Again, with its words kept.
+                            // Run the seed again, with event texts.
                             one = run_one(seed, options, options.tail, false);
                         }
                     }
@@ -86,12 +87,13 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
                     report.moves += u64::from(one.moves);
                     report.channels += u64::from(one.channels);
                     report.indexes += u64::from(one.indexes);
-                    report.tireless += u64::from(one.tireless);
+                    report.saturating += u64::from(one.saturating);
                     report.once += u64::from(one.once);
                     report.listened += u64::from(one.listened);
                     report.lives += one.lives;
                     report.cuts += one.cuts;
                     report.events += one.events;
+                    report.digest ^= one.trace_hash;
                     report.virtual_s += one.virtual_ms as f64 / 1e3;
                     report.requests.add(&one.requests);
                     report.faults.add(&one.faults);
@@ -109,7 +111,7 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
     report
 }
 
-/// Runs one seed, keeping the last `keep` events and perhaps printing all.
+/// Runs one seed, keeps the last `keep` events, and with `print` prints every event.
 pub fn run_seed(seed: u64, variant: Option<Variant>, keep: usize, print: bool) -> RunReport {
     run_one(seed, &SimOptions { variant, ..SimOptions::default() }, keep, print)
 }
@@ -119,7 +121,7 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
     let plan = Arc::new(Plan::new(&mut rng.fork(), options.variant, options.zoned));
     let trace = Trace::new(keep, print);
     let mut history = History::new(rng, plan.clone(), trace.clone());
-    let outcome = history.unfold();
+    let outcome = history.run_lives();
     let violation = outcome.err();
     let counts = *history.shared.counts.lock();
     let mut faults = history.shared.faults();
@@ -128,14 +130,14 @@ fn run_one(seed: u64, options: &SimOptions, keep: usize, print: bool) -> RunRepo
     }
     RunReport {
         seed,
-        trouble: plan.trouble,
+        fault_class: plan.fault_class,
         zoned: plan.disks.iter().any(|disk| disk.zones.is_some()),
         pair: plan.disks.iter().any(|disk| disk.fast.is_some()),
         disks: plan.disks.len() as u64,
         moves: plan.moves.is_some(),
         channels: plan.channels.is_some(),
-        indexes: plan.indexes_suffer,
-        tireless: plan.tireless.is_some(),
+        indexes: plan.index_faults,
+        saturating: plan.saturating.is_some(),
         once: plan.once.is_some(),
         listened: !plan.store.mirrored.is_empty(),
         trace_hash: trace.hash(),
@@ -154,18 +156,18 @@ struct History {
     rng: Rng,
     plan: Arc<Plan>,
     trace: Trace,
-    /// A start has made a pool of the disks.
-    founded: bool,
-    /// One of each disk.
+    /// Whether a start has created the pool of the disks.
+    pool_created: bool,
+    /// The devices of each disk.
     arrays: Vec<Arc<Mutex<Array>>>,
-    /// By disk: the fast leg was closed with all that the durable one has.
+    /// For each disk: whether the fast leg was complete at the close.
     complete: Vec<bool>,
     shared: Arc<Shared>,
     now: Duration,
     lives: u64,
     cuts: u64,
     index: Indexes,
-    /// The pool as it was after lives, where it goes back to one.
+    /// The pool after each life, if a later life restores one.
     moments: Vec<Moment>,
 }
 
@@ -179,7 +181,7 @@ impl History {
         };
         let devices: Vec<Device> = plan.disks.iter().map(|disk| platter(disk, &mut rng)).collect();
         let order = match (&plan.moves, plan.disks.len()) {
-            (Some(_), _) => Order::Untold,
+            (Some(_), _) => Order::Unordered,
             (None, 1) => Order::OneLog,
             (None, _) => Order::PerKey,
         };
@@ -195,9 +197,9 @@ impl History {
             unseen: Mutex::default(),
             homes: Mutex::default(),
             snapshots: Mutex::default(),
-            channels: Mutex::new(Aired::new(plan.channels.as_ref())),
+            channels: Mutex::new(PublishedHistory::new(plan.channels.as_ref())),
             listened: !plan.store.mirrored.is_empty(),
-            heard: Mutex::default(),
+            received: Mutex::default(),
             members: Mutex::new(Members::new(&plan)),
             unflushed: Mutex::default(),
             index_fails: AtomicBool::new(false),
@@ -219,7 +221,7 @@ impl History {
             rng,
             trace,
             arrays,
-            founded: false,
+            pool_created: false,
             complete: vec![false; plan.disks.len()],
             plan,
             shared,
@@ -231,24 +233,24 @@ impl History {
         }
     }
 
-    fn unfold(&mut self) -> Result<(), String> {
+    fn run_lives(&mut self) -> Result<(), String> {
         self.format()?;
         let (mut clean, mut after) = (false, None);
         let calm = vec![DiskLife::CALM; self.plan.disks.len()];
-        // A life before which nothing happens, and which is ended in order.
+        // A life without faults that ends with a clean close.
         let calm = Life {
             finish: Finish::Clean,
             index: IndexFate::Kept,
-            back: false,
-            trouble: IndexTrouble::default(),
+            restored: false,
+            index_faults: IndexFaults::default(),
             disks: calm,
         };
-        let goes_back = self.plan.lives.iter().any(|life| life.back);
+        let restores = self.plan.lives.iter().any(|life| life.restored);
         let lives: Vec<Life> = self.plan.lives.iter().cloned().chain([calm.clone()]).collect();
         let count = lives.len();
         for (number, life) in lives.into_iter().enumerate() {
-            if life.back {
-                clean = self.go_back().unwrap_or(clean);
+            if life.restored {
+                clean = self.restore_earlier().unwrap_or(clean);
             }
             for (device, fate) in self.shared.devices.iter().zip(&life.disks) {
                 for _ in 0..fate.flips {
@@ -256,17 +258,17 @@ impl History {
                 }
             }
             let (lived, contents) = self.live(life, clean, None, number + 1 == count, false)?;
-            clean = lived == Lived::Closed;
-            if lived == Lived::Unopened {
+            clean = lived == LifeEnd::Closed;
+            if lived == LifeEnd::Unopened {
                 return Ok(());
             }
             after = contents;
-            if goes_back && self.founded {
+            if restores && self.pool_created {
                 self.moments.push(Moment::new(&self.shared, clean));
             }
-            self.index.picture();
+            self.index.take_image();
         }
-        // Once more, with an index made anew: it must show the same.
+        // One more life, with a rebuilt index: it must show the same content.
         if clean {
             let life = Life { index: IndexFate::Deleted, ..calm };
             self.live(life, true, after, true, true)?;
@@ -278,7 +280,7 @@ impl History {
         for disk in 0..self.arrays.len() {
             let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
             let mut bay = self.bay(disk, false, &executor);
-            // Broken variants break later: a pool that was never there proves little.
+            // Variants take effect after the format: a pool that never existed proves little.
             bay.plan.profile.sabotage = DiskSabotage::default();
             if let Some(fast) = &mut bay.plan.fast {
                 fast.options.sabotage = SuperdiskSabotage::None;
@@ -304,20 +306,54 @@ impl History {
         }
     }
 
-    /// What happens to the legs of a super-disk while the power is off. Whether the fast one must not be believed in anything then.
-    fn befall(&mut self, disk: usize, fate: DiskLife) -> bool {
+    /// Applies a fate to the legs of a super-disk while the power is off. Returns true if the next
+    /// life must not trust the fast leg.
+    fn inject(&mut self, disk: usize, fate: DiskLife) -> bool {
         if self.plan.disks[disk].fast.is_none() || fate.missing {
             return false;
         }
         let mut rng = self.rng.fork();
-        let stale = self.arrays[disk].lock().befall(fate.fast, &mut rng);
+        let stale = self.arrays[disk].lock().inject(fate.fast, &mut rng);
         let mut durable = self.shared.devices[disk].lock();
         durable.uncover();
         if std::mem::take(&mut self.complete[disk]) && fate.fast == FastFate::Kept {
-            // Behind the superblocks and what the super-disk keeps for itself.
+            // After the superblocks and the super-disk's own metadata.
             (0..fate.covered_flips).for_each(|_| durable.flip_covered(1 << 20));
         }
         stale && self.plan.is_calm(disk) && !matches!(fate.fast, FastFate::Rotten(_)) && !durable.counts.damage()
+    }
+
+    /// Applies the fates of a life to the disks and the index, while the power is off. Returns true
+    /// if the life must not trust a fast leg.
+    fn apply_fates(&mut self, life: &mut Life) -> bool {
+        if !self.pool_created {
+            // Until the first start with all disks, the present disks form a pool without the
+            // others.
+            life.disks.iter_mut().for_each(|fate| fate.missing = false);
+        }
+        self.shared.members.lock().keep_one(&mut life.disks);
+        let mut stale = false;
+        for (disk, fate) in life.disks.iter().enumerate() {
+            stale |= self.inject(disk, *fate);
+        }
+        *self.shared.missing.lock() = (0..life.disks.len()).filter(|disk| life.disks[*disk].missing).collect();
+        *self.shared.at_start.lock() = self.shared.faults();
+        self.index.inject(life.index, &mut self.rng.fork());
+        let index_faults = life.index_faults;
+        let fails = life.index == IndexFate::Torn || index_faults.at_start.is_some() || index_faults.at_work.is_some();
+        self.shared.index_fails.store(fails, Ordering::Relaxed);
+        stale
+    }
+
+    /// Cuts the power of all devices, and ends a lack of space.
+    fn cut_power(&self) {
+        for array in &self.arrays {
+            array.lock().cut();
+            let device = array.lock().durable.clone();
+            let mut platter = device.lock();
+            let room = platter.capacity_bytes();
+            platter.room_bytes = room;
+        }
     }
 
     fn live(
@@ -327,25 +363,12 @@ impl History {
         before: Option<crate::survey::Contents>,
         last: bool,
         idle: bool,
-    ) -> Result<(Lived, Option<crate::survey::Contents>), String> {
+    ) -> Result<(LifeEnd, Option<crate::survey::Contents>), String> {
         self.lives += 1;
-        if !self.founded {
-            // Until all of them have been one pool, those that are there are a pool without the others.
-            life.disks.iter_mut().for_each(|fate| fate.missing = false);
-        }
-        self.shared.members.lock().keep_one(&mut life.disks);
-        let mut stale = false;
-        for (disk, fate) in life.disks.iter().enumerate() {
-            stale |= self.befall(disk, *fate);
-        }
-        *self.shared.missing.lock() = (0..life.disks.len()).filter(|disk| life.disks[*disk].missing).collect();
-        *self.shared.at_start.lock() = self.shared.faults();
-        self.index.befall(life.index, &mut self.rng.fork());
-        let trouble = life.trouble;
-        let fails = life.index == IndexFate::Torn || trouble.at_start.is_some() || trouble.at_work.is_some();
-        self.shared.index_fails.store(fails, Ordering::Relaxed);
+        let stale = self.apply_fates(&mut life);
         let now = self.now.as_nanos() as u64;
-        self.trace.say(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
+        self.trace
+            .note_with_text(now, "life", [self.lives, 0, 0], || format!("{}: {life:?} clean {clean}", self.lives));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
         let (after, opened) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new((None, Vec::new()))));
         let complete = Arc::new(Mutex::new(self.complete.clone()));
@@ -356,7 +379,7 @@ impl History {
             executor: executor.clone(),
             bays,
             index: self.index.kind.clone(),
-            trouble,
+            index_faults: life.index_faults,
             rng: self.rng.fork(),
             finish: life.finish,
             clean,
@@ -371,48 +394,41 @@ impl History {
         if let Finish::Cut(steps) = life.finish {
             executor.cut_after(steps);
         }
-        self.index.picture_soon(&executor, &mut self.rng.fork());
+        self.index.take_image_later(&executor, &mut self.rng.fork());
         let end = executor.run(machine.live(), STEPS_MAX, TIME_MAX);
-        {
-            // Nothing that happens while the pieces fall reaches the medium.
-            for array in &self.arrays {
-                array.lock().cut();
-                let device = array.lock().durable.clone();
-                let mut platter = device.lock();
-                let room = platter.capacity_bytes();
-                platter.room_bytes = room;
-            }
-        }
+        // No request of the shutdown reaches the medium.
+        self.cut_power();
         self.complete.clone_from(&complete.lock());
         let (store, superdisks) = std::mem::take(&mut *opened.lock());
-        self.founded |= store.is_some();
+        self.pool_created |= store.is_some();
         let healed = self.note(store.as_ref(), &superdisks);
         let zoned: Vec<_> = self.arrays.iter().filter_map(|array| array.lock().zoned.take()).collect();
         let refused: u64 = zoned.iter().map(|zoned| zoned.refused()).sum();
         drop((store, superdisks));
         self.now = executor.shut_down();
-        self.shared.flushed_by(self.now, self.plan.tireless);
+        self.shared.flushed_by(self.now, self.plan.saturating);
         let lived = match end {
             End::Done(lived) => lived?,
-            End::Cut => Lived::Cut,
+            End::Cut => LifeEnd::Cut,
             End::Deadlock(names) => return Err(format!("deadlock: {}", tally(&names))),
-            End::Limit(which, names) => return Err(format!("no end within the bound of {which}: {}", tally(&names))),
-            End::Panic(task, said) => return Err(format!("panic in {task}: {said}")),
+            End::Limit(which, names) => return Err(format!("the run exceeds the limit of {which}: {}", tally(&names))),
+            End::Panic(task, message) => return Err(format!("panic in {task}: {message}")),
         };
         let damaged = || self.arrays.iter().any(|array| array.lock().durable.lock().counts.damage());
         if refused > 0 && !damaged() {
             return Err(format!("a zoned device would have refused {refused} requests"));
         }
-        // What the logs of several disks healed is counted together.
+        // The heal counters are sums over all disks.
         if stale && healed > 0 && self.arrays.len() == 1 {
-            return Err(format!("a fast leg that had been away was believed: {healed} times other bytes were needed"));
+            return Err(format!("a stale fast leg was trusted: {healed} reads or structures needed other bytes"));
         }
-        self.cuts += u64::from(lived == Lived::Cut);
+        self.cuts += u64::from(lived == LifeEnd::Cut);
         let contents = after.lock().take();
         Ok((lived, contents))
     }
 
-    /// What was done in the background. How often a copy was not what it should have been.
+    /// Adds the background work to the counts. Returns how often a copy differed from the expected
+    /// content.
     fn note(&self, store: Option<&Store>, superdisks: &[(usize, Arc<Superdisk>)]) -> u64 {
         let mut counts = self.shared.counts.lock();
         for (_, superdisk) in superdisks {
@@ -433,8 +449,9 @@ impl History {
         if !superdisks.is_empty() { durable + fast + log.reads_healed } else { 0 }
     }
 
-    /// The pool is put back to what it was after a life before the last one. Whether the store had been closed then.
-    fn go_back(&mut self) -> Option<bool> {
+    /// Restores the pool to its state after a life before the last one. Returns whether the store
+    /// had been closed then.
+    fn restore_earlier(&mut self) -> Option<bool> {
         let earlier = self.moments.len().checked_sub(1)?;
         let moment = &self.moments[..earlier].get(self.rng.below(earlier as u64) as usize)?;
         moment.restore(&self.shared);

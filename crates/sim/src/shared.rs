@@ -1,4 +1,4 @@
-//! What all clients of a run share, and which errors of the store the faults excuse.
+//! State that all clients of a run share, and the faults that excuse errors of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,77 +8,67 @@ use parking_lot::Mutex;
 use steadfast_log::{Durability, LogError};
 use steadfast_store::StoreError;
 
-use crate::channels::Aired;
-use crate::client::Outcome;
 use crate::counts::Counts;
 use crate::disk::Device;
-use crate::events::Heard;
-use crate::indexes::is_of_index;
-use crate::keeper::Kept;
-use crate::members::Members;
+use crate::members::{Members, disk_name};
 use crate::model::{Key, Model};
+use crate::outcome::Outcome;
 use crate::platter::FaultCounts;
-use crate::tireless::Unflushed;
+use crate::run_state::{KeptSnapshot, PublishedHistory, ReceivedEvents, Unflushed, Upload};
 use crate::trace::Trace;
-use crate::upload::Upload;
 
-/// What all clients of a run share, over all lives.
+/// State that all clients of a run share, over all lives.
 pub(crate) struct Shared {
     pub(crate) model: Mutex<Model>,
     pub(crate) uploads: Mutex<Vec<Upload>>,
     pub(crate) counts: Mutex<Counts>,
-    /// What had struck when this life began.
+    /// Faults that had struck when this life began.
     pub(crate) at_start: Mutex<FaultCounts>,
-    /// Buckets whose creation was answered.
+    /// Buckets whose creation was acknowledged.
     pub(crate) made: Mutex<BTreeSet<Arc<str>>>,
-    /// By disk: the device that is believed.
+    /// The device of each disk. For a super-disk, the durable leg's device.
     pub(crate) devices: Vec<Device>,
-    /// See [`crate::Variant::ListWithoutMissing`].
+    /// Whether [`crate::Variant::ListWithoutMissing`] is active.
     pub(crate) lists_without_missing: bool,
     /// The disks that are missing in this life.
     pub(crate) missing: Mutex<BTreeSet<usize>>,
-    /// Keys that could not be looked at in this life, each with the disk that was named.
+    /// Keys that could not be read in this life, each with the disk that the error named.
     pub(crate) unseen: Mutex<BTreeMap<Key, usize>>,
-    /// The home of each key, as far as what was unavailable has told.
+    /// The home disk of each key, as far as errors of unavailable disks have shown it.
     pub(crate) homes: Mutex<BTreeMap<Key, usize>>,
-    /// What an operator knows of the pool's disks.
+    /// The operator's knowledge of the pool's disks.
     pub(crate) members: Mutex<Members>,
-    /// The snapshots that were made.
-    pub(crate) snapshots: Mutex<Vec<Kept>>,
-    /// What was published, and who has seen what of it.
-    pub(crate) channels: Mutex<Aired>,
-    /// Whether the events of the first bucket's objects are listened to.
+    /// The snapshots that the keeper created.
+    pub(crate) snapshots: Mutex<Vec<KeptSnapshot>>,
+    /// Publications, and the position of each subscriber.
+    pub(crate) channels: Mutex<PublishedHistory>,
+    /// Whether the simulator receives the events of the first bucket's objects.
     pub(crate) listened: bool,
-    /// What was heard.
-    pub(crate) heard: Mutex<Heard>,
-    /// What was written asynchronously in this life by clients that never pause.
+    /// Events received so far.
+    pub(crate) received: Mutex<ReceivedEvents>,
+    /// Asynchronous writes of saturating clients in this life.
     pub(crate) unflushed: Mutex<Unflushed>,
-    /// Reads of the index may fail in this life.
+    /// Whether reads of the index may fail in this life.
     pub(crate) index_fails: AtomicBool,
     pub(crate) trace: Trace,
     pub(crate) buckets: Vec<(Arc<str>, Durability)>,
     pub(crate) keys: Vec<Arc<str>>,
-    /// So many of them, the first, seldom change.
+    /// Number of keys that seldom change: the first of `keys`.
     pub(crate) cold_keys: usize,
     pub(crate) small_max: u64,
     pub(crate) large_max: u64,
     pub(crate) large_per_mille: u64,
 }
 
-/// What the disk of that number is called.
-pub(crate) fn disk_name(disk: usize) -> String {
-    format!("disk-{disk}")
-}
-
 impl Shared {
-    /// What has struck all disks.
+    /// Faults that have struck all disks together.
     pub(crate) fn faults(&self) -> FaultCounts {
         let mut sum = FaultCounts::default();
         self.devices.iter().for_each(|device| sum.add(&device.lock().counts));
         sum
     }
 
-    /// Whether a medium may hold something else than what was acknowledged.
+    /// Whether a medium may hold data that differs from what the disk acknowledged.
     pub(crate) fn damage(&self) -> bool {
         self.devices.iter().any(|device| device.lock().counts.damage())
     }
@@ -88,16 +78,20 @@ impl Shared {
         self.missing.lock().contains(&disk)
     }
 
-    /// The disk that is said not to take part. An error when it is none that may be missing, or refuse writes where `writes`.
+    /// The disk that an `Unavailable` error names. With `writes`, write errors excuse it too.
+    ///
+    /// # Errors
+    /// If no disk is named, or if no fault excuses the named disk.
     pub(crate) fn unavailable(&self, why: &str, writes: bool) -> Outcome<usize> {
         let named = (0..self.devices.len()).find(|disk| why.contains(&format!("the disk {} of", disk_name(*disk))));
-        let Some(disk) = named else { return Err(format!("unavailable, without a disk's name: {why}")) };
+        let Some(disk) = named else { return Err(format!("an unavailability names no disk: {why}")) };
         let faults = self.devices[disk].lock().counts;
         let excused = self.missing.lock().contains(&disk) || faults.damage() || writes && faults.write_errors();
-        if excused { Ok(disk) } else { Err(format!("nothing is wrong with {}: {why}", disk_name(disk))) }
+        if excused { Ok(disk) } else { Err(format!("no fault of {} explains this: {why}", disk_name(disk))) }
     }
 
-    /// A finding of the model. On a medium that damages what it acknowledged, only wrong bytes count.
+    /// Filters a finding of the model. On a medium that damages acknowledged data, only wrong bytes
+    /// count.
     pub(crate) fn judge(&self, found: Outcome) -> Outcome {
         match found {
             Err(what) if !what.starts_with("WRONG") && self.damage() => Ok(()),
@@ -105,20 +99,21 @@ impl Shared {
         }
     }
 
-    /// Whether it is since the index cannot be read that the store answers so, and that is planned.
+    /// Whether a planned read failure of the index explains this error.
     pub(crate) fn index_excuses(&self, error: &StoreError) -> bool {
         let excused = self.index_fails.load(Ordering::Relaxed) && is_of_index(error);
         self.counts.lock().index_failed += u64::from(excused);
         excused
     }
 
-    /// Whether a flush has failed since the start: what was answered before it may be gone.
+    /// Whether a write or flush has failed since the start of this life. Data acknowledged before
+    /// the failure may then be lost.
     fn dropped(&self) -> bool {
         let (now, then) = (self.faults(), *self.at_start.lock());
         now.write_eio + now.flush_eio > then.write_eio + then.flush_eio
     }
 
-    /// Whether `error` may come of a read.
+    /// Accepts `error` as the outcome of a read if a fault explains it.
     pub(crate) fn read_may_fail(&self, error: &StoreError) -> Outcome {
         if self.index_excuses(error) {
             return Ok(());
@@ -142,7 +137,8 @@ impl Shared {
         Err(format!("a read failed without reason: {error:?}"))
     }
 
-    /// Whether `error` may come of a write; for one that was submitted, whether it is known not to have taken place.
+    /// Accepts `error` as the outcome of a write if a fault explains it. Returns true if the write
+    /// is known not to have taken effect.
     pub(crate) fn write_may_fail(&self, error: &StoreError) -> Outcome<bool> {
         if self.index_excuses(error) {
             return Ok(!matches!(error, StoreError::Log(LogError::Unknown { .. })));
@@ -173,7 +169,7 @@ impl Shared {
                 Ok(false)
             }
             StoreError::Log(LogError::Read { .. }) if faults.read_eio > 0 || faults.damage() => Ok(true),
-            // What was lost cannot be written to, nor copied.
+            // Lost data can be neither appended to nor copied.
             StoreError::Log(LogError::Damaged { .. }) if self.dropped() => Ok(true),
             StoreError::Log(LogError::Damaged { .. } | LogError::Moved)
             | StoreError::NoSuchBucket
@@ -186,5 +182,15 @@ impl Shared {
             }
             other => Err(format!("a write failed without reason: {other:?}")),
         }
+    }
+}
+
+/// Whether a read failure of an index caused this error.
+fn is_of_index(error: &StoreError) -> bool {
+    match error {
+        StoreError::Index(_) => true,
+        StoreError::Unavailable(why) => why.starts_with("the index of the disk"),
+        StoreError::Log(LogError::Unknown { cause, .. }) => cause.contains("index") || cause.contains("not confirmed"),
+        _ => false,
     }
 }

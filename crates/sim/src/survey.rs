@@ -1,27 +1,32 @@
-//! What a store holds: read whole and held against the model, and listed, to compare one store with another.
+//! The content of a store: read completely and compared with the model, and listed to compare two
+//! stores.
 
 use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use steadfast_store::{ListQuery, Store, StoreError};
 
-use crate::client::{Client, Outcome, attributes, tag_of};
+use crate::client::Client;
 use crate::events;
+use crate::members::disk_name;
 use crate::model::{Key, Seen};
-use crate::shared::{Shared, disk_name};
+use crate::outcome::Outcome;
+use crate::shared::Shared;
+use crate::tags::{attributes, tag_of};
 
-/// What a look at a key came to.
-enum Look {
+/// The result of reading a key.
+enum KeyReading {
     Seen(Seen),
-    /// That disk is missing.
-    Away(usize),
+    /// The key's disk is missing.
+    Missing(usize),
     Unreadable,
 }
 
-/// All that a store shows, to compare two.
+/// The visible content of a store, for comparisons.
 pub(crate) type Contents = BTreeMap<String, String>;
 
-/// Reads everything and holds it against the model. False when damage to the medium is the reason that it cannot be done.
+/// Reads everything and compares it with the model. Returns false if damage to the medium prevents
+/// that.
 pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
     let shared = &client.shared;
     let damage = shared.damage();
@@ -30,9 +35,9 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
     for (bucket, _) in &shared.buckets {
         if client.store.bucket(bucket).is_err() {
             if shared.made.lock().contains(bucket) && !damage {
-                return Err(format!("LOST: the bucket {bucket} is gone"));
+                return Err(format!("LOST: the bucket {bucket} is missing"));
             }
-            // Its creation may not have been answered; then nothing is in it.
+            // Its creation may not have been acknowledged; then the bucket is empty.
             for key in &shared.keys {
                 seen.insert((bucket.clone(), key.clone()), None);
             }
@@ -40,9 +45,9 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
         }
         for name in &shared.keys {
             let key = (bucket.clone(), name.clone());
-            let state = look(client, &key).await?;
+            let state = read_key(client, &key).await?;
             match state {
-                Look::Seen(state) => {
+                KeyReading::Seen(state) => {
                     let moved = shared.members.lock().moved;
                     if let Some(home) = shared.homes.lock().get(&key).filter(|home| shared.is_missing(**home) && !moved)
                     {
@@ -50,16 +55,16 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
                     }
                     seen.insert(key, state);
                 }
-                Look::Away(disk) => {
+                KeyReading::Missing(disk) => {
                     let home = *shared.homes.lock().entry(key.clone()).or_insert(disk);
                     if home != disk && !shared.members.lock().moved {
                         let (one, two) = (disk_name(home), disk_name(disk));
-                        return Err(format!("{key:?} was on {one}, and is now said to be on {two}"));
+                        return Err(format!("{key:?} was on {one}, but the store now names {two}"));
                     }
                     shared.unseen.lock().insert(key, disk);
                 }
-                Look::Unreadable if damage => {}
-                Look::Unreadable => return Err(format!("{key:?} cannot be read after a start")),
+                KeyReading::Unreadable if damage => {}
+                KeyReading::Unreadable => return Err(format!("{key:?} cannot be read after a start")),
             }
         }
     }
@@ -80,13 +85,15 @@ pub(crate) async fn survey(client: &Client, clean: bool) -> Outcome<bool> {
     Ok(true)
 }
 
-/// What a key holds, whole.
-async fn look(client: &Client, key: &Key) -> Outcome<Look> {
+/// Reads a key completely.
+async fn read_key(client: &Client, key: &Key) -> Outcome<KeyReading> {
     for _ in 0..30 {
         let reader = match client.store.reader(&key.0, &key.1).await {
             Ok(reader) => reader,
-            Err(StoreError::NoSuchKey) => return Ok(Look::Seen(None)),
-            Err(StoreError::Unavailable(why)) => return client.shared.unavailable(&why, false).map(Look::Away),
+            Err(StoreError::NoSuchKey) => return Ok(KeyReading::Seen(None)),
+            Err(StoreError::Unavailable(why)) => {
+                return client.shared.unavailable(&why, false).map(KeyReading::Missing);
+            }
             Err(error) => {
                 client.shared.read_may_fail(&error)?;
                 continue;
@@ -118,16 +125,16 @@ async fn look(client: &Client, key: &Key) -> Outcome<Look> {
                 return Err(format!("WRONG length of {key:?}: {at}, not {}", info.size));
             }
             client.shared.model.lock().check_bytes(tag, info.size, 0, &[])?;
-            return Ok(Look::Seen(Some((tag, info.version))));
+            return Ok(KeyReading::Seen(Some((tag, info.version))));
         }
         if client.shared.damage() {
-            return Ok(Look::Seen(Some((tag, info.version))));
+            return Ok(KeyReading::Seen(Some((tag, info.version))));
         }
     }
-    Ok(Look::Unreadable)
+    Ok(KeyReading::Unreadable)
 }
 
-/// Where the live bytes are among [`Contents`].
+/// The key of the live bytes in [`Contents`].
 pub(crate) const USAGE: &str = "live bytes";
 
 /// The live bytes of each extent that has any.
@@ -149,7 +156,7 @@ pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
         let query = ListQuery { limit: 100_000, ..ListQuery::default() };
         let page = match store.list(bucket, &query) {
             Ok(page) => page,
-            // Damage has taken what may belong into it.
+            // Damage has removed records that may belong to the listing.
             Err(StoreError::Doubtful(_)) if shared.damage() => continue,
             Err(error) => return Err(format!("listing {bucket}: {error:?}")),
         };
@@ -172,7 +179,7 @@ pub(crate) fn contents(store: &Store, shared: &Shared) -> Outcome<Contents> {
     Ok(all)
 }
 
-/// The first thing that is not the same in both; nothing when all is.
+/// The first difference between two contents; empty if they are equal.
 pub(crate) fn difference(a: &Contents, b: &Contents) -> String {
     let keys = a.keys().chain(b.keys());
     for key in keys {

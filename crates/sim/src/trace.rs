@@ -1,4 +1,4 @@
-//! What happened in a run: a hash over all of it, and the last events for people.
+//! The events of a run: a hash over all, and the last ones as text.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ struct Event {
     text: Option<Box<str>>,
 }
 
-struct Inner {
+struct TraceState {
     hash: u64,
     count: u64,
     tail: VecDeque<Event>,
@@ -26,14 +26,15 @@ struct Inner {
     print: bool,
 }
 
-/// The trace of one run. Cloning shares it.
+/// The trace of one run. Clones share it.
 #[derive(Clone)]
-pub struct Trace(Arc<Mutex<Inner>>);
+pub struct Trace(Arc<Mutex<TraceState>>);
 
 impl Trace {
-    /// Keeps the last `keep` events; with `print`, writes each to standard error as it happens. Without either, only the hash.
+    /// Keeps the last `keep` events. With `print`, writes each to standard error as it happens.
+    /// Without either, it only hashes.
     pub fn new(keep: usize, print: bool) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
+        Self(Arc::new(Mutex::new(TraceState {
             hash: 0,
             count: 0,
             tail: VecDeque::with_capacity(keep),
@@ -43,13 +44,14 @@ impl Trace {
         })))
     }
 
-    /// Notes an event. What it is called and its numbers go into the hash.
+    /// Records an event. `what`, `name` and the numbers enter the hash.
     pub fn note(&self, at_ns: u64, what: &'static str, name: &'static str, numbers: [u64; 3]) {
         self.push(Event { at_ns, what, name, numbers, text: None });
     }
 
-    /// As [`Trace::note`], with words that are only made when somebody will see them.
-    pub fn say(&self, at_ns: u64, what: &'static str, numbers: [u64; 3], text: impl FnOnce() -> String) {
+    /// As [`Trace::note`], with a text that is built only if it is kept or printed. The text does
+    /// not enter the hash.
+    pub fn note_with_text(&self, at_ns: u64, what: &'static str, numbers: [u64; 3], text: impl FnOnce() -> String) {
         let wanted = self.0.lock().texts;
         let text = wanted.then(|| text().into_boxed_str());
         self.push(Event { at_ns, what, name: "", numbers, text });
@@ -86,7 +88,7 @@ impl Trace {
         self.0.lock().hash
     }
 
-    /// How many events there were.
+    /// Number of events.
     pub fn count(&self) -> u64 {
         self.0.lock().count
     }

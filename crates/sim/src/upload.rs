@@ -1,4 +1,4 @@
-//! Uploads in parts and listings, as a client does them.
+//! A client's multipart uploads and listings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,47 +8,29 @@ use steadfast_store::{
     Condition, DiskState, DiskStatus, ListEntry, ListPage, ListQuery, ObjectInfo, PartChoice, StoreError,
 };
 
-use crate::client::{Asked, Client, Outcome, attributes, etag, tag_of};
-use crate::model::{Key, OpId, Piece, Pieces, Seen, bytes_of};
+use crate::client::{Client, PendingWrite};
+use crate::model::{Key, Piece, Pieces, Seen, bytes_of};
+use crate::outcome::Outcome;
 use crate::rng::Rng;
+use crate::run_state::{Part, Upload, UploadState};
+use crate::tags::{attributes, etag, tag_of};
 
-/// A part as the model knows it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Part {
-    /// The one that was answered.
-    sure: Option<Piece>,
-    /// Those that were asked for since, without an answer.
-    maybe: Vec<Piece>,
-}
-
-#[derive(Debug, Clone)]
-enum Stage {
-    /// It is there.
-    Open,
-    /// An end was asked for: by this completion, or by an abort.
-    Ending(Option<OpId>),
-    /// It is gone.
-    Gone,
-}
-
-/// An upload as the model knows it. One client at a time has it in hand.
-#[derive(Debug, Clone)]
-pub(crate) struct Upload {
-    key: Key,
-    id: String,
-    parts: BTreeMap<u16, Part>,
-    stage: Stage,
-    pub(crate) in_hand: bool,
-    /// Its disk is missing: whether the store had been closed when it was last there.
-    clean_then: Option<bool>,
+/// The pages of a listing together.
+struct Listing {
+    /// Tag and size of each object, by its key.
+    objects: BTreeMap<String, (u64, u64)>,
+    /// The rolled-up prefixes.
+    groups: Vec<String>,
 }
 
 impl Client {
-    /// One step of some upload.
+    /// Performs one step of a random upload.
     pub(crate) async fn multipart(&self, rng: &mut Rng) -> Outcome {
         let free: Vec<usize> = {
             let uploads = self.shared.uploads.lock();
-            (0..uploads.len()).filter(|&at| !uploads[at].in_hand && matches!(uploads[at].stage, Stage::Open)).collect()
+            (0..uploads.len())
+                .filter(|&at| !uploads[at].in_hand && matches!(uploads[at].state, UploadState::Open))
+                .collect()
         };
         if free.is_empty() || (free.len() < 4 && rng.one_in(5)) {
             return self.create_upload(rng).await;
@@ -66,12 +48,18 @@ impl Client {
 
     async fn create_upload(&self, rng: &mut Rng) -> Outcome {
         let key = self.key_to_change(rng);
-        self.say("upload", &key, 0);
+        self.note("upload", &key, 0);
         match self.store.create_upload(&key.0, &key.1, attributes(0)).await {
             Ok(info) => {
                 let parts = BTreeMap::new();
-                let upload =
-                    Upload { key, id: info.upload_id, parts, stage: Stage::Open, in_hand: false, clean_then: None };
+                let upload = Upload {
+                    key,
+                    id: info.upload_id,
+                    parts,
+                    state: UploadState::Open,
+                    in_hand: false,
+                    clean_then: None,
+                };
                 self.shared.uploads.lock().push(upload);
                 Ok(())
             }
@@ -85,9 +73,9 @@ impl Client {
         let size = if rng.one_in(2) { rng.below(self.shared.small_max) } else { rng.range(1, self.shared.large_max) };
         let tag = self.shared.model.lock().new_tag();
         let piece = Piece { id: tag, len: size };
-        self.say("part", &key, tag);
-        let told = rng.one_in(2).then_some(size);
-        let mut writer = match self.store.part_writer(&key.0, &key.1, &id, number, told).await {
+        self.note("part", &key, tag);
+        let size_hint = rng.one_in(2).then_some(size);
+        let mut writer = match self.store.part_writer(&key.0, &key.1, &id, number, size_hint).await {
             Ok(writer) => writer,
             Err(error) => return self.shared.write_may_fail(&error).map(drop),
         };
@@ -106,7 +94,7 @@ impl Client {
         match writer.commit(attributes(tag), Condition::None, None).await {
             Ok(_) => {
                 self.part(at, number, |part| *part = Part { sure: Some(piece), maybe: Vec::new() });
-                self.say("part done", &key, tag);
+                self.note("part done", &key, tag);
                 Ok(())
             }
             Err(error) => {
@@ -146,46 +134,46 @@ impl Client {
         let pieces: Pieces = chosen.iter().map(|(_, piece)| *piece).collect::<Vec<_>>().into();
         let (demand, condition) = self.demand(rng, &key);
         let (durability, lax) = self.durability(rng, &key.0);
-        let (asked, tag) = {
+        let (write, tag) = {
             let mut model = self.shared.model.lock();
             let tag = model.new_tag();
             let start = model.tick();
             let id = model.begin_put(&key, tag, vec![pieces], demand.clone(), lax);
-            (Asked { key: key.clone(), start, id, demand }, tag)
+            (PendingWrite { key: key.clone(), start, id, demand }, tag)
         };
-        self.say("complete", &key, tag);
-        self.stage(at, Stage::Ending(Some(asked.id.clone())));
+        self.note("complete", &key, tag);
+        self.state(at, UploadState::Ending(Some(write.id.clone())));
         let answer =
             self.store.complete_upload(&key.0, &key.1, &id, choices, attributes(tag), condition, durability).await;
         match &answer {
             Ok(_) => {
-                self.stage(at, if lax { Stage::Ending(Some(asked.id.clone())) } else { Stage::Gone });
+                self.state(at, if lax { UploadState::Ending(Some(write.id.clone())) } else { UploadState::Removed });
             }
             Err(StoreError::PartTooSmall(_)) => {
-                self.stage(at, Stage::Open);
-                let found = self.shared.model.lock().failed(&asked.id);
+                self.state(at, UploadState::Open);
+                let found = self.shared.model.lock().failed(&write.id);
                 return self.shared.judge(found);
             }
             Err(StoreError::Log(steadfast_log::LogError::Unknown { .. })) => {}
-            Err(_) => self.stage(at, Stage::Open),
+            Err(_) => self.state(at, UploadState::Open),
         }
-        self.settle(&asked, answer)
+        self.settle(&write, answer)
     }
 
     async fn abort(&self, at: usize) -> Outcome {
         let (key, id) = self.upload_at(at);
-        self.say("abort", &key, 0);
-        self.stage(at, Stage::Ending(None));
+        self.note("abort", &key, 0);
+        self.state(at, UploadState::Ending(None));
         match self.store.abort_upload(&key.0, &key.1, &id).await {
             Ok(()) => {
-                // Whether it was durable depends on the bucket.
+                // The bucket decides whether the abort is durable.
                 let sync = self.durability_of(&key) == steadfast_log::Durability::Sync;
-                self.stage(at, if sync { Stage::Gone } else { Stage::Ending(None) });
+                self.state(at, if sync { UploadState::Removed } else { UploadState::Ending(None) });
                 Ok(())
             }
             Err(error) => {
                 if self.shared.write_may_fail(&error)? {
-                    self.stage(at, Stage::Open);
+                    self.state(at, UploadState::Open);
                 }
                 Ok(())
             }
@@ -197,11 +185,12 @@ impl Client {
         found.map_or(steadfast_log::Durability::Sync, |bucket| bucket.1)
     }
 
-    fn stage(&self, at: usize, stage: Stage) {
-        self.shared.uploads.lock()[at].stage = stage;
+    fn state(&self, at: usize, state: UploadState) {
+        self.shared.uploads.lock()[at].state = state;
     }
 
-    /// Lists the parts of an upload that is in hand, and checks them. `None` when a fault of the disk excuses that it is gone.
+    /// Lists and checks the parts of an upload in hand. Returns `None` if a fault of the disk
+    /// excuses its loss.
     fn check_parts(&self, at: usize) -> Outcome<Option<Vec<(u16, Piece)>>> {
         let upload = self.shared.uploads.lock()[at].clone();
         let (key, id) = (&upload.key, &upload.id);
@@ -233,13 +222,15 @@ impl Client {
             match listed.get(number) {
                 Some(piece) if known.sure == Some(*piece) || known.maybe.contains(piece) => {}
                 None if known.sure.is_none() => {}
-                other => return Err(format!("part {number} of {key:?} {id} is {other:?}, known is {known:?}")),
+                other => {
+                    return Err(format!("part {number} of {key:?} {id} is {other:?}, but must be one of {known:?}"));
+                }
             }
         }
         Ok(Some(listed.into_iter().collect()))
     }
 
-    /// After a restart: every upload is as it must be. `clean`: the store had been closed.
+    /// Checks every upload after a restart. With `clean`, the store had been closed.
     pub(crate) fn check_uploads(&self, clean: bool, seen: &BTreeMap<Key, Seen>) -> Outcome {
         let count = self.shared.uploads.lock().len();
         for at in 0..count {
@@ -264,19 +255,19 @@ impl Client {
                 }
                 Err(error) => return Err(format!("upload {key:?} {id}: {error:?}")),
             };
-            match &upload.stage {
-                Stage::Open if !there && !lax => {
-                    return Err(format!("LOST: the upload {key:?} {id} is gone: {upload:?}"));
+            match &upload.state {
+                UploadState::Open if !there && !lax => {
+                    return Err(format!("LOST: the upload {key:?} {id} is missing: {upload:?}"));
                 }
-                Stage::Gone if there => {
-                    return Err(format!("the upload {key:?} {id} has come back"));
+                UploadState::Removed if there => {
+                    return Err(format!("the upload {key:?} {id} exists again after its end"));
                 }
-                Stage::Ending(Some(op)) => {
+                UploadState::Ending(Some(op)) => {
                     let mut model = self.shared.model.lock();
                     if !there && !lax {
                         model.prove(op);
                     } else if there && (model.is_durable(op) || model.shows(op, seen)) {
-                        return Err(format!("the upload {key:?} {id} is there beside its object"));
+                        return Err(format!("both the upload {key:?} {id} and its object exist"));
                     }
                 }
                 _ => {}
@@ -291,9 +282,9 @@ impl Client {
                     .into_iter()
                     .map(|(number, piece)| (number, Part { sure: Some(piece), maybe: Vec::new() }))
                     .collect();
-                uploads[at].stage = Stage::Open;
+                uploads[at].state = UploadState::Open;
             } else {
-                self.stage(at, Stage::Gone);
+                self.state(at, UploadState::Removed);
             }
             let mut uploads = self.shared.uploads.lock();
             uploads[at].in_hand = false;
@@ -313,7 +304,7 @@ impl Client {
             .collect()
     }
 
-    /// Lists a bucket in some way and checks the pages.
+    /// Lists a bucket with random parameters and checks the pages.
     pub(crate) fn list(&self, rng: &mut Rng) -> Outcome {
         let bucket = rng.pick(&self.shared.buckets).0.clone();
         let prefix = (*rng.pick(&["", "", "a/", "b", "b/c/", "zz"])).to_owned();
@@ -326,7 +317,8 @@ impl Client {
         self.shared.judge(found)
     }
 
-    /// A page of a listing; in the build that is broken in this way, of what is there.
+    /// One page of a listing. [`crate::Variant::ListWithoutMissing`] answers without the objects of
+    /// missing disks.
     fn page(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
         let page = self.store.list(bucket, query);
         if !self.shared.lists_without_missing || !matches!(page, Err(StoreError::Unavailable(_))) {
@@ -345,48 +337,40 @@ impl Client {
         Ok(ListPage { objects: infos.map(entry).collect(), ..ListPage::default() })
     }
 
-    /// Whether a disk is missing that is home to something: one that has just come, or is about to go, may not be.
+    /// Whether a missing disk is the home of any slot. A disk that has just joined or is about to
+    /// leave may hold none.
     fn lacks_keys(&self) -> bool {
         let missing = |disk: &DiskStatus| disk.state == DiskState::Missing && disk.slots > 0;
         !self.shared.missing.lock().is_empty() && self.store.status().disks.iter().any(missing)
     }
 
-    /// Lists, page by page, and holds it against the model.
-    pub(crate) fn check_listing(
-        &self,
-        bucket: &Arc<str>,
-        prefix: &str,
-        delimiter: &str,
-        after: &str,
-        limit: usize,
-    ) -> Outcome {
-        let start = self.shared.model.lock().tick();
-        let (mut objects, mut groups) = (BTreeMap::new(), Vec::<String>::new());
-        let mut query = ListQuery {
-            prefix: prefix.to_owned(),
-            delimiter: delimiter.to_owned(),
-            start_after: after.to_owned(),
-            limit,
-        };
+    /// Lists page by page, and checks the order. `None` where a missing disk or an unreadable index
+    /// excuses a refusal.
+    fn list_pages(&self, bucket: &Arc<str>, mut query: ListQuery) -> Outcome<Option<Listing>> {
+        let (mut objects, mut groups) = (BTreeMap::<String, _>::new(), Vec::<String>::new());
         loop {
             let page = match self.page(bucket, &query) {
                 Ok(_) if self.lacks_keys() => {
-                    return Err(format!("listing {bucket}: answered, though a disk is missing"));
+                    return Err(format!("the listing of {bucket} succeeded, though a disk is missing"));
                 }
                 Ok(page) => page,
-                Err(error) if self.shared.index_excuses(&error) => return Ok(()),
+                Err(error) if self.shared.index_excuses(&error) => return Ok(None),
                 Err(StoreError::Unavailable(why)) => {
                     self.shared.unavailable(&why, false)?;
                     self.shared.counts.lock().listings_refused += 1;
-                    return Ok(());
+                    return Ok(None);
                 }
                 Err(error) => return Err(format!("listing {bucket}: {error:?}")),
             };
-            if page.objects.len() + page.prefixes.len() > limit {
-                return Err(format!("a page of {} over {limit}", page.objects.len() + page.prefixes.len()));
+            if page.objects.len() + page.prefixes.len() > query.limit {
+                return Err(format!(
+                    "a page has {} entries, above the limit of {}",
+                    page.objects.len() + page.prefixes.len(),
+                    query.limit
+                ));
             }
             for entry in page.objects {
-                if objects.last_key_value().is_some_and(|(last, _): (&String, _)| *last >= entry.key) {
+                if objects.last_key_value().is_some_and(|(last, _)| *last >= entry.key) {
                     return Err(format!("listing {bucket}: {} is out of order", entry.key));
                 }
                 objects.insert(entry.key.clone(), (tag_of(&entry.etag)?, entry.size));
@@ -403,6 +387,26 @@ impl Client {
                 None => break,
             }
         }
+        Ok(Some(Listing { objects, groups }))
+    }
+
+    /// Lists a bucket page by page and compares it with the model.
+    pub(crate) fn check_listing(
+        &self,
+        bucket: &Arc<str>,
+        prefix: &str,
+        delimiter: &str,
+        after: &str,
+        limit: usize,
+    ) -> Outcome {
+        let start = self.shared.model.lock().tick();
+        let query = ListQuery {
+            prefix: prefix.to_owned(),
+            delimiter: delimiter.to_owned(),
+            start_after: after.to_owned(),
+            limit,
+        };
+        let Some(Listing { mut objects, groups }) = self.list_pages(bucket, query)? else { return Ok(()) };
         let mut model = self.shared.model.lock();
         let mut expected: BTreeMap<String, Vec<Key>> = BTreeMap::new();
         for name in &self.shared.keys {
@@ -425,13 +429,13 @@ impl Client {
             }
         }
         if let Some((name, _)) = objects.first_key_value() {
-            return Err(format!("WRONG: {bucket} lists {name}, which does not belong there"));
+            return Err(format!("WRONG: {bucket} lists {name}, which no client wrote"));
         }
         for (group, keys) in &expected {
             let may: Vec<(bool, bool)> = keys.iter().map(|key| model.may_be(key)).collect();
             let listed = groups.iter().any(|other| other == group);
             if listed && !may.iter().any(|may| may.0) {
-                return Err(format!("{bucket} lists the prefix {group}, under which nothing is"));
+                return Err(format!("{bucket} lists the prefix {group}, which has no objects"));
             }
             if !listed && may.iter().any(|may| !may.1) {
                 return Err(format!("{bucket} does not list the prefix {group}"));
@@ -441,12 +445,5 @@ impl Client {
             return Err(format!("WRONG: {bucket} lists the prefix {group}"));
         }
         Ok(())
-    }
-}
-
-impl Upload {
-    /// Where it is.
-    pub(crate) fn place(&self) -> (&Key, &str) {
-        (&self.key, &self.id)
     }
 }

@@ -1,4 +1,4 @@
-//! The nouns of the store, as the doors see them. No protocol's types here.
+//! The nouns of the store, as protocol front ends use them. They contain no protocol types.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::events::Notifications;
 /// Settings of a bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketSettings {
-    /// Durability of writes whose request does not say.
+    /// Durability of writes that name none.
     pub durability: Durability,
-    /// Who is told of its objects.
+    /// Notification rules for changes of its objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notifications: Option<Notifications>,
 }
@@ -20,18 +20,18 @@ pub struct BucketSettings {
 /// A bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Creation time, milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Its settings.
+    /// Settings.
     pub settings: BucketSettings,
 }
 
-/// What is stored of an object beside its bytes. The store keeps these strings and gives them back; it does not interpret them.
+/// Metadata of an object. The store keeps these strings as given and does not interpret them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
-    /// Entity tag, without quotes. Computed by the door.
+    /// Entity tag, without quotes. The front end computes it.
     pub etag: String,
     /// System headers by lower-case name (`content-type`, `cache-control`, ...).
     pub system: BTreeMap<String, String>,
@@ -39,18 +39,20 @@ pub struct Attributes {
     pub user: BTreeMap<String, String>,
     /// Tags.
     pub tags: BTreeMap<String, String>,
-    /// Checksums by algorithm (`crc32`, `crc32c`, `crc64nvme`, `sha1`, `sha256`), in the protocol's text form.
+    /// Checksums by algorithm (`crc32`, `crc32c`, `crc64nvme`, `sha1`, `sha256`), in the protocol's
+    /// text form.
     pub checksums: BTreeMap<String, String>,
-    /// Whether the checksums are of the whole object or composed from its parts; empty when there are none.
+    /// Whether the checksums cover the whole object or are composed from its parts; empty without
+    /// any.
     pub checksum_type: String,
 }
 
 /// A part of an object that was uploaded in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartInfo {
-    /// 1 to 10,000.
+    /// Part number, 1 to 10,000.
     pub number: u16,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// When it was stored, milliseconds since the Unix epoch.
     pub modified_ms: u64,
@@ -61,39 +63,43 @@ pub struct PartInfo {
 /// An object without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// Its key.
+    /// Key.
     pub key: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// When it was stored, milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// The LSN of the commit that made it.
+    /// LSN of the commit that created it.
     pub version: Lsn,
-    /// The rest.
+    /// Metadata.
     pub attributes: Attributes,
-    /// How many parts it was uploaded in; 0 when in one piece.
+    /// Number of parts it was uploaded in; 0 for a single-part upload.
     pub part_count: u16,
 }
 
-/// All of an object but its key, its bytes and its version: with the bytes it makes the same object elsewhere. What
-/// [`ObjectReader::stored`](crate::ObjectReader::stored) gives and [`ObjectWriter::commit_stored`](crate::ObjectWriter::commit_stored) takes.
+/// An object's stored state without its key, bytes and version. With the bytes it recreates the
+/// same object elsewhere.
+///
+/// [`ObjectReader::stored`](crate::ObjectReader::stored) returns it and
+/// [`ObjectWriter::commit_stored`](crate::ObjectWriter::commit_stored) takes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredObject {
     /// When it was stored, milliseconds since the Unix epoch.
     pub modified_ms: u64,
     /// Entity tag, metadata, tags and checksums.
     pub attributes: Attributes,
-    /// The parts that it was uploaded in, in order; none when in one piece. Their sizes add up to the object's.
+    /// Parts it was uploaded in, in order; empty for one piece. Their sizes add up to the object's.
     pub parts: Vec<PartInfo>,
-    /// The upload that it was completed from, as 32 hexadecimal digits: completing that again gives the same answer. `None` when it
-    /// came in one piece, or where nobody needs to know.
+    /// The upload it was completed from, as 32 hexadecimal digits: completing that upload again
+    /// returns the same answer. `None` for an object in one piece, or where completion need not be
+    /// repeatable.
     pub upload_id: Option<String>,
 }
 
-/// What must hold for a write to take place; decided atomically against committed and pending state.
+/// Precondition of a write, decided atomically against committed and pending state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
-    /// Nothing.
+    /// No precondition.
     #[default]
     None,
     /// No object with that key (`If-None-Match: *`).
@@ -102,36 +108,36 @@ pub enum Condition {
     Matches(String),
 }
 
-/// What a write got.
+/// Result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// The LSN of the commit.
     pub version: Lsn,
-    /// Whether it was flushed before the answer.
+    /// Whether the commit was flushed before the answer.
     pub durable: bool,
     /// Time of the commit, milliseconds since the Unix epoch.
     pub modified_ms: u64,
 }
 
-/// What to list.
+/// Parameters of a listing.
 #[derive(Debug, Clone, Default)]
 pub struct ListQuery {
-    /// Only keys that start with this.
+    /// Prefix of the listed keys.
     pub prefix: String,
-    /// Keys that go on past the prefix with this in them are rolled up to it. Empty: none.
+    /// Delimiter: keys that contain it after the prefix are rolled up to it. Empty: no roll-up.
     pub delimiter: String,
-    /// Only keys after this one. A rolled-up prefix is after its own text.
+    /// Lower bound, exclusive. A rolled-up prefix sorts at its own text.
     pub start_after: String,
-    /// How many keys and rolled-up prefixes at most.
+    /// Maximum number of keys and rolled-up prefixes.
     pub limit: usize,
 }
 
-/// What a listing holds for an object.
+/// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListEntry {
-    /// Its key.
+    /// Key.
     pub key: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// When it was stored, milliseconds since the Unix epoch.
     pub modified_ms: u64,
@@ -139,7 +145,7 @@ pub struct ListEntry {
     pub etag: String,
     /// The algorithms of its checksums.
     pub checksum_algorithms: Vec<String>,
-    /// Whether the checksums are of the whole object or composed from its parts.
+    /// Whether the checksums cover the whole object or are composed from its parts.
     pub checksum_type: String,
 }
 
@@ -150,11 +156,11 @@ pub struct ListPage {
     pub objects: Vec<ListEntry>,
     /// Rolled-up prefixes, each ending with the delimiter.
     pub prefixes: Vec<String>,
-    /// Where to go on (`start_after` of the next page); `None` at the end.
+    /// `start_after` of the next page; `None` at the end.
     pub next: Option<String>,
 }
 
-/// An upload in parts that is going on.
+/// An unfinished multipart upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadInfo {
     /// The key that it will become.
@@ -163,30 +169,31 @@ pub struct UploadInfo {
     pub upload_id: String,
     /// When it began, milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// What the object will get. The entity tag is empty.
+    /// Metadata of the future object. The entity tag is empty.
     pub attributes: Attributes,
-    /// What must hold of the object when the upload is completed.
+    /// Precondition, decided when the upload is completed.
     #[serde(default)]
     pub condition: Condition,
 }
 
-/// A page of the uploads that are going on, by key and then by identity.
+/// A page of unfinished multipart uploads, by key and then by upload ID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UploadPage {
     /// Uploads.
     pub uploads: Vec<UploadInfo>,
     /// Rolled-up prefixes, each ending with the delimiter.
     pub prefixes: Vec<String>,
-    /// Where to go on (`after` of the next page): a key and an upload of it, or a rolled-up prefix and nothing. `None` at the end.
+    /// `after` of the next page: a key and an upload of it, or a rolled-up prefix and an empty
+    /// string. `None` at the end.
     pub next: Option<(String, String)>,
 }
 
 /// A part named by the client when it completes an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartChoice {
-    /// 1 to 10,000.
+    /// Part number, 1 to 10,000.
     pub number: u16,
-    /// The entity tag that the client got for it.
+    /// Entity tag that the client received for it.
     pub etag: String,
 }
 
@@ -214,38 +221,40 @@ pub enum StoreError {
     /// The parts of a completion are not in ascending order.
     #[error("parts are not in ascending order")]
     InvalidPartOrder,
-    /// A part other than the last is below the smallest size.
+    /// A part other than the last is below the minimum size.
     #[error("part {0} is too small")]
     PartTooSmall(u16),
     /// The condition of the write does not hold.
-    #[error("the condition does not hold")]
+    #[error("the precondition failed")]
     ConditionFailed,
     /// No such snapshot.
     #[error("no such snapshot")]
     NoSuchSnapshot,
-    /// There is a snapshot of that name.
-    #[error("there is a snapshot of that name")]
+    /// A snapshot of that name exists.
+    #[error("a snapshot of that name exists")]
     SnapshotExists,
-    /// The snapshot cannot be made or read; why, and what to do.
+    /// The snapshot cannot be made or read; the text gives the reason and the remedy.
     #[error("{0}")]
     Snapshot(String),
-    /// Beyond a limit.
+    /// A limit is exceeded.
     #[error("{0}")]
     TooLarge(String),
-    /// At a bound for longer than the caller may wait: slow down.
+    /// A budget stayed exhausted for longer than the caller may wait; the caller must slow down.
     #[error("at the bound of {0}")]
     Busy(&'static str),
-    /// The disk has not answered for as long as a write may wait. What was submitted may yet be committed, when it does.
+    /// The disk has not answered for as long as a write may wait. A submitted change may still be
+    /// committed when it answers.
     #[error("the disk does not answer")]
     Hangs,
     /// The log refused or failed.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The disk that this is on does not take part now, or takes no writes; which, and why.
+    /// The disk is missing or read-only; the text names it and gives the reason.
     #[error("{0}")]
     Unavailable(String),
-    /// Damage has taken records that had been acknowledged, and nothing else says what they were: what was asked for may be among them.
-    #[error("damage: records of the pool are missing; {0}")]
+    /// Damage took acknowledged records, and no other source says which. The requested entity may
+    /// be among them.
+    #[error("damage: records of the pool are missing: {0}")]
     Doubtful(&'static str),
     /// The index cannot be read or written.
     #[error("index: {0}")]

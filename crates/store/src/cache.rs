@@ -1,6 +1,7 @@
-//! The read cache: there is no page cache behind direct I/O.
+//! The read cache: direct I/O has no page cache.
 //!
-//! Keyed by location, and what lies at a location never changes while its extent has that epoch: so it cannot be stale.
+//! Entries are keyed by location. The bytes at a location never change while its extent has that
+//! epoch, so an entry cannot be stale.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ impl quick_cache::Weighter<Key, Bytes> for Weight {
     }
 }
 
-/// Hashes alike in every run, so that the simulator's runs repeat.
+/// Hashes equally in every run, so that the simulator's runs repeat.
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
 type Pieces = Cache<Key, Bytes, Weight, Hasher, DefaultLifecycle<Key, Bytes>>;
@@ -37,15 +38,15 @@ pub(crate) struct ReadCache {
 /// Counters of the read cache.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct CacheStatus {
-    /// Pieces that were there.
+    /// Pieces found in the cache.
     pub hits: u64,
-    /// Pieces that were not.
+    /// Pieces not found in the cache.
     pub misses: u64,
-    /// Bytes held.
+    /// Bytes in the cache.
     pub bytes: u64,
     /// The bound on `bytes`.
     pub bytes_max: u64,
-    /// Pieces held.
+    /// Pieces in the cache.
     pub pieces: u64,
 }
 
@@ -65,7 +66,8 @@ impl ReadCache {
         found
     }
 
-    /// Keeps a copy and returns it: what was read lies in the disk's own bounded memory, which a slow consumer must not hold.
+    /// Stores a copy and returns it. The read buffer belongs to the disk's bounded memory, which a
+    /// slow consumer must not hold.
     pub(crate) fn put(&self, at: &Location, piece: u32, data: &Bytes) -> Bytes {
         let copy = Bytes::copy_from_slice(data);
         if let Some(cache) = &self.cache {

@@ -1,8 +1,10 @@
-//! The time by which things are over for good: the wall clock, but where it steps forward by itself, only once it has stayed there.
+//! The time that decides expiry: the wall clock, but a forward step counts only after the clock has
+//! stayed there.
 //!
-//! A wall clock that is set wrong, or that a machine comes back with, says that the time of all publications and uploads has passed, and
-//! what is removed then does not come back when the clock does. So the wall clock is held against the monotonic one, and at a start against the
-//! newest time that the last run has believed. What it says beyond that counts once it has gone on from there steadily for a while.
+//! A wall clock that is set wrong would expire all publications and uploads, and correcting the
+//! clock does not restore them. So this module compares the wall clock with the monotonic clock,
+//! and at a start with the newest time that the last run believed. A later time counts only after
+//! the clock has run on steadily from it for a while.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,22 +13,23 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_flow::Env;
 
-/// How far the wall clock may be from what is expected of it. Clocks that are adjusted in small steps stay within.
+/// Allowed distance of the wall clock from the expected time. Clocks that are slewed in small steps
+/// stay within it.
 const TOLERANCE_MS: u64 = 60_000;
 
-/// The same at a start, where nobody has measured the time since the last run.
+/// The same at a start: the time since the last run was not measured.
 const START_TOLERANCE_MS: u64 = 24 * 3600 * 1000;
 
-/// What the wall clock said when.
+/// A wall-clock reading with its monotonic time.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     wall_ms: u64,
-    /// Of the monotonic clock.
+    /// Reading of the monotonic clock.
     at: Duration,
 }
 
 impl Mark {
-    /// What the wall clock says at `now`, if it has gone on evenly.
+    /// The wall clock's expected time at `now`.
     fn expected(&self, now: Duration) -> u64 {
         self.wall_ms.saturating_add(now.saturating_sub(self.at).as_millis() as u64)
     }
@@ -36,9 +39,9 @@ impl Mark {
     }
 }
 
-struct State {
+struct ClockState {
     believed: Mark,
-    /// Where the wall clock has stepped to.
+    /// The wall clock after an unconfirmed step.
     stepped: Option<Mark>,
 }
 
@@ -46,31 +49,34 @@ struct State {
 pub(crate) struct BelievedClock {
     env: Env,
     confirm: Duration,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
     steps: AtomicU64,
 }
 
-/// What became of the wall clock, as far as expiry goes.
+/// State of the wall clock as used for expiry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ClockStatus {
-    /// How often the wall clock has stepped away from what the monotonic clock says, or from what was known at the start.
+    /// Number of times the wall clock differed from the monotonic clock, or from the time known at
+    /// the start.
     pub steps: u64,
-    /// How far the wall clock is ahead of the time by which things are over, in milliseconds; 0 while it is believed.
+    /// How far the wall clock is ahead of the time used for expiry, in milliseconds; 0 while it is
+    /// believed.
     pub ahead_ms: u64,
 }
 
 impl BelievedClock {
-    /// With the newest time that is known from before, in milliseconds since the Unix epoch, 0 for none: then the wall clock is believed. A step counts
-    /// after the wall clock has stayed there for as long as `confirm` says.
+    /// Creates the clock with the newest time known from the last run, in milliseconds since the
+    /// Unix epoch. With 0 it believes the wall clock. A step counts after the wall clock has stayed
+    /// there for `confirm`.
     pub(crate) fn new(env: Env, known_ms: u64, confirm: Duration) -> Self {
         let believed = Mark { wall_ms: env.wall_ms(), at: env.now() };
         let clock =
-            Self { env, confirm, state: Mutex::new(State { believed, stepped: None }), steps: AtomicU64::new(0) };
+            Self { env, confirm, state: Mutex::new(ClockState { believed, stepped: None }), steps: AtomicU64::new(0) };
         clock.known(known_ms);
         clock
     }
 
-    /// What is known from before. At the start only.
+    /// Sets the time known from the last run. Only at the start.
     pub(crate) fn known(&self, known_ms: u64) {
         let (now, wall_ms) = (self.env.now(), self.env.wall_ms());
         let is_near =
@@ -78,11 +84,12 @@ impl BelievedClock {
         if known_ms == 0 || is_near {
             return;
         }
-        *self.state.lock() = State { believed: Mark { wall_ms: known_ms, at: now }, stepped: None };
+        *self.state.lock() = ClockState { believed: Mark { wall_ms: known_ms, at: now }, stepped: None };
         self.now_ms();
     }
 
-    /// Now, for what is over: never later than the wall clock, and not later either than what is believed. Milliseconds since the Unix epoch.
+    /// Current time for expiry, milliseconds since the Unix epoch. Never later than the wall clock
+    /// or the believed time.
     pub(crate) fn now_ms(&self) -> u64 {
         let mut state = self.state.lock();
         let (now, wall_ms) = (self.env.now(), self.env.wall_ms());
@@ -90,9 +97,10 @@ impl BelievedClock {
         let expected = state.believed.expected(now);
         if state.believed.fits(now, wall_ms) {
             if state.stepped.take().is_some() {
-                tracing::warn!("the wall clock is back where it was expected");
+                tracing::warn!("the wall clock is back at the expected time");
             }
-            // It is followed as it drifts, but not step by step: that would be a way to go anywhere.
+            // The clock follows drift, but adjusts at most once per `confirm` (at least 600 s):
+            // otherwise many small steps could lead anywhere.
             if now.saturating_sub(state.believed.at) >= self.confirm.max(Duration::from_secs(600)) {
                 state.believed = mark;
             }
@@ -102,9 +110,9 @@ impl BelievedClock {
             Some(stepped) if now.saturating_sub(stepped.at) >= self.confirm => {
                 tracing::warn!(
                     wall_ms,
-                    "the wall clock has stayed where it stepped to: what is over by it goes from now on"
+                    "the wall clock has stayed where it stepped to: data that expired by it is removed from now on"
                 );
-                *state = State { believed: mark, stepped: None };
+                *state = ClockState { believed: mark, stepped: None };
                 return wall_ms;
             }
             Some(_) => {}
@@ -116,11 +124,12 @@ impl BelievedClock {
                     by_s = by.as_secs(),
                     forward = ahead,
                     confirm_s = self.confirm.as_secs(),
-                    "THE WALL CLOCK HAS STEPPED, or was set while nothing ran: what is over only by a step forward is kept until \
-                     the clock has stayed there for that long. Check the time of this machine"
+                    "THE WALL CLOCK HAS STEPPED, or was set while the server was stopped: data that expired only \
+                     by a step forward is kept until the clock has stayed there for `confirm_s` seconds. Check the \
+                     time of this machine"
                 );
                 if self.confirm.is_zero() {
-                    *state = State { believed: mark, stepped: None };
+                    *state = ClockState { believed: mark, stepped: None };
                     return wall_ms;
                 }
                 state.stepped = Some(mark);
@@ -129,7 +138,7 @@ impl BelievedClock {
         wall_ms.min(expected)
     }
 
-    /// What the next start is to take as known.
+    /// The time to persist for the next start.
     pub(crate) fn believed_ms(&self) -> u64 {
         self.now_ms();
         self.state.lock().believed.expected(self.env.now())
@@ -138,13 +147,13 @@ impl BelievedClock {
     /// Counters.
     pub(crate) fn status(&self) -> ClockStatus {
         let ahead_ms = self.env.wall_ms().saturating_sub(self.now_ms());
-        // What has passed between the two looks is nothing to tell of.
+        // The time between the two readings does not count as ahead.
         let ahead_ms = if self.state.lock().stepped.is_some() { ahead_ms } else { 0 };
         ClockStatus { steps: self.steps.load(Ordering::Relaxed), ahead_ms }
     }
 }
 
-/// An environment whose clocks a test sets.
+/// An environment with clocks that a test sets.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::sync::Arc;
@@ -238,17 +247,17 @@ mod tests {
         assert_eq!(clock.status().steps, 1);
         assert!(clock.status().ahead_ms >= 40 * 24 * 3_600_000 - 1000);
         clocks.pass(HOUR - 10);
-        assert_eq!(behind(&clocks, &clock), 40 * DAY, "time goes on meanwhile");
+        assert_eq!(behind(&clocks, &clock), 40 * DAY, "time runs on meanwhile");
         clocks.pass(20);
         assert_eq!(behind(&clocks, &clock), 0);
         assert_eq!(clock.status(), ClockStatus { steps: 1, ahead_ms: 0 });
-        // From there it goes on.
+        // The stepped clock runs on from there.
         clocks.pass(90 * 24 * HOUR);
         assert_eq!((behind(&clocks, &clock), clock.status().steps), (0, 1));
     }
 
     #[tokio::test]
-    async fn a_clock_that_comes_back_has_done_nothing() {
+    async fn a_step_that_is_undone_expires_nothing() {
         let clocks = Clocks::new();
         let clock = clock(&clocks, 0);
         for by in [40 * DAY, -40 * DAY] {
@@ -260,7 +269,7 @@ mod tests {
             clocks.step(-by);
             assert_eq!((behind(&clocks, &clock), clock.status().ahead_ms), (0, 0), "at once");
         }
-        // One that steps all the time is never believed.
+        // A clock that steps all the time is never believed.
         for _ in 0..9 {
             clocks.step(DAY);
             clocks.pass(HOUR - 10);
@@ -278,7 +287,7 @@ mod tests {
             clock.now_ms();
         }
         assert_eq!(behind(&clocks, &clock), 5000);
-        // Drift is.
+        // Drift is believed.
         let clocks = Clocks::new();
         let clock = self::clock(&clocks, 0);
         for _ in 0..1000 {
@@ -290,17 +299,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_known_before_a_start_counts() {
+    async fn the_persisted_time_counts_after_a_start() {
         let clocks = Clocks::new();
         let wall_ms = clocks.env().wall_ms();
-        // An hour, or a night, is how long nothing ran.
+        // The store was stopped for an hour or a night.
         let near = clock(&clocks, wall_ms - 20 * HOUR * 1000);
         assert_eq!((behind(&clocks, &near), near.status().steps), (0, 0));
-        // Forty days may be true, too.
+        // Forty days may be real, too.
         let far = clock(&clocks, wall_ms - 40 * 24 * HOUR * 1000);
         assert_eq!((behind(&clocks, &far), far.status().steps), (40 * DAY, 1));
         assert!(far.believed_ms() < wall_ms - 39 * 24 * HOUR * 1000, "and a start later knows no more");
-        // Back: nothing is over for it, and what is known stays.
+        // The clock is back: nothing expires, and the known time stays.
         let back = clock(&clocks, wall_ms + 40 * 24 * HOUR * 1000);
         assert_eq!((behind(&clocks, &back), back.status().steps), (0, 1));
         assert!(back.believed_ms() > wall_ms + 39 * 24 * HOUR * 1000);

@@ -1,53 +1,55 @@
-//! Events of objects: that one was created or removed, for those who want to know.
+//! Bucket notifications: events for created and deleted objects, committed with the change and
+//! delivered in order.
 //!
-//! An event is committed with the change that it tells of, in one batch: it is there if and only if the change is. Until it has been forwarded it
-//! is in an *outbox*, a channel of the store's own. There is one for each slot, at home where the slot's keys are, so events of a key are in the
-//! order of its changes, and move with it.
+//! An event is committed in the same batch as its change, so it exists if and only if the change
+//! does. Until it has been forwarded it stays in an *outbox*, an internal channel of the store.
+//! Each slot has one outbox, at home on the slot's disk. So events of a key are in the order of its
+//! changes and move with it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::channels::Position;
 
-/// What happened to an object.
+/// Kind of a change of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
-    /// It was written in one piece.
+    /// The object was written in one piece.
     Put,
-    /// It was copied from another, or from itself.
+    /// The object was copied from another, or from itself.
     Copy,
-    /// It was completed from an upload in parts.
+    /// The object was completed from a multipart upload.
     Complete,
-    /// It was deleted.
+    /// The object was deleted.
     Delete,
 }
 
 impl EventKind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Put, Self::Copy, Self::Complete, Self::Delete];
 }
 
-/// Who is told of what happens to a bucket's objects.
+/// Notification settings of a bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notifications {
     /// The rules.
     pub rules: Vec<NotificationRule>,
-    /// What they were made from, as the door wants it back.
+    /// The document they were made from, as the front end returns it.
     pub document: String,
 }
 
-/// Who is told of which events.
+/// A notification rule: which events go to which target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotificationRule {
-    /// What it is called by whoever made it.
+    /// Identifier chosen by the client.
     pub id: String,
-    /// Who is told. The store does not interpret it.
+    /// Target of the events. The store does not interpret it.
     pub target: String,
-    /// Of these,
+    /// Kinds of matching events.
     pub kinds: Vec<EventKind>,
-    /// when the key begins with this
+    /// Prefix of matching keys.
     pub prefix: String,
-    /// and ends with this.
+    /// Suffix of matching keys.
     pub suffix: String,
 }
 
@@ -60,54 +62,54 @@ impl NotificationRule {
     }
 }
 
-/// Objects of whose events somebody wants to know, whatever the settings of their bucket say.
+/// Objects whose events are always recorded, whatever their bucket's notification settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mirrored {
     /// The bucket.
     pub bucket: String,
-    /// What their keys begin with.
+    /// Prefix of their keys.
     pub prefix: String,
 }
 
-/// Who is to be told of an event.
+/// A target of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTarget {
-    /// The rule that says so.
+    /// Identifier of the matching rule.
     pub rule: String,
-    /// Who.
+    /// The target.
     pub target: String,
 }
 
-/// What happened.
+/// A change of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectEvent {
-    /// What.
+    /// Kind of the change.
     pub kind: EventKind,
-    /// In which bucket.
+    /// Bucket of the object.
     pub bucket: String,
-    /// To which object.
+    /// Key of the object.
     pub key: String,
-    /// Its bytes; 0 when it was deleted.
+    /// Bytes; 0 for a delete.
     pub size: u64,
-    /// Its entity tag; empty when it was deleted.
+    /// Entity tag; empty for a delete.
     pub etag: String,
-    /// Who is to be told, by the rules at the time of the commit.
+    /// Targets by the rules at the time of the commit.
     pub targets: Vec<EventTarget>,
 }
 
-/// An event that is to be forwarded.
+/// An event to be forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The slot of its key.
     pub slot: usize,
-    /// Its place among the slot's events. Higher for a later event of the same key.
+    /// Position among the slot's events. A later event of the same key has a higher one.
     pub position: Position,
-    /// When it happened, milliseconds since the Unix epoch.
+    /// Time of the change, milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// What happened.
+    /// The change.
     pub event: ObjectEvent,
-    /// It may have been forwarded before the store was opened.
-    pub again: bool,
+    /// Whether it may have been forwarded before the store was opened.
+    pub maybe_redelivered: bool,
 }
 
 #[cfg(test)]
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_wants_what_it_says() {
+    fn a_rule_matches_its_kinds_prefix_and_suffix() {
         let rule = |prefix: &str, suffix: &str| NotificationRule {
             id: "r".into(),
             target: "t".into(),

@@ -1,16 +1,20 @@
-//! How a pool of several disks is laid out: which disks there are, and which of them is home to which slot.
+//! The layout of a pool of several disks: its members, and the home disk of each slot.
 //!
-//! A key's slot is a hash of its bucket and itself; everything of the key (its object, its uploads, their parts, its chunks) is
-//! at the slot's home. The layout is a record in the log of every disk; of several, the one with the highest generation counts.
+//! A key's slot is a hash of its bucket and itself. Everything of the key (object, uploads, parts,
+//! chunks) is at the slot's home. The layout is a record in the log of every disk; the highest
+//! generation counts.
 //!
-//! While keys are being moved, the layout also says where they are to go: of each slot its *goal*, of each disk whether it may hold
-//! keys that are not its own (it is *unclean*), and whether it is *leaving* the pool. Without any of that the last line is left out.
-//! How layouts follow each other: `store/moves/mod.rs`.
+//! While keys move, the layout also has each slot's *goal*. Of each disk it says whether it may
+//! hold foreign keys (*unclean*) and whether it is *leaving* the pool. Without any of these the
+//! last line is absent. `store/moves/mod.rs` describes how layouts follow each other.
 //!
 //! ```text
 //! payload = generation:v family:16 count:v (disk:16 name:s)* runs:v (slots:v disk:v)*
-//!           [(flags:1)* runs:v (slots:v goal:v)*]                     flags: bit 0 unclean, bit 1 leaving
+//!           [(flags:1)* runs:v (slots:v goal:v)*]
+//! flags   = bit 0 unclean, bit 1 leaving
 //! ```
+
+use std::sync::Arc;
 
 pub(crate) use steadfast_flow::ring::SLOTS;
 use steadfast_flow::ring::shares;
@@ -18,13 +22,15 @@ use steadfast_flow::ring::shares;
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::wire::{Dec, Malformed, put_bytes, put_varint};
 
-/// The slot of a key of a bucket, or of a channel ([`keys::CHANNELS`] and its name). An outbox is in the slot whose events it holds.
+/// The slot of a key of a bucket, or of a channel ([`keys::CHANNELS`] and its name). An outbox is
+/// in the slot of its events.
 pub(crate) fn slot_of(bucket: BucketId, key: &[u8]) -> usize {
     let outbox = if bucket == keys::CHANNELS { keys::outbox_slot(key) } else { None };
     outbox.unwrap_or_else(|| steadfast_flow::ring::slot_of(bucket, key))
 }
 
-/// Disks that a pool can have: each has a slot at least, and a generation's record stays small.
+/// Maximum number of disks in a pool: each has at least one slot, and the layout's record stays
+/// small.
 pub(crate) const DISKS_MAX: usize = 128;
 
 /// A disk of the pool.
@@ -32,11 +38,11 @@ pub(crate) const DISKS_MAX: usize = 128;
 pub(crate) struct Seat {
     /// The identity of its log.
     pub(crate) disk: Id,
-    /// What it was called when it came into the pool: for people who look for it.
+    /// The path or name under which it joined the pool, for operators.
     pub(crate) name: String,
-    /// It may hold keys of slots that it is not home to.
+    /// Whether it may hold keys of slots that it is not home to.
     pub(crate) unclean: bool,
-    /// It is to be taken out of the pool once it is home to nothing.
+    /// Whether it leaves the pool once it is home to no slot.
     pub(crate) leaving: bool,
 }
 
@@ -48,30 +54,31 @@ const LEAVING: u8 = 2;
 pub(crate) struct Layout {
     /// The identity of the pool.
     pub(crate) family: Id,
-    /// Higher in every later layout of the pool.
+    /// Generation: higher in every later layout of the pool.
     pub(crate) generation: u64,
-    /// The disks. The first is the one that is believed about buckets.
+    /// The disks. The first one is authoritative for buckets.
     pub(crate) seats: Vec<Seat>,
-    /// By slot: the number of its home among the seats.
+    /// Home of each slot, as an index into the seats.
     pub(crate) homes: Vec<u16>,
-    /// By slot: the number of the seat that is to be its home. Where the two differ, the slot is yet to be moved.
+    /// Future home of each slot, as an index into the seats. Where goal and home differ, the slot
+    /// has yet to move.
     pub(crate) goals: Vec<u16>,
 }
 
 impl Layout {
-    /// The first layout of a pool: every disk gets a share of the slots by its capacity.
+    /// The first layout of a pool: every disk gets slots in proportion to its capacity.
     pub(crate) fn found(family: Id, seats: Vec<Seat>, capacities: &[u64]) -> Self {
         let homes = shares(capacities);
         let goals = homes.clone();
         Self { family, generation: 1, seats, homes, goals }
     }
 
-    /// The number of a disk among the seats.
+    /// Index of a disk among the seats.
     pub(crate) fn seat_of(&self, disk: &Id) -> Option<usize> {
         self.seats.iter().position(|seat| seat.disk == *disk)
     }
 
-    /// How many slots a seat is home to.
+    /// Number of slots that a seat is home to.
     pub(crate) fn slots_of(&self, seat: usize) -> usize {
         self.homes.iter().filter(|home| usize::from(**home) == seat).count()
     }
@@ -119,7 +126,7 @@ impl Layout {
         Ok(Self { family, generation, seats, homes, goals })
     }
 
-    /// Whether something is to be moved or removed.
+    /// Whether slots must move, or keys or disks be removed.
     pub(crate) fn has_work(&self) -> bool {
         self.homes != self.goals || self.seats.iter().any(|seat| seat.unclean || seat.leaving)
     }
@@ -145,6 +152,20 @@ fn take_runs(dec: &mut Dec<'_>, seats: usize) -> Result<Vec<u16>, Malformed> {
         table.resize(end as usize, seat);
     }
     if table.len() == SLOTS { Ok(table) } else { Err(Malformed("layout: slots")) }
+}
+
+/// The keys of a shard that are at home there; it may hold others too.
+#[derive(Clone)]
+pub(crate) struct Owned {
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) seat: usize,
+}
+
+impl Owned {
+    /// Whether the slot's home is this disk.
+    pub(crate) fn has_slot(&self, slot: usize) -> bool {
+        usize::from(self.layout.homes[slot]) == self.seat
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! What the data means: buckets and objects as records of the log; index, cache, cleanup.
+//! Buckets, objects and channels as records of the log, with their index, cache and cleanup.
 //!
-//! Everything is a record of a log; the index is derived from it and may be deleted. A *shard* is one disk's log with its index
-//! and what is in them; a [`Store`] is all of them, each home to its share of the keys.
+//! Everything is a record of a log; the index is derived from it and may be deleted. A *shard* is
+//! one disk's log with its index and content. A [`Store`] is all shards; each is home to its share
+//! of the keys.
 
 mod api;
 mod cache;
@@ -10,6 +11,7 @@ mod clock;
 mod events;
 mod index;
 mod layout;
+mod merge;
 mod names;
 mod options;
 mod outbox;
@@ -27,16 +29,18 @@ pub use cache::CacheStatus;
 pub use channels::{ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published};
 pub use clock::ClockStatus;
 pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
-pub use index::{IndexStatus, MemCheckpoint};
+pub use index::{IndexKind, IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
-pub use options::{IndexKind, OpenReport, PoolDisk, StoreOptions, StoreSabotage};
+pub use options::{OpenReport, PoolDisk, StoreOptions, StoreSabotage};
 pub use record::keys::is_own_channel;
 pub use shard::channels::CHANNEL_BYTES_MAX;
 pub use shard::channels::pending::PendingPublication;
 pub use shard::reader::ObjectReader;
-pub use status::{DiskState, DiskStatus, EventsStatus, StoreStatus};
+pub use status::{
+    DiskState, DiskStatus, EventsStatus, MoveKind, MoveState, MoveStatus, SnapshotInfo, StoreStatus, Unmovable,
+};
 pub use store::Store;
 pub use store::channels::ChannelHandle;
-pub use store::moves::{Forgotten, MoveKind, MoveState, MoveStatus, Unmovable};
-pub use store::snapshots::{Snapshot, SnapshotInfo, SnapshotObject};
+pub use store::moves::Forgotten;
+pub use store::snapshot::{Snapshot, SnapshotObject};
 pub use store::writer::ObjectWriter;

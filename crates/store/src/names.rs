@@ -1,4 +1,5 @@
-//! What a record is about, in words, for those who find it damaged; and which chunks it names, for those who check them.
+//! The subject of a record in words, for reports of damage, and the chunks that it names, for
+//! verification.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +12,12 @@ use crate::record::object::{Body, ObjectMeta};
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::{BucketMeta, Head};
 
-/// The names of buckets, as far as they are known.
+/// The known names of buckets.
 #[derive(Debug, Clone, Default)]
 pub struct Names(BTreeMap<BucketId, String>);
 
 impl Names {
-    /// Takes in what the record with this head says of a bucket, if it does.
+    /// Learns a bucket's name if the record with this head is a bucket's.
     pub fn learn(&mut self, head: &[u8]) {
         if let Ok(Head::BucketPut { id, payload }) = Head::decode(head)
             && let Ok(meta) = BucketMeta::decode(payload)
@@ -25,7 +26,7 @@ impl Names {
         }
     }
 
-    /// What the record or chunk with this head is about, such as `object photos/2026/a.jpg`.
+    /// The subject of the record or chunk with this head, such as `object photos/2026/a.jpg`.
     pub fn describe(&self, head: &[u8]) -> String {
         let bucket = |id: BucketId| self.0.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id:016x})"));
         let path = |id: BucketId, key: &[u8]| format!("{}/{}", bucket(id), String::from_utf8_lossy(key).escape_debug());
@@ -56,13 +57,13 @@ impl Names {
             Ok(Head::ChannelEnd { channel }) => {
                 format!("end of the channel {:?} on this disk", String::from_utf8_lossy(channel))
             }
-            Err(_) => "a record that is not understood".to_owned(),
+            Err(_) => "a record of an unknown format".to_owned(),
         }
     }
 }
 
 impl Store {
-    /// The names of the buckets that there are.
+    /// The names of all buckets.
     pub fn names(&self) -> Names {
         let Ok(lead) = self.lead() else { return Names::default() };
         let registry = lead.core.registry.read();
@@ -70,7 +71,7 @@ impl Store {
     }
 }
 
-/// The chunks that the committed record with this head and body names. None of one that is not understood.
+/// The chunks that the committed record with this head and body names; none for an unknown format.
 pub fn named_chunks(head: &[u8], body: &[u8]) -> Vec<Location> {
     let Ok(Head::ObjectPut { payload, .. } | Head::PartPut { payload, .. }) = Head::decode(head) else {
         return Vec::new();
@@ -89,7 +90,7 @@ mod tests {
     use crate::BucketSettings;
 
     #[test]
-    fn records_are_told_by_bucket_and_key() {
+    fn records_are_described_by_bucket_and_key() {
         let mut names = Names::default();
         let object = Head::ObjectPut { bucket: 7, key: b"a/b\n", payload: &[] }.encode();
         assert_eq!(names.describe(&object), "object (bucket 0000000000000007)/a/b\\n");
@@ -98,6 +99,6 @@ mod tests {
         assert_eq!(names.describe(&object), "object photos/a/b\\n");
         let part = Head::PartChunk { bucket: 7, writer: [0; 16], upload: [0; 16], number: 3, key: b"k" }.encode();
         assert_eq!(names.describe(&part), "part 3 of photos/k");
-        assert_eq!(names.describe(b"?"), "a record that is not understood");
+        assert_eq!(names.describe(b"?"), "a record of an unknown format");
     }
 }

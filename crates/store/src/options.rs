@@ -1,140 +1,97 @@
-//! Settings of the store, each a bound.
+//! Settings of the store: its bounds.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_disk::Disk;
 use steadfast_log::{LogOptions, RecoveryReport};
 
-use crate::{MemCheckpoint, Mirrored};
-
-/// Where the index is kept.
-#[derive(Debug, Clone)]
-pub enum IndexKind {
-    /// In a directory, made when it is not there. It may be deleted while the store is closed: it is rebuilt from the log.
-    /// In a pool of several disks, each has one of its own beside this: with a dot and the disk's identity behind the name.
-    Lsm(PathBuf),
-    /// In memory. What the checkpoint holds survives the store, so that a test can open it again.
-    Memory(MemCheckpoint),
-}
-
-impl IndexKind {
-    /// In memory, empty.
-    pub fn memory() -> Self {
-        Self::Memory(MemCheckpoint::default())
-    }
-
-    /// That of one disk of a pool of several: beside the place given, with the disk's identity.
-    pub(crate) fn of_disk(&self, disk: &[u8; 16]) -> Self {
-        match self {
-            Self::Lsm(dir) => {
-                let mut name = dir.file_name().unwrap_or_default().to_owned();
-                name.push(format!(".{}", uuid::Uuid::from_bytes(*disk)));
-                Self::Lsm(dir.with_file_name(name))
-            }
-            Self::Memory(checkpoint) => Self::Memory(checkpoint.of_disk(disk)),
-        }
-    }
-
-    /// Where it is rebuilt while this one is still read.
-    pub(crate) fn beside(&self) -> Self {
-        match self {
-            Self::Lsm(dir) => Self::Lsm(crate::index::beside(dir)),
-            Self::Memory(checkpoint) => Self::Memory(checkpoint.clone()),
-        }
-    }
-
-    /// That of the only disk that was given, which may be one of a pool of several all the same.
-    pub(crate) fn of_only_disk(&self, disk: &[u8; 16]) -> Self {
-        let of_disk = match self {
-            Self::Lsm(_) => matches!(self.of_disk(disk), Self::Lsm(dir) if dir.exists()),
-            Self::Memory(checkpoint) => checkpoint.has_disk(disk),
-        };
-        if of_disk { self.of_disk(disk) } else { self.clone() }
-    }
-}
+use crate::Mirrored;
 
 /// Settings of a store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// The log's own.
+    /// Settings of the log.
     pub log: LogOptions,
-    /// Bodies up to this many bytes are committed within their record; larger ones stream as chunks.
+    /// Bodies up to this many bytes are committed within their record; larger ones stream as
+    /// chunks.
     pub inline_max_bytes: usize,
-    /// Bytes of a chunk; not more than the log's own bound.
+    /// Bytes of a chunk; at most the log's own bound.
     pub chunk_bytes: usize,
-    /// How many chunks of one upload are on their way to the disk at a time.
+    /// Chunks of one upload in flight to the disk at a time.
     pub chunks_in_flight_max: usize,
-    /// How long a request waits for room in a budget before it is told to slow down.
+    /// Time that a request waits for a budget before it gets "slow down".
     pub write_wait: Duration,
-    /// Bytes that one read from the disk asks for, and by which chunks are cached. A multiple of 64 KiB, so that each
+    /// Bytes of one read from the disk and of one cache entry. A multiple of 64 KiB, so that each
     /// checksum is computed once.
     pub read_piece_bytes: u32,
-    /// How many pieces are read ahead of a stream's consumer.
+    /// Pieces read ahead of a stream's consumer.
     pub read_ahead_pieces: usize,
-    /// Bytes that all streams together may have read ahead; further ones wait.
+    /// Bytes that all streams together may read ahead; further reads wait.
     pub read_ahead_bytes_max: u64,
     /// Bytes of the read cache; 0 for none.
     pub cache_bytes: u64,
-    /// Bytes that the newest publications of all channels in use may take in memory; older ones are read from the log.
+    /// Bytes of memory for the newest publications of all channels in use; older ones are read from
+    /// the log.
     pub channel_tail_bytes: u64,
     /// Bytes of the index's own block cache.
     pub index_cache_bytes: u64,
-    /// The index is persisted when this many bytes of it have changed,
+    /// Changed bytes after which the index is persisted.
     pub memtable_bytes_max: u64,
-    /// or when this many bytes of records have been committed since (in a small pool, an eighth of it): bounds what a start replays,
-    /// and how much space waits for a checkpoint.
+    /// Committed bytes of records after which the index is persisted (in a small pool, an eighth of
+    /// it). It bounds the replay of a start and the space that waits for a checkpoint.
     pub checkpoint_log_bytes: u64,
-    /// Bytes that every part of an upload but the last must have.
+    /// Minimum bytes of every part of an upload except the last.
     pub part_min_bytes: u64,
-    /// How many snapshots there may be.
+    /// Maximum number of snapshots.
     pub snapshots_max: usize,
-    /// Uploads in parts that have not been completed after this time are given up. `None`: never.
+    /// Age at which an unfinished multipart upload is aborted. `None`: never.
     pub upload_expiry: Option<Duration>,
-    /// How long the wall clock must stay where it has stepped to before what is over by it goes.
+    /// Time that the wall clock must stay where it stepped to before entities expire by it.
     pub clock_confirm: Duration,
-    /// Bytes a second at which keys are moved between disks; 0 for no bound.
+    /// Bytes per second for moving keys between disks; 0: no bound.
     pub move_bytes_s: u64,
-    /// Keys move in batches of slots with about this many bytes: what a restart begins again.
+    /// Bytes of a batch of slots that moves together, about. A restart repeats at most one batch.
     pub move_batch_bytes: u64,
-    /// How many keys are copied at a time.
+    /// Keys copied at a time.
     pub move_parallel: usize,
-    /// Changed keys of a batch that may wait to be copied again; more writers to those slots wait.
+    /// Changed keys of a batch that may wait to be copied again; then writers to those slots wait.
     pub move_dirty_max: usize,
-    /// Objects of whose events somebody wants to know, whatever the settings of their bucket say.
+    /// Objects whose events are always recorded, whatever their bucket's settings.
     pub mirrored: Arc<[Mirrored]>,
-    /// Events of objects that may wait to be forwarded; those who would make more wait for as long as [`StoreOptions::write_wait`] says.
+    /// Events of objects that may wait to be forwarded; then writers of events wait for up to
+    /// [`StoreOptions::write_wait`].
     pub events_max: usize,
-    /// Where damage has taken records, and nobody knows which: whether what is left of older ones is served, though it may have been replaced or deleted.
+    /// Whether older records are served after damage took unknown records, although they may have
+    /// been replaced or deleted.
     pub serve_doubtful: bool,
-    /// Broken on purpose, to test the simulator.
+    /// A deliberate bug, to test the simulator.
     #[doc(hidden)]
     pub sabotage: StoreSabotage,
 }
 
-/// Ways to be broken on purpose, to test the simulator.
+/// Deliberate bugs, to test the simulator.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StoreSabotage {
-    /// Not at all.
+    /// No bug.
     #[default]
     None,
-    /// A slot's home changes before what was copied to the new one is durable there.
+    /// A slot's home changes before its copy is durable on the goal.
     EarlySwitch,
-    /// What changes of a slot while it is copied is left behind.
+    /// Changes to a slot during its copy are not copied again.
     ChangesLeftBehind,
-    /// Publications are answered, as if they were durable, and delivered before their flush.
+    /// Publications are answered as durable, and delivered, before their flush.
     PublishBeforeFlush,
-    /// Each publication is delivered by a task of its own.
+    /// Each publication is delivered by its own task.
     FanOutOrder,
-    /// After a restart the next offset is taken from a position that is one behind.
+    /// After a restart the next offset is one too low.
     OffsetReused,
-    /// An event removes those before it, whether they were forwarded or not.
+    /// An event removes earlier ones, whether or not they were forwarded.
     EventsTrimmed,
-    /// Any index of the pool is gone on with, whatever history it is of and however old it is.
+    /// Any index of the pool is used, whatever its history and age.
     AnyIndex,
-    /// A record that cannot be taken in, since the index cannot be read, is left out.
+    /// A record is skipped when the index cannot be read.
     IndexErrors,
 }
 
@@ -171,19 +128,19 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// The bound on what is committed between checkpoints, in a pool that may grow to `capacity_bytes`.
+    /// Committed bytes between checkpoints, in a pool that may grow to `capacity_bytes`.
     pub(crate) fn checkpoint_log_bytes_in(&self, capacity_bytes: u64) -> u64 {
         self.checkpoint_log_bytes.min((capacity_bytes / 8).max(1 << 20))
     }
 
-    /// Bytes that a disk of several gets at least: of the read cache,
+    /// Minimum bytes of the read cache for one disk of several.
     pub const CACHE_BYTES_MIN: u64 = 1 << 20;
-    /// of the index's cache,
+    /// Minimum bytes of the index's cache for one disk of several.
     pub const INDEX_CACHE_BYTES_MIN: u64 = 4 << 20;
-    /// and for what was accepted and is not on disk yet.
+    /// Minimum bytes of accepted data that is not on disk yet, for one disk of several.
     pub const PENDING_BYTES_MIN: u64 = 16 << 20;
 
-    /// What one of several disks gets: memory is shared out, with enough for each to work.
+    /// The options of one disk of several: memory is divided, with a minimum for each.
     pub(crate) fn of_one_disk(&self, disks: usize) -> Self {
         let mut options = self.clone();
         if disks > 1 {
@@ -201,31 +158,32 @@ impl StoreOptions {
 
 /// A disk to open a store on.
 pub struct PoolDisk {
-    /// What people call it: its path.
+    /// Name for operators: its path.
     pub name: String,
-    /// The disk; or why it could not be opened.
+    /// The disk, or the reason why it could not be opened.
     pub disk: Result<Arc<dyn Disk>, String>,
-    /// Nobody has said that it belongs to the pool, it is only remembered to: then one that does not is left out.
+    /// Whether its membership is only remembered, not configured: then a foreign disk is skipped.
     pub hint: bool,
 }
 
-/// What opening a store found.
+/// Report of opening a store.
 #[derive(Debug, Clone)]
 pub struct OpenReport {
-    /// What the log found; of several, that of the first disk.
+    /// Recovery of the log; of several, that of the first disk.
     pub recovery: RecoveryReport,
-    /// Whether an index was built anew from its log.
+    /// Whether an index was rebuilt from its log.
     pub index_rebuilt: bool,
     /// Records replayed into the index.
     pub replayed_records: u64,
-    /// What the log of each disk found, by the disk's name.
+    /// Recovery of each disk's log, by the disk's name.
     pub disks: Vec<(String, RecoveryReport)>,
-    /// Disks of the pool that are not there, each with its name and why.
+    /// Missing disks of the pool, each with its name and the reason.
     pub missing: Vec<(String, String)>,
-    /// Disks that were given and are left out, each with its name and why.
+    /// Given disks that were skipped, each with its name and the reason.
     pub left_out: Vec<(String, String)>,
-    /// Whether keys were being moved between disks when the pool was last open: [`Store::resume_moves`](crate::Store::resume_moves) goes on.
+    /// Whether keys were moving between disks when the pool was last open;
+    /// [`Store::resume_moves`](crate::Store::resume_moves) continues.
     pub moves_unfinished: bool,
-    /// Buckets about which the disks did not agree, as after a crash, and now do.
+    /// Number of buckets on which the disks disagreed, as after a crash, and now agree.
     pub buckets_repaired: u64,
 }

@@ -1,4 +1,4 @@
-//! Events of objects that wait to be forwarded: over all slots, in the order in which they are handed out. See [`crate::events`].
+//! Queue of object events that wait to be forwarded, over all slots. See [`crate::events`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::layout::SLOTS;
 use crate::record::wire::Malformed;
 use crate::{EventsStatus, StoreError};
 
-/// An event that waits.
-pub(crate) struct Waiting {
+/// An event that waits to be forwarded.
+pub(crate) struct QueuedEvent {
     pub(crate) slot: usize,
     pub(crate) epoch: u32,
     pub(crate) publication: Arc<Publication>,
-    /// It was there when the store was opened.
-    pub(crate) again: bool,
+    /// Whether it was already there when the store was opened.
+    pub(crate) maybe_redelivered: bool,
 }
 
-impl Waiting {
+impl QueuedEvent {
     fn event(&self) -> Result<Event, Malformed> {
         Ok(Event {
             slot: self.slot,
             position: Position { epoch: self.epoch, offset: self.publication.offset },
             time_ms: self.publication.time_ms,
             event: ObjectEvent::decode(&self.publication.body)?,
-            again: self.again,
+            maybe_redelivered: self.maybe_redelivered,
         })
     }
 }
 
-/// Events of all slots by time, and those of each slot in their order: where the clock went back between two of them, the later one takes
-/// the time of the earlier.
-pub(crate) fn by_time(mut events: Vec<Waiting>) -> Vec<Waiting> {
+/// Orders events of all slots by time and keeps each slot's order. Where the clock went back
+/// between two events of a slot, the later event takes the earlier one's time.
+pub(crate) fn by_time(mut events: Vec<QueuedEvent>) -> Vec<QueuedEvent> {
     events.sort_by_key(|event| (event.slot, event.publication.offset));
     let mut latest = (usize::MAX, 0);
     let timed = events.into_iter().map(|event| {
@@ -46,29 +46,30 @@ pub(crate) fn by_time(mut events: Vec<Waiting>) -> Vec<Waiting> {
         latest = (event.slot, event.publication.time_ms.max(before));
         (latest.1, event)
     });
-    let mut timed: Vec<(u64, Waiting)> = timed.collect();
-    // Stable: events of a slot stay in their order.
+    let mut timed: Vec<(u64, QueuedEvent)> = timed.collect();
+    // The sort is stable: events of a slot keep their order.
     timed.sort_by_key(|(time_ms, event)| (*time_ms, event.slot));
     timed.into_iter().map(|(_, event)| event).collect()
 }
 
-/// What is known of a slot.
+/// Progress of a slot.
 #[derive(Default)]
 struct Slot {
-    /// The highest offset that was forwarded.
+    /// The highest forwarded offset.
     forwarded: AtomicU64,
-    /// The highest that came.
-    came: AtomicU64,
+    /// The highest queued offset.
+    newest: AtomicU64,
 }
 
 /// Events that wait to be forwarded.
 pub(crate) struct Outbox {
-    queue: Mutex<VecDeque<Waiting>>,
-    /// Those that wait, and those that were handed out and are not done.
+    queue: Mutex<VecDeque<QueuedEvent>>,
+    /// Number of events that wait or were handed out and are not done.
     backlog: AtomicUsize,
     max: usize,
     slots: Vec<Slot>,
-    /// Slots of which events were forwarded that were not removed by a record, and the last offset; since when, by the store's clock.
+    /// Slots with forwarded events that no record removed yet: the last offset, and since when by
+    /// the store's clock.
     idle: Mutex<BTreeMap<usize, (u64, Duration)>>,
     forwarded: AtomicU64,
     refused: AtomicU64,
@@ -78,7 +79,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// `max` events may wait.
+    /// An empty outbox for at most `max` waiting events.
     pub(crate) fn new(max: usize, env: Env) -> Self {
         Self {
             queue: Mutex::default(),
@@ -94,22 +95,22 @@ impl Outbox {
         }
     }
 
-    /// The highest offset of a slot that was forwarded.
+    /// The highest forwarded offset of a slot.
     pub(crate) fn forwarded(&self, slot: usize) -> u64 {
         self.slots[slot].forwarded.load(Ordering::Acquire)
     }
 
-    /// An event has been committed. Called in the order of commits of each disk.
-    pub(crate) fn came(&self, slot: usize, epoch: u32, publication: &Arc<Publication>) {
-        self.push([Waiting { slot, epoch, publication: publication.clone(), again: false }]);
+    /// Queues a committed event. Called in commit order of each disk.
+    pub(crate) fn on_committed(&self, slot: usize, epoch: u32, publication: &Arc<Publication>) {
+        self.push([QueuedEvent { slot, epoch, publication: publication.clone(), maybe_redelivered: false }]);
     }
 
-    /// Puts events behind all others.
-    pub(crate) fn push(&self, events: impl IntoIterator<Item = Waiting>) {
+    /// Appends events.
+    pub(crate) fn push(&self, events: impl IntoIterator<Item = QueuedEvent>) {
         let mut queue = self.queue.lock();
         let before = queue.len();
         for event in events {
-            self.slots[event.slot].came.fetch_max(event.publication.offset, Ordering::AcqRel);
+            self.slots[event.slot].newest.fetch_max(event.publication.offset, Ordering::AcqRel);
             queue.push_back(event);
         }
         self.backlog.fetch_add(queue.len() - before, Ordering::AcqRel);
@@ -117,7 +118,7 @@ impl Outbox {
         self.arrived.notify_one();
     }
 
-    /// Waits until one more may come.
+    /// Waits until the queue accepts one more event.
     ///
     /// # Errors
     /// [`StoreError::Busy`] after `wait`.
@@ -137,11 +138,11 @@ impl Outbox {
         };
         self.env.timeout(wait, waiting).await.ok_or_else(|| {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            StoreError::Busy("events of objects that are not forwarded yet")
+            StoreError::Busy("object events that wait to be forwarded")
         })
     }
 
-    /// The next events, at most `max`; waits until there are any.
+    /// The next events, at most `max`; waits until there is one.
     pub(crate) async fn next(&self, max: usize) -> Vec<Event> {
         loop {
             let arrived = self.arrived.notified();
@@ -161,11 +162,11 @@ impl Outbox {
         {
             match waiting.event() {
                 Ok(event) => events.push(event),
-                // What comes before it is done first.
+                // Events before it must be done first.
                 Err(_) if !events.is_empty() => break,
                 Err(error) => {
                     let (slot, offset) = (waiting.slot, waiting.publication.offset);
-                    tracing::error!(slot, offset, %error, "an event of an object cannot be read; it is left out");
+                    tracing::error!(slot, offset, %error, "an object event cannot be read and is skipped");
                     self.done(std::iter::once((slot, offset)));
                 }
             }
@@ -174,7 +175,7 @@ impl Outbox {
         events
     }
 
-    /// Events of these slots and offsets, which were handed out in this order, have been forwarded.
+    /// Marks events, given by slot and offset in the order they were handed out, as forwarded.
     pub(crate) fn done(&self, events: impl Iterator<Item = (usize, u64)>) {
         let now = self.env.now();
         let mut idle = self.idle.lock();
@@ -190,7 +191,8 @@ impl Outbox {
         self.left.notify_waiters();
     }
 
-    /// Slots in which nothing has been forwarded for so long since what no record says was, and the last offset that was.
+    /// Slots in which no event was forwarded for this long, while no record removed the last one;
+    /// with its offset.
     pub(crate) fn idle_for(&self, long: Duration) -> Vec<(usize, u64)> {
         let now = self.env.now();
         let idle = self.idle.lock();
@@ -198,12 +200,12 @@ impl Outbox {
         due.map(|(slot, (offset, _))| (*slot, *offset)).collect()
     }
 
-    /// Whether nothing has come behind this offset.
+    /// Whether this is the slot's newest offset.
     pub(crate) fn is_newest(&self, slot: usize, offset: u64) -> bool {
-        self.slots[slot].came.load(Ordering::Acquire) == offset
+        self.slots[slot].newest.load(Ordering::Acquire) == offset
     }
 
-    /// A record says that all up to this offset was forwarded, or the next event's will.
+    /// A record marks all events up to this offset as forwarded, or the next event's record will.
     pub(crate) fn trimmed(&self, slot: usize, offset: u64) {
         let mut idle = self.idle.lock();
         if idle.get(&slot).is_some_and(|(last, _)| *last == offset) {
@@ -226,9 +228,9 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn waiting(slot: usize, offset: u64, time_ms: u64) -> Waiting {
+    fn waiting(slot: usize, offset: u64, time_ms: u64) -> QueuedEvent {
         let publication = Publication { offset, time_ms, body: Vec::new().into() };
-        Waiting { slot, epoch: 1, publication: Arc::new(publication), again: true }
+        QueuedEvent { slot, epoch: 1, publication: Arc::new(publication), maybe_redelivered: true }
     }
 
     #[test]
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_forwarded_never_goes_back() {
+    async fn the_forwarded_offset_never_decreases() {
         let outbox = Outbox::new(10, Env::tokio());
         outbox.push([waiting(3, 7, 1), waiting(3, 8, 2)]);
         outbox.done([(3, 8), (3, 7)].into_iter());

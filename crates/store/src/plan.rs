@@ -1,4 +1,4 @@
-//! Which slots go where when disks come and go: as few as possible, by the capacities of the disks.
+//! Which slots move when disks join or leave: as few as possible, by the capacities of the disks.
 
 use std::collections::BTreeSet;
 
@@ -6,31 +6,31 @@ use steadfast_flow::ring::{give_share, take_share};
 
 use crate::layout::{Layout, SLOTS, Seat};
 
-/// Slots that go from one disk to another together.
+/// Slots that move together from one disk to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// The seat that is their home.
+    /// Seat of their home.
     pub(crate) from: usize,
-    /// The seat that is to be.
+    /// Seat of their goal.
     pub(crate) to: usize,
-    /// In order.
+    /// Slots in ascending order.
     pub(crate) slots: Vec<usize>,
 }
 
 impl Layout {
-    /// The layout that comes after this one, still the same.
+    /// The next generation of this layout, otherwise unchanged.
     pub(crate) fn next(&self) -> Self {
         Self { generation: self.generation + 1, ..self.clone() }
     }
 
-    /// With one more disk, which is home to nothing yet.
+    /// Adds a disk that is home to no slot yet.
     pub(crate) fn with_seat(&self, seat: Seat) -> Self {
         let mut layout = self.next();
         layout.seats.push(seat);
         layout
     }
 
-    /// Without a disk that is home to nothing. The others keep their order.
+    /// Removes a disk that is home to no slot. The others keep their order.
     pub(crate) fn without_seat(&self, gone: usize) -> Self {
         let mut layout = self.next();
         layout.seats.remove(gone);
@@ -43,13 +43,15 @@ impl Layout {
         layout
     }
 
-    /// Makes its share of the slots, by the capacities of all disks, the goal of a new disk. Of the others each keeps one at least.
+    /// Makes a new disk the goal of its share of the slots, by the capacities of all disks. Every
+    /// other disk keeps at least one.
     pub(crate) fn plan_share(&mut self, new: usize, capacities: &[u64]) {
         give_share(&mut self.goals, new, self.seats.len(), capacities);
         self.mark_unclean();
     }
 
-    /// Marks a disk as leaving, and gives its slots to `into`, or to all others by their capacities.
+    /// Marks a disk as leaving and assigns its slots to `into`, or to all others by their
+    /// capacities.
     pub(crate) fn plan_leave(&mut self, leaving: usize, into: Option<usize>, capacities: &[u64]) {
         self.seats[leaving].leaving = true;
         let seats = &self.seats;
@@ -61,7 +63,7 @@ impl Layout {
         self.mark_unclean();
     }
 
-    /// Marks the disks that slots are to come from or go to.
+    /// Marks the disks that slots come from or go to.
     fn mark_unclean(&mut self) {
         for (home, goal) in self.homes.iter().zip(&self.goals).filter(|(home, goal)| home != goal) {
             self.seats[usize::from(*home)].unclean = true;
@@ -69,7 +71,8 @@ impl Layout {
         }
     }
 
-    /// Up to `most(from)` slots that are to be moved next, from one disk to one other; none of those in `blocked`.
+    /// The next slots to move, up to `most(from)`, from one disk to one other; skips slots in
+    /// `blocked`.
     pub(crate) fn next_batch(&self, blocked: &BTreeSet<usize>, most: impl Fn(usize) -> usize) -> Option<Batch> {
         let waiting = || (0..SLOTS).filter(|slot| self.homes[*slot] != self.goals[*slot] && !blocked.contains(slot));
         let first = waiting().next()?;
@@ -79,7 +82,7 @@ impl Layout {
         Some(Batch { from, to, slots: same.take(most(from).max(1)).collect() })
     }
 
-    /// With these slots at their goal.
+    /// The layout with these slots at their goal.
     pub(crate) fn with_moved(&self, slots: &[usize]) -> Self {
         let mut layout = self.next();
         for &slot in slots {
@@ -88,7 +91,7 @@ impl Layout {
         layout
     }
 
-    /// How many slots are yet to be moved.
+    /// Number of slots that have yet to move.
     pub(crate) fn slots_waiting(&self) -> usize {
         self.homes.iter().zip(&self.goals).filter(|(home, goal)| home != goal).count()
     }
@@ -120,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Does everything that is planned, in batches, and checks that nothing else moves.
+    /// Carries out the plan in batches and checks that no other slot moves.
     fn carry_out(mut layout: Layout) -> Layout {
         let goals = layout.goals.clone();
         while let Some(batch) = layout.next_batch(&BTreeSet::new(), |_| 7) {
@@ -154,7 +157,7 @@ mod tests {
                 let new = layout.seats.len() - 1;
                 prop_assert_eq!(layout.slots_of(new), 0);
                 layout.plan_share(new, &capacities);
-                // What moves goes to the new disk, and nothing else.
+                // Only slots of the new disk move.
                 for slot in 0..SLOTS {
                     prop_assert!(layout.goals[slot] == before.goals[slot] || usize::from(layout.goals[slot]) == new);
                 }
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_cannot_be_moved_are_left_out() {
+    fn unmovable_slots_are_skipped() {
         let mut layout = founded(&[1, 1]).with_seat(seat(9));
         layout.plan_leave(0, Some(2), &[1, 1, 1]);
         let blocked: BTreeSet<usize> = (0..500).collect();

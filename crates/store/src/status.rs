@@ -1,17 +1,15 @@
-//! What the store says about itself.
+//! Status of the store.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use steadfast_flow::FlowStatus;
 use steadfast_log::{ExtentCounts, LogState, LogStatus, Lsn};
 
-use crate::SnapshotInfo;
 use crate::cache::CacheStatus;
 use crate::clock::ClockStatus;
 use crate::index::IndexStatus;
-use crate::store::moves::MoveStatus;
 
-/// Gauges and counters of a store. Over several disks they are sums, but for what has no sum: a state is the worst there is, an
-/// LSN that of the first disk, for each disk has its own.
+/// Gauges and counters of a store. Over several disks they are sums, with two exceptions: a state
+/// is the worst of all, and an LSN is that of the first disk.
 #[derive(Debug, Clone, Serialize)]
 pub struct StoreStatus {
     /// Buckets.
@@ -20,17 +18,17 @@ pub struct StoreStatus {
     pub objects: u64,
     /// Bytes of objects.
     pub object_bytes: u64,
-    /// Uploads in parts that are going on.
+    /// Unfinished multipart uploads.
     pub uploads: u64,
-    /// Channels in memory: those in use, and those used a moment ago.
+    /// Channels in memory: those in use, and recently used ones.
     pub channels: u64,
     /// The newest publications of channels in memory.
     pub channel_tails: TailsStatus,
-    /// The wall clock, as far as expiry goes.
+    /// The wall clock as used for expiry.
     pub clock: ClockStatus,
-    /// Publications that were removed since the start because their time was over.
+    /// Publications removed since the start because they expired.
     pub publications_expired: u64,
-    /// Keys with a change that is not yet confirmed.
+    /// Keys with an unconfirmed change.
     pub pending_keys: u64,
     /// The index.
     pub index: IndexStatus,
@@ -42,58 +40,60 @@ pub struct StoreStatus {
     pub cache: CacheStatus,
     /// The log.
     pub log: LogStatus,
-    /// Events of objects on their way to those who want to know.
+    /// Object events that wait to be forwarded.
     pub events: EventsStatus,
     /// The snapshots, oldest first.
     pub snapshots: Vec<SnapshotInfo>,
-    /// Each disk by itself.
+    /// Each disk.
     pub disks: Vec<DiskStatus>,
-    /// How many of them are missing or take no writes.
-    pub disks_in_trouble: u64,
-    /// Keys that are being moved between disks, or were last; `None` when there was nothing to move since the start. While they
-    /// are, copies count among the objects of the disk that they are on.
+    /// Number of disks that are missing, read-only or report a failure.
+    #[serde(rename = "disks_failed")]
+    pub failed_disks: u64,
+    /// The move of keys between disks, running or last; `None` when there was none since the start.
+    /// During a move, copies count among the objects of their disk.
     pub moving: Option<MoveStatus>,
 }
 
-/// Events of objects: the bound on those that wait, and what became of the others.
+/// Object events: the bound on waiting events, and counters.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct EventsStatus {
     /// The bound's name.
     pub name: &'static str,
-    /// How many may wait.
+    /// Maximum number of waiting events.
     pub limit: u64,
-    /// How many wait to be forwarded.
+    /// Number of events that wait to be forwarded.
     pub used: u64,
-    /// Changes that were refused because too many waited.
+    /// Changes refused because too many events waited.
     pub refused: u64,
-    /// How many were forwarded since the start.
+    /// Events forwarded since the start.
     pub forwarded: u64,
 }
 
-/// The newest publications of channels that are in memory: the bound on the bytes that they take, of all channels together.
+/// The newest publications of channels in memory: the bound on their bytes over all channels, and
+/// counters.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TailsStatus {
     /// The bound's name.
     pub name: &'static str,
-    /// Bytes that they may take.
+    /// Bound in bytes.
     pub limit: u64,
-    /// Bytes that they take.
+    /// Bytes in use.
     pub used: u64,
-    /// The most that they ever took.
+    /// Peak of `used`, in bytes.
     pub peak: u64,
-    /// How often a channel lost what it had in memory to the bound.
+    /// Number of times a channel's tail was evicted.
     pub evicted: u64,
 }
 
-/// Whether a disk of the pool does its part.
+/// State of a disk of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskState {
-    /// It does.
+    /// It works.
     Ok,
-    /// It takes no more writes: keys whose home it is can be read.
+    /// It accepts no writes: keys at home on it can be read.
     ReadOnly,
-    /// It is not there: keys whose home it is can be neither read nor written.
+    /// It is missing: keys at home on it can be neither read nor written.
     Missing,
     /// It has been closed.
     Closed,
@@ -104,38 +104,38 @@ pub enum DiskState {
 pub struct DiskStatus {
     /// Its identity: the UUID of its log.
     pub id: String,
-    /// What people call it: its path.
+    /// Name for operators: its path.
     pub name: String,
-    /// Whether it does its part.
+    /// Its state.
     pub state: DiskState,
-    /// What is wrong with it; `None` when nothing is.
-    pub trouble: Option<String>,
-    /// Whether it refused new data for want of space, and has taken none since.
+    /// Its failure; `None` while it works.
+    pub failure: Option<String>,
+    /// Whether it refused new data for lack of space and has accepted none since.
     pub full: bool,
-    /// How many of the pool's slots it is home to.
+    /// Number of the pool's slots that it is home to.
     pub slots: u64,
-    /// How many slots there are in all.
+    /// Number of slots in all.
     pub slots_total: u64,
-    /// Objects whose home it is: those that its trouble affects. Of a missing disk as many as were last known; `None` when
-    /// nothing is.
+    /// Objects at home on it, which its failure affects. For a missing disk the last known number,
+    /// `None` when unknown.
     pub objects: Option<u64>,
-    /// Bytes of them; unknown of a missing disk.
+    /// Their bytes; unknown for a missing disk.
     pub object_bytes: Option<u64>,
-    /// Its extents; none of a missing disk.
+    /// Its extents; unknown for a missing disk.
     pub extents: Option<ExtentCounts>,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Batches that it has committed.
+    /// Batches that it committed.
     pub commits: u64,
-    /// Bytes of frames that it has written.
+    /// Bytes of frames that it wrote.
     pub frame_bytes: u64,
-    /// Bytes of chunks that it has written.
+    /// Bytes of chunks that it wrote.
     pub chunk_bytes: u64,
-    /// Damages that its scrub has found.
+    /// Damage found by its scrub.
     pub damaged: u64,
 }
 
-/// Whether a log takes writes, in a disk's terms; and what is wrong if not.
+/// Whether a log accepts writes, as the state of its disk, with the reason if not.
 pub(crate) fn disk_state(log: &LogState) -> (DiskState, Option<String>) {
     match log {
         LogState::Ok => (DiskState::Ok, None),
@@ -146,7 +146,7 @@ pub(crate) fn disk_state(log: &LogState) -> (DiskState, Option<String>) {
 }
 
 impl StoreStatus {
-    /// Adds another disk's.
+    /// Adds another disk's status.
     pub(crate) fn add(&mut self, other: Self) {
         self.objects += other.objects;
         self.object_bytes += other.object_bytes;
@@ -217,8 +217,8 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     mine.pinned += theirs.pinned;
     mine.stuck.extend(theirs.stuck);
     let written = sum.frame_bytes + sum.chunk_bytes;
-    let asked = written.saturating_sub(mine.moved_bytes).max(1);
-    mine.write_amplification_percent = if written == 0 { 100 } else { written.saturating_mul(100) / asked };
+    let requested = written.saturating_sub(mine.moved_bytes).max(1);
+    mine.write_amplification_percent = if written == 0 { 100 } else { written.saturating_mul(100) / requested };
 
     let (mine, theirs) = (&mut sum.scrub, other.scrub);
     mine.running |= theirs.running;
@@ -229,7 +229,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     mine.stopped += theirs.stopped;
     mine.extents_done += theirs.extents_done;
     mine.extents_total += theirs.extents_total;
-    // All of them have been through so many.
+    // Every disk has completed this many.
     mine.passes = mine.passes.min(theirs.passes);
     mine.last_pass_ms = mine.last_pass_ms.zip(theirs.last_pass_ms).map(|(a, b)| a.min(b));
     mine.read_bytes += theirs.read_bytes;
@@ -237,7 +237,7 @@ fn add_log(sum: &mut LogStatus, other: LogStatus) {
     mine.healed += theirs.healed;
     mine.healed_copies.iter_mut().zip(theirs.healed_copies).for_each(|(all, more)| *all += more);
     mine.damaged += theirs.damaged;
-    mine.told += theirs.told;
+    mine.reported += theirs.reported;
     mine.damage.extend(theirs.damage);
 }
 
@@ -256,7 +256,7 @@ fn add_extents(sum: &mut ExtentCounts, other: &ExtentCounts) {
     sum.lost_bytes += other.lost_bytes;
 }
 
-/// Of one bound that each disk has, the sum.
+/// Sums a bound that each disk has.
 fn add_budget(sums: &mut Vec<FlowStatus>, other: FlowStatus) {
     let Some(sum) = sums.iter_mut().find(|sum| sum.name == other.name) else { return sums.push(other) };
     sum.limit = sum.limit.saturating_add(other.limit);
@@ -266,4 +266,96 @@ fn add_budget(sums: &mut Vec<FlowStatus>, other: FlowStatus) {
     sum.granted += other.granted;
     sum.refused += other.refused;
     sum.waited_us += other.waited_us;
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity, as a UUID.
+    pub id: String,
+    /// When it was made, milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// Objects in it; concurrent writes may or may not count.
+    pub objects: u64,
+    /// Their bytes.
+    pub object_bytes: u64,
+    /// Number of disks that hold a part of it.
+    pub disks: u64,
+    /// Whether all of its parts exist; otherwise it can only be deleted.
+    pub whole: bool,
+}
+
+/// Reason of a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MoveKind {
+    /// A disk joined the pool and gets its share.
+    Add,
+    /// A disk leaves the pool; the others get its keys.
+    Drain,
+    /// A disk leaves the pool, and another gets its keys.
+    Replace,
+}
+
+/// State of a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MoveState {
+    /// The move is running.
+    Running,
+    /// A stop of the store interrupted it; the next start continues it.
+    Stopped,
+    /// It could not be finished: see the error. Nothing is lost; it can be resumed.
+    Failed,
+    /// It is done.
+    Done,
+}
+
+/// An object that cannot be read and so cannot be moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmovable {
+    /// Its description, such as `object photos/2026/a.jpg`.
+    pub name: String,
+    /// Why it cannot be read.
+    pub why: String,
+}
+
+/// A move of keys, running or last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveStatus {
+    /// Reason of the move.
+    pub kind: MoveKind,
+    /// The joining disk, otherwise the leaving one.
+    pub disk: String,
+    /// State of the move.
+    pub state: MoveState,
+    /// Current step, in a word or two.
+    pub step: String,
+    /// Slots at their goal.
+    pub slots_done: u64,
+    /// Slots to move in all.
+    pub slots_total: u64,
+    /// Objects, uploads, parts and channels copied since the start; repeated copies of changed ones
+    /// count each time.
+    pub copied: u64,
+    /// Copied bytes.
+    pub copied_bytes: u64,
+    /// Bytes to be moved at the start, about.
+    pub bytes_total: u64,
+    /// Bound in bytes per second; 0: none.
+    pub bytes_s_max: u64,
+    /// Copies deleted from disks where they are no longer at home.
+    pub swept: u64,
+    /// Start, milliseconds since the Unix epoch. After a restart, the time it was resumed.
+    pub begun_ms: u64,
+    /// End, milliseconds since the Unix epoch; `None` while it runs.
+    pub ended_ms: Option<u64>,
+    /// Objects that cannot be read and stay in place; a bounded number of them.
+    pub unmovable: Vec<Unmovable>,
+    /// Total number of such objects.
+    pub unmovable_total: u64,
+    /// Why the move failed.
+    pub error: Option<String>,
 }

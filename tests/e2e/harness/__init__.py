@@ -1,1 +1,2 @@
-"""What the end-to-end tests are made of: the real binary, clients, and a disk that misbehaves."""
+"""Building blocks of the end-to-end tests: the real binary, clients, and a disk that fails on
+command."""

@@ -1,4 +1,4 @@
-"""A directory that misbehaves on command (tests/fusedisk)."""
+"""A directory that fails on command (tests/fusedisk)."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from . import server
 
 
 def missing():
-    """Why there can be no FUSE disk here; None when there can."""
+    """The reason why this machine cannot mount a FUSE disk; None when it can."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "no /dev/fuse that can be opened here"
     return None
@@ -42,7 +42,7 @@ class FuseDisk:
         return answer
 
     def fault(self, op, fault, path="pool", **more):
-        """Arms a rule; its id."""
+        """Arms a rule; returns its id."""
         return self.command(add={"op": op, "fault": fault, "path": path, **more})["id"]
 
     def remove(self, rule):
@@ -65,6 +65,6 @@ class FuseDisk:
         try:
             self.process.wait(20)
         finally:
-            # A mount whose server has ended does not look like one any more.
+            # A mount whose server has ended no longer looks like a mount.
             if str(self.mount) in pathlib.Path("/proc/mounts").read_text():
                 subprocess.run(["fusermount3", "-uz", self.mount], check=False)

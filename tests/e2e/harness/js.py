@@ -13,7 +13,7 @@ DEADLINE_S = 60
 
 
 def node_missing():
-    """Why there are no tests in Node; `None` when there are."""
+    """The reason why tests in Node cannot run; `None` when they can."""
     node = shutil.which("node")
     if not node:
         return "no Node: install Node 20 or later"
@@ -26,17 +26,17 @@ def node_missing():
 
 
 def chromium_missing():
-    """Why there are no tests in Chromium; `None` when there are."""
+    """The reason why tests in Chromium cannot run; `None` when they can."""
     return node_missing() or (None if chromium() else "no Chromium: install Debian's chromium, or name one in CHROMIUM")
 
 
 def chromium():
-    """Where Chromium is; `None` when there is none."""
+    """The path of Chromium; `None` when it is not installed."""
     return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Driver:
-    """A process that has sessions: see js/drive.mjs."""
+    """A process that holds sessions: see js/drive.mjs."""
 
     def __init__(self, browser_url=None):
         self._start("drive.mjs", *(["--browser", chromium(), browser_url] if browser_url else []))
@@ -54,12 +54,12 @@ class Driver:
 
     def _read(self):
         for line in self.process.stdout:
-            told = json.loads(line)
+            message = json.loads(line)
             with self.changed:
-                if "id" in told:
-                    self.answers.setdefault(told["id"], queue.Queue()).put(told)
+                if "id" in message:
+                    self.answers.setdefault(message["id"], queue.Queue()).put(message)
                 else:
-                    self.events.setdefault(told.get("session"), []).append(told)
+                    self.events.setdefault(message.get("session"), []).append(message)
                 self.changed.notify_all()
         with self.changed:
             self.ended = True
@@ -69,7 +69,7 @@ class Driver:
         self.errors.extend(self.process.stderr)
 
     def call(self, session, method, **params):
-        """Asks a session for something; the result."""
+        """Calls a method of a session; returns its result."""
         number = next(self.ids)
         with self.changed:
             answers = self.answers.setdefault(number, queue.Queue())
@@ -83,15 +83,15 @@ class Driver:
         return answer["result"]
 
     def wait_event(self, session, event, count=1, **values):
-        """Waits until there were so many such events; all of them."""
+        """Waits for `count` such events; returns all of them."""
         with self.changed:
-            came = self.changed.wait_for(
-                lambda: self.ended or len(self._told(session, event, values)) >= count, timeout=DEADLINE_S)
-            found = self._told(session, event, values)
-        assert came and len(found) >= count, f"{count} times {event} {values}: {self.events.get(session)} {''.join(self.errors)}"
+            arrived = self.changed.wait_for(
+                lambda: self.ended or len(self._matching(session, event, values)) >= count, timeout=DEADLINE_S)
+            found = self._matching(session, event, values)
+        assert arrived and len(found) >= count, f"{count} times {event} {values}: {self.events.get(session)} {''.join(self.errors)}"
         return found
 
-    def _told(self, session, event, values):
+    def _matching(self, session, event, values):
         events = self.events.get(session, [])
         return [one for one in events if one["event"] == event and all(one.get(key) == value for key, value in values.items())]
 
@@ -106,7 +106,7 @@ class Driver:
 
 
 class Pages(Driver):
-    """A process that has pages, in browsers that share nothing: see js/pages.mjs."""
+    """A process that holds pages, in browsers that share nothing: see js/pages.mjs."""
 
     def __init__(self):
         self._start("pages.mjs", chromium())

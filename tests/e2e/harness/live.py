@@ -1,4 +1,4 @@
-"""Servers with a live door, tokens for it, and its API."""
+"""Servers with a live port, tokens for it, and its API."""
 
 import base64
 import hashlib
@@ -39,20 +39,21 @@ def token(user="ann", secret=SECRET, **claims):
 
 
 def live_server(make_server, tmp_path, config=None, **options):
-    """A server with a live door on a port of its own."""
+    """A server with a live port of its own."""
     file = tmp_path / "live.json"
     file.write_text(json.dumps(config or CONFIG))
     return make_server(args=["--live-listen", "127.0.0.1:0", "--live-config", str(file)], **options)
 
 
-def again(server):
-    """Started again on the same port, as clients expect it."""
+def restart(server):
+    """Restarts the server on the same port, as clients expect."""
     server.args = ["--live-listen", f"127.0.0.1:{server.live_port}", *server.args[2:]]
     return server.start()
 
 
 def missed(server, channel, values):
-    """Publishes what no session can have heard: a server that has been killed is started at another port, and killed again."""
+    """Publishes what no session can have received: starts a killed server at another port, and
+    kills it again."""
     port = server.live_port
     server.args = ["--live-listen", "127.0.0.1:0", *server.args[2:]]
     server.start()

@@ -1,7 +1,7 @@
-"""Writers that remember what was acknowledged, and a check of a server against what they remember.
+"""Writers that record acknowledged writes, and a check of a server against their records.
 
-Each key belongs to one writer, which has one request at a time in flight. So after a crash a key must hold what
-was last acknowledged, or what the one unanswered request would have made of it: nothing else, and nothing in part.
+Each key belongs to one writer, which has one request at a time in flight. So after a crash a key
+must hold the last acknowledged value, or the whole result of the one unanswered request.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ ABSENT = None
 
 
 def content(seed, size):
-    """Bytes that name themselves: made from a seed, so that only the seed is kept."""
+    """Bytes generated from a seed, so that a record needs only the seed."""
     return random.Random(seed).randbytes(size)
 
 
@@ -24,7 +24,8 @@ def digest(data):
 
 
 class Writer:
-    """One client that puts, replaces and deletes its own keys until it is told to stop or the server goes away."""
+    """One client that puts, replaces and deletes its own keys until it is stopped or the server is
+    gone."""
 
     def __init__(self, number, bucket, seed=0, sizes=(0, 100, 4_000, 70_000, 1_500_000, 3_000_000), keys=40):
         self.bucket, self.prefix, self.sizes, self.key_count = bucket, f"w{number:02}/", sizes, keys
@@ -38,7 +39,8 @@ class Writer:
         self.stopping = threading.Event()
 
     def run(self, target, operations=None):
-        """Works against a server until it stops answering, `stop`, or so many operations."""
+        """Sends requests until the server stops answering, `stop` is set, or `operations` are done.
+        """
         connection = target.connect(timeout_s=60)
         try:
             while not self.stopping.is_set() and (operations is None or operations > 0):
@@ -55,7 +57,7 @@ class Writer:
         if self.random.random() < 0.2:
             method, data, after = "DELETE", None, ABSENT
         else:
-            # Small ones are the many, as in life.
+            # Most objects are small, as in production.
             size = self.sizes[min(self.random.randrange(len(self.sizes)), self.random.randrange(len(self.sizes)))]
             method, data = "PUT", content(self.random.random(), size)
             after = digest(data)
@@ -68,7 +70,7 @@ class Writer:
             self.unknown[key] = []
             self.count += 1
         elif status == 503 and b"<Code>SlowDown</Code>" in text or status == 507 or b"Full" in text:
-            # Refused: nothing was accepted.
+            # Refused: the server accepted nothing.
             self.unknown[key].pop()
             self.refused[status] = self.refused.get(status, 0) + 1
         else:
@@ -78,25 +80,27 @@ class Writer:
         return [self.acknowledged.get(key, ABSENT), *self.unknown.get(key, [])]
 
     def moment(self):
-        """What a copy may hold that is made from now on, for each key: see `allowed`."""
-        # In this order: what is acknowledged in between is in both.
+        """The record of this moment: a copy made from now on is checked against it, see `allowed`.
+        """
+        # In this order: a write acknowledged in between is in both.
         marks = {key: len(tried) for key, tried in list(self.attempts.items())}
         return marks, dict(self.acknowledged)
 
     def allowed(self, moment, key):
-        """What a copy may hold that was made after `moment`: what was acknowledged then, or what was tried since."""
+        """The values that a copy made after `moment` may hold for a key: the one acknowledged then,
+        and those tried since."""
         marks, acknowledged = moment
-        # The last one tried then may have been under way.
+        # The last attempt before the moment may have been in flight.
         return [acknowledged.get(key, ABSENT), *self.attempts.get(key, [])[max(0, marks.get(key, 0) - 1):]]
 
     def settle(self, key, found):
-        """What a key holds now is what it held before the next crash."""
+        """Records the value read after a crash as the value of the key."""
         self.acknowledged[key] = found
         self.unknown[key] = []
 
 
 def check(target, writers, every_key=False):
-    """Reads back the keys that were touched (or all) and compares; the number of keys read."""
+    """Reads back the touched keys (or all) and compares; returns the number of keys read."""
     wrong = []
 
     def read(number):
@@ -119,7 +123,7 @@ def check(target, writers, every_key=False):
 
 
 def check_listing(target, writers):
-    """The listing names what the reads have found, and nothing else."""
+    """Checks that the listing names exactly the keys that the reads found."""
     expected = sorted(key for writer in writers for key, found in writer.acknowledged.items() if found is not ABSENT)
     s3 = target.s3()
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=writers[0].bucket)
@@ -128,7 +132,7 @@ def check_listing(target, writers):
 
 
 def start(writers, target):
-    """Sets writers to work; the threads."""
+    """Starts the writers; returns their threads."""
     threads = []
     for writer in writers:
         writer.stopping.clear()

@@ -1,4 +1,4 @@
-"""Loop devices: block devices over files, where root may make them."""
+"""Loop devices: block devices over files, where root may create them."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 
 
 def missing():
-    """Why there can be none here; None when there can."""
+    """The reason why this machine cannot create one; None when it can."""
     if os.geteuid() != 0:
         return "loop devices need root"
     if not shutil.which("losetup"):

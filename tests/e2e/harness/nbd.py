@@ -17,7 +17,7 @@ FUA = 1
 
 
 class Client:
-    """One connection. A request is answered before the next one is sent."""
+    """One connection. It waits for the answer of each request before it sends the next."""
 
     def __init__(self, path, name=b"disk"):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -69,7 +69,7 @@ class Client:
 
 
 class BlockServer:
-    """`steadfast block serve`. Survives its own restarts: `start`, `kill`, `stop` may alternate."""
+    """A `steadfast block serve` process. `start`, `kill` and `stop` may alternate."""
 
     def __init__(self, folder, durable=None, fast=1, size="64 MiB", wrapper=()):
         self.folder = pathlib.Path(folder)

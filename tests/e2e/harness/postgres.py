@@ -18,12 +18,12 @@ BIN = next(iter(sorted(glob.glob("/usr/lib/postgresql/15/bin"))), None)
 
 #: What a line of the log holds that reports an error. FATAL is not one: the database refuses
 #: connections with it while it starts.
-TROUBLE = re.compile("ERROR:|PANIC:|[Ii](nput)?/[Oo](utput)? error|could not (read|write|fsync|extend|flush)|"
+ERROR_LINE = re.compile("ERROR:|PANIC:|[Ii](nput)?/[Oo](utput)? error|could not (read|write|fsync|extend|flush)|"
                      "invalid page|page verification failed|Read-only file system")
 
 
 def missing():
-    """Why it cannot run here; None when it can."""
+    """The reason why the database cannot run here; None when it can."""
     if loops.missing():
         return loops.missing()
     if BIN is None or not os.path.exists(f"{BIN}/pg_amcheck") or not shutil.which("nbdfuse"):
@@ -40,7 +40,7 @@ def run(*command, check=True, **options):
 
 
 class Database:
-    """A cluster in a folder, which the user postgres can reach."""
+    """A cluster in a directory that the user postgres can reach."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -76,7 +76,7 @@ class Database:
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write(f"listen_addresses = ''\nunix_socket_directories = '{self.folder}'\nshared_buffers = '16MB'\n"
                        "max_wal_size = '64MB'\nmin_wal_size = '32MB'\ncheckpoint_timeout = '30s'\n")
-        # The database flushes what is its own; the configuration is not.
+        # The database flushes its own files, but not its configuration.
         run("sync", "-f", self.data)
 
     def mount_it(self):
@@ -104,14 +104,14 @@ class Database:
         with self.log.open("rb") as log:
             log.seek(self.log_begin)
             lines = log.read().decode(errors="replace").splitlines()
-        return [line for line in lines if TROUBLE.search(line)]
+        return [line for line in lines if ERROR_LINE.search(line)]
 
     def read_all(self):
-        """Reads every table and index, and finds no damage."""
+        """Reads every table and index, and fails on damage."""
         self.as_user(f"{BIN}/pg_amcheck", "-h", self.folder, "--heapallindexed", "--install-missing", "postgres")
 
     def check(self):
-        """No damage that the database's own tools find; it is stopped afterwards."""
+        """Checks for damage with the database's own tools, and stops the database."""
         self.read_all()
         self.stop()
         self.as_user(f"{BIN}/pg_checksums", "--check", "-D", self.data)
@@ -129,7 +129,7 @@ class Database:
             self.bridge = None
 
     def crash(self):
-        """All above the block device is gone at once, as on a host that is switched off."""
+        """Discards everything above the block device at once, as when a host loses power."""
         if self.pid:
             mine = [self.pid, *map(int, run("pgrep", "-P", self.pid, check=False).stdout.split())]
             for pid in mine:
@@ -141,7 +141,7 @@ class Database:
 
 
 class Ledger:
-    """Numbers that the database has said are committed, kept outside it."""
+    """Numbers whose commits the database has acknowledged, recorded outside it."""
 
     def __init__(self, database):
         self.database = database
@@ -150,7 +150,7 @@ class Ledger:
         self.lock = threading.Lock()
 
     def insert_until(self, stop):
-        """One session. Ends with `stop`, or when the database refuses."""
+        """One session. It ends with `stop`, or when the database refuses."""
         session = subprocess.Popen(["runuser", "-u", "postgres", "--", "psql", "-h", str(self.database.folder), "-AtX",
                                     "-v", "ON_ERROR_STOP=1", "postgres"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, text=True, bufsize=1)
@@ -195,7 +195,7 @@ class Load:
         wait.until(lambda: time.monotonic() - begin > seconds and len(self.ledger.acknowledged) > before + 20, 60, "commits")
 
     def check(self):
-        """The database has refused nothing, and its log has no error."""
+        """Checks that the database has refused nothing and that its log has no error."""
         assert self.bench.poll() is None, "pgbench has ended"
         assert all(session.is_alive() for session in self.sessions), "the database has refused a commit"
         assert not self.database.errors(), self.database.errors()
@@ -206,6 +206,7 @@ class Load:
         self.bench.wait()
 
     def join(self):
-        """Waits for the sessions. The caller ends the database first, so that no session waits for it."""
+        """Waits for the sessions. The caller ends the database first, so that no session waits for
+        it."""
         for session in self.sessions:
             session.join()

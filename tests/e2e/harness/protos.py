@@ -1,4 +1,4 @@
-"""Centrifugo's gRPC services, from the .proto files beside: made when they are first wanted."""
+"""Centrifugo's gRPC services, generated from the .proto files in tests/e2e/protos on first use."""
 
 import functools
 import importlib

@@ -1,7 +1,9 @@
-"""Runs the tests of the Python SDK's source distribution as they are: `python python_sdk.py PORT REPORT`, in its directory.
+"""Runs the unmodified tests of the Python SDK's source distribution: `python python_sdk.py PORT
+REPORT`, in its directory.
 
-They expect a server at localhost:8000. Here a connection to that place is made to another port, below the SDK and below the tests, so that
-neither is touched and several runs do not meet. What became of the tests is written to REPORT.
+The tests expect a server at localhost:8000. This script redirects connections for that address to
+another port, below the SDK. So the SDK and its tests stay unmodified, and parallel runs do not
+collide. It writes the results to REPORT.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ EXPECTED = ("localhost", 8000)
 
 
 class Result(unittest.TextTestResult):
-    """Also the names of those that ran."""
+    """Also records the names of the tests that ran."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -34,7 +36,7 @@ def main(port, report):
 
     asyncio.BaseEventLoop.create_connection = create_connection
     sys.path.insert(0, "")
-    # The module asks this address once, over plain HTTP, whether a server is there.
+    # On import, the module probes this address once over plain HTTP.
     import tests.centrifugo
     tests.centrifugo.CENTRIFUGO_HTTP_URL = f"http://{EXPECTED[0]}:{port}"
     result = unittest.main(module=None, argv=["unittest", "discover", "--start-directory", "tests"], verbosity=2, exit=False,

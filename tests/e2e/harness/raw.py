@@ -1,4 +1,4 @@
-"""Bytes on a socket, for clients that no library would be."""
+"""Bytes on a socket, for requests that no library would send."""
 
 import socket
 
@@ -19,7 +19,8 @@ class Raw:
         return self.send("\r\n".join(lines).encode())
 
     def receive(self):
-        """All until the other side closes or a whole answer is there; b"" when closed without a word."""
+        """Receives until the other side closes or an answer is complete; b"" when it closed without
+        any."""
         data = b""
         while True:
             try:
@@ -35,7 +36,7 @@ class Raw:
         return int(answer.split(b" ", 2)[1]) if answer else None
 
     def closed(self):
-        """Waits until the other side closes; what it sent before."""
+        """Waits until the other side closes; returns the bytes received before."""
         data = b""
         while True:
             try:
@@ -47,7 +48,7 @@ class Raw:
             data += more
 
     def reset(self):
-        """Closes so that the other side gets a reset, as when a client's machine goes away."""
+        """Closes so that the other side gets a reset, as when a client's machine fails."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         self.socket.close()
 
@@ -56,7 +57,7 @@ class Raw:
 
 
 def complete(answer):
-    """Whether an answer with a content length is there whole."""
+    """Whether an answer with a content length is complete."""
     head, separator, body = answer.partition(b"\r\n\r\n")
     if not separator:
         return False

@@ -8,7 +8,7 @@ import pytest
 
 @contextlib.contextmanager
 def fails(code, status=None):
-    """The block must fail with this S3 error code (and HTTP status)."""
+    """Expects the block to fail with this S3 error code (and HTTP status)."""
     with pytest.raises(botocore.exceptions.ClientError) as caught:
         yield caught
     response = caught.value.response

@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def binary(name="steadfast"):
-    """The built binary: that of the environment (as the test command sets it), else of a local build."""
+    """The path of a binary: from the environment (as the test command sets it), else of a local
+    build."""
     if name == "steadfast" and "STEADFAST_BIN" in os.environ:
         return os.environ["STEADFAST_BIN"]
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -30,11 +31,12 @@ def binary(name="steadfast"):
 
 
 class Server:
-    """A `steadfast serve` process. Survives its own restarts: `start`, `kill`, `stop` may alternate."""
+    """A `steadfast serve` process. `start`, `kill` and `stop` may alternate."""
 
     def __init__(self, data, pool_size="1 GiB", extent_size="16 MiB", settings=None, wrapper=(), args=()):
         self.data = pathlib.Path(data)
-        # Many servers run side by side: the live door, which is on by default, only where a test asks for it.
+        # Many servers run at once, so the live port, on by default, is open only where a test sets
+        # it.
         self.settings = {"data.pool_size": pool_size, "data.extent_size": extent_size, "live.listen": "", **(settings or {})}
         self.wrapper, self.args = list(wrapper), list(args)
         self.s3_listen = "127.0.0.1:0"
@@ -43,7 +45,7 @@ class Server:
         self.starts = 0
         self.tls = None
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- process ------------------------------------------------------------------------------
 
     def environment(self):
         env = {k: v for k, v in os.environ.items() if not k.startswith("STEADFAST_")}
@@ -82,21 +84,21 @@ class Server:
         self.live_port, self.grpc_port = (more + [None, None])[:2]
 
     def log(self):
-        """What this start has logged."""
+        """The log of the current start."""
         with open(self.log_path, "rb") as log:
             log.seek(self.log_start)
             return log.read().decode(errors="replace")
 
     @property
     def pid(self):
-        """The server's own process, below a wrapper too."""
+        """The server's own process, even below a wrapper."""
         if not self.wrapper:
             return self.process.pid
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int(wait.until(lambda: children.read_text().split(), what="the server below its wrapper")[0])
 
     def kill(self):
-        """SIGKILL: as a crash of the process."""
+        """Sends SIGKILL, to simulate a crash of the process."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
 
@@ -104,7 +106,7 @@ class Server:
         os.kill(self.pid, signal.SIGTERM)
 
     def stop(self, deadline_s=60):
-        """SIGTERM; the exit status."""
+        """Sends SIGTERM; returns the exit status."""
         self.terminate()
         return self.process.wait(deadline_s)
 
@@ -137,7 +139,7 @@ class Server:
         return f"127.0.0.1:{self.s3_port}"
 
     def s3(self, attempts=1, access=sign.ACCESS, secret=sign.SECRET, timeout_s=60, endpoint=None, **options):
-        """A boto3 client that does not hide errors behind retries unless told to."""
+        """A boto3 client that does not hide errors behind retries unless `attempts` is above 1."""
         config = botocore.config.Config(
             retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=timeout_s, connect_timeout=10,
             max_pool_connections=64, signature_version="s3v4",
@@ -203,13 +205,14 @@ class Server:
     # -- commands -----------------------------------------------------------------------------
 
     def command(self, *args, timeout_s=120):
-        """Another command of the binary on this data directory."""
+        """Runs another command of the binary on this data directory."""
         return subprocess.run([binary(), *args], capture_output=True, text=True, timeout=timeout_s,
                               env=self.environment(), stdin=subprocess.DEVNULL, check=False)
 
 
 def in_threads(count, work):
-    """Runs `work(number)` in `count` threads; the results in order. The first exception is raised."""
+    """Runs `work(number)` in `count` threads; returns the results in order. Raises the first
+    exception."""
     results, errors = [None] * count, []
 
     def run(number):

@@ -1,4 +1,4 @@
-"""Sessions of Centrifugo's Python SDK, and what they are told."""
+"""Sessions of Centrifugo's Python SDK, and the events they receive."""
 
 import asyncio
 import json
@@ -9,12 +9,12 @@ from .live import DEADLINE_S
 
 
 def plain(data):
-    """A publication's data, whichever encoding it came in."""
+    """A publication's data, whichever encoding carried it."""
     return json.loads(data) if isinstance(data, bytes) else data
 
 
-class Told(ClientEventHandler):
-    """What a session is told: of itself, and of the subscriptions that the server made."""
+class SessionEvents(ClientEventHandler):
+    """The events of a session: its own, and those of the subscriptions that the server made."""
 
     def __init__(self):
         self.connected, self.disconnected = asyncio.Queue(), asyncio.Queue()
@@ -36,8 +36,8 @@ class Told(ClientEventHandler):
         await self.publications.put((ctx.channel, ctx.pub.offset, plain(ctx.pub.data)))
 
 
-class Heard(SubscriptionEventHandler):
-    """What a subscription is told that the client made."""
+class SubscriptionEvents(SubscriptionEventHandler):
+    """The events of a subscription that the client made."""
 
     def __init__(self):
         self.subscribed, self.unsubscribed, self.publications = asyncio.Queue(), asyncio.Queue(), asyncio.Queue()
@@ -53,14 +53,14 @@ class Heard(SubscriptionEventHandler):
 
 
 async def next_of(queue):
-    """The next thing told."""
+    """The next event of a queue."""
     return await asyncio.wait_for(queue.get(), DEADLINE_S)
 
 
 async def connecting(server, protobuf, **options):
-    """A session that has begun to connect, and what it is told."""
-    told = Told()
+    """A session that has begun to connect, and its events."""
+    session_events = SessionEvents()
     url = f"ws://127.0.0.1:{server.live_port}/connection/websocket"
-    client = Client(url, use_protobuf=protobuf, events=told, timeout=DEADLINE_S, **options)
+    client = Client(url, use_protobuf=protobuf, events=session_events, timeout=DEADLINE_S, **options)
     await client.connect()
-    return client, told
+    return client, session_events

@@ -1,4 +1,4 @@
-"""AWS signature version 4, written out, so that requests can be made that no SDK would make."""
+"""AWS signature version 4, written out, for requests that no SDK would send."""
 
 import datetime
 import hashlib
@@ -62,7 +62,8 @@ def headers_for(method, host, path, query=None, headers=None, payload_hash=UNSIG
 
 
 def presigned_query(method, host, path, query=None, expires_s=60, date=None):
-    """The query string of a presigned URL, with parameters of its own; only `host` is a signed header."""
+    """The query string of a presigned URL, with parameters of its own; only `host` is a signed
+    header."""
     date = date or amz_date()
     query = {**(query or {}), "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": f"{ACCESS}/{scope(date)}",
              "X-Amz-Date": date, "X-Amz-Expires": str(expires_s), "X-Amz-SignedHeaders": "host"}
@@ -71,7 +72,8 @@ def presigned_query(method, host, path, query=None, expires_s=60, date=None):
 
 
 def chunked_body(chunks, seed, date, trailer=None):
-    """An aws-chunked body whose chunks are signed in a chain from `seed`; `trailer` is a (name, value)."""
+    """An aws-chunked body whose chunks are signed in a chain from `seed`; `trailer` is (name,
+    value)."""
     key, previous, out = signing_key(date), seed, b""
     for chunk in [*chunks, b""]:
         to_sign = "\n".join(["AWS4-HMAC-SHA256-PAYLOAD", date, scope(date), previous, EMPTY_SHA256,

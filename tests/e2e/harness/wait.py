@@ -1,10 +1,10 @@
-"""Waiting for a condition with a deadline, where there is no event to wait for."""
+"""Waits for a condition with a deadline, where no event reports it."""
 
 import time
 
 
 def until(condition, deadline_s=30.0, what="the condition", every_s=0.01):
-    """Calls `condition` until it gives something true, and returns that; fails after `deadline_s`."""
+    """Calls `condition` until its result is true, and returns that; fails after `deadline_s`."""
     end = time.monotonic() + deadline_s
     while True:
         value = condition()

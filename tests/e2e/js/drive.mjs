@@ -1,9 +1,11 @@
-// Sessions for the end-to-end tests: one request a line on standard input, one answer or event a line on standard output.
+// Sessions for the end-to-end tests: one request a line on standard input, one answer or event a line
+// on standard output.
 //
 //   {"id": 1, "session": "ann", "method": "open", "endpoint": "ws://...", "options": {"protobuf": true, "token": "..."}}
 //   {"id": 2, "session": "ann", "method": "connect"}
 //
-// Sessions live in this process, or, with `--browser CHROMIUM URL`, in a page of that origin in a headless Chromium.
+// Sessions run in this process, or, with `--browser CHROMIUM URL`, in a page of that origin in a
+// headless Chromium.
 import {mkdtempSync, rmSync} from 'node:fs';
 import {createRequire} from 'node:module';
 import {tmpdir} from 'node:os';
@@ -12,7 +14,7 @@ import {createInterface} from 'node:readline';
 import {ARGUMENTS} from './browser.mjs';
 
 const require = createRequire(import.meta.url);
-const say = (value) => process.stdout.write(JSON.stringify(value) + '\n');
+const send = (value) => process.stdout.write(JSON.stringify(value) + '\n');
 
 async function inThisProcess() {
   await import('./session.js');
@@ -25,7 +27,7 @@ async function inThisProcess() {
     call({session, method, ...params}) {
       if (method !== 'open') return sessions.get(session).call(method, params);
       const options = {...params.options, client: {...params.options.client, websocket, eventsource}};
-      const emit = (event) => say({session, ...event});
+      const emit = (event) => send({session, ...event});
       sessions.set(session, globalThis.makeSession(options.protobuf ? protobuf : json, params.endpoint, options, emit));
       return null;
     },
@@ -43,10 +45,10 @@ async function inBrowser(executablePath, url) {
     args: ARGUMENTS,
   });
   const page = await context.newPage();
-  page.on('pageerror', (error) => say({event: 'page error', message: String(error)}));
-  await page.exposeFunction('say', say);
+  page.on('pageerror', (error) => send({event: 'page error', message: String(error)}));
+  await page.exposeFunction('send', send);
   await page.goto(url);
-  // One bundle takes the other's global name, so each is kept under its own.
+  // Both bundles use the same global name, so each is stored under its own.
   const dist = join(require.resolve('centrifuge'), '..', '..', 'dist');
   await page.addScriptTag({path: join(dist, 'centrifuge.js')});
   await page.evaluate(() => { globalThis.JsonCentrifuge = globalThis.Centrifuge; });
@@ -57,7 +59,7 @@ async function inBrowser(executablePath, url) {
     call: (request) => page.evaluate(async ({session, method, ...params}) => {
       if (method !== 'open') return globalThis.sessions.get(session).call(method, params);
       const sdk = params.options.protobuf ? globalThis.Centrifuge : globalThis.JsonCentrifuge;
-      const emit = (event) => globalThis.say({session, ...event});
+      const emit = (event) => globalThis.send({session, ...event});
       globalThis.sessions.set(session, globalThis.makeSession(sdk, params.endpoint, params.options, emit));
       return null;
     }, request),
@@ -70,13 +72,13 @@ async function inBrowser(executablePath, url) {
 
 const [flag, ...rest] = process.argv.slice(2);
 const place = flag === '--browser' ? await inBrowser(...rest) : await inThisProcess();
-say({event: 'ready'});
+send({event: 'ready'});
 const pending = new Set();
 for await (const line of createInterface({input: process.stdin})) {
   const {id, ...request} = JSON.parse(line);
   const work = (async () => place.call(request))().then(
-    (result) => say({id, result: result ?? null}),
-    (error) => say({id, error: {code: error.code ?? null, message: error.message ?? String(error)}}),
+    (result) => send({id, result: result ?? null}),
+    (error) => send({id, error: {code: error.code ?? null, message: error.message ?? String(error)}}),
   ).finally(() => pending.delete(work));
   pending.add(work);
 }

@@ -1,5 +1,6 @@
-// Pages of a headless Chromium for the end-to-end tests, each in a browser of its own (nothing is shared between them):
-// `node pages.mjs CHROMIUM`, then one request a line on standard input, one answer or event a line on standard output.
+// Pages of a headless Chromium for the end-to-end tests, each in a browser context of its own, so that
+// they share nothing. Start: `node pages.mjs CHROMIUM`. Standard input takes one request a line, and
+// standard output returns one answer or event a line.
 //
 //   {"id": 1, "session": "ann", "method": "open", "url": "http://..."}
 //   {"id": 2, "session": "ann", "method": "fill", "selector": "input", "text": "hello"}
@@ -9,15 +10,15 @@ import {chromium} from 'playwright-core';
 import {ARGUMENTS} from './browser.mjs';
 
 const DEADLINE_MS = 50000;
-const say = (value) => process.stdout.write(JSON.stringify(value) + '\n');
+const send = (value) => process.stdout.write(JSON.stringify(value) + '\n');
 const browser = await chromium.launch({executablePath: process.argv[2], headless: true, timeout: 60000, args: ARGUMENTS});
 const pages = new Map();
 
 async function open(session, {url}) {
   const page = await (await browser.newContext({viewport: {width: 1000, height: 640}})).newPage();
   page.setDefaultTimeout(DEADLINE_MS);
-  page.on('pageerror', (error) => say({session, event: 'page error', message: String(error)}));
-  page.on('console', (message) => say({session, event: 'console', message: message.text()}));
+  page.on('pageerror', (error) => send({session, event: 'page error', message: String(error)}));
+  page.on('console', (message) => send({session, event: 'console', message: message.text()}));
   pages.set(session, page);
   await page.goto(url);
 }
@@ -38,13 +39,13 @@ async function call({session, method, ...params}) {
   }
 }
 
-say({event: 'ready'});
+send({event: 'ready'});
 const pending = new Set();
 for await (const line of createInterface({input: process.stdin})) {
   const {id, ...request} = JSON.parse(line);
   const work = call(request).then(
-    (result) => say({id, result: result ?? null}),
-    (error) => say({id, error: {message: error.message ?? String(error)}}),
+    (result) => send({id, result: result ?? null}),
+    (error) => send({id, error: {message: error.message ?? String(error)}}),
   ).finally(() => pending.delete(work));
   pending.add(work);
 }

@@ -1,9 +1,10 @@
-// A session with Centrifugo's SDK, for a test to drive: the same in Node and in a page. `emit` is told what happens, `call` does what is asked.
+// A session with Centrifugo's SDK, driven by a test, the same in Node and in a page. It reports events
+// through `emit` and runs the methods passed to `call`.
 globalThis.makeSession = function (Centrifuge, endpoint, options, emit) {
   const binary = options.protobuf === true;
   const pack = (value) => binary ? new TextEncoder().encode(JSON.stringify(value)) : value;
   const unpack = (value) => value instanceof Uint8Array ? JSON.parse(new TextDecoder().decode(value)) : value;
-  // What was agreed on with the server is known to the socket alone.
+  // Only the socket knows the extensions that it agreed on with the server.
   const Socket = options.client?.websocket ?? globalThis.WebSocket;
   class websocket extends Socket {
     constructor(...args) {

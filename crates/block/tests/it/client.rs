@@ -1,4 +1,4 @@
-//! A client of a few lines, which can also say what no real client would.
+//! A minimal client, which can also send what no real client would.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and greets.
+    /// Connects and reads the greeting.
     pub async fn greet(path: &Path) -> Self {
         let mut stream = UnixStream::connect(path).await.expect("connected");
         let mut greeting = [0; 18];
@@ -80,7 +80,7 @@ impl Client {
         client
     }
 
-    /// Sends a request without waiting; its cookie.
+    /// Sends a request without waiting and returns its cookie.
     pub async fn send(&mut self, command: u16, flags: u16, offset: u64, length: u32, payload: &[u8]) -> u64 {
         self.cookie += 1;
         let mut bytes = Vec::with_capacity(28 + payload.len());
@@ -95,7 +95,7 @@ impl Client {
         self.cookie
     }
 
-    /// Receives the reply of whichever request; `length` bytes of data follow a simple reply without an error.
+    /// Receives the next reply. `length` bytes of data follow a simple reply without an error.
     pub async fn reply(&mut self, length: usize) -> (u64, Result<Vec<u8>, u32>) {
         let magic = self.stream.read_u32().await.expect("a reply");
         if magic == 0x6744_6698 {

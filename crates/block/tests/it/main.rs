@@ -1,8 +1,8 @@
-//! What the server promises as a whole, over a Unix socket, to a client written by hand.
+//! Guarantees of the whole server, tested over a Unix socket with a hand-written client.
 
 mod client;
+mod faults;
 mod sessions;
-mod trouble;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 const MIB: u64 = 1 << 20;
 
-/// A server over memory that can be made to fail.
+/// A server over memory with fault injection.
 struct World {
     _folder: tempfile::TempDir,
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! What clients do when all is well.
+//! Sessions without faults.
 
 use steadfast_block::Limits;
 use steadfast_disk::{BLOCK, Effect, Fault, OpKind};
@@ -27,7 +27,7 @@ async fn exports_are_listed_and_described() {
     assert_eq!(replies.len(), 2);
     let flags = u16::from_be_bytes([replies[0].1[10], replies[0].1[11]]);
     assert_eq!(flags, 1 | 1 << 1 | 1 << 2 | 1 << 8);
-    // After all of that the client can still begin.
+    // After all of these options the client can still begin transmission.
     assert_eq!(client.option(GO, &info("second", &[])).await.last().expect("a reply").0, 1);
     assert!(client.read(0, 10).await.is_ok());
     world.shut_down().await;
@@ -72,14 +72,14 @@ async fn data_is_written_read_trimmed_and_zeroed() {
         model[5000..5000 + 2_000_000].fill(0);
         client.command(ZEROES, FUA | 2, 5000, 2_000_000).await.expect("zeroed");
         client.command(FLUSH, 0, 0, 0).await.expect("flushed");
-        // The whole blocks between the edges are gone; memory reads as zeros then.
+        // The trim removes the whole blocks between the edges; memory then reads as zeros.
         model[12_288..16_384].fill(0);
         client.command(TRIM, FUA, 12_000, 5000).await.expect("trimmed");
         assert!(client.read(0, 4 << 20).await.expect("read") == model);
         for (at, length) in [(0, 1), (4095, 2), (511, 513), (3_000_000, 1_000_000), (9, 0)] {
             assert!(client.read(at as u64, length as u32).await.expect("read") == model[at..at + length]);
         }
-        // The neighbours on the disk are as they were.
+        // The disk outside the window is unchanged.
         let before = world.disk.read(0, MIB as usize).await.expect("read");
         assert!(before.iter().all(|byte| *byte == 0));
 

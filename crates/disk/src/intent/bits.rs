@@ -1,20 +1,21 @@
-//! The bits as they lie on the durable disk.
+//! The encoding of the intent bits on the durable disk.
 //!
-//! A sector holds 508 bytes of bits, the lowest first, and the CRC32C of the copy's name, the sector's number and those bytes. So a torn
-//! write leaves whole sectors, old or new, and bits that belong to another copy count as damaged.
+//! A sector holds 508 bytes of bits, the lowest first, and a CRC32C. The checksum covers the copy's
+//! name, the sector's number and those bytes. A torn write therefore leaves whole sectors, old or
+//! new. Bits that belong to another copy count as damaged.
 
 use bytes::Bytes;
 
 use crate::BLOCK;
 use crate::label::u32_at;
 
-/// Blocks of bits.
+/// Number of blocks of bits.
 pub(crate) const BLOCKS: usize = 8;
-/// Bytes of all of them.
+/// Size of all blocks in bytes.
 pub(crate) const BITS_BYTES: usize = BLOCKS * BLOCK;
 const SECTOR: usize = 512;
 const SECTOR_REGIONS: usize = (SECTOR - 4) * 8;
-/// Regions whose bits are in one block.
+/// Number of regions whose bits share a block.
 pub(crate) const BLOCK_REGIONS: usize = BLOCK / SECTOR * SECTOR_REGIONS;
 
 fn checksum(copy: &[u8; 16], number: usize, bits: &[u8]) -> u32 {
@@ -25,7 +26,7 @@ fn checksum(copy: &[u8; 16], number: usize, bits: &[u8]) -> u32 {
     crate::label::crc32c(&bytes)
 }
 
-/// One block.
+/// Encodes one block.
 pub(super) fn encode(block: usize, copy: &[u8; 16], is_set: impl Fn(usize) -> bool) -> Bytes {
     let mut bytes = vec![0u8; BLOCK];
     for (i, sector) in bytes.chunks_mut(SECTOR).enumerate() {
@@ -39,7 +40,7 @@ pub(super) fn encode(block: usize, copy: &[u8; 16], is_set: impl Fn(usize) -> bo
     bytes.into()
 }
 
-/// The sectors of the area, each with its bits where it is whole.
+/// Decodes the bits of the area. Regions of a damaged sector count as set.
 pub(super) fn decode(area: &[u8], copy: &[u8; 16]) -> Vec<bool> {
     let mut set = vec![true; BLOCKS * BLOCK_REGIONS];
     for (number, sector) in area.chunks_exact(SECTOR).take(BITS_BYTES / SECTOR).enumerate() {

@@ -1,9 +1,12 @@
-//! Write intent: which regions of a durable disk its copy may differ in.
+//! Write intent: the regions in which a durable disk and its copy may differ.
 //!
-//! Each region has a bit on the durable disk. A bit is set, and flushed, before new content of the region is sent to either
-//! disk, and cleared only when both are known to hold the same. So after a crash a region whose bit is clear is the same on both.
-//! No I/O here: a state machine under one lock. Its user carries out rounds, one at a time: [`Intent::take`], write and flush,
-//! [`Intent::set`] or [`Intent::put_back`]; and [`Intent::begin_clear`], the events on both disks, [`Intent::end_clear`].
+//! Each region has a bit on the durable disk. The bit is set and flushed before new content of the
+//! region is sent to either disk. It is cleared only when both are known to hold the same. After a
+//! crash, a region whose bit is clear is therefore the same on both disks. This module does no I/O:
+//! it is a state machine under one lock. Its user carries out rounds, one at a time:
+//! [`Intent::take`], write and flush, then [`Intent::set`] or [`Intent::put_back`]. To clear bits
+//! it calls [`Intent::begin_clear`], writes the events on both disks, and calls
+//! [`Intent::end_clear`].
 
 mod bits;
 #[cfg(test)]
@@ -17,25 +20,25 @@ use bytes::Bytes;
 
 pub(crate) use bits::{BITS_BYTES, BLOCK_REGIONS, BLOCKS};
 
-/// Regions at most.
+/// Maximum number of regions.
 pub(crate) const REGIONS_MAX: u64 = (BLOCKS * BLOCK_REGIONS) as u64;
 
-/// What is known of a region's bit on the durable disk.
+/// The state of a region's bit on the durable disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bit {
-    /// Not set: both disks hold the same.
+    /// Clear: both disks hold the same.
     Clean,
-    /// To be set with the next round.
-    Asked,
-    /// In the round that is under way.
+    /// To be set in the next round.
+    Requested,
+    /// In the current round.
     Setting,
     /// Set: the region may be written.
     Dirty,
-    /// Set, and in the batch that is being cleared. A write takes the region out of the batch.
+    /// Set, and in the batch that is being cleared. A write removes the region from the batch.
     Clearing,
 }
 
-/// What a caller has to do before it writes to a range.
+/// What a caller must do before it writes to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// Nothing: the bits are set.
@@ -48,26 +51,27 @@ pub(crate) enum Readiness {
 #[derive(Debug)]
 pub(crate) struct Intent {
     bits: Vec<Bit>,
-    asked: Vec<u32>,
-    /// Regions that are not clean.
+    requested: Vec<u32>,
+    /// Number of regions that are not clean.
     dirty: u64,
-    /// How many rounds have failed, and the system's number of the last error.
+    /// Number of failed rounds, and the operating system's number of the last error.
     failed_rounds: u64,
     errno: i32,
-    /// A flush has failed: what is durable is not known any more. Nothing is set or cleared until the disk is opened again.
+    /// A flush has failed, so the durable content is unknown. No bit is set or cleared until the
+    /// disk is reopened.
     latched: bool,
     /// The task that carries out rounds has ended.
     closed: bool,
-    /// A write leaves its region in the batch that is being cleared. For sabotage.
+    /// Sabotage for tests: a write leaves its region in the batch that is being cleared.
     pub(crate) clears_under_writes: bool,
 }
 
 impl Intent {
-    /// All bits are set.
+    /// Creates the state with all bits set.
     pub(crate) fn new() -> Self {
         Self {
             bits: vec![Bit::Dirty; REGIONS_MAX as usize],
-            asked: Vec::new(),
+            requested: Vec::new(),
             dirty: REGIONS_MAX,
             failed_rounds: 0,
             errno: 0,
@@ -77,7 +81,8 @@ impl Intent {
         }
     }
 
-    /// Takes over the bits of a disk, as [`Intent::encode`] made them for a copy with this name. What is damaged counts as set.
+    /// Loads the bits of a disk, as [`Intent::encode`] encoded them for a copy with this name.
+    /// Damaged sectors count as set.
     pub(crate) fn load(&mut self, bytes: &[u8], copy: &[u8; 16]) {
         for (region, set) in bits::decode(bytes, copy).into_iter().enumerate() {
             self.put(region, if set { Bit::Dirty } else { Bit::Clean });
@@ -95,34 +100,36 @@ impl Intent {
         self.bits.get(region) == Some(&Bit::Clean)
     }
 
-    /// Whether a region's bit is set, and it may be cleared.
+    /// Whether a region's bit is set and may be cleared.
     pub(crate) fn is_dirty(&self, region: usize) -> bool {
         self.bits.get(region) == Some(&Bit::Dirty)
     }
 
-    /// How many of the first `regions` are not clean. Those behind them never are: they have not been compared.
+    /// The number of the first `regions` that are not clean. The regions behind them are never
+    /// clean, because they have not been compared.
     pub(crate) fn dirty(&self, regions: u64) -> u64 {
         self.dirty.saturating_sub(REGIONS_MAX.saturating_sub(regions))
     }
 
-    /// Asks for the bits of some regions, and takes them out of the batch that is being cleared. A caller that has to wait asks again
-    /// after each round. `failed`: what [`Intent::failed_rounds`] said before it asked first.
+    /// Requests the bits of some regions and removes the regions from the batch that is being
+    /// cleared. A caller that must wait calls it again after each round. `failed` is the value of
+    /// [`Intent::failed_rounds`] before the first call.
     ///
     /// # Errors
-    /// That of the round that failed since, or of the flush after which nothing is set any more.
-    pub(crate) fn ask(&mut self, regions: Range<usize>, failed: u64) -> io::Result<Readiness> {
+    /// That of a round that failed since then, or of the flush after which no bits are set.
+    pub(crate) fn request(&mut self, regions: Range<usize>, failed: u64) -> io::Result<Readiness> {
         let mut readiness = Readiness::Ready;
         for region in regions {
             match self.bits.get(region) {
                 None | Some(Bit::Dirty) => {}
                 Some(Bit::Clearing) if self.clears_under_writes => {}
                 Some(Bit::Clearing) => self.put(region, Bit::Dirty),
-                Some(Bit::Asked | Bit::Setting) => readiness = Readiness::Wait,
+                Some(Bit::Requested | Bit::Setting) => readiness = Readiness::Wait,
                 Some(Bit::Clean) => {
                     readiness = Readiness::Wait;
                     if !self.latched && !self.closed && failed == self.failed_rounds {
-                        self.put(region, Bit::Asked);
-                        self.asked.push(region as u32);
+                        self.put(region, Bit::Requested);
+                        self.requested.push(region as u32);
                     }
                 }
             }
@@ -139,53 +146,53 @@ impl Intent {
         Ok(readiness)
     }
 
-    /// Whether there is something for a round to do.
-    pub(crate) fn has_asked(&self) -> bool {
-        !self.asked.is_empty()
+    /// Whether a round has bits to set.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requested.is_empty()
     }
 
-    /// How many rounds have failed.
+    /// The number of failed rounds.
     pub(crate) fn failed_rounds(&self) -> u64 {
         self.failed_rounds
     }
 
-    /// Begins a round with all that was asked for; empty when there is nothing to do.
+    /// Begins a round with all requested regions; empty when there are none.
     pub(crate) fn take(&mut self) -> Vec<u32> {
         if self.latched {
             return Vec::new();
         }
-        let batch = std::mem::take(&mut self.asked);
+        let batch = std::mem::take(&mut self.requested);
         batch.iter().for_each(|region| self.put(*region as usize, Bit::Setting));
         batch
     }
 
-    /// The blocks of the durable disk that hold the bits of some regions: each block's number and content. A region that was asked for
-    /// is shown as set.
+    /// The blocks of the durable disk with the bits of some regions: each block's number and
+    /// content. Requested regions are encoded as set.
     pub(crate) fn encode(&self, regions: &[u32], copy: &[u8; 16]) -> Vec<(u64, Bytes)> {
         let blocks: BTreeSet<usize> = regions.iter().map(|region| *region as usize / BLOCK_REGIONS).collect();
         let block = |block| (block as u64, bits::encode(block, copy, |region| self.bits[region] != Bit::Clean));
         blocks.into_iter().map(block).collect()
     }
 
-    /// The content of the whole area with every bit set.
+    /// Encodes the whole area with every bit set.
     pub(crate) fn encode_all_set(copy: &[u8; 16]) -> Bytes {
         (0..BLOCKS).flat_map(|block| bits::encode(block, copy, |_| true)).collect::<Vec<u8>>().into()
     }
 
-    /// The round has succeeded: its regions may be written.
+    /// Ends a successful round: its regions may be written.
     pub(crate) fn set(&mut self, batch: &[u32]) {
         batch.iter().for_each(|region| self.put(*region as usize, Bit::Dirty));
     }
 
-    /// The round has failed: the callers that wait for it get the error.
+    /// Ends a failed round: the callers that wait for it get the error.
     pub(crate) fn put_back(&mut self, batch: &[u32], errno: i32) {
         self.failed_rounds += 1;
         self.errno = errno;
-        let waiting = std::mem::take(&mut self.asked);
+        let waiting = std::mem::take(&mut self.requested);
         batch.iter().chain(&waiting).for_each(|region| self.put(*region as usize, Bit::Clean));
     }
 
-    /// A flush of the durable disk has failed: nothing is set or cleared from now on.
+    /// Latches a failed flush of the durable disk: from now on no bit is set or cleared.
     pub(crate) fn latch(&mut self, errno: i32) {
         self.latched = true;
         self.errno = errno;
@@ -197,17 +204,17 @@ impl Intent {
         self.latched
     }
 
-    /// The task that carries out rounds has ended: callers that wait get an error.
+    /// Marks the end of the task that carries out rounds: callers that wait get an error.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Begins to clear the bits of some regions, of which [`Intent::is_dirty`] was true.
+    /// Begins to clear the bits of some regions, for which [`Intent::is_dirty`] was true.
     pub(crate) fn begin_clear(&mut self, regions: &[u32]) {
         regions.iter().for_each(|region| self.put(*region as usize, Bit::Clearing));
     }
 
-    /// Gives up the batch that is being cleared.
+    /// Cancels the batch that is being cleared.
     pub(crate) fn stop_clear(&mut self) {
         for region in 0..self.bits.len() {
             if self.bits[region] == Bit::Clearing {
@@ -216,7 +223,8 @@ impl Intent {
         }
     }
 
-    /// Both disks have the event of the batch, durably: what is left of it is clean.
+    /// Ends the clearing: both disks hold the event of the batch durably, so its remaining regions
+    /// are clean.
     pub(crate) fn end_clear(&mut self, regions: &[u32]) {
         for region in regions {
             if self.bits[*region as usize] == Bit::Clearing {
@@ -225,9 +233,9 @@ impl Intent {
         }
     }
 
-    /// Every bit is set: the copy is another one now.
+    /// Sets every bit, because the copy has been replaced.
     pub(crate) fn set_all(&mut self) {
-        self.asked.clear();
+        self.requested.clear();
         self.bits.fill(Bit::Dirty);
         self.dirty = REGIONS_MAX;
     }

@@ -6,12 +6,12 @@ use super::*;
 
 const COPY: [u8; 16] = [7; 16];
 
-fn asks(intent: &mut Intent, region: usize) -> io::Result<Readiness> {
+fn request_one(intent: &mut Intent, region: usize) -> io::Result<Readiness> {
     let failed = intent.failed_rounds();
-    intent.ask(region..region + 1, failed)
+    intent.request(region..region + 1, failed)
 }
 
-/// The bits of the first regions, clean.
+/// Creates the state with the bits of all regions clear.
 fn clean() -> Intent {
     let mut intent = Intent::new();
     let area: Vec<u8> = (0..BLOCKS).flat_map(|block| bits::encode(block, &COPY, |_| false)).collect();
@@ -21,7 +21,7 @@ fn clean() -> Intent {
 }
 
 #[test]
-fn bits_are_read_back_and_what_is_damaged_counts_as_set() {
+fn bits_are_read_back_and_damaged_ones_count_as_set() {
     let set = |region: usize| region.is_multiple_of(3);
     let mut area: Vec<u8> = (0..BLOCKS).flat_map(|block| bits::encode(block, &COPY, set)).collect();
     let read = |area: &[u8], copy: &[u8; 16]| {
@@ -40,36 +40,36 @@ fn bits_are_read_back_and_what_is_damaged_counts_as_set() {
 }
 
 #[test]
-fn many_asks_share_a_round_and_each_waits_for_its_own() {
+fn many_requests_share_a_round_and_each_waits_for_its_own() {
     let mut intent = clean();
-    assert_eq!(intent.ask(3..5, 0).expect("asked"), Readiness::Wait);
+    assert_eq!(intent.request(3..5, 0).expect("requested"), Readiness::Wait);
     let first = intent.take();
     assert_eq!(first, [3, 4]);
-    assert_eq!(intent.ask(4..6, 0).expect("asked"), Readiness::Wait);
+    assert_eq!(intent.request(4..6, 0).expect("requested"), Readiness::Wait);
     intent.set(&first);
-    assert_eq!(intent.ask(3..5, 0).expect("set"), Readiness::Ready);
-    assert_eq!(intent.ask(4..6, 0).expect("asked"), Readiness::Wait, "the last one is in the next round");
+    assert_eq!(intent.request(3..5, 0).expect("set"), Readiness::Ready);
+    assert_eq!(intent.request(4..6, 0).expect("requested"), Readiness::Wait, "the last one is in the next round");
     let second = intent.take();
     assert_eq!(second, [5]);
     intent.set(&second);
-    assert_eq!(intent.ask(4..6, 0).expect("set"), Readiness::Ready);
+    assert_eq!(intent.request(4..6, 0).expect("set"), Readiness::Ready);
     assert!(intent.take().is_empty());
 }
 
 #[test]
 fn a_round_that_fails_fails_those_that_wait_for_it_and_no_others() {
     let mut intent = clean();
-    assert_eq!(intent.ask(1..2, 0).expect("asked"), Readiness::Wait);
+    assert_eq!(intent.request(1..2, 0).expect("requested"), Readiness::Wait);
     let batch = intent.take();
     intent.put_back(&batch, libc::EIO);
-    assert_eq!(intent.ask(1..2, 0).expect_err("failed").raw_os_error(), Some(libc::EIO));
-    assert_eq!(asks(&mut intent, 1).expect("asked again"), Readiness::Wait);
+    assert_eq!(intent.request(1..2, 0).expect_err("failed").raw_os_error(), Some(libc::EIO));
+    assert_eq!(request_one(&mut intent, 1).expect("requested again"), Readiness::Wait);
     intent.latch(libc::EIO);
     assert!(intent.take().is_empty());
-    assert_eq!(asks(&mut intent, 1).expect_err("latched").raw_os_error(), Some(libc::EIO));
+    assert_eq!(request_one(&mut intent, 1).expect_err("latched").raw_os_error(), Some(libc::EIO));
     let mut intent = clean();
     intent.close();
-    assert!(asks(&mut intent, 1).is_err());
+    assert!(request_one(&mut intent, 1).is_err());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_write_takes_its_region_out_of_the_batch_that_is_cleared() {
     let mut intent = Intent::new();
     intent.begin_clear(&[1, 2]);
     assert!(!intent.is_dirty(1) && !intent.is_clean(1));
-    assert_eq!(asks(&mut intent, 1).expect("set"), Readiness::Ready);
+    assert_eq!(request_one(&mut intent, 1).expect("set"), Readiness::Ready);
     intent.end_clear(&[1, 2]);
     assert!(intent.is_dirty(1) && intent.is_clean(2));
     intent.begin_clear(&[1]);
@@ -101,9 +101,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// A region that may be written has its bit on the disk at every moment, whatever a failed round or a batch left there.
+    /// A region that may be written has its bit on the disk at every moment, whatever a failed
+    /// round or a batch left there.
     #[test]
-    fn what_may_be_written_has_its_bit_on_the_disk(steps in prop::collection::vec(step(), 1..60)) {
+    fn a_writable_region_has_its_bit_on_the_disk(steps in prop::collection::vec(step(), 1..60)) {
         let mut intent = clean();
         let mut disk = vec![false; BLOCK_REGIONS];
         let mut clearing: Option<Vec<u32>> = None;
@@ -115,7 +116,7 @@ proptest! {
         };
         for step in steps {
             match step {
-                Step::Write(region) => drop(asks(&mut intent, region)),
+                Step::Write(region) => drop(request_one(&mut intent, region)),
                 Step::Round { fails } => {
                     let batch = intent.take();
                     flush(&intent, &batch, &mut disk);

@@ -14,18 +14,18 @@ use crate::{BLOCK, Disk};
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// What the requests are.
+/// The kind of requests.
 #[derive(Clone, Copy)]
 pub(super) enum Pattern {
-    /// 1 MiB after 1 MiB.
+    /// Sequential, 1 MiB each.
     SequentialRead,
-    /// 1 MiB after 1 MiB.
+    /// Sequential, 1 MiB each.
     SequentialWrite,
-    /// 4 KiB anywhere.
+    /// Random, 4 KiB each.
     RandomRead,
-    /// 4 KiB anywhere.
+    /// Random, 4 KiB each.
     RandomWrite,
-    /// So many bytes and a flush, one behind the other.
+    /// Sequential writes of this many bytes, each with a flush.
     Commit(usize),
 }
 
@@ -39,7 +39,7 @@ impl Pattern {
     }
 }
 
-/// What was done.
+/// The result of a run.
 pub(super) struct Done {
     pub(super) latency: Histogram,
     requests: u64,
@@ -61,9 +61,9 @@ impl Done {
 pub(super) struct Load {
     disk: Arc<dyn Disk>,
     env: Env,
-    /// The part of the disk that is used, in bytes.
+    /// Used part of the disk in bytes.
     bytes: u64,
-    /// What is written: noise, so that no device can compress it.
+    /// Written data: noise, so that no device can compress it.
     noise: Option<Bytes>,
 }
 
@@ -76,7 +76,8 @@ impl Load {
         self.bytes
     }
 
-    /// Writes the disk once, as far as the time goes; the rest of it is not used then.
+    /// Writes the disk once, as far as the time allows. Later measurements use only the written
+    /// part.
     pub(super) async fn fill(&mut self, time: Duration) -> io::Result<()> {
         let start = self.env.now();
         let mut filled = 0;
@@ -95,7 +96,7 @@ impl Load {
         Ok(())
     }
 
-    /// Keeps `depth` requests in flight for `time`, then waits for the last.
+    /// Keeps `depth` requests in flight for `time`, then waits for the last one.
     pub(super) async fn run(&mut self, pattern: Pattern, depth: usize, time: Duration) -> io::Result<Done> {
         let noise = self.noise().await;
         let mut done = Done { latency: Histogram::default(), requests: 0, bytes: 0, took: Duration::ZERO };

@@ -1,14 +1,15 @@
-//! What the figures of a probe mean: the claim about the cache against the cost of a flush.
+//! Explains the figures of a probe: the claim about the cache against the cost of a flush.
 
 use super::report::{ProbeReport, time};
 use crate::CacheClaim;
 
-/// A flush that takes longer decides how fast commits are.
+/// Flush time in microseconds from which flushes dominate the commit rate.
 const SLOW_FLUSH_US: f64 = 2000.0;
-/// A flush that takes less cannot have moved a disk's head, nor waited long for flash.
+/// Flush time in microseconds below which the device cannot have moved a head or waited long for
+/// flash.
 const FAST_FLUSH_US: f64 = 500.0;
 
-/// Writes the explanation and the warnings into the report.
+/// Adds the explanation and the warnings to the report.
 pub(super) fn explain(report: &mut ProbeReport) {
     let mut meaning = vec![format!(
         "{} requests in flight saturate this disk; more would only wait (queue_depth).",
@@ -16,13 +17,13 @@ pub(super) fn explain(report: &mut ProbeReport) {
     )];
     let mut warnings = Vec::new();
     let Some(flush) = &report.flush else {
-        meaning.push("What a flush costs was not measured, because nothing may be written here.".into());
+        meaning.push("The cost of a flush was not measured, because the probe may not write here.".into());
         report.meaning = meaning;
         return;
     };
     let p50 = flush.write_and_flush.p50_us;
     let cost = time(p50);
-    // The device's own identification counts more than what sysfs may have been told to say.
+    // The device's own identification overrides sysfs, which can be set by hand.
     let volatile = match (report.claim.nvme_volatile_cache, report.claim.cache) {
         (Some(volatile), _) => Some(volatile),
         (None, CacheClaim::WriteBack) => Some(true),
@@ -53,7 +54,7 @@ pub(super) fn explain(report: &mut ProbeReport) {
         )),
         None => meaning.push(format!("Nothing is known about the device's cache; a flush takes {cost}.")),
     }
-    warnings.extend(crate::claim::overruled(&report.claim).map(str::to_owned));
+    warnings.extend(crate::claim::overridden(&report.claim).map(str::to_owned));
     if let Some(commits) = &report.commits {
         let gain = commits.grouped_per_s / commits.one_by_one_per_s.max(1.0);
         meaning.push(format!(
@@ -73,6 +74,7 @@ pub(super) fn explain(report: &mut ProbeReport) {
 mod tests {
     use super::super::report::*;
     use super::*;
+    use crate::claim::DeviceClaim;
     use crate::latency::Latency;
 
     fn report(cache: CacheClaim, nvme: Option<bool>, p50_us: f64) -> ProbeReport {
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overruled_cache_setting_is_found() {
+    fn an_overridden_cache_setting_is_found() {
         assert_eq!(report(CacheClaim::WriteThrough, Some(true), 90.0).warnings.len(), 1);
         assert_eq!(report(CacheClaim::WriteThrough, Some(false), 90.0).warnings.len(), 0);
     }

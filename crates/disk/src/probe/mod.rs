@@ -1,4 +1,5 @@
-//! What a disk can do: bandwidth, IOPS, what a flush costs, what the device claims, and what that means.
+//! Measures a disk: bandwidth, IOPS and the cost of a flush, with the device's claims and an
+//! explanation.
 
 mod load;
 mod meaning;
@@ -11,34 +12,35 @@ use std::time::Duration;
 
 use steadfast_flow::Env;
 
-pub use report::{Bandwidth, CommitRates, DepthRate, DeviceClaim, FlushCost, ProbeReport, RandomLoad, Subject};
+pub use crate::claim::DeviceClaim;
+pub use report::{Bandwidth, CommitRates, DepthRate, FlushCost, ProbeReport, RandomLoad, Subject};
 
 use crate::{BLOCK, Disk, DiskOptions, FileDisk, IoMode, claim};
 use load::{Load, MIB, Pattern};
 
-/// Requests in flight that are tried, one after the other.
+/// Measured queue depths, one after the other.
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// How often each depth is tried.
+/// Number of measurements per depth.
 const ROUNDS: usize = 3;
-/// Requests in flight for the IOPS.
+/// Queue depth of the IOPS measurement.
 const RANDOM_DEPTH: usize = 32;
-/// The temporary file is no larger, and takes no more than a quarter of the free space.
+/// Maximum size of the temporary file in bytes. It also uses at most a quarter of the free space.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Less than this cannot be measured sensibly.
+/// Smallest size in bytes that can be measured sensibly.
 const BYTES_MIN: u64 = 8 * MIB;
-/// A 4 KiB object as the log stores it, roughly.
+/// Approximate bytes of a 4 KiB object in the log.
 const COMMIT_BYTES: usize = 4500;
-/// Clients of the estimate with group commit.
+/// Number of clients in the group commit estimate.
 const CLIENTS: usize = 64;
 
-/// How to probe.
+/// Options of a probe.
 #[derive(Debug, Clone)]
 pub struct ProbeOptions {
-    /// About how long it may take in all.
+    /// Approximate total duration.
     pub duration: Duration,
     /// How requests reach the kernel.
     pub io: IoMode,
-    /// An existing file or device may be overwritten. Without it, such a one is only read.
+    /// Whether an existing file or device may be overwritten. Without it, the probe only reads.
     pub destroy: bool,
 }
 
@@ -48,11 +50,13 @@ impl Default for ProbeOptions {
     }
 }
 
-/// Measures the disk at `path`: for a folder, its file system, with a temporary file that leaves no trace; else the
-/// existing file or device. `progress` hears what is being measured and which part (0 to 1) is behind.
+/// Measures the disk at `path`. For a folder that is its file system, with a temporary file that
+/// leaves no trace; else the existing file or device. `progress` gets the current measurement and
+/// the completed fraction (0 to 1).
 ///
 /// # Errors
-/// What [`FileDisk::open`] says; `StorageFull` where there is no room to measure; what the device says.
+/// Those of [`FileDisk::open`]; `StorageFull` where the space is too small to measure; the device's
+/// error.
 pub async fn probe(
     path: &Path,
     options: &ProbeOptions,
@@ -63,17 +67,17 @@ pub async fn probe(
     let claim = claim::device_claim(path);
     let mut load = Load::new(disk.clone(), env.clone(), disk.len() / MIB * MIB);
     let writes = subject != Subject::ExistingReadOnly;
-    // The parts that each measurement has of the time.
+    // Share of the time of each measurement.
     let part = |part: f64| options.duration.mul_f64(if writes { part } else { part * 2.5 });
     if writes {
         progress("filling", 0.0);
         load.fill(part(0.15)).await?;
     }
-    let mut heard = |behind: f64| progress("sequential reads", 0.15 + 0.2 * behind);
-    let read = bandwidth(&mut load, Pattern::SequentialRead, part(0.2), &mut heard).await?;
-    let mut heard = |behind: f64| progress("sequential writes", 0.35 + 0.2 * behind);
+    let mut report_progress = |behind: f64| progress("sequential reads", 0.15 + 0.2 * behind);
+    let read = bandwidth(&mut load, Pattern::SequentialRead, part(0.2), &mut report_progress).await?;
+    let mut report_progress = |behind: f64| progress("sequential writes", 0.35 + 0.2 * behind);
     let write = match writes {
-        true => Some(bandwidth(&mut load, Pattern::SequentialWrite, part(0.2), &mut heard).await?),
+        true => Some(bandwidth(&mut load, Pattern::SequentialWrite, part(0.2), &mut report_progress).await?),
         false => None,
     };
     progress("random reads", 0.55);
@@ -119,8 +123,8 @@ pub async fn probe(
     Ok(report)
 }
 
-/// Tries all depths, several times over: whatever else the machine does only slows a measurement down, so the best
-/// of each depth counts.
+/// Measures all depths several times. Other load on the machine only slows a measurement down, so
+/// the best of each depth counts.
 async fn bandwidth(
     load: &mut Load,
     pattern: Pattern,
@@ -165,7 +169,7 @@ async fn open(path: &Path, options: &ProbeOptions) -> io::Result<(Arc<dyn Disk>,
         }
         let name = path.join(format!(".steadfast-probe-{}", std::process::id()));
         let disk = FileDisk::open(&name, &DiskOptions { create: true, ..how })?;
-        // It stays usable, and is gone whatever happens to this process.
+        // The open file stays usable, and the kernel removes it even if this process is killed.
         std::fs::remove_file(&name)?;
         disk.reserve(bytes).await?;
         return Ok((disk, Subject::TemporaryFile));

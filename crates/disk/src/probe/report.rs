@@ -1,58 +1,42 @@
-//! What a probe found, for programs and for people.
+//! The report of a probe, for programs and for humans.
 
 use std::fmt;
 
 use serde::Serialize;
 
+use crate::ZoneGeometry;
+use crate::claim::DeviceClaim;
 use crate::latency::Latency;
-use crate::{CacheClaim, ZoneGeometry};
 
-/// What was measured.
+/// The measured object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// A file made for it in the folder that was given, and removed.
+    /// A temporary file in the given folder, removed afterwards.
     TemporaryFile,
-    /// An existing file or device, by reads only.
+    /// An existing file or device, read only.
     ExistingReadOnly,
-    /// An existing file or device, whose content was given up.
+    /// An existing file or device, overwritten.
     ExistingOverwritten,
 }
 
-/// What the device says about itself. A claim, not a fact: sysfs can be wrong both ways.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DeviceClaim {
-    /// The kernel's name of the device; `None` where no block device was found behind the path.
-    pub device: Option<String>,
-    /// Its model, where it tells.
-    pub model: Option<String>,
-    /// What sysfs says about its write cache (`queue/write_cache`).
-    pub cache: CacheClaim,
-    /// NVMe only: what its identification says about a volatile write cache, where it could be read (needs root).
-    pub nvme_volatile_cache: Option<bool>,
-    /// Whether it can force a single write to the medium (`queue/fua`).
-    pub fua: Option<bool>,
-    /// Whether it says that it turns (`queue/rotational`).
-    pub rotational: Option<bool>,
-}
-
-/// Bandwidth with so many requests of 1 MiB in flight.
+/// Bandwidth with 1 MiB requests at one queue depth.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DepthRate {
     /// Requests in flight.
     pub depth: usize,
-    /// MiB in a second.
+    /// MiB per second.
     pub mib_per_s: f64,
 }
 
-/// Bandwidth in 1 MiB requests, one behind the other, at rising depth.
+/// Bandwidth with sequential 1 MiB requests at rising depth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// The best of all.
+    /// Best rate of all depths.
     pub best_mib_per_s: f64,
-    /// The smallest depth that reached at least 95% of the best. More in flight only waits longer.
+    /// Smallest depth that reached at least 95% of the best. A higher depth only adds waiting time.
     pub saturation_depth: usize,
-    /// Each depth.
+    /// Rate of each depth.
     pub depths: Vec<DepthRate>,
 }
 
@@ -67,56 +51,56 @@ impl Bandwidth {
 /// Random requests of 4 KiB.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RandomLoad {
-    /// Requests in a second, one at a time.
+    /// Requests per second, one at a time.
     pub iops_alone: f64,
-    /// Latency of one at a time.
+    /// Latency of one request at a time.
     pub latency_alone: Latency,
-    /// Requests in flight for the next two.
+    /// Queue depth of `iops` and `latency`.
     pub depth: usize,
-    /// Requests in a second at that depth.
+    /// Requests per second at that depth.
     pub iops: f64,
     /// Latency at that depth.
     pub latency: Latency,
 }
 
-/// What it costs to make a write durable, on space written before.
+/// The cost of a durable write, on space written before.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FlushCost {
-    /// A write of 8 KiB and the flush behind it.
+    /// Latency of a write of 8 KiB with its flush.
     pub write_and_flush: Latency,
-    /// The same for the commits of all clients of [`CommitRates::clients`] together.
+    /// The same for one write with the commits of all [`CommitRates::clients`].
     pub group_of_clients: Latency,
 }
 
-/// Durable commits of 4 KiB objects in a second that this disk allows.
+/// Durable commits of 4 KiB objects per second that this disk allows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CommitRates {
-    /// Clients of the grouped figure.
+    /// Number of clients of the grouped figure.
     pub clients: usize,
-    /// One flush for each, measured.
+    /// One flush per commit, measured.
     pub one_by_one_per_s: f64,
-    /// One flush for a commit of each client, measured.
+    /// One flush per commit group of all clients, measured.
     pub grouped_per_s: f64,
-    /// Answered before they are durable (`async`): only the bandwidth of the disk is the limit.
+    /// Acknowledged before they are durable (`async`): limited only by the bandwidth of the disk.
     pub asynchronous_per_s_max: f64,
 }
 
-/// All that was found.
+/// The report of a probe.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProbeReport {
-    /// What was given.
+    /// Probed path.
     pub path: String,
-    /// What was measured there.
+    /// Measured object.
     pub subject: Subject,
-    /// How it was driven.
+    /// Driver of the requests.
     pub driver: String,
-    /// How much of it was used, in bytes.
+    /// Used part of it in bytes.
     pub measured_bytes: u64,
     /// Alignment that direct I/O needs, in bytes.
     pub align_bytes: usize,
-    /// Its zones, where it must be written zone by zone.
+    /// Zones, where the device must be written zone by zone.
     pub zones: Option<ZoneGeometry>,
-    /// What the device claims.
+    /// Claims of the device.
     pub claim: DeviceClaim,
     /// Sequential reads.
     pub read: Bandwidth,
@@ -130,11 +114,11 @@ pub struct ProbeReport {
     pub flush: Option<FlushCost>,
     /// Commits; `None` when only read.
     pub commits: Option<CommitRates>,
-    /// The queue depth that saturates this disk both ways.
+    /// Queue depth that saturates this disk for reads and writes.
     pub queue_depth: usize,
-    /// What to worry about, in plain words.
+    /// Warnings for humans.
     pub warnings: Vec<String>,
-    /// What the figures mean, in plain words.
+    /// Explanations of the figures for humans.
     pub meaning: Vec<String>,
 }
 
@@ -179,24 +163,6 @@ impl fmt::Display for RandomLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}/s one at a time: {}", count(self.iops_alone), self.latency_alone)?;
         write!(f, "{:18}{}/s at depth {}: {}", "", count(self.iops), self.depth, self.latency)
-    }
-}
-
-impl fmt::Display for DeviceClaim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.cache {
-            CacheClaim::WriteThrough => "no volatile write cache (write through)",
-            CacheClaim::WriteBack => "a volatile write cache (write back)",
-            CacheClaim::Unknown => "nothing about its write cache",
-        })?;
-        if let Some(volatile) = self.nvme_volatile_cache {
-            write!(f, "; NVMe identification: {}", if volatile { "volatile cache" } else { "no volatile cache" })?;
-        }
-        match (&self.device, &self.model) {
-            (Some(device), Some(model)) => write!(f, "; {device}, {model}"),
-            (Some(device), None) => write!(f, "; {device}"),
-            _ => f.write_str("; no block device found behind the path"),
-        }
     }
 }
 
@@ -262,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_for_humans() {
         assert_eq!([count(0.4), count(999.0), count(1000.0), count(1_234_567.0)], ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([time(12.3), time(1500.0), time(2.5e6)], ["12 us", "1.5 ms", "2.5 s"]);
     }

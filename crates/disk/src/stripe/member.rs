@@ -1,4 +1,4 @@
-//! The label of a member: which stripe it belongs to, and its place there.
+//! The label of a member: its stripe, and its place in it.
 
 use std::io;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use crate::label::{Found, Label, VERSION_1, field, look, u32_at, u64_at};
 use crate::{BLOCK, Disk};
 
 const MAGIC: [u8; 8] = *b"STEADSTR";
-/// Where a member has its two copies of the label.
+/// Offsets of the two copies of the label on a member.
 pub(super) const LABELS: [u64; 2] = [0, 512 << 10];
 
-/// What each member knows.
+/// The content of a member's label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) stripe: [u8; 16],

@@ -1,20 +1,24 @@
-//! Opening a pair: which legs belong together, and what of the fast one may be believed.
+//! Opening a pair: whether the legs belong together, and which regions of the fast leg are trusted.
 //!
-//! The fast leg is believed when it is the one that the durable leg's label names, and its event is one that the durable leg knows and has
-//! not left behind: `cleared_at <= event of the fast leg <= event`. So a durable leg that was put back to an earlier time does not know
-//! the event of a fast leg that was written since, and an older image of the fast leg has an event that was left behind. Each opening
-//! draws a number for both labels, which tells a fast leg of another history: one that both legs were put back to a time before. A fast
-//! leg of several devices is believed when each of them is.
-//! Of a fast leg that is believed, the regions count whose intent bit is clear. One that is not believed gets a new name, so that no
-//! image of it ever counts again, and all bits are set. While the fast leg is away the durable leg still names it, and bits are set.
+//! The fast leg is trusted when the durable leg's label names it, and the durable leg knows its
+//! event: `cleared_at <= event of the fast leg <= event`. A durable leg that was restored to an
+//! earlier time does not know the event of a fast leg that was written since. An older image of the
+//! fast leg has an event below `cleared_at`. Each opening draws a number for both labels. That
+//! number identifies a fast leg of another history, after both legs were restored to an earlier
+//! time. A fast leg of several devices is trusted when each of them is.
+//!
+//! On a trusted fast leg, the regions whose intent bit is clear count. An untrusted leg gets a new
+//! name, so that no image of it ever counts again, and all bits are set. While the fast leg is
+//! away, the durable leg still names it, and writes set bits.
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use steadfast_flow::Env;
 
 use super::compare::samples_differ;
-use super::core::{Leg, Shared};
+use super::core::{Leg, SuperdiskShared};
 use super::leg_labels::{LegLabels, find_fast};
 use super::map::{RegionMap, region_bytes};
 use super::options::{SuperdiskOptions, SuperdiskSabotage};
@@ -25,12 +29,12 @@ use crate::intent::Intent;
 use crate::label::{Found, new_uuid, uuid_text};
 use crate::{BLOCK, Disk};
 
-/// How much of the end of a disk must be blank for it to be taken.
+/// Bytes at the end of a disk that must be blank before it is used as a fast leg.
 const TAIL: u64 = 1 << 20;
-/// What the fast leg turned out to be.
+/// The result of probing the fast leg.
 pub(super) enum Probe {
     Blank,
-    /// Of this pair, with these labels.
+    /// A leg of this pair, with these labels.
     Ours(LegLabels),
     Foreign(String),
 }
@@ -51,7 +55,7 @@ async fn is_blank(disk: &Arc<dyn Disk>, from: u64, to: u64) -> io::Result<bool> 
     Ok(true)
 }
 
-/// Looks at the fast leg. `pair`: the durable leg's label.
+/// Probes the fast leg. `pair` is the durable leg's label.
 pub(super) async fn probe(fast: &Arc<dyn Disk>, pair: Option<&Identity>, take_foreign: bool) -> io::Result<Probe> {
     if fast.geometry().capacity_bytes < FAST_START + 4 * BLOCK as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is too small to be a fast leg"));
@@ -74,7 +78,7 @@ pub(super) async fn probe(fast: &Arc<dyn Disk>, pair: Option<&Identity>, take_fo
     })
 }
 
-/// The pair as the durable leg knows it, and whether that is blank altogether.
+/// The pair according to the durable leg, and whether that leg is entirely blank.
 async fn inspect_durable(durable: &Arc<dyn Disk>) -> io::Result<(Option<Identity>, bool)> {
     if !matches!(find_fast(durable).await, Ok(Found::Blank | Found::Other) | Err(_)) {
         return Err(data_error(durable, "this is the fast leg of a super-disk, given as its durable leg: swap them"));
@@ -83,7 +87,7 @@ async fn inspect_durable(durable: &Arc<dyn Disk>) -> io::Result<(Option<Identity
         Ok(Found::Label(label)) => Ok((Some(label), false)),
         Ok(Found::Blank) => Ok((None, is_blank(durable, 0, DURABLE_RESERVED).await?)),
         Ok(Found::Damaged) => {
-            tracing::warn!(disk = durable.describe(), "both labels of the pair are damaged: it gets new ones");
+            tracing::warn!(disk = durable.describe(), "both labels of the pair are damaged: new ones are written");
             Ok((None, false))
         }
         Ok(Found::Version(version)) => {
@@ -100,7 +104,7 @@ async fn inspect_durable(durable: &Arc<dyn Disk>) -> io::Result<(Option<Identity
     }
 }
 
-/// Refuses legs that cannot be a pair.
+/// Refuses legs that cannot form a pair.
 fn check_legs(durable: &Arc<dyn Disk>, fast: Option<&Arc<dyn Disk>>) -> io::Result<()> {
     if fast.is_some_and(|fast| Arc::ptr_eq(fast, durable)) {
         let text = format!("{} is given as both legs of one super-disk", durable.describe());
@@ -113,34 +117,49 @@ fn check_legs(durable: &Arc<dyn Disk>, fast: Option<&Arc<dyn Disk>>) -> io::Resu
     Ok(())
 }
 
+/// Probes the fast leg, if one is given, within `limit`. The error is the leg's state where it is
+/// missing or must not be used.
+async fn probe_within(
+    limit: Duration,
+    fast: Option<&Arc<dyn Disk>>,
+    pair: Option<&Identity>,
+    env: &Env,
+    options: &SuperdiskOptions,
+) -> Result<Probe, Leg> {
+    let Some(fast) = fast else { return Err(Leg::Missing) };
+    match env.timeout(limit, probe(fast, pair, options.take_foreign_fast)).await {
+        Some(Ok(Probe::Foreign(what))) => Err(Leg::Foreign(what)),
+        Some(Ok(probe)) => Ok(probe),
+        Some(Err(error)) => Err(Leg::Failed(error.to_string())),
+        None => Err(Leg::Failed(timed_out(options))),
+    }
+}
+
+/// The failure of a fast leg that did not answer during an opening.
+fn timed_out(options: &SuperdiskOptions) -> String {
+    format!("it did not answer within {} ms", options.fast_open_limit.as_millis())
+}
+
 /// Opens the legs. No task runs yet.
 pub(super) async fn open(
     durable: Arc<dyn Disk>,
     fast: Option<Arc<dyn Disk>>,
     env: Env,
     options: SuperdiskOptions,
-) -> io::Result<Arc<Shared>> {
+) -> io::Result<Arc<SuperdiskShared>> {
     check_legs(&durable, fast.as_ref())?;
     if durable.len() < DURABLE_RESERVED {
         durable.reserve(DURABLE_RESERVED).await?;
     }
-    // What a process wrote that was killed may still be in the disk's cache. It is not read before it is durable.
+    // Writes of a killed process may still be in the disk's cache. They are made durable before
+    // they are read.
     if options.sabotage != SuperdiskSabotage::NoFlushAtOpening {
         durable.flush().await?;
     }
     let (before, blank) = inspect_durable(&durable).await?;
     let start = env.now();
     let left = |env: &Env| options.fast_open_limit.saturating_sub(env.now().saturating_sub(start));
-    let late = || format!("it did not answer within {} ms", options.fast_open_limit.as_millis());
-    let probed = match &fast {
-        None => Err(Leg::Missing),
-        Some(fast) => match env.timeout(left(&env), probe(fast, before.as_ref(), options.take_foreign_fast)).await {
-            Some(Ok(Probe::Foreign(what))) => Err(Leg::Foreign(what)),
-            Some(Ok(probe)) => Ok(probe),
-            Some(Err(error)) => Err(Leg::Failed(error.to_string())),
-            None => Err(Leg::Failed(late())),
-        },
-    };
+    let probed = probe_within(left(&env), fast.as_ref(), before.as_ref(), &env, &options).await;
     let fast_capacity = fast.as_ref().map_or(0, |fast| fast.geometry().capacity_bytes.saturating_sub(FAST_START));
     let region = region_bytes(options.region_bytes, durable.geometry().capacity_bytes.min(fast_capacity));
     let mut belief = belief(&probed, before.as_ref(), region, options.sabotage);
@@ -153,7 +172,7 @@ pub(super) async fn open(
         }
     }
     let (identity, mut intent) = name_legs(&durable, before, &belief, region, &env, options.sabotage).await?;
-    // Nothing of a new pair is worth copying before it is written.
+    // The content of a new pair needs no copy before it is written.
     let wanted = !(blank && matches!(probed, Ok(Probe::Blank)));
     let settle_ms = u64::try_from(options.rebuild_settle.as_millis()).unwrap_or(u64::MAX);
     let mut map = RegionMap::new(identity.region_bytes, settle_ms, wanted);
@@ -165,7 +184,7 @@ pub(super) async fn open(
         (Ok(_), Some(fast)) => match env.timeout(left(&env), attach(fast, &identity)).await {
             Some(Ok(())) => Leg::Up,
             Some(Err(error)) => Leg::Failed(error.to_string()),
-            None => Leg::Failed(late()),
+            None => Leg::Failed(timed_out(&options)),
         },
         (Err(why), _) => why,
         (Ok(_), None) => Leg::Missing,
@@ -175,12 +194,7 @@ pub(super) async fn open(
     map.resize(durable.len(), if leg == Leg::Up { fast_limit(fast.as_ref()) } else { 0 });
     map.new_is_blank();
     if leg == Leg::Up {
-        map.trust_only(|region| intent.is_clean(region));
-        match options.sabotage {
-            SuperdiskSabotage::TrustStale if stale || known => map.trust(),
-            SuperdiskSabotage::DirtyFastBelieved if known => map.trust(),
-            _ => {}
-        }
+        trust_regions(&mut map, &intent, options.sabotage, (stale, known));
     }
     let refused = match belief {
         Belief::New(why) if before.is_some() => Some(why),
@@ -188,7 +202,7 @@ pub(super) async fn open(
     };
     log_leg(&leg, fast.as_ref(), refused.as_deref());
     let spoiled = matches!(leg, Leg::Failed(_)) && !silent;
-    let shared = Shared::new(env, options, (durable, fast), map, intent, leg, identity);
+    let shared = SuperdiskShared::new(env, options, (durable, fast), map, intent, leg, identity);
     {
         let mut state = shared.state.lock();
         (state.stale, state.refused) = (stale, refused);
@@ -197,13 +211,23 @@ pub(super) async fn open(
     Ok(shared)
 }
 
-/// What an opening makes of the fast leg.
+/// Marks the regions of the fast leg that count: those whose intent bit is clear.
+fn trust_regions(map: &mut RegionMap, intent: &Intent, sabotage: SuperdiskSabotage, (stale, known): (bool, bool)) {
+    map.trust_only(|region| intent.is_clean(region));
+    match sabotage {
+        SuperdiskSabotage::TrustStale if stale || known => map.trust(),
+        SuperdiskSabotage::DirtyFastBelieved if known => map.trust(),
+        _ => {}
+    }
+}
+
+/// The decision of an opening about the fast leg.
 enum Belief {
-    /// It is the one that the durable leg names, and of the same time. The number of the opening that its label has.
+    /// The durable leg names it, and its event is valid. Holds the opening number of its label.
     Known(u32),
-    /// It gets a new name; why.
+    /// It gets a new name; the text is the reason.
     New(String),
-    /// It is not there, or not to be used.
+    /// It is missing or must not be used.
     Away,
 }
 
@@ -212,14 +236,15 @@ fn belief(probed: &Result<Probe, Leg>, before: Option<&Identity>, region: u64, s
         (Err(_), _) => Belief::Away,
         (Ok(Probe::Ours(labels)), Some(before)) => match labels.refused_by(before, sabotage) {
             Some(why) => Belief::New(why.to_owned()),
-            None if before.region_bytes != region => Belief::New("regions have another size now".to_owned()),
+            None if before.region_bytes != region => Belief::New("the region size has changed".to_owned()),
             None => Belief::Known(labels.oldest().opening),
         },
         (Ok(_), _) => Belief::New("it was blank".to_owned()),
     }
 }
 
-/// Writes the durable leg's label as far as that changes, in both of its places, and says which regions are the same on both legs.
+/// Writes the durable leg's label, where it changes, at both of its places. Returns which regions
+/// are the same on both legs.
 async fn name_legs(
     durable: &Arc<dyn Disk>,
     before: Option<Identity>,
@@ -254,7 +279,7 @@ async fn name_legs(
             let identity = write_new_pair(new, durable, sabotage).await?.write_durable(durable).await?;
             Ok((identity, Intent::new()))
         }
-        // The durable leg still names the fast leg that is away: what is written meanwhile sets bits.
+        // The durable leg still names the absent fast leg, so writes meanwhile set bits.
         Belief::Away if known.fast != NO_LEG => Ok((known, read_intent(&known, durable).await)),
         Belief::Away => {
             let new = Identity { generation: known.generation + 1, region_bytes, ..known };
@@ -267,24 +292,28 @@ async fn name_legs(
 pub(super) fn log_leg(leg: &Leg, fast: Option<&Arc<dyn Disk>>, refused: Option<&str>) {
     let disk = fast.map(|fast| fast.describe());
     match (leg, refused) {
-        (Leg::Up, Some(why)) => tracing::warn!(disk, why, "nothing on the fast leg counts: it is rebuilt"),
+        (Leg::Up, Some(why)) => tracing::warn!(disk, why, "the content of the fast leg is refused: the leg is rebuilt"),
         (Leg::Up, None) => tracing::info!(disk, "fast leg in use"),
-        (Leg::Missing, _) => tracing::warn!("no fast leg: everything is served by the durable leg"),
+        (Leg::Missing, _) => tracing::warn!("no fast leg: the durable leg serves all requests"),
         (Leg::Foreign(what), _) => {
-            tracing::warn!(disk, what, "the fast leg is left alone: allow it to be taken, or give a blank one")
+            tracing::warn!(
+                disk,
+                what,
+                "the fast leg holds foreign data and is not touched: allow it to be overwritten, or attach a blank one"
+            )
         }
         (Leg::Failed(why), _) => {
-            tracing::warn!(disk, why, "the fast leg cannot be used: everything is served by the durable leg")
+            tracing::warn!(disk, why, "the fast leg cannot be used: the durable leg serves all requests")
         }
     }
 }
 
-/// How much of the durable leg fits the fast one.
+/// Bytes of the durable leg that fit the fast one.
 pub(super) fn fast_limit(fast: Option<&Arc<dyn Disk>>) -> u64 {
     fast.map_or(0, |fast| fast.len().saturating_sub(FAST_START)) / BLOCK as u64 * BLOCK as u64
 }
 
-/// Gives the fast leg the label that goes with the durable leg's.
+/// Writes the label that matches the durable leg's to the fast leg.
 async fn attach(fast: &Arc<dyn Disk>, identity: &Identity) -> io::Result<()> {
     if fast.len() < FAST_START {
         fast.reserve(FAST_START).await?;

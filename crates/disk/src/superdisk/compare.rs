@@ -1,4 +1,4 @@
-//! Comparing the legs of a pair that nobody uses, without changing either.
+//! Compares the legs of a pair that is not in use, without changing either.
 
 use std::io;
 use std::sync::Arc;
@@ -13,27 +13,29 @@ use super::pair::{FAST_START, Identity, find_durable, read_intent, touches_reser
 use crate::label::Found;
 use crate::{BLOCK, Disk};
 
-/// Places that differ are listed up to this number; further ones are counted.
+/// Maximum number of listed differences; further ones are only counted.
 pub const DIFFERENCES_MAX: usize = 1000;
 
-/// How much is read at a time.
+/// Bytes per read.
 const STEP: u64 = 1 << 20;
 
-/// What [`Superdisk::compare`] found.
+/// The result of [`Superdisk::compare`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
-    /// Why nothing on the fast leg counts, if nothing does: it is blank, of another pair, or of another time.
+    /// Why no region of the fast leg counts, if none does: it is blank, of another pair, or of
+    /// another time.
     pub nothing: Option<String>,
     /// Bytes of clean regions, which were compared.
     pub compared_bytes: u64,
     /// Blocks that differ or cannot be read on one leg.
     pub differing_blocks: u64,
-    /// Where they are, as offsets of the pool; at most [`DIFFERENCES_MAX`].
+    /// Their offsets in the pool; at most [`DIFFERENCES_MAX`].
     pub differing: Vec<u64>,
 }
 
 impl Superdisk {
-    /// Compares the clean regions of the fast leg with the durable leg: both hold the same there, also after a crash.
+    /// Compares the clean regions of the fast leg with the durable leg: both hold the same there,
+    /// also after a crash.
     ///
     /// # Errors
     /// Those of reading the labels.
@@ -43,8 +45,8 @@ impl Superdisk {
         mut progress: impl FnMut(u64, u64),
     ) -> io::Result<Comparison> {
         let nothing = |why: &str| Ok(Comparison { nothing: Some(why.to_owned()), ..Comparison::default() });
-        let Found::Label(pair) = find_durable(durable).await? else { return nothing("the pool is no durable leg") };
-        let Found::Label(labels) = find_fast(fast).await? else { return nothing("it is no fast leg") };
+        let Found::Label(pair) = find_durable(durable).await? else { return nothing("the pool is not a durable leg") };
+        let Found::Label(labels) = find_fast(fast).await? else { return nothing("it is not a fast leg") };
         if labels.oldest().pair != pair.pair {
             return nothing("it is the fast leg of another pool");
         }
@@ -68,15 +70,17 @@ impl Superdisk {
     }
 }
 
-/// Regions of which a sample is compared at an opening.
+/// Number of regions of which an opening compares a sample.
 const SAMPLES: usize = 64;
-/// Bytes of a sample.
+/// Bytes per sample.
 const SAMPLE: u64 = 64 << 10;
-/// Blocks of the samples that the fast leg may fail to read. With more of them, nothing on it counts.
+/// Maximum number of sample blocks that the fast leg may fail to read. Above it, no region of the
+/// leg counts.
 const BAD_BLOCKS_MAX: usize = 256;
 
-/// Compares samples of the clean regions: the first and the last MiB of the data, the blocks that were written last, and a piece of each of
-/// some regions. Answers where the legs differ, if they do: the durable leg was written without its fast leg.
+/// Compares samples of the clean regions: the first and the last MiB of the data, the blocks that
+/// were written last, and a piece of some regions each. Returns the offset of the first difference,
+/// if any: the durable leg was then written without its fast leg.
 pub(super) async fn samples_differ(
     durable: &Arc<dyn Disk>,
     fast: &Arc<dyn Disk>,
@@ -99,7 +103,7 @@ pub(super) async fn samples_differ(
     let mut bad_blocks = 0;
     for (from, len) in places {
         let to = (from + len).min(end);
-        // Region by region: a dirty one may differ.
+        // Region by region, because a dirty one may differ.
         let mut at = from;
         while at < to {
             let stop = to.min((at / region + 1) * region);
@@ -114,8 +118,8 @@ pub(super) async fn samples_differ(
     Ok(None)
 }
 
-/// Compares a piece of both legs. Blocks that the fast leg cannot read are skipped and counted in `bad_blocks`: they
-/// say nothing about the durable leg, and reads heal them.
+/// Compares a piece of both legs. Blocks that the fast leg cannot read are skipped and counted in
+/// `bad_blocks`. They do not show a difference, and later reads heal them.
 async fn piece_differs(
     durable: &Arc<dyn Disk>,
     fast: &Arc<dyn Disk>,
@@ -161,7 +165,7 @@ async fn compare_range(durable: &Arc<dyn Disk>, fast: &Arc<dyn Disk>, at: u64, l
                 }
             }
         }
-        // Block by block, to tell which ones cannot be read.
+        // Reads block by block to find the unreadable ones.
         _ => {
             for place in (at..at + len).step_by(BLOCK) {
                 let same = match (durable.read(place, BLOCK).await, fast.read(FAST_START + place, BLOCK).await) {

@@ -1,4 +1,4 @@
-//! What the parts of a super-disk share: the legs, the map, the counters, and operations under way.
+//! The shared parts of a super-disk: the legs, the map, the counters, and operations in progress.
 
 use std::io;
 use std::sync::Arc;
@@ -19,61 +19,63 @@ use super::read::Hedge;
 use crate::intent::{Intent, Readiness};
 use crate::{BLOCK, BufPool, Disk};
 
-/// How many sequential writers are recognised.
+/// Number of sequential writers that are recognised.
 const RECENT_ENDS: usize = 8;
 
-/// How the fast leg is, apart from what the map says.
+/// The state of the fast leg, apart from the map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Leg {
     /// In use.
     Up,
-    /// There is none.
+    /// Not configured.
     Missing,
-    /// Not ours to use.
+    /// Owned by another pair or another program.
     Foreign(String),
     /// Does not work.
     Failed(String),
 }
 
-/// What changes, under one lock that is never held over an await.
-pub(crate) struct State {
+/// The mutable state, under one lock that is never held over an await.
+pub(crate) struct PairState {
     pub(crate) map: RegionMap,
     pub(crate) intent: Intent,
     pub(crate) leg: Leg,
-    /// How often the fast leg has failed: what was begun before counts for nothing after.
+    /// Number of failures of the fast leg. Results of operations that began before a failure do not
+    /// count after it.
     pub(crate) failures: u64,
-    /// The durable leg's label as it was written last.
+    /// The durable leg's label as last written.
     pub(crate) identity: Identity,
-    /// Why the fast leg did not count when it was opened, if it did not.
+    /// Why the fast leg's content was refused at the last opening, if it was.
     pub(crate) refused: Option<String>,
-    /// Whether it did not count, and is not yet rebuilt.
+    /// Whether the content was refused and is not yet rebuilt.
     pub(crate) stale: bool,
-    /// A flush of the fast leg has failed: it is opened again.
+    /// A flush of the fast leg has failed, so the leg must be reopened.
     pub(crate) spoiled: bool,
-    /// The fast leg did not answer: it is opened again.
+    /// The fast leg did not answer, so it must be reopened.
     pub(crate) silent: bool,
-    /// How often it has been taken back after a failed flush, without ever having held everything since.
+    /// Number of times that the leg was taken back after a failed flush without having been
+    /// complete since.
     pub(crate) relapses: u32,
-    /// Repairs that wait.
+    /// Queued repairs.
     pub(crate) heals: std::collections::VecDeque<Heal>,
-    /// Whether the task that copies waits for work.
+    /// Whether the copying task waits for work.
     pub(crate) copier_idle: bool,
-    /// Where the last few writes ended: a write that begins there is sequential.
+    /// Ends of the last few writes. A write that begins at one of them is sequential.
     recent_ends: [u64; RECENT_ENDS],
     recent_next: usize,
-    /// There is no more room for it to grow.
+    /// The fast leg cannot grow any further.
     pub(crate) fast_full: bool,
 }
 
-impl State {
-    /// Whether what is written is followed: the durable leg names a fast leg, or there may be one later.
+impl PairState {
+    /// Whether writes are tracked: the durable leg names a fast leg, or one may return later.
     pub(crate) fn follows(&self) -> bool {
         self.identity.fast != NO_LEG || matches!(self.leg, Leg::Failed(_))
     }
 
-    /// Asks for the intent bits of a range: see [`Intent::ask`].
-    pub(crate) fn ask(&mut self, offset: u64, len: u64, failed: u64) -> io::Result<Readiness> {
-        self.intent.ask(self.map.regions_of(offset, len), failed)
+    /// Requests the intent bits of a range: see [`Intent::request`].
+    pub(crate) fn request_bits(&mut self, offset: u64, len: u64, failed: u64) -> io::Result<Readiness> {
+        self.intent.request(self.map.regions_of(offset, len), failed)
     }
 
     /// The durable leg's label with the next event.
@@ -81,7 +83,7 @@ impl State {
         Identity { last_written: self.last_written(), ..self.identity.raised() }
     }
 
-    /// The blocks that were written last, as the label has them.
+    /// The blocks written last, as stored in the label.
     fn last_written(&self) -> [u64; LAST_WRITTEN] {
         let newest = |i: usize| (self.recent_next + 2 * RECENT_ENDS - 1 - i) % RECENT_ENDS;
         std::array::from_fn(|i| match self.recent_ends[newest(i)] {
@@ -91,15 +93,15 @@ impl State {
         })
     }
 
-    /// Asks for the bits behind a sequential write, so that the next one need not wait.
-    pub(crate) fn ask_ahead(&mut self, offset: u64, len: u64) {
+    /// Requests the bits behind a sequential write, so that the next write need not wait.
+    pub(crate) fn request_ahead(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
         match self.recent_ends.iter_mut().find(|recent| **recent == offset) {
             Some(recent) => {
                 *recent = end;
                 let failed = self.intent.failed_rounds();
                 // The write that needs the bit gets the error.
-                let _ = self.ask(end, self.map.region_bytes(), failed);
+                let _ = self.request_bits(end, self.map.region_bytes(), failed);
             }
             None => {
                 self.recent_ends[self.recent_next] = end;
@@ -110,7 +112,7 @@ impl State {
 }
 
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct SuperdiskCounters {
     pub(crate) reads_fast: AtomicU64,
     pub(crate) reads_durable: AtomicU64,
     pub(crate) reads_hedged: AtomicU64,
@@ -124,56 +126,57 @@ pub(crate) struct Counters {
     pub(crate) skipped_fast_writes: AtomicU64,
     pub(crate) fast_reopened: AtomicU64,
     pub(crate) rebuilt_bytes: AtomicU64,
-    /// Bytes a second, lately.
+    /// Current rebuild rate in bytes per second.
     pub(crate) rebuild_bytes_s: AtomicU64,
 }
 
-/// Counts one.
+/// Increments a counter.
 pub(crate) fn tick(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-pub(crate) struct Shared {
+pub(crate) struct SuperdiskShared {
     pub(crate) env: Env,
     pub(crate) options: SuperdiskOptions,
     pub(crate) durable: Arc<dyn Disk>,
     pub(crate) fast: Option<Arc<dyn Disk>>,
-    pub(crate) state: Mutex<State>,
-    pub(crate) counters: Counters,
-    /// Bytes of writes on their way to the fast leg.
+    pub(crate) state: Mutex<PairState>,
+    pub(crate) counters: SuperdiskCounters,
+    /// Bytes of writes in flight to the fast leg.
     pub(crate) pending: AtomicU64,
-    /// Memory for them: the caller's may be one of a few buffers, and a fast leg that hangs must not keep it.
+    /// Memory for those bytes. The caller's memory may be one of a few buffers, and a hanging fast
+    /// leg must not keep it.
     pub(crate) copies: BufPool,
     /// Fast reads that are overdue.
     pub(crate) overdue: AtomicU64,
     errors_in_a_row: AtomicU32,
-    /// Requests that change the fast leg and have not returned.
+    /// Requests in flight that change the fast leg.
     pub(crate) fast_requests: AtomicU64,
-    /// When to hedge: small reads, large reads.
+    /// When to hedge small reads and large reads.
     pub(crate) hedges: [Mutex<Hedge>; 2],
-    /// Which reads of the fast leg are late.
+    /// Detects late reads of the fast leg.
     pub(crate) late: Late,
     pub(crate) pace: Pace,
     pub(crate) copier_wake: Notify,
-    /// Intent bits have been asked for, or are to be cleared.
+    /// Intent bits have been requested, or must be cleared.
     pub(crate) intent_wake: Notify,
     /// A round of setting bits has ended.
     pub(crate) intent_done: Notify,
-    /// One writer of the durable leg's label and bits at a time.
+    /// Lock of the durable leg's label and bits: one writer at a time.
     pub(crate) rounds: tokio::sync::Mutex<()>,
-    /// One writer of the fast leg's label at a time.
+    /// Lock of the fast leg's labels: one writer at a time.
     pub(crate) stamping: Arc<tokio::sync::Mutex<()>>,
     pub(crate) closing: AtomicBool,
-    /// Tasks in the background.
+    /// Number of background tasks.
     pub(crate) running: AtomicU32,
-    /// A task has ended, or the last write on its way to the fast leg.
+    /// A background task or the last write in flight to the fast leg has ended.
     pub(crate) quiet: Notify,
 }
 
-/// Something under way on one leg or both. Ends for the map when the last reference is dropped, which is when it has returned
-/// everywhere: the tasks that carry it out hold one each.
-pub(crate) struct Op {
-    shared: Arc<Shared>,
+/// An operation on one leg or both. It ends for the map when the last reference is dropped. Each
+/// task that carries it out holds a reference, so it has then returned everywhere.
+pub(crate) struct TrackedOp {
+    shared: Arc<SuperdiskShared>,
     id: u64,
     offset: u64,
     len: u64,
@@ -181,8 +184,8 @@ pub(crate) struct Op {
     pub(crate) fast_ok: AtomicBool,
 }
 
-impl Op {
-    pub(crate) fn new(shared: &Arc<Shared>, id: u64, offset: u64, len: u64) -> Arc<Self> {
+impl TrackedOp {
+    pub(crate) fn new(shared: &Arc<SuperdiskShared>, id: u64, offset: u64, len: u64) -> Arc<Self> {
         Arc::new(Self {
             shared: shared.clone(),
             id,
@@ -193,19 +196,19 @@ impl Op {
         })
     }
 
-    /// Whether something else has begun in its range since it did.
+    /// Whether an overlapping operation has begun since this one began.
     pub(crate) fn is_spoiled(&self) -> bool {
         self.shared.state.lock().map.is_spoiled(self.id, self.offset, self.len)
     }
 
-    /// Both legs are known to hold the same now.
+    /// Marks that both legs now hold the same.
     pub(crate) fn good(&self) {
         self.durable_ok.store(true, SeqCst);
         self.fast_ok.store(true, SeqCst);
     }
 }
 
-impl Drop for Op {
+impl Drop for TrackedOp {
     fn drop(&mut self) {
         let good = self.durable_ok.load(SeqCst) && self.fast_ok.load(SeqCst);
         let mut state = self.shared.state.lock();
@@ -214,7 +217,7 @@ impl Drop for Op {
     }
 }
 
-impl Shared {
+impl SuperdiskShared {
     pub(crate) fn new(
         env: Env,
         options: SuperdiskOptions,
@@ -229,7 +232,7 @@ impl Shared {
         let hedge = || Mutex::new(Hedge::new(&options));
         // Size classes round up by a quarter.
         let copies = BufPool::new(usize::try_from(options.fast_pending_bytes_max / 4 * 5).unwrap_or(usize::MAX));
-        let state = State {
+        let state = PairState {
             map,
             intent,
             leg,
@@ -253,7 +256,7 @@ impl Shared {
             durable,
             fast,
             state: Mutex::new(state),
-            counters: Counters::default(),
+            counters: SuperdiskCounters::default(),
             pending: AtomicU64::new(0),
             copies,
             overdue: AtomicU64::new(0),
@@ -272,7 +275,7 @@ impl Shared {
         })
     }
 
-    /// Whether this is broken on purpose.
+    /// Whether this defect is injected for a test.
     pub(crate) fn is_sabotaged(&self, sabotage: SuperdiskSabotage) -> bool {
         self.options.sabotage == sabotage
     }
@@ -285,19 +288,19 @@ impl Shared {
         self.closing.load(SeqCst)
     }
 
-    /// The fast leg, where it is in use.
+    /// The fast leg, if it is in use.
     pub(crate) fn fast_up(&self) -> Option<Arc<dyn Disk>> {
         let up = self.state.lock().leg == Leg::Up;
         self.fast.clone().filter(|_| up)
     }
 
-    /// How much of the durable leg fits the fast one.
+    /// Bytes of the durable leg that fit the fast one.
     pub(crate) fn fast_limit(&self) -> u64 {
         super::attach::fast_limit(self.fast.as_ref())
     }
 
-    /// Wakes the task that copies, if there is something to copy.
-    pub(crate) fn wake(&self, state: &mut State) {
+    /// Wakes the copying task if it has work.
+    pub(crate) fn wake(&self, state: &mut PairState) {
         if state.copier_idle && (state.map.counts().to_rebuild > 0 || !state.heals.is_empty()) {
             state.copier_idle = false;
             self.copier_wake.notify_one();
@@ -312,7 +315,7 @@ impl Shared {
                 return;
             }
             let disk = self.fast.as_ref().map(|fast| fast.describe());
-            tracing::warn!(disk, why, "the fast leg has failed: everything is served by the durable leg");
+            tracing::warn!(disk, why, "the fast leg has failed: the durable leg serves all requests");
             state.leg = Leg::Failed(why);
             state.failures += 1;
             if !self.is_sabotaged(SuperdiskSabotage::FailureDoesNotSpoil) {
@@ -320,15 +323,15 @@ impl Shared {
             }
             state.intent.stop_clear();
             state.copier_idle = false;
-            // Their operations end below, which takes the lock.
+            // The drop below ends their operations, which takes the lock.
             std::mem::take(&mut state.heals)
         };
         drop(dropped);
         self.copier_wake.notify_one();
     }
 
-    /// Counts an error of the fast leg that says more than that a sector is bad. Reads that fail have their range repaired, and it is the
-    /// repair's write that tells whether the whole leg is gone.
+    /// Counts an error of the fast leg that concerns more than one bad sector. Ranges of failed
+    /// reads are repaired, and the write of that repair shows whether the whole leg has failed.
     pub(crate) fn fast_error(&self, what: &str, error: &io::Error) {
         tick(&self.counters.fast_errors);
         if self.errors_in_a_row.fetch_add(1, Relaxed) + 1 >= self.options.fast_errors_max {
@@ -336,21 +339,22 @@ impl Shared {
         }
     }
 
-    /// Says that the fast leg has done something.
+    /// Records that the fast leg has completed a request.
     pub(crate) fn fast_works(&self) {
         if self.errors_in_a_row.load(Relaxed) != 0 {
             self.errors_in_a_row.store(0, Relaxed);
         }
     }
 
-    /// Writes to the fast leg in a task of its own, which holds `op` until the leg has returned, however late. A leg that takes too long
-    /// has failed. `pending`: how many bytes of the bound the write holds. `confirm`: success counts for `op`.
+    /// Writes to the fast leg in a separate task, which holds `op` until the leg has returned,
+    /// however late. A leg that exceeds the time limit has failed. `pending` is the number of bytes
+    /// that the write holds of the limit. With `confirm`, success counts for `op`.
     pub(crate) fn send_fast(
         self: &Arc<Self>,
         fast: &Arc<dyn Disk>,
         offset: u64,
         data: Bytes,
-        op: Arc<Op>,
+        op: Arc<TrackedOp>,
         pending: u64,
         confirm: bool,
     ) -> oneshot::Receiver<io::Result<()>> {
@@ -391,29 +395,29 @@ impl Shared {
             if shared.is_closing() {
                 shared.quiet.notify_waiters();
             }
-            // Nobody may be waiting for it.
+            // The caller may not wait for the result.
             let _ = done.send(result);
         });
         answer
     }
 
-    /// As [`Shared::send_fast`], and waits for the answer as long as a write may take.
+    /// Like [`SuperdiskShared::send_fast`], but waits for the result up to the write limit.
     pub(crate) async fn write_fast(
         self: &Arc<Self>,
         fast: &Arc<dyn Disk>,
         offset: u64,
         data: Bytes,
-        op: &Arc<Op>,
+        op: &Arc<TrackedOp>,
     ) -> io::Result<()> {
         let answer = self.send_fast(fast, offset, data, op.clone(), 0, false);
-        // The task has a limit of its own, which begins at the same time and tells of the failure.
+        // The task has a separate limit, which begins at the same time and reports the failure.
         match self.env.timeout(self.options.fast_write_limit, answer).await {
             Some(Ok(result)) => result,
             _ => Err(late("write")),
         }
     }
 
-    /// Reads from the fast leg, as long as a read may take.
+    /// Reads from the fast leg, up to the read limit.
     pub(crate) async fn read_fast(&self, fast: &Arc<dyn Disk>, offset: u64, len: usize) -> io::Result<Bytes> {
         match self.env.timeout(self.options.fast_read_limit, fast.read(FAST_START + offset, len)).await {
             Some(Ok(bytes)) => {
@@ -431,7 +435,8 @@ impl Shared {
         }
     }
 
-    /// Does something else that changes the fast leg, in a task of its own, and waits for it as long as a write may take.
+    /// Runs other work that changes the fast leg in a separate task, and waits for it up to the
+    /// write limit.
     pub(crate) async fn on_fast<T: Send + 'static>(
         self: &Arc<Self>,
         what: &'static str,
@@ -456,10 +461,10 @@ impl Shared {
 }
 
 /// Counts a request that changes the fast leg until it has returned.
-pub(crate) struct FastRequest(Arc<Shared>);
+pub(crate) struct FastRequest(Arc<SuperdiskShared>);
 
 impl FastRequest {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<SuperdiskShared>) -> Self {
         shared.fast_requests.fetch_add(1, SeqCst);
         Self(shared.clone())
     }

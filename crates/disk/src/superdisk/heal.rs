@@ -1,4 +1,5 @@
-//! Repairs: a range that one leg cannot give, or gives wrongly, is written again from the other and read back.
+//! Repairs: a range that one leg cannot read, or returns wrongly, is rewritten from the other leg
+//! and read back.
 
 use std::io;
 use std::sync::Arc;
@@ -6,23 +7,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::core::{Leg, Op, Shared, tick};
+use super::core::{Leg, SuperdiskShared, TrackedOp, tick};
 use super::pair;
 use crate::Disk;
 
-/// Repairs that wait at most; further ranges are copied with their regions instead.
+/// Maximum number of queued repairs; further ranges are copied with their regions instead.
 const HEALS_MAX: usize = 1024;
-/// Bytes repaired at a time.
+/// Bytes per repair step.
 const PIECE: u64 = 1 << 20;
-/// How long a range is left alone that the durable leg cannot give, in milliseconds.
+/// Time before a range that the durable leg cannot read is tried again, in milliseconds.
 const UNREADABLE_MS: u64 = 60_000;
 
-/// How often a repair looks whether what is under way in its range has ended.
+/// Interval at which a repair checks whether overlapping operations have ended.
 pub(crate) const HEAL_RETRY: Duration = Duration::from_millis(5);
 
-/// A range of the fast leg that waits to be written again.
+/// A range of the fast leg that is queued for repair.
 pub(crate) struct Heal {
-    op: Arc<Op>,
+    op: Arc<TrackedOp>,
     offset: u64,
     len: u64,
 }
@@ -31,18 +32,18 @@ enum Outcome {
     Healed,
     /// The fast leg cannot be repaired there.
     Fast(io::Error),
-    /// The durable leg does not know either.
+    /// The durable leg cannot read the range either.
     Durable(io::Error),
-    /// Something else was written there meanwhile.
+    /// An overlapping operation began meanwhile.
     Overtaken,
 }
 
 fn differs() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what was written reads back differently")
+    io::Error::new(io::ErrorKind::InvalidData, "the written bytes read back differently")
 }
 
-impl Shared {
-    /// Has a range of the fast leg repaired that it could not give.
+impl SuperdiskShared {
+    /// Queues the repair of a range that the fast leg could not read.
     pub(crate) fn heal_later(self: &Arc<Self>, offset: u64, len: usize) {
         let len = len as u64;
         let mut state = self.state.lock();
@@ -50,23 +51,23 @@ impl Shared {
             return;
         }
         if state.map.failed(offset, len, self.options.quarantine_failures) {
-            self.tell_of_quarantine(offset, len);
+            self.log_quarantine(offset, len);
         }
         let begun = if state.heals.len() < HEALS_MAX { state.map.begin_heal(offset, len) } else { None };
         match begun {
-            Some(id) => state.heals.push_back(Heal { op: Op::new(self, id, offset, len), offset, len }),
-            // It is copied, once what is under way there has ended.
+            Some(id) => state.heals.push_back(Heal { op: TrackedOp::new(self, id, offset, len), offset, len }),
+            // The range is copied once overlapping operations have ended.
             None => state.map.forget(offset, len),
         }
         self.wake(&mut state);
     }
 
-    fn tell_of_quarantine(&self, offset: u64, len: u64) {
+    fn log_quarantine(&self, offset: u64, len: u64) {
         let disk = self.fast.as_ref().map(|fast| fast.describe());
-        tracing::warn!(disk, offset, len, "the fast leg fails there again and again: its region is out of use");
+        tracing::warn!(disk, offset, len, "the fast leg fails there repeatedly: its region is quarantined");
     }
 
-    /// Repairs the next range that waits; `false` when there is none.
+    /// Repairs the next queued range; `false` when there is none.
     pub(crate) async fn heal_next(self: &Arc<Self>, fast: &Arc<dyn Disk>) -> bool {
         let Some(Heal { op, offset, len }) = self.state.lock().heals.pop_front() else { return false };
         match self.heal_fast(fast, &op, offset, len).await {
@@ -76,10 +77,10 @@ impl Shared {
                 tick(&self.counters.healed_fast);
             }
             Outcome::Fast(error) => self.heal_failed(fast, offset, len, &error).await,
-            // It is copied once what was written has settled.
+            // The range is copied once the overlapping write has settled.
             Outcome::Overtaken => {}
             Outcome::Durable(error) => {
-                tracing::warn!(offset, len, %error, "neither leg can give a range");
+                tracing::warn!(offset, len, %error, "neither leg can read a range");
                 tick(&self.counters.durable_errors);
                 tick(&self.counters.heal_failures);
                 self.state.lock().map.put_off(offset, len, self.now_ms() + UNREADABLE_MS);
@@ -98,14 +99,16 @@ impl Shared {
         }
         let now = self.now_ms();
         if self.state.lock().map.heal_failed(offset, len, self.options.quarantine_failures, now) {
-            self.tell_of_quarantine(offset, len);
+            self.log_quarantine(offset, len);
         }
     }
 
-    /// Whether it is the whole fast leg that does not work, and not the place that `error` is of: then it does not keep its own
-    /// labels either, or a device of it is silent, and it has failed. Else a leg that is gone, and of which little is asked, would lose its regions to quarantine one by one.
+    /// Whether the whole fast leg has failed, and not only the place of `error`. A failed leg does
+    /// not keep its own labels either, or a device of it does not answer. Without this check, a
+    /// vanished leg that gets few requests would lose its regions to quarantine one by one.
     pub(crate) async fn is_gone(self: &Arc<Self>, fast: &Arc<dyn Disk>, error: &io::Error) -> bool {
-        // The label is read under the lock of its writers: an older event must not replace a newer one.
+        // The label is read under the lock of its writers: an older event must not replace a newer
+        // one.
         let Some(one) = self.label_lock().await else { return true };
         let label = {
             let state = self.state.lock();
@@ -127,8 +130,8 @@ impl Shared {
         gone
     }
 
-    /// Writes a range of the fast leg again from the durable one.
-    async fn heal_fast(self: &Arc<Self>, fast: &Arc<dyn Disk>, op: &Arc<Op>, offset: u64, len: u64) -> Outcome {
+    /// Rewrites a range of the fast leg from the durable one.
+    async fn heal_fast(self: &Arc<Self>, fast: &Arc<dyn Disk>, op: &Arc<TrackedOp>, offset: u64, len: u64) -> Outcome {
         let failed = self.state.lock().intent.failed_rounds();
         if let Err(error) = self.bits_set(offset, len, failed).await {
             return Outcome::Durable(error);
@@ -154,7 +157,7 @@ impl Shared {
     async fn write_and_compare(
         self: &Arc<Self>,
         fast: &Arc<dyn Disk>,
-        op: &Arc<Op>,
+        op: &Arc<TrackedOp>,
         offset: u64,
         bytes: Bytes,
     ) -> io::Result<()> {
@@ -163,7 +166,8 @@ impl Shared {
         if back == bytes { Ok(()) } else { Err(differs()) }
     }
 
-    /// Makes both legs hold `good`, which the caller has verified. Answers how many had to be repaired.
+    /// Makes both legs hold `good`, which the caller has verified. Returns the number of repaired
+    /// legs.
     pub(crate) async fn heal(self: Arc<Self>, offset: u64, good: Bytes) -> io::Result<u32> {
         if pair::touches_reserved(offset, good.len()) {
             return Ok(0);
@@ -183,7 +187,7 @@ impl Shared {
         let mut result = durable.map(drop);
         if let (Some(fast), Some(op)) = (fast, op) {
             match self.heal_with(&fast, &op, offset, good).await {
-                // Also when the durable leg could not be repaired: then this is the one good copy.
+                // Also when the durable leg could not be repaired: this is then the one good copy.
                 Ok(did) => {
                     op.good();
                     repaired += u32::from(did);
@@ -197,13 +201,13 @@ impl Shared {
         result.map(|()| repaired)
     }
 
-    /// Tells the map of a repair of both legs, when nothing else is under way there, and sets the bits. Answers the fast leg where it
-    /// is in use there.
+    /// Registers a repair of both legs in the map when no other operation overlaps, and sets the
+    /// bits. Returns the fast leg if it is in use there.
     async fn begin_heal(
         self: &Arc<Self>,
         offset: u64,
         len: u64,
-    ) -> io::Result<(Option<Arc<Op>>, Option<Arc<dyn Disk>>)> {
+    ) -> io::Result<(Option<Arc<TrackedOp>>, Option<Arc<dyn Disk>>)> {
         let start = self.env.now();
         loop {
             let begun = {
@@ -213,21 +217,21 @@ impl Shared {
                 }
                 let readable = state.leg == Leg::Up && state.map.readable(offset, len);
                 let failed = state.intent.failed_rounds();
-                state.map.begin_repair(offset, len).map(|id| (Op::new(self, id, offset, len), readable, failed))
+                state.map.begin_repair(offset, len).map(|id| (TrackedOp::new(self, id, offset, len), readable, failed))
             };
             if let Some((op, readable, failed)) = begun {
                 self.bits_set(offset, len, failed).await?;
                 return Ok((Some(op), self.fast.clone().filter(|_| readable)));
             }
-            // The caller does not write there; a copy or a repair in the background ends soon.
+            // The caller does not write there, and a copy or repair in the background ends soon.
             if self.env.now().saturating_sub(start) > self.options.fast_write_limit {
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "something else is under way there"));
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another operation is in progress there"));
             }
             self.env.sleep(HEAL_RETRY).await;
         }
     }
 
-    /// Whether the durable leg had to be repaired.
+    /// Repairs the durable leg if it differs; returns whether it did.
     async fn heal_durable(&self, offset: u64, good: &Bytes) -> io::Result<bool> {
         match self.durable.read(offset, good.len()).await {
             Ok(bytes) if bytes == *good => return Ok(false),
@@ -240,11 +244,11 @@ impl Shared {
         if back == *good { Ok(true) } else { Err(differs()) }
     }
 
-    /// Whether the fast leg had to be repaired.
+    /// Repairs the fast leg if it differs; returns whether it did.
     async fn heal_with(
         self: &Arc<Self>,
         fast: &Arc<dyn Disk>,
-        op: &Arc<Op>,
+        op: &Arc<TrackedOp>,
         offset: u64,
         good: Bytes,
     ) -> io::Result<bool> {
@@ -253,7 +257,7 @@ impl Shared {
         }
         let len = good.len() as u64;
         if self.state.lock().map.failed(offset, len, self.options.quarantine_failures) {
-            self.tell_of_quarantine(offset, len);
+            self.log_quarantine(offset, len);
         }
         self.write_and_compare(fast, op, offset, good).await?;
         self.state.lock().map.healed(offset, len);

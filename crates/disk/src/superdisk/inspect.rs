@@ -1,4 +1,5 @@
-//! What the labels of a pair say, without opening it; and having the durable leg name no fast leg.
+//! Reads the labels of a pair without opening it, and removes the fast leg from the durable leg's
+//! label.
 
 use std::io;
 use std::sync::Arc;
@@ -11,31 +12,31 @@ use super::{Superdisk, SuperdiskSabotage};
 use crate::Disk;
 use crate::label::{Found, uuid_text};
 
-/// What the labels of a pair say.
+/// The content of a pair's labels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Labels {
     /// UUID of the pair.
     pub pair: String,
     /// UUID of the fast leg that the durable leg names; `None` when it names none.
     pub fast: Option<String>,
-    /// How often the pair has been opened with a fast leg.
+    /// Number of openings of the pair with a fast leg.
     pub generation: u64,
-    /// The durable leg's event.
+    /// Event of the durable leg.
     pub event: u64,
-    /// The event of the last bits that were cleared.
+    /// Event of the last clearing of bits.
     pub cleared_at: u64,
-    /// Bytes of a region.
+    /// Bytes per region.
     pub region_bytes: u64,
     /// Bytes of regions whose intent bit is set: they are copied after an opening.
     pub dirty_bytes: u64,
-    /// The fast leg's event, where that leg was given and has a label; of several devices the lowest.
+    /// Event of the given fast leg, if it has a label; of several devices the lowest.
     pub fast_event: Option<u64>,
-    /// Why the fast leg that was given would not count at an opening, if it would not.
+    /// Why an opening would refuse the given fast leg's content, if it would.
     pub refused: Option<String>,
 }
 
 impl Superdisk {
-    /// Reads the labels of a pair. `None` when the disk is no durable leg.
+    /// Reads the labels of a pair. `None` when the disk is not a durable leg.
     ///
     /// # Errors
     /// Those of reading the durable leg.
@@ -73,8 +74,9 @@ impl Superdisk {
         }))
     }
 
-    /// Has the durable leg name no fast leg, durably: whatever is given as one at the next opening is filled anew. For a durable leg that was
-    /// written elsewhere. The pair must not be open. Answers whether the disk is a durable leg.
+    /// Removes the fast leg from the durable leg's label, durably. The next opening then fills any
+    /// fast leg from scratch. Use it for a durable leg that was written elsewhere. The pair must
+    /// not be open. Returns whether the disk is a durable leg.
     ///
     /// # Errors
     /// Those of the durable leg.

@@ -1,42 +1,45 @@
-//! Rounds: the bits that are set before regions are written, and cleared when both legs hold the same.
+//! Rounds: bits are set before regions are written, and cleared when both legs hold the same.
 //!
-//! One task carries out the rounds, one at a time, so that many writes share the flushes of one. A round that sets bits writes them
-//! to the durable leg and flushes it, and then the next event; then the fast leg gets the event and is flushed; then data may go out.
-//! A round that clears bits does the same with an event of its own, after the data of both legs is flushed, and only then has the
-//! durable leg say that an image of the fast leg from before that event does not count.
+//! One task carries out the rounds, one at a time, so that many writes share the flushes of one
+//! round. A round that sets bits writes them to the durable leg and flushes it, and then writes the
+//! next event. The fast leg then gets the event and is flushed; only after that is data written. A
+//! round that clears bits first flushes the data of both legs and then writes an event in the same
+//! way. Only afterwards does the durable leg's label refuse images of the fast leg from before that
+//! event.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::{Leg, Shared};
+use super::core::{Leg, SuperdiskShared};
 use super::options::SuperdiskSabotage;
 use super::pair::{INTENT_BITS, Identity};
 use crate::BLOCK;
 use crate::intent::Readiness;
 
-/// How often regions are looked for whose bits can be cleared, while too many are set.
+/// Interval of the search for regions whose bits can be cleared, while too many are set.
 const CLEAR_INTERVAL: Duration = Duration::from_secs(1);
 
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-impl Shared {
-    /// Waits until the intent bits of a range are set, durably. `failed`: how many rounds had failed when they were asked for.
+impl SuperdiskShared {
+    /// Waits until the intent bits of a range are set durably. `failed` is the number of failed
+    /// rounds when the bits were requested.
     ///
     /// # Errors
-    /// That of the durable leg, when they cannot be set.
+    /// That of the durable leg, when the bits cannot be set.
     pub(crate) async fn bits_set(&self, offset: u64, len: u64, failed: u64) -> io::Result<()> {
         loop {
             let notified = self.intent_done.notified();
             tokio::pin!(notified);
-            // Registered before the look, so that an end in between is not missed.
+            // Registers before the check, so that an end in between is not missed.
             notified.as_mut().enable();
             let readiness = {
                 let mut state = self.state.lock();
-                let readiness = state.ask(offset, len, failed)?;
-                if state.intent.has_asked() {
+                let readiness = state.request_bits(offset, len, failed)?;
+                if state.intent.has_requests() {
                     self.intent_wake.notify_one();
                 }
                 readiness
@@ -51,7 +54,7 @@ impl Shared {
     /// The task that carries out rounds.
     pub(crate) async fn keep_intent(self: Arc<Self>) {
         while !self.is_closing() {
-            if self.set_asked().await {
+            if self.set_requested().await {
                 continue;
             }
             if self.is_over_dirty() {
@@ -66,21 +69,22 @@ impl Shared {
         self.intent_done.notify_waiters();
     }
 
-    /// Whether more bits are set than a rebuild should have to copy, and some may be cleared.
+    /// Whether more bits are set than a rebuild should copy, and some may be cleared.
     fn is_over_dirty(&self) -> bool {
         let state = self.state.lock();
         let dirty = state.intent.dirty(state.map.len()).saturating_mul(state.map.region_bytes());
         state.leg == Leg::Up && !state.intent.is_latched() && dirty > self.options.dirty_bytes_max
     }
 
-    /// Sets the bits that were asked for; `false` when there were none.
-    async fn set_asked(self: &Arc<Self>) -> bool {
+    /// Sets the requested bits; `false` when there were none.
+    async fn set_requested(self: &Arc<Self>) -> bool {
         let _one = self.rounds.lock().await;
         let (batch, blocks, identity) = {
             let mut state = self.state.lock();
             let batch = state.intent.take();
             let blocks = state.intent.encode(&batch, &state.identity.fast);
-            // While the fast leg is away its event stays, and so does this one.
+            // While the fast leg is away its event does not change, and neither does the durable
+            // leg's.
             let raises = state.leg == Leg::Up && !self.is_sabotaged(SuperdiskSabotage::NoStampAtSet);
             let identity = raises.then(|| state.raised());
             (batch, blocks, identity)
@@ -105,7 +109,7 @@ impl Shared {
         true
     }
 
-    /// Writes bits, and the label where that changes, and with `flush` flushes the durable leg.
+    /// Writes bits, and the label where it changes. With `flush`, flushes the durable leg.
     async fn write_bits(
         &self,
         blocks: Vec<(u64, bytes::Bytes)>,
@@ -116,8 +120,8 @@ impl Shared {
         for (block, bytes) in blocks {
             self.durable.write(INTENT_BITS + block * BLOCK as u64, bytes).await?;
         }
-        // A snapshot of the durable leg may hold any part of what no flush has covered. One with the event and without the bits
-        // would believe a fast leg that was written since.
+        // A snapshot of the durable leg may contain any part of the unflushed writes. A snapshot
+        // with the event but without the bits would trust a fast leg that was written since.
         if bits && flush && identity.is_some() {
             self.flush_durable().await?;
         }
@@ -134,8 +138,9 @@ impl Shared {
         Ok(written)
     }
 
-    /// Gives the fast leg the durable leg's event, and flushes it. With `data_first` its data is flushed before the event is
-    /// written. Where that fails or takes too long the leg has failed.
+    /// Writes the durable leg's event to the fast leg and flushes it. With `data_first`, the leg's
+    /// data is flushed before the event is written. If that fails or takes too long, the leg has
+    /// failed.
     async fn stamp(self: &Arc<Self>, identity: Identity, flush: bool, data_first: bool) -> bool {
         let Some(fast) = self.fast_up() else { return false };
         let Some(one) = self.label_lock().await else { return false };
@@ -166,7 +171,8 @@ impl Shared {
         stamped.is_ok() || self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored)
     }
 
-    /// The lock of the fast leg's labels. A leg whose label is not written in time, by another task, has failed: `None`.
+    /// Locks the fast leg's labels. If another task does not finish writing a label in time, the
+    /// leg has failed and the result is `None`.
     pub(crate) async fn label_lock(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         let limit = self.options.fast_write_limit;
         let lock = self.env.timeout(limit, self.stamping.clone().lock_owned()).await;
@@ -176,8 +182,9 @@ impl Shared {
         lock
     }
 
-    /// The flush may be what failed. No later one says anything about what was written before then, and the disk refuses them until
-    /// it is opened again. The leg fails in the task that gets the error: reads that end later do not count.
+    /// The flush may be what failed. Later flushes do not cover earlier writes, and the disk
+    /// refuses them until it is reopened. The leg fails in the task that gets the error, so reads
+    /// that end later do not count.
     fn stamp_failed(&self, error: &io::Error) {
         if !self.is_sabotaged(SuperdiskSabotage::FastFlushErrorIgnored) {
             self.state.lock().spoiled = true;
@@ -185,8 +192,8 @@ impl Shared {
         }
     }
 
-    /// Clears the bits of regions that both legs hold the same of: of the least recently written ones as many as are over the
-    /// limit, or of all. Answers whether any were.
+    /// Clears the bits of regions that are the same on both legs: all of them, or as many of the
+    /// least recently written as exceed the limit. Returns whether it cleared any.
     pub(crate) async fn clear_settled(self: &Arc<Self>, all: bool) -> bool {
         let _one = self.rounds.lock().await;
         let torn = self.is_sabotaged(SuperdiskSabotage::ClearNotWhole);
@@ -204,7 +211,7 @@ impl Shared {
                 .collect();
             if !all {
                 batch.sort_by_key(|region| state.map.settled_at_ms(*region as usize));
-                // A quarter less than the limit, so that rounds are few.
+                // Down to a quarter below the limit, so that rounds are few.
                 let limit = self.options.dirty_bytes_max / 4 * 3 / state.map.region_bytes();
                 batch.truncate(state.intent.dirty(state.map.len()).saturating_sub(limit) as usize);
             }
@@ -227,8 +234,8 @@ impl Shared {
         let flush = sabotage != SuperdiskSabotage::ClearWithoutDurableFlush;
         let identity = if stamps { identity } else { self.state.lock().identity };
         let Ok(Some(identity)) = self.write_bits(Vec::new(), Some(identity), flush).await else { return false };
-        // An image of the fast leg that is taken between the event and its flush may lack any of the data before it. It must
-        // not have the event that clears the bits of that data.
+        // An image of the fast leg that is taken between the event and its flush may lack any
+        // earlier data. Such an image must not have the event that clears the bits of that data.
         let flush_fast = sabotage != SuperdiskSabotage::ClearWithoutFastFlush;
         if !self.stamp(identity, flush_fast, flush_fast && stamps).await {
             return false;
@@ -247,7 +254,7 @@ impl Shared {
             state.intent.end_clear(batch);
             state.intent.encode(batch, &state.identity.fast)
         };
-        // Durable with whatever flush comes next: a bit that stays set costs a copy.
+        // The next flush of any kind makes this durable; a bit that stays set only costs a copy.
         for (block, bytes) in blocks {
             if self.durable.write(INTENT_BITS + block * BLOCK as u64, bytes).await.is_err() {
                 return true;

@@ -1,7 +1,8 @@
-//! Which reads of the fast leg are late: one task with one timer for all of them.
+//! Detects late reads of the fast leg, with one task and one timer for all of them.
 //!
-//! A timer for each read costs more than all else that a super-disk adds to it (it is put into the runtime's wheel and taken out again, under
-//! a lock that all timers share). Nearly every read returns long before it is late, so each only leaves a note of when it would be.
+//! A timer per read costs more than everything else that a super-disk adds to it: the timer enters
+//! the runtime's wheel and leaves it again, under a lock that all timers share. Nearly every read
+//! returns long before it is late, so each read only registers its deadline.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,33 +14,33 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::core::Shared;
+use super::core::SuperdiskShared;
 
-/// How often the reads that are under way are looked at: so much later than it should a read may be found to be late.
+/// Interval of the checks: a read is found to be late at most this long after its deadline.
 const TICK: Duration = Duration::from_millis(1);
 
-/// With nothing under way for so many ticks the task waits to be woken.
+/// Number of ticks without reads after which the task waits to be woken.
 const IDLE_TICKS: u32 = 50;
 
 #[derive(Default)]
 struct Notes {
     next: u64,
-    /// By when each is late, and in the order in which they came.
+    /// Deadlines of the reads, in order of time and arrival.
     waiting: BTreeMap<(Duration, u64), Waker>,
     /// The task waits to be woken.
     idle: bool,
-    /// The task has ended: whatever is under way is late.
+    /// The task has ended: every read counts as late.
     ended: bool,
 }
 
-/// The reads that are under way.
+/// The reads in progress.
 #[derive(Default)]
 pub(crate) struct Late {
     notes: Mutex<Notes>,
     wake: Notify,
 }
 
-/// A read's note: completes when the read is late.
+/// A read's deadline: completes when the read is late.
 struct Note<'a> {
     late: &'a Late,
     key: (Duration, u64),
@@ -96,8 +97,8 @@ impl Drop for Note<'_> {
     }
 }
 
-/// Looks at the reads that are under way until the disk is closed.
-pub(crate) async fn run(shared: Arc<Shared>) {
+/// Checks the deadlines until the disk is closed.
+pub(crate) async fn run(shared: Arc<SuperdiskShared>) {
     let late = &shared.late;
     let mut idle = 0;
     while !shared.is_closing() {
@@ -126,7 +127,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 impl Late {
-    /// Lets the task look whether it is to end.
+    /// Wakes the task so that it can end.
     pub(crate) fn end(&self) {
         self.wake.notify_one();
     }

@@ -1,5 +1,5 @@
-//! What the labels of a fast leg say. Each of its devices has labels of its own, so that one that is put back to an earlier time
-//! alone, or is another disk, is noticed.
+//! The labels of a fast leg. Each of its devices has separate labels, so that a device that was
+//! replaced, or restored alone to an earlier time, is detected.
 
 use std::io;
 use std::sync::Arc;
@@ -18,51 +18,51 @@ pub(crate) struct LegLabels {
 }
 
 impl LegLabels {
-    /// The label of the device that is furthest behind.
+    /// The label of the device with the lowest event.
     pub(crate) fn oldest(&self) -> Identity {
-        // There is at least one.
+        // `labels` is never empty.
         self.labels.iter().copied().min_by_key(|label| label.event).unwrap_or(self.labels[0])
     }
 
-    /// Why the fast leg does not count, if it does not. `durable`: the durable leg's label.
+    /// Why the fast leg's content is refused, if it is. `durable` is the durable leg's label.
     pub(crate) fn refused_by(&self, durable: &Identity, sabotage: SuperdiskSabotage) -> Option<&'static str> {
         if sabotage == SuperdiskSabotage::FirstDeviceBelieved {
             return refused(durable, &self.labels[0], sabotage);
         }
         if self.incomplete {
-            return Some("one of its disks has no label of it");
+            return Some("one of its disks has no label of this leg");
         }
         self.labels.iter().find_map(|label| refused(durable, label, sabotage))
     }
 }
 
-/// Why a device of the fast leg does not count, if it does not.
+/// Why a device of the fast leg is refused, if it is.
 fn refused(durable: &Identity, device: &Identity, sabotage: SuperdiskSabotage) -> Option<&'static str> {
-    // The number before is one of the time before the durable leg's event.
+    // The previous opening's number is valid only below the durable leg's event.
     let same_history = device.opening == durable.opening
         || device.opening == durable.opening_before && device.event < durable.event
         || sabotage == SuperdiskSabotage::OpeningNotCompared;
     if durable.fast != device.fast || device.fast == NO_LEG {
         Some("the durable leg names another fast leg")
     } else if device.event > durable.event && sabotage != SuperdiskSabotage::NewerFastBelieved {
-        Some("the durable leg has been put back to an earlier time")
+        Some("the durable leg has been restored to an earlier time")
     } else if device.event < durable.cleared_at && sabotage != SuperdiskSabotage::OlderFastBelieved {
-        Some("the fast leg has been put back to an earlier time")
+        Some("the fast leg has been restored to an earlier time")
     } else if !same_history {
-        Some("the fast leg is of another history: both legs have been put back to an earlier time since")
+        Some("the fast leg is of another history: both legs have been restored to an earlier time since")
     } else {
         None
     }
 }
 
-/// Looks for the labels of a fast leg.
+/// Finds the labels of a fast leg.
 ///
 /// # Errors
 /// Those of reading them; `InvalidInput` for a disk of too many devices.
 pub(crate) async fn find_fast(disk: &Arc<dyn Disk>) -> io::Result<Found<LegLabels>> {
     let places = disk.label_places();
     if places.iter().flatten().any(|place| place + BLOCK as u64 > FAST_START) {
-        let text = format!("it has too many disks to be a fast leg: {FAST_DISKS_MAX} are the most");
+        let text = format!("it has too many disks to be a fast leg: the maximum is {FAST_DISKS_MAX}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let mut found = LegLabels { labels: Vec::new(), incomplete: false };

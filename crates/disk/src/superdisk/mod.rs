@@ -1,11 +1,14 @@
-//! A super-disk: a durable leg that decides, and a fast leg that answers.
+//! A super-disk: a durable leg that is authoritative, and a fast leg that serves reads.
 //!
-//! The durable leg alone is always a complete pool, with the same offsets. A write is complete when the durable leg has it; the
-//! fast leg gets it beside that, within a bound, and is read where it is known to hold the same. Whether bytes are
-//! right only the caller's checksums can tell: see [`Disk::read_copy`] (0: the durable leg, 1: the fast one) and [`Disk::heal`].
+//! The durable leg alone is always a complete pool, with the same offsets. A write is complete when
+//! the durable leg has it. The fast leg gets the write concurrently, within a limit, and is read
+//! where it is known to hold the same. Only the caller's checksums can tell whether bytes are
+//! right: see [`Disk::read_copy`] (0: the durable leg, 1: the fast one) and [`Disk::heal`].
 //!
-//! `map` decides what may be read from the fast leg, `write`, `read` and `heal` do what the trait promises, `rebuild` copies in the
-//! background, `intents` keeps the bits that say what may differ after a crash, `attach`, `revive`, `leg_labels` and `pair` find out what belongs together.
+//! `map` decides what may be read from the fast leg. `write`, `read` and `heal` implement the
+//! trait. `rebuild` copies in the background. `intents` maintains the bits of regions that may
+//! differ after a crash. `attach`, `revive`, `leg_labels` and `pair` determine whether legs belong
+//! together.
 
 mod attach;
 mod compare;
@@ -34,26 +37,27 @@ use std::sync::atomic::Ordering::SeqCst;
 use bytes::Bytes;
 use steadfast_flow::{BoxFuture, Env};
 
-use self::core::Shared;
+use self::core::SuperdiskShared;
 use crate::label::Found;
-use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Zone};
+use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, SuperdiskStatus, Zone};
 pub use compare::{Comparison, DIFFERENCES_MAX};
 pub use inspect::Labels;
 pub use options::{SuperdiskOptions, SuperdiskSabotage};
 pub use pair::FAST_DISKS_MAX;
-pub use status::{FastState, SuperdiskStatus};
 
 /// One disk over a durable and a fast one. See the module's documentation.
 pub struct Superdisk {
-    shared: Arc<Shared>,
+    shared: Arc<SuperdiskShared>,
 }
 
 impl Superdisk {
-    /// Opens a pair, or makes one of the durable leg and a blank fast one. Flushes the durable leg first.
-    /// A fast leg that is missing, slow, broken, of another pair or of an earlier time only costs speed: see [`Superdisk::status`].
+    /// Opens a pair, or creates one of the durable leg and a blank fast one. Flushes the durable
+    /// leg first. A fast leg that is missing, slow, broken, of another pair or of an earlier time
+    /// only costs speed: see [`Superdisk::status`].
     ///
     /// # Errors
-    /// Those of the durable leg, and `InvalidData` when it holds something in the pair's place, or is itself a fast leg.
+    /// Those of the durable leg, and `InvalidData` when it holds foreign data in place of the
+    /// labels, or is itself a fast leg.
     pub async fn open(
         durable: Arc<dyn Disk>,
         fast: Option<Arc<dyn Disk>>,
@@ -65,8 +69,8 @@ impl Superdisk {
         Ok(Arc::new(Self { shared }))
     }
 
-    /// Whether `durable` is the durable leg of a pair. Such a disk is opened as a super-disk, without its fast leg if need be, so that a
-    /// fast leg that comes back later is known to be stale.
+    /// Whether `durable` is the durable leg of a pair. Such a disk must be opened as a super-disk,
+    /// if necessary without its fast leg. A fast leg that returns later is then detected as stale.
     ///
     /// # Errors
     /// Those of reading it.
@@ -74,12 +78,13 @@ impl Superdisk {
         Ok(matches!(pair::find_durable(durable).await?, Found::Label(_)))
     }
 
-    /// How it is.
+    /// The current status.
     pub fn status(&self) -> SuperdiskStatus {
         self.shared.status()
     }
 
-    /// Ends the tasks in the background and clears the intent bits of what both legs hold, for at most some seconds. Call it after the last write.
+    /// Ends the background tasks and clears the intent bits of regions that are the same on both
+    /// legs, for at most some seconds. Call it after the last write.
     pub async fn close(&self) {
         self.shared.close().await;
     }
@@ -91,8 +96,8 @@ impl Drop for Superdisk {
     }
 }
 
-impl Shared {
-    /// Starts the tasks in the background.
+impl SuperdiskShared {
+    /// Starts the background tasks.
     fn start(self: &Arc<Self>) {
         if !self.state.lock().follows() {
             return;
@@ -132,7 +137,7 @@ impl Shared {
             loop {
                 let notified = self.quiet.notified();
                 tokio::pin!(notified);
-                // Registered before the look, so that an end in between is not missed.
+                // Registers before the check, so that an end in between is not missed.
                 notified.as_mut().enable();
                 if self.running.load(SeqCst) == 0 && self.pending.load(SeqCst) == 0 {
                     return;
@@ -142,13 +147,13 @@ impl Shared {
         };
         let limit = self.options.fast_write_limit + self.options.fast_read_limit;
         if self.env.timeout(limit, quiet).await.is_none() {
-            tracing::warn!("the fast leg still has something under way");
+            tracing::warn!("the fast leg still has requests in flight");
         }
-        // Their operations end here, and the map knows.
+        // This ends their operations in the map.
         let waiting = std::mem::take(&mut self.state.lock().heals);
         drop(waiting);
         self.clear_settled(true).await;
-        // The bits that were cleared. Where it fails, they are set at the next opening.
+        // Makes the cleared bits durable. If it fails, the next opening finds them set.
         let _ = self.env.timeout(self.options.fast_write_limit, self.flush_durable()).await;
     }
 }
@@ -217,7 +222,7 @@ impl Disk for Superdisk {
         self.shared.durable.buffer(capacity)
     }
 
-    /// Those of the durable leg.
+    /// The counters of the durable leg.
     fn stats(&self) -> DiskStats {
         self.shared.durable.stats()
     }

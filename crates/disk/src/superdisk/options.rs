@@ -1,51 +1,57 @@
-//! How a super-disk behaves.
+//! Options of a super-disk.
 
 use std::time::Duration;
 
-/// Limits of a [`super::Superdisk`]. The defaults suit local SSDs in front of a network disk or a hard drive.
+/// Limits of a [`super::Superdisk`]. The defaults suit local SSDs in front of a network disk or a
+/// hard drive.
 #[derive(Debug, Clone)]
 pub struct SuperdiskOptions {
-    /// Writes on their way to the fast leg, in bytes; above it a write goes to the durable leg only. They are copied into memory of
-    /// their own, so that a fast leg that hangs keeps nobody's buffers.
+    /// Maximum bytes of writes in flight to the fast leg; above it a write goes to the durable leg
+    /// only. The writes are copied into separate memory, so that a hanging fast leg keeps no
+    /// caller's buffers.
     pub fast_pending_bytes_max: u64,
-    /// A fast write or flush that has not returned after this long means that the leg has failed.
+    /// Time after which a fast write or flush that has not returned fails the leg.
     pub fast_write_limit: Duration,
-    /// The same for reads (which have long been answered by the durable leg then).
+    /// The same for reads, which the durable leg has long answered by then.
     pub fast_read_limit: Duration,
-    /// So many failed writes and flushes of the fast leg in a row mean that it has failed as a whole, without more ado. Reads that fail do not
-    /// count: their ranges are written again. A range that cannot be written again has the leg's label tried.
+    /// Number of consecutive failed writes and flushes that fail the whole fast leg at once. Failed
+    /// reads do not count: their ranges are rewritten. When a range cannot be rewritten, the leg's
+    /// label is checked.
     pub fast_errors_max: u32,
-    /// How often a fast leg that has failed is looked at again.
+    /// Interval at which a failed fast leg is probed.
     pub fast_retry_interval: Duration,
-    /// How long opening waits for the fast leg before it goes on without.
+    /// Maximum time that an opening waits for the fast leg.
     pub fast_open_limit: Duration,
-    /// A read asks the durable leg too when the fast one takes longer than this many times its measured 99th percentile.
+    /// Multiple of the measured 99th percentile after which a fast read is also sent to the durable
+    /// leg.
     pub hedge_p99_factor: f64,
-    /// The hedge never comes earlier than this.
+    /// Minimum delay of the hedge.
     pub hedge_min: Duration,
-    /// Nor later than this.
+    /// Maximum delay of the hedge.
     pub hedge_max: Duration,
-    /// While so many fast reads are overdue, further reads go to the durable leg at once.
+    /// Number of overdue fast reads from which further reads go to the durable leg at once.
     pub fast_overdue_max: u32,
-    /// Copying to the fast leg in the background, in bytes a second; 0 for no limit.
+    /// Maximum rate of background copying in bytes per second; 0 for no limit.
     pub rebuild_bytes_s: u64,
-    /// A range that was written is copied in the background only when its region has been left alone for this long.
+    /// Time without writes in a region before its written ranges are copied in the background.
     pub rebuild_settle: Duration,
-    /// Bytes in a region, the unit of what is rebuilt after a crash: a power of two from 16 KiB to 64 MiB. Larger ones are used
-    /// on disks of which the bits of the regions would else not fit. Another size has the fast leg rebuilt.
+    /// Bytes per region, the unit of a rebuild after a crash: a power of two from 16 KiB to 64 MiB.
+    /// Larger regions are used where the bits would not fit the disk otherwise. A change of the
+    /// size causes a rebuild of the fast leg.
     pub region_bytes: u64,
-    /// How many bytes of regions may be dirty at a time, as far as both legs hold the same of them: what a crash has rebuilt.
+    /// Maximum bytes of dirty regions that are the same on both legs: the amount that is rebuilt
+    /// after a crash.
     pub dirty_bytes_max: u64,
-    /// The bytes of the durable leg, from and to, of which samples are compared with the fast leg at an opening. Any difference in a clean
-    /// region means that the durable leg was written elsewhere, and the fast leg does not count. A heuristic, for callers without
-    /// checksums.
+    /// Byte range of the durable leg of which an opening compares samples with the fast leg. Any
+    /// difference in a clean region means that the durable leg was written elsewhere, and the fast
+    /// leg's content is refused. A heuristic, for callers without checksums.
     pub compare_at_open: Option<(u64, u64)>,
-    /// So many failed repairs, or failures again of a place repaired before, take a region of the fast leg out of use until
-    /// the next opening.
+    /// Number of failed repairs, or of repeated failures of a repaired place, that quarantine a
+    /// region of the fast leg until the next opening.
     pub quarantine_failures: u32,
-    /// The operator's word that the fast leg may be overwritten though it holds something that is not this pair's.
+    /// The operator's permission to overwrite a fast leg that holds data of another owner.
     pub take_foreign_fast: bool,
-    /// What is broken on purpose, to test the tests.
+    /// Defect to inject, to test the tests.
     pub sabotage: SuperdiskSabotage,
 }
 
@@ -65,7 +71,7 @@ impl Default for SuperdiskOptions {
             rebuild_bytes_s: 100 << 20,
             rebuild_settle: Duration::from_secs(1),
             region_bytes: 4 << 20,
-            // What a rebuild copies in a minute.
+            // A rebuild copies this much in a minute.
             dirty_bytes_max: 60 * (100 << 20),
             compare_at_open: None,
             quarantine_failures: 3,
@@ -75,18 +81,18 @@ impl Default for SuperdiskOptions {
     }
 }
 
-/// Broken variants that a simulator must be able to tell from the right one.
+/// Defective variants that a simulator must distinguish from the correct one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SuperdiskSabotage {
-    /// Nothing is broken.
+    /// No defect.
     #[default]
     None,
     /// Writes and flushes complete when the fast leg has them; the durable leg follows.
     AckOnFast,
-    /// A fast leg of an older generation is taken as clean, with all that it holds, and as good as the durable leg also for who asks for copy 0:
-    /// else the layers above would find and heal what is old.
+    /// A fast leg of an older generation counts as clean, with all its content. Reads of copy 0
+    /// also use it: otherwise the layers above would find and heal the old bytes.
     TrustStale,
-    /// Intent bits are written and not flushed before data goes out.
+    /// Data is written before the intent bits are flushed.
     BitNotFlushed,
     /// Data does not wait for its intent bits.
     BitBesideData,
@@ -100,23 +106,24 @@ pub enum SuperdiskSabotage {
     ClearWithoutDurableFlush,
     /// A write leaves its region in the batch that is being cleared.
     ClearUnderWrite,
-    /// Bits are cleared of regions that the fast leg does not hold wholly.
+    /// Bits are cleared of regions that the fast leg holds only partly.
     ClearNotWhole,
     /// The mark of a clearing and the cleared bits become durable with one flush.
     ClearInOneFlush,
-    /// Clearing bits has no event of its own.
+    /// Clearing bits raises no event.
     NoStampAtClear,
-    /// Setting bits has no event of its own.
+    /// Setting bits raises no event.
     NoStampAtSet,
-    /// An opening has no event of its own.
+    /// An opening raises no event.
     NoStampAtOpening,
-    /// A fast leg counts though its event is newer than the durable leg's.
+    /// A fast leg is trusted although its event is newer than the durable leg's.
     NewerFastBelieved,
-    /// A fast leg counts though its event is older than the last clearing.
+    /// A fast leg is trusted although its event is older than the last clearing.
     OlderFastBelieved,
-    /// A fast leg counts though it is of another history, which both legs were put back to a time before.
+    /// A fast leg is trusted although it is of another history, after both legs were restored to an
+    /// earlier time.
     OpeningNotCompared,
-    /// Of a fast leg of several devices the first one's label counts.
+    /// Of a fast leg of several devices only the first one's label is checked.
     FirstDeviceBelieved,
     /// Dirty regions of the fast leg count at an opening.
     DirtyFastBelieved,
@@ -124,26 +131,27 @@ pub enum SuperdiskSabotage {
     NoFlushAtOpening,
     /// Overlapping writes go to both legs, and leave their blocks valid.
     NoSpoil,
-    /// The fast leg is read where a write is under way.
+    /// The fast leg is read where a write is in progress.
     FastReadUnderWrite,
-    /// A flush is one of the fast leg only.
+    /// A flush reaches only the fast leg.
     FlushOfFastOnly,
-    /// After an error of the durable leg's flush everything continues.
+    /// An error of the durable leg's flush is not latched.
     DurableErrorNotLatched,
-    /// A flush of the fast leg that failed counts.
+    /// A failed flush of the fast leg counts as successful.
     FastFlushErrorIgnored,
-    /// A write of the fast leg that failed counts.
+    /// A failed write of the fast leg counts as successful.
     FastWriteErrorIgnored,
-    /// A fast leg that returns is believed in what the map says of it.
+    /// A returning fast leg is trusted according to the map in memory.
     RevivedByMemory,
-    /// A request that is late is forgotten, and the fast leg is taken back before it has returned.
+    /// A late request is forgotten, and the fast leg is taken back before that request has
+    /// returned.
     LateWriteForgotten,
-    /// What was under way when the fast leg failed counts.
+    /// Operations in progress count although the fast leg failed.
     FailureDoesNotSpoil,
     /// A discard sets no intent bits.
     TrimWithoutBit,
     /// Discarded blocks stay valid.
     TrimLeavesValid,
-    /// A new fast leg is used before the durable leg's label says so durably.
+    /// A new fast leg is used before the durable leg's label names it durably.
     AttachNotFlushed,
 }

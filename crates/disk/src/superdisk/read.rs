@@ -1,4 +1,5 @@
-//! Reads: the fast leg where it is known to be right, the durable one where that is not so, or late, or wrong.
+//! Reads: from the fast leg where it is known to be right, else, or when it is late or fails, from
+//! the durable leg.
 
 use std::io;
 use std::sync::Arc;
@@ -7,20 +8,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::core::{Leg, Shared, tick};
+use super::core::{Leg, SuperdiskShared, tick};
 use super::heal::HEAL_RETRY;
 use super::options::SuperdiskOptions;
 use super::pair::{FAST_START, masked};
 use crate::{Disk, Histogram, IoFuture};
 
-/// Reads up to this many bytes are small: they take about as long as each other.
+/// Largest small read in bytes; small reads take about the same time.
 const SMALL_BYTES: usize = 64 << 10;
-/// So many reads are measured before the limit is changed; the first time fewer.
+/// Number of measured reads before the limit changes; the first time fewer.
 const SAMPLES: u64 = 256;
 const SAMPLES_FIRST: u64 = 32;
 
-/// After how long a read is given to the durable leg too: a multiple of the 99th percentile of the last few hundred
-/// ("The Tail at Scale", Dean and Barroso 2013, hedges after the 95th; the durable leg is dearer here).
+/// Delay before a read is also sent to the durable leg: a multiple of the 99th percentile of the
+/// last few hundred reads. ("The Tail at Scale", Dean and Barroso 2013, hedges after the 95th; the
+/// durable leg is more expensive here.)
 pub(crate) struct Hedge {
     histogram: Histogram,
     samples: u64,
@@ -50,11 +52,11 @@ impl Hedge {
     }
 }
 
-/// Counts a fast read as overdue while it lives.
-struct Overdue(Arc<Shared>);
+/// Counts a fast read as overdue while the guard exists.
+struct Overdue(Arc<SuperdiskShared>);
 
 impl Overdue {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<SuperdiskShared>) -> Self {
         shared.overdue.fetch_add(1, SeqCst);
         Self(shared.clone())
     }
@@ -66,19 +68,21 @@ impl Drop for Overdue {
     }
 }
 
-impl Shared {
+impl SuperdiskShared {
     pub(crate) fn hedge(&self, len: usize) -> &parking_lot::Mutex<Hedge> {
         &self.hedges[usize::from(len > SMALL_BYTES)]
     }
 
-    /// Whether the fast leg holds a range: how often the leg had failed by then. Where it does not, the range is copied soon.
-    /// `verified`: for a caller with checksums.
+    /// Whether the fast leg holds a range. Returns the current number of failures of the leg; if
+    /// the leg does not hold the range, the range is copied soon. `verified`: the caller has
+    /// checksums.
     fn fast_holds(&self, offset: u64, len: usize, verified: bool) -> Option<u64> {
         let mut state = self.state.lock();
         if state.leg != Leg::Up {
             return None;
         }
-        // After a failed flush of the durable leg only clean regions count, but for callers with checksums.
+        // After a failed flush of the durable leg only clean regions count, except for callers with
+        // checksums.
         let latched = state.intent.is_latched() && !verified;
         let clean = !latched || state.map.regions_of(offset, len as u64).all(|i| state.intent.is_clean(i));
         let readable = clean && state.map.readable(offset, len as u64);
@@ -89,14 +93,15 @@ impl Shared {
         readable.then_some(state.failures)
     }
 
-    /// Whether the fast leg is in use, and an operation is under way in a range.
+    /// Whether the fast leg is in use and an operation overlaps a range.
     fn is_in_use(&self, offset: u64, len: usize) -> bool {
         let state = self.state.lock();
         state.leg == Leg::Up && state.map.is_in_use(offset, len as u64)
     }
 
-    /// Whether a read of the fast leg counts that began after so many failures. A leg that fails may drop what it had not
-    /// flushed, and a read that ends after that gives what was there before.
+    /// Whether a read of the fast leg counts that began after this number of failures. A failing
+    /// leg may drop its unflushed data, and a read that ends afterwards returns the earlier
+    /// content.
     fn read_counts(&self, failures: u64) -> bool {
         self.state.lock().failures == failures
     }
@@ -109,7 +114,7 @@ impl Shared {
         if self.overdue.load(SeqCst) >= u64::from(self.options.fast_overdue_max) {
             return match self.read_durable(offset, len).await {
                 Ok(bytes) => Ok(bytes),
-                // Slow is better than not at all.
+                // A slow answer is better than none.
                 Err(error) => match self.read_checked(&fast, offset, len).await {
                     Ok(bytes) if self.read_counts(failures) => Ok(bytes),
                     _ => Err(error),
@@ -149,7 +154,7 @@ impl Shared {
         self.hedge(len).lock().record(took, &self.options);
     }
 
-    /// Asks the durable leg too; the first good answer counts.
+    /// Also sends the read to the durable leg; the first good answer counts.
     async fn read_hedged(
         self: &Arc<Self>,
         mut fast: IoFuture<Bytes>,
@@ -161,7 +166,7 @@ impl Shared {
         tick(&self.counters.reads_hedged);
         let overdue = Overdue::new(self);
         let mut durable = self.durable.read(offset, len);
-        // The outer answer says which leg it was.
+        // The outer result is the leg that answered.
         let first = tokio::select! {
             biased;
             bytes = &mut fast => Ok(bytes),
@@ -180,7 +185,7 @@ impl Shared {
             }
             Err(Ok(bytes)) => {
                 tick(&self.counters.hedges_won);
-                self.see_off(fast, overdue, start, offset, len);
+                self.await_in_background(fast, overdue, start, offset, len);
                 self.durable_answered(offset, Ok(bytes))
             }
             Err(Err(error)) => {
@@ -193,15 +198,16 @@ impl Shared {
                     }
                     Some(Ok(_)) => {}
                     Some(Err(fast_error)) => self.fast_read_failed(offset, len, &fast_error),
-                    None => self.see_off(fast, overdue, start, offset, len),
+                    None => self.await_in_background(fast, overdue, start, offset, len),
                 }
                 Err(error)
             }
         }
     }
 
-    /// Waits in the background for a fast read that nobody needs any more: it tells how the leg is.
-    fn see_off(
+    /// Waits in the background for a fast read whose answer is no longer needed: it shows the state
+    /// of the leg.
+    fn await_in_background(
         self: &Arc<Self>,
         mut fast: IoFuture<Bytes>,
         overdue: Overdue,
@@ -235,17 +241,18 @@ impl Shared {
         Ok(masked(offset, result?))
     }
 
-    /// Copy 0.
+    /// Reads copy 0.
     pub(crate) async fn read_durable(&self, offset: u64, len: usize) -> io::Result<Bytes> {
         let result = self.durable.read(offset, len).await;
         self.durable_answered(offset, result)
     }
 
-    /// Copy 1. What it cannot give is left as it is: the caller compares the two copies, and the durable leg may be the wrong one.
+    /// Reads copy 1. An unreadable range is left unchanged: the caller compares the two copies, and
+    /// the durable leg may be the wrong one.
     pub(crate) async fn read_copy_fast(self: Arc<Self>, offset: u64, len: usize) -> io::Result<Bytes> {
         let start = self.env.now();
         let mut readable = self.fast_holds(offset, len, true);
-        // Another reader repairs the range: then both legs hold it.
+        // Another reader may be repairing the range; both legs hold it afterwards.
         while readable.is_none()
             && self.is_in_use(offset, len)
             && self.env.now().saturating_sub(start) < self.options.fast_write_limit
@@ -264,7 +271,7 @@ impl Shared {
         Ok(masked(offset, result?))
     }
 
-    /// Reads from the fast leg; an error has the range repaired.
+    /// Reads from the fast leg; an error queues the range for repair.
     async fn read_checked(self: &Arc<Self>, fast: &Arc<dyn Disk>, offset: u64, len: usize) -> io::Result<Bytes> {
         let result = self.read_fast(fast, offset, len).await;
         match &result {
@@ -276,7 +283,7 @@ impl Shared {
     }
 
     fn fast_read_failed(self: &Arc<Self>, offset: u64, len: usize, error: &io::Error) {
-        tracing::debug!(offset, len, %error, "the fast leg cannot give a range");
+        tracing::debug!(offset, len, %error, "the fast leg cannot read a range");
         tick(&self.counters.fast_errors);
         self.heal_later(offset, len);
     }

@@ -1,33 +1,34 @@
-//! Copying to the fast leg in the background: repairs first, then what was used last, then the rest.
+//! Copies to the fast leg in the background: repairs first, then recently used regions, then the
+//! rest.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::core::{Leg, Op, Shared, tick};
+use super::core::{Leg, SuperdiskShared, TrackedOp, tick};
 use super::map::Pick;
 use super::pair::FAST_START;
 use crate::Disk;
 
-/// Bytes copied at a time.
+/// Bytes per copy.
 const PIECE: u64 = 1 << 20;
-/// How long a range is left alone that could not be copied, in milliseconds.
+/// Time before a range that could not be copied is tried again, in milliseconds.
 const PUT_OFF_MS: u64 = 5_000;
-/// The fast leg of a growing pair grows by at least so much.
+/// Step by which the fast leg of a growing pair grows, in bytes.
 const GROW_STEP: u64 = 64 << 20;
 
-/// How long growing by that may take.
+/// Maximum time of one such step.
 const GROW_LIMIT: Duration = Duration::from_secs(60);
 
-/// The recent speed of copying.
+/// Measures the current copying rate.
 struct Speed {
     since: Duration,
     bytes: u64,
 }
 
-impl Shared {
-    /// The task that copies.
+impl SuperdiskShared {
+    /// The copying task.
     pub(crate) async fn copy_in_background(self: Arc<Self>) {
         let mut speed = Speed { since: self.env.now(), bytes: 0 };
         while !self.is_closing() {
@@ -35,8 +36,8 @@ impl Shared {
                 Some(fast) => self.copy_next(&fast, &mut speed).await,
                 None => {
                     let fresh = !matches!(self.state.lock().leg, Leg::Failed(_));
-                    // Out of use for good, or looked at again after a while.
-                    if fresh { None } else { self.look_again().await }
+                    // Either out of use for good, or probed again after a while.
+                    if fresh { None } else { self.probe_again().await }
                 }
             };
             match wait {
@@ -49,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// Does one thing, and says how long to wait before the next; `None`: until there is something.
+    /// Does one step and returns the time to wait before the next; `None` to wait for work.
     async fn copy_next(self: &Arc<Self>, fast: &Arc<dyn Disk>, speed: &mut Speed) -> Option<Duration> {
         if self.heal_next(fast).await {
             return Some(Duration::ZERO);
@@ -60,13 +61,13 @@ impl Shared {
         let now = self.now_ms();
         let pick = {
             let mut state = self.state.lock();
-            // After a failed flush the durable leg is not a source of copies any more.
+            // After a failed flush the durable leg is no longer a source of copies.
             let latched = state.intent.is_latched();
             let pick = if latched { Pick::Idle } else { state.map.pick(now, PIECE) };
             if pick == Pick::Idle {
                 state.copier_idle = state.heals.is_empty();
                 if state.stale && !latched {
-                    tracing::info!("the fast leg holds everything again");
+                    tracing::info!("the fast leg is complete again");
                     state.stale = false;
                 }
             }
@@ -74,7 +75,7 @@ impl Shared {
         };
         match pick {
             Pick::Copy { op, offset, len } => {
-                let op = Op::new(self, op, offset, len);
+                let op = TrackedOp::new(self, op, offset, len);
                 match self.copy(fast, &op, offset, len).await {
                     Ok(()) => {
                         self.counters.rebuilt_bytes.fetch_add(len, Relaxed);
@@ -85,7 +86,8 @@ impl Shared {
                         self.state.lock().map.put_off(offset, len, self.now_ms() + PUT_OFF_MS);
                     }
                 }
-                // Paid for afterwards: a range that waits for its turn while under way would keep writes from the fast leg.
+                // The rate limit applies afterwards: a range that waited while in progress would
+                // block writes to the fast leg.
                 drop(op);
                 self.pace.spend(len).await;
                 Some(Duration::ZERO)
@@ -110,7 +112,13 @@ impl Shared {
         }
     }
 
-    async fn copy(self: &Arc<Self>, fast: &Arc<dyn Disk>, op: &Arc<Op>, offset: u64, len: u64) -> io::Result<()> {
+    async fn copy(
+        self: &Arc<Self>,
+        fast: &Arc<dyn Disk>,
+        op: &Arc<TrackedOp>,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<()> {
         let failed = self.state.lock().intent.failed_rounds();
         self.bits_set(offset, len, failed).await?;
         let bytes = match self.durable.read(offset, len as usize).await {
@@ -128,7 +136,8 @@ impl Shared {
         written
     }
 
-    /// Makes a growable fast leg as long as the durable one. `Some`: how long to wait, after it grew or failed to.
+    /// Grows a growable fast leg to the length of the durable one. Returns the time to wait after
+    /// it grew or failed to; `None` when it need not grow.
     async fn grow_fast(&self, fast: &Arc<dyn Disk>) -> Option<Duration> {
         let geometry = fast.geometry();
         let wanted = FAST_START.saturating_add(self.durable.len()).min(geometry.capacity_bytes);
@@ -137,7 +146,7 @@ impl Shared {
             return None;
         }
         let end = wanted.min(fast.len().saturating_add(GROW_STEP));
-        // The work goes on when the limit ends the wait.
+        // The work continues after the timeout.
         let grown = match self.env.timeout(GROW_LIMIT, fast.reserve(end)).await {
             Some(grown) => grown,
             None => {
@@ -151,7 +160,7 @@ impl Shared {
                 Some(Duration::ZERO)
             }
             Err(error) => {
-                tracing::warn!(disk = fast.describe(), %error, "the fast leg cannot grow: it holds what fits");
+                tracing::warn!(disk = fast.describe(), %error, "the fast leg cannot grow: it holds only a part of the pool");
                 self.state.lock().fast_full = true;
                 Some(Duration::ZERO)
             }

@@ -1,5 +1,5 @@
-//! A fast leg that failed is looked at again after a while, opened again where it needs that, and taken back as at an opening: what it
-//! holds of clean regions counts, and nothing else.
+//! Brings back a failed fast leg: probes it after a while, reopens it if necessary, and takes it
+//! back as at an opening. Only its content of clean regions counts.
 
 use std::io;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::attach::{Probe, log_leg, probe};
-use super::core::{Leg, Shared, tick};
+use super::core::{Leg, SuperdiskShared, tick};
 use super::options::SuperdiskSabotage;
 use super::pair::{FAST_START, Identity, write_new_pair};
 use crate::Disk;
 
-/// A fast leg whose flushes fail again and again is looked at again at least after so many times the usual interval.
+/// Maximum factor of the retry interval for a fast leg whose flushes fail repeatedly.
 const RETRY_FACTOR_MAX: u32 = 6;
 
-impl Shared {
-    /// Looks at a fast leg that has failed, after a while.
-    pub(crate) async fn look_again(self: &Arc<Self>) -> Option<Duration> {
+impl SuperdiskShared {
+    /// Probes a failed fast leg after a while.
+    pub(crate) async fn probe_again(self: &Arc<Self>) -> Option<Duration> {
         let closing = async {
             while !self.is_closing() {
                 self.copier_wake.notified().await;
@@ -26,7 +26,7 @@ impl Shared {
         let relapses = self.state.lock().relapses;
         let wait = self.options.fast_retry_interval * (1 << relapses.min(8)).min(RETRY_FACTOR_MAX);
         if self.env.timeout(wait, closing).await.is_none()
-            // Every request has returned: one that comes late must not find the leg in use again.
+            // All requests must have returned: a late one must not find the leg in use again.
             && (self.fast_requests.load(SeqCst) == 0 || self.is_sabotaged(SuperdiskSabotage::LateWriteForgotten))
             && self.overdue.load(SeqCst) == 0
             && let Some(fast) = self.fast.clone()
@@ -37,7 +37,7 @@ impl Shared {
         Some(Duration::ZERO)
     }
 
-    /// Closes the fast leg and opens it again, where it needs that. Whether it may be looked at.
+    /// Reopens the fast leg if necessary. Returns whether it may be probed.
     async fn reopen(&self, fast: &Arc<dyn Disk>) -> bool {
         let (spoiled, silent) = {
             let state = self.state.lock();
@@ -46,7 +46,7 @@ impl Shared {
         if !spoiled && !silent {
             return true;
         }
-        // It continues when the limit ends the wait.
+        // The reopening continues after the timeout.
         match self.env.timeout(self.options.fast_write_limit, fast.reopen()).await {
             Some(Ok(())) => {
                 tick(&self.counters.fast_reopened);
@@ -54,12 +54,12 @@ impl Shared {
                 (state.silent, state.fast_full) = (false, false);
                 true
             }
-            // It may answer again by itself.
+            // The leg may recover without a reopening.
             Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported && !spoiled => true,
             Some(Err(error)) => {
                 let mut state = self.state.lock();
                 if matches!(state.leg, Leg::Failed(_)) {
-                    state.leg = Leg::Failed(format!("it cannot be opened again: {error}"));
+                    state.leg = Leg::Failed(format!("it cannot be reopened: {error}"));
                 }
                 false
             }
@@ -92,7 +92,8 @@ impl Shared {
             }
             Some(Err(_)) | None => return,
         };
-        // No bit is set meanwhile: one that is set without an event of its own must not come after this event.
+        // The lock prevents rounds meanwhile: bits that are set without an event must not follow
+        // this event.
         let one = self.rounds.lock().await;
         let Ok(identity) = self.new_event(opening.ok()).await else { return };
         if self.stamp_new(fast, identity).await.is_err() {
@@ -120,8 +121,8 @@ impl Shared {
         log_leg(&Leg::Up, Some(fast), refused);
     }
 
-    /// Raises the event on the durable leg, durably. `opening`: the number in the fast leg's label. `None` for a fast leg that does not
-    /// count: all bits are set.
+    /// Raises the event on the durable leg, durably. `opening` is the number in the fast leg's
+    /// label. `None` for a refused fast leg: all bits are set.
     async fn new_event(&self, opening: Option<u32>) -> io::Result<Identity> {
         let identity = self.state.lock().identity;
         let written = match opening {
@@ -142,7 +143,7 @@ impl Shared {
         written
     }
 
-    /// Gives the fast leg the label that goes with the durable leg's, in both places.
+    /// Writes the label that matches the durable leg's at both places of the fast leg.
     async fn stamp_new(self: &Arc<Self>, fast: &Arc<dyn Disk>, identity: Identity) -> io::Result<()> {
         let one = self.stamping.clone().lock_owned().await;
         let fast = fast.clone();

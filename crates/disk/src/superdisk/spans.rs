@@ -1,16 +1,16 @@
-//! A few ranges of blocks within one region.
+//! A small set of block ranges within one region.
 
-/// From block to block of a region, the end excluded.
+/// A half-open range of blocks in a region.
 pub(crate) type Span = (u32, u32);
 
-/// More ranges than this are not remembered: the smallest is forgotten.
+/// Maximum number of ranges; the smallest is dropped above it.
 const SPANS_MAX: usize = 8;
 
 pub(crate) fn overlap(a: Span, b: Span) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
-/// Disjoint ranges that do not touch. Nearly always one, so that one lies inline.
+/// Disjoint ranges that do not touch. Usually there is only one, which is stored inline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Spans {
     main: Span,
@@ -42,12 +42,12 @@ impl Spans {
                 all.push(s);
             }
         }
-        // The others do not touch one another, and each that touched the new one is in it.
+        // The others do not touch one another, and the new range has absorbed each that touched it.
         all.push(span);
         self.set(all);
     }
 
-    /// Takes a range out; says whether any of it was in.
+    /// Removes a range; returns whether the set contained any of it.
     pub(crate) fn remove(&mut self, span: Span) -> bool {
         if span.0 >= span.1 || !self.iter().any(|s| overlap(s, span)) {
             return false;
@@ -58,12 +58,12 @@ impl Spans {
         true
     }
 
-    /// Whether all of a range is in.
+    /// Whether the set contains all of a range.
     pub(crate) fn covers(&self, span: Span) -> bool {
         span.0 >= span.1 || self.iter().any(|s| s.0 <= span.0 && span.1 <= s.1)
     }
 
-    /// The first part of a range that is not in.
+    /// The first part of a range that is not in the set.
     pub(crate) fn gap(&self, within: Span) -> Option<Span> {
         let mut start = within.0;
         while let Some(s) = self.iter().find(|s| s.0 <= start && start < s.1) {
@@ -83,7 +83,7 @@ mod tests {
     proptest! {
         #[test]
         fn spans_are_a_set_of_blocks(steps in prop::collection::vec((any::<bool>(), 0u32..16, 0u32..6), 1..40)) {
-            // Fewer than 16 blocks cannot make more than 8 ranges, so nothing is forgotten.
+            // Fewer than 16 blocks cannot make more than 8 ranges, so none is dropped.
             let (mut spans, mut model) = (Spans::default(), [false; 32]);
             for (add, lo, len) in steps {
                 let span = (lo, (lo + len).min(16));
@@ -106,7 +106,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_forgotten_is_never_invented(steps in prop::collection::vec((0u32..200, 1u32..6), 1..60)) {
+        fn dropped_ranges_never_reappear(steps in prop::collection::vec((0u32..200, 1u32..6), 1..60)) {
             let (mut spans, mut model) = (Spans::default(), [false; 256]);
             for (lo, len) in steps {
                 spans.insert((lo, lo + len));

@@ -1,106 +1,12 @@
-//! What a super-disk tells about itself.
+//! The status of a super-disk, from its counters and its map.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde::Serialize;
-
-use super::core::{Leg, Shared};
+use super::core::{Leg, SuperdiskShared};
 use crate::label::uuid_text;
+use crate::status::{FastState, SuperdiskStatus};
 
-/// How the fast leg is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "state")]
-pub enum FastState {
-    /// It holds everything that it should.
-    Clean,
-    /// It is used, and parts of it are being copied from the durable leg.
-    Rebuilding,
-    /// As rebuilding: it was found to be of an earlier time, so nothing that it held counts.
-    Stale,
-    /// There is none.
-    Missing,
-    /// It holds something that is not this pair's. It is not touched.
-    Foreign {
-        /// What it holds.
-        what: String,
-    },
-    /// It does not work. It is looked at again from time to time, and opened again where that may help.
-    Failed {
-        /// What happened.
-        why: String,
-    },
-}
-
-/// A snapshot of a super-disk. Counters are since it was opened.
-#[derive(Debug, Clone, Serialize)]
-pub struct SuperdiskStatus {
-    /// How the fast leg is.
-    pub fast: FastState,
-    /// What the durable leg is.
-    pub durable_disk: String,
-    /// What the fast leg is.
-    pub fast_disk: Option<String>,
-    /// UUID of the pair.
-    pub pair: String,
-    /// How often the pair has been opened with a fast leg.
-    pub generation: u64,
-    /// Why the fast leg did not count when it was opened last, if it did not.
-    pub refused: Option<String>,
-    /// Bytes in a region of the map.
-    pub region_bytes: u64,
-    /// Regions wholly readable from the fast leg.
-    pub regions_clean: u64,
-    /// Regions that hold something and fit the fast leg.
-    pub regions_total: u64,
-    /// Regions that wait to be copied.
-    pub regions_to_rebuild: u64,
-    /// Regions taken out of use after repeated failures.
-    pub regions_quarantined: u64,
-    /// Bytes of regions that may differ after a crash: their intent bits are set.
-    pub dirty_bytes: u64,
-    /// The bound on it, as far as both legs hold the same.
-    pub dirty_bytes_max: u64,
-    /// Bytes copied to the fast leg in the background.
-    pub rebuilt_bytes: u64,
-    /// Recent speed of that, in bytes a second; 0 when nothing is to be done.
-    pub rebuild_bytes_s: u64,
-    /// The bound on it; 0 for none.
-    pub rebuild_bytes_s_max: u64,
-    /// Reads that the fast leg answered.
-    pub reads_fast: u64,
-    /// Reads that the durable leg answered.
-    pub reads_durable: u64,
-    /// Reads that asked the durable leg too because the fast one was late.
-    pub reads_hedged: u64,
-    /// How many of those the durable leg answered first.
-    pub hedges_won: u64,
-    /// After how long a small read is hedged now, in microseconds.
-    pub hedge_us: u64,
-    /// Fast reads that are overdue now.
-    pub fast_overdue: u64,
-    /// Errors of the fast leg.
-    pub fast_errors: u64,
-    /// Errors of the durable leg.
-    pub durable_errors: u64,
-    /// Ranges of the fast leg that were found bad and made good.
-    pub healed_fast: u64,
-    /// Ranges of the durable leg that were found bad and made good.
-    pub healed_durable: u64,
-    /// Repairs that did not succeed, of either leg.
-    pub heal_failures: u64,
-    /// Writes that went to both legs.
-    pub fast_writes: u64,
-    /// Writes that could not go to the fast leg too.
-    pub skipped_fast_writes: u64,
-    /// How often the fast leg was closed and opened again, after a flush of it failed or it did not answer.
-    pub fast_reopened: u64,
-    /// Bytes on their way to the fast leg.
-    pub pending_bytes: u64,
-    /// The bound on it.
-    pub pending_bytes_max: u64,
-}
-
-impl Shared {
+impl SuperdiskShared {
     pub(super) fn status(&self) -> SuperdiskStatus {
         let counters = &self.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Writes: complete with the durable leg; the fast leg beside it, within a bound.
+//! Writes: complete with the durable leg; the fast leg gets them concurrently, within a limit.
 
 use std::io;
 use std::pin::Pin;
@@ -8,28 +8,29 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::core::{FastRequest, Leg, Op, Shared, tick};
+use super::core::{FastRequest, Leg, SuperdiskShared, TrackedOp, tick};
 use super::options::SuperdiskSabotage;
 use super::pair;
 use crate::intent::Readiness;
 use crate::{Disk, IoFuture};
 
-/// Requests that change the fast leg at a time. Above this number it is not given discards.
+/// Maximum number of requests in flight that change the fast leg. Above it the leg gets no
+/// discards.
 const FAST_REQUESTS_MAX: u64 = 256;
 
-/// A request to the durable leg that is seen to its end even when nobody waits for it any more: until then its range must
-/// not be read from the fast leg, or copied.
+/// A request to the durable leg that runs to its end even if its caller drops the future. Until
+/// then its range must not be read from the fast leg, or copied.
 struct Durable {
     request: Option<IoFuture<()>>,
     begun: bool,
     end: Option<End>,
 }
 
-/// What is done when the durable leg has returned.
+/// The action when the durable leg has returned.
 struct End {
-    shared: Arc<Shared>,
-    op: Option<Arc<Op>>,
-    /// Whether the request flushes too.
+    shared: Arc<SuperdiskShared>,
+    op: Option<Arc<TrackedOp>>,
+    /// Whether the request also flushes.
     flush: bool,
 }
 
@@ -76,20 +77,21 @@ impl Drop for Durable {
     }
 }
 
-/// A write that the map knows of.
+/// A write that is registered in the map.
 struct Begun {
-    op: Arc<Op>,
-    /// Whether it goes to the fast leg too, if that has not failed since.
+    op: Arc<TrackedOp>,
+    /// Whether the write also goes to the fast leg, if that leg has not failed since.
     to_fast: bool,
     /// Whether its intent bits are set.
     ready: bool,
-    /// How many rounds of setting bits had failed, and how often the fast leg.
+    /// Numbers of failed rounds and of failures of the fast leg at the beginning.
     failed: u64,
     failures: u64,
 }
 
-impl Shared {
-    /// Tells the map of a write, and asks for its intent bits. `None` where it is not followed.
+impl SuperdiskShared {
+    /// Registers a write in the map and requests its intent bits. `None` where writes are not
+    /// tracked.
     fn begin_write(self: &Arc<Self>, offset: u64, len: u64) -> Option<Begun> {
         let mut state = self.state.lock();
         if !state.follows() {
@@ -102,25 +104,25 @@ impl Shared {
         let (id, to_fast) = state.map.begin_write(offset, len, up, self.now_ms());
         let (failed, failures) = (state.intent.failed_rounds(), state.failures);
         let away = !up && self.is_sabotaged(SuperdiskSabotage::NoBitsWhileFastAway);
-        // An error comes when it is waited for.
+        // The wait for the bits returns any error.
         let ready = away || self.is_sabotaged(SuperdiskSabotage::BitBesideData);
-        let ready = !away && matches!(state.ask(offset, len, failed), Ok(Readiness::Ready)) || ready;
+        let ready = !away && matches!(state.request_bits(offset, len, failed), Ok(Readiness::Ready)) || ready;
         if to_fast {
-            state.ask_ahead(offset, len);
+            state.request_ahead(offset, len);
         }
-        if state.intent.has_asked() {
+        if state.intent.has_requests() {
             self.intent_wake.notify_one();
         }
         self.wake(&mut state);
         drop(state);
-        Some(Begun { op: Op::new(self, id, offset, len), to_fast, ready, failed, failures })
+        Some(Begun { op: TrackedOp::new(self, id, offset, len), to_fast, ready, failed, failures })
     }
 
-    /// Books a write's bytes as pending, if it goes to the fast leg after all.
+    /// Reserves the write's bytes in the limit, if the write still goes to the fast leg.
     fn book(&self, begun: &Begun, len: u64) -> Option<Arc<dyn Disk>> {
         let state = self.state.lock();
         let up = state.leg == Leg::Up && state.failures == begun.failures;
-        // Under the lock, so that the bound is kept.
+        // Under the lock, so that the limit holds.
         let booked = begun.to_fast && up && self.pending.load(SeqCst) + len <= self.options.fast_pending_bytes_max;
         if booked {
             self.pending.fetch_add(len, SeqCst);
@@ -134,10 +136,11 @@ impl Shared {
         self.fast.clone().filter(|_| booked)
     }
 
-    /// Writes to both legs. With `flush`, what completed before is durable too.
+    /// Writes to both legs. With `flush`, the write and earlier completed writes become durable.
     pub(crate) async fn write(self: Arc<Self>, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
         if pair::touches_reserved(offset, data.len()) {
-            let text = format!("{} bytes at offset {offset}: the labels of the pair are there", data.len());
+            let text =
+                format!("{} bytes at offset {offset}: the range is reserved for the labels of the pair", data.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let len = data.len() as u64;
@@ -160,9 +163,10 @@ impl Shared {
         };
         let end = End { shared: self.clone(), op: op.clone(), flush: flush_now };
         let mut durable = Durable { request: Some(request), begun: false, end: Some(end) };
-        // The durable leg first: the commit waits for it.
+        // The durable leg first, because the commit waits for it.
         let first = futures::poll!(&mut durable);
-        // In memory of its own: nobody waits for the fast leg, and nobody's buffer may.
+        // In separate memory: no caller waits for the fast leg, so it must not keep a caller's
+        // buffer.
         let sent = match (fast, op) {
             (Some(fast), Some(op)) => match self.copies.try_get(data.len()) {
                 Some(mut copy) => {
@@ -170,7 +174,7 @@ impl Shared {
                     Some(self.send_fast(&fast, offset, copy.freeze(), op, len, true))
                 }
                 None => {
-                    // The operation ends without the fast leg: what it holds there is copied later.
+                    // The operation ends without the fast leg, and its range is copied later.
                     self.pending.fetch_sub(len, SeqCst);
                     None
                 }
@@ -199,7 +203,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes durable what completed before.
+    /// Makes earlier completed writes durable.
     pub(crate) async fn flush(self: Arc<Self>) -> io::Result<()> {
         if self.sabotage_flushes()
             && let Some(fast) = self.fast_up()
@@ -209,7 +213,7 @@ impl Shared {
         self.flush_durable().await
     }
 
-    /// Makes durable what completed before on the durable leg.
+    /// Makes earlier completed writes durable on the durable leg.
     pub(crate) async fn flush_durable(&self) -> io::Result<()> {
         let flushed = self.durable.flush().await;
         if let Err(error) = &flushed {
@@ -219,8 +223,9 @@ impl Shared {
         flushed
     }
 
-    /// After a flush that failed, what the durable leg holds is not known: of the fast leg only clean regions count, and no bit is
-    /// set or cleared any more. Not after an error that is the machine's, or of a write that found no space.
+    /// After a failed flush the content of the durable leg is unknown. Only clean regions of the
+    /// fast leg count, and no more bits are set or cleared. Errors of the machine, or of a write
+    /// that found no space, are exempt.
     pub(crate) fn durable_flush_failed(&self, error: &io::Error) {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         if self.is_sabotaged(SuperdiskSabotage::DurableErrorNotLatched) {
@@ -237,7 +242,8 @@ impl Shared {
             && self.state.lock().leg == Leg::Up
     }
 
-    /// Gives up a range on both legs. The durable leg answers for it until it is written or copied again.
+    /// Discards a range on both legs. The durable leg serves it until it is written or copied
+    /// again.
     pub(crate) async fn discard(self: Arc<Self>, offset: u64, len: u64) -> io::Result<()> {
         if pair::touches_reserved(offset, usize::try_from(len).unwrap_or(usize::MAX)) {
             // A hint may be ignored.
@@ -247,7 +253,7 @@ impl Shared {
             let mut state = self.state.lock();
             state.follows().then(|| {
                 let (id, failed) = (state.map.begin_discard(offset, len), state.intent.failed_rounds());
-                (Op::new(&self, id, offset, len), failed, state.failures)
+                (TrackedOp::new(&self, id, offset, len), failed, state.failures)
             })
         };
         let mut op = None;
@@ -266,13 +272,14 @@ impl Shared {
         Durable { request: Some(request), begun: false, end: Some(end) }.await
     }
 
-    fn discard_fast(self: &Arc<Self>, op: &Arc<Op>, offset: u64, len: u64, failures: u64) {
+    fn discard_fast(self: &Arc<Self>, op: &Arc<TrackedOp>, offset: u64, len: u64, failures: u64) {
         let up = {
             let state = self.state.lock();
             state.leg == Leg::Up && state.failures == failures
         };
         let end = offset.saturating_add(len).min(self.fast_limit());
-        // A discard is a hint: a leg that is busy is not given more of them. The range does not count there anyway.
+        // A discard is a hint, so a busy leg gets no more of them. The range does not count there
+        // anyway.
         let busy = self.fast_requests.load(SeqCst) >= FAST_REQUESTS_MAX;
         let Some(fast) = self.fast.clone().filter(|_| up && !busy && offset < end) else { return };
         let mut request = fast.discard(pair::FAST_START + offset, end - offset);
@@ -293,7 +300,7 @@ impl Shared {
         });
     }
 
-    /// Makes room on the durable leg; the fast leg follows in the background.
+    /// Allocates space on the durable leg; the fast leg follows in the background.
     pub(crate) async fn reserve(self: Arc<Self>, end: u64) -> io::Result<()> {
         self.durable.reserve(end).await?;
         let mut state = self.state.lock();

@@ -1,7 +1,9 @@
-//! A real zoned block device (ZBC, ZAC, ZNS): its zones are asked for when it is opened, and reset and finished with `ioctl`s.
+//! A real zoned block device (ZBC, ZAC, ZNS). Its zones are queried when it is opened, and reset
+//! and finished with `ioctl`s.
 //!
-//! Write pointers are followed in memory, by the same rules as in [`super::Zoned`]: what the device would refuse is refused here, with the reason. One write to a
-//! zone is under way at a time, since neither the kernel nor the device promises an order.
+//! Write pointers are tracked in memory, by the same rules as in [`super::Zoned`]. Requests that
+//! the device would refuse are refused here, with the reason. Each zone has at most one write in
+//! flight, because neither the kernel nor the device guarantees an order.
 
 use std::fs::File;
 use std::io;
@@ -12,27 +14,28 @@ use bytes::Bytes;
 use steadfast_flow::BoxFuture;
 use tokio::sync::oneshot;
 
-use super::Zone;
 use super::map::{Ended, ZoneMap};
 use super::report::{self, BLKFINISHZONE, BLKREPORTZONE, BLKRESETZONE};
-use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Latencies};
+use crate::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, Latencies, Zone};
 
-/// Zones asked for at a time.
-const ASKED: u32 = 4096;
+/// Maximum number of zones per report.
+const REPORT_ZONES_MAX: u32 = 4096;
 
-/// The zones of a device, as they are now.
+/// The current zones of a device.
 pub(crate) struct Zones(ZoneMap);
 
-/// Asks the device for its zones. `open` and `active` are the limits that sysfs gives.
+/// Queries the zones of the device. `open` and `active` are the limits from sysfs.
 ///
 /// # Errors
-/// What the kernel says, `InvalidData` for an answer that makes no sense, `Unsupported` for zones that are cut in a way that the log cannot use.
+/// The kernel's error, `InvalidData` for an invalid report, `Unsupported` for a layout of zones
+/// that the log cannot use.
 pub(crate) fn zones_of(file: &File, len: u64, open: Option<&str>, active: Option<&str>) -> io::Result<Zones> {
     let mut zones: Vec<report::Reported> = Vec::new();
     let mut at = 0;
     while at < len {
-        let mut bytes = report::request(at, ASKED);
-        // SAFETY: the request reads the head and writes head and as many entries as it says; the vector has room for both.
+        let mut bytes = report::request(at, REPORT_ZONES_MAX);
+        // SAFETY: the request reads the head, and writes the head and at most as many entries as it
+        // requests; the vector is large enough for both.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE, bytes.as_mut_ptr()) };
         if done != 0 {
             return Err(io::Error::last_os_error());
@@ -50,12 +53,12 @@ pub(crate) fn zones_of(file: &File, len: u64, open: Option<&str>, active: Option
     Ok(Zones(ZoneMap::new(shape, pointers, usize::MAX)))
 }
 
-/// A zoned device. Cloning shares it.
+/// A zoned device. Clones share it.
 #[derive(Clone)]
-pub(crate) struct ZonedDevice(Arc<Inner>);
+pub(crate) struct ZonedDevice(Arc<ZonedDeviceInner>);
 
-struct Inner {
-    /// Reads, writes and flushes.
+struct ZonedDeviceInner {
+    /// The disk for reads, writes and flushes.
     disk: Arc<dyn Disk>,
     file: Arc<File>,
     map: ZoneMap,
@@ -63,18 +66,18 @@ struct Inner {
 
 impl ZonedDevice {
     pub(crate) fn new(disk: Arc<dyn Disk>, file: Arc<File>, zones: Zones) -> Self {
-        Self(Arc::new(Inner { disk, file, map: zones.0 }))
+        Self(Arc::new(ZonedDeviceInner { disk, file, map: zones.0 }))
     }
 }
 
-impl Inner {
+impl ZonedDeviceInner {
     async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
         self.map.check(offset, len as u64, io::ErrorKind::UnexpectedEof)?;
         let holes = self.map.unwritten(offset, len as u64);
         if holes.is_empty() {
             return self.disk.read(offset, len).await;
         }
-        // Some devices give an error for what is not written: it is not asked for.
+        // Some devices return an error for unwritten blocks, so those are not read.
         let mut whole = vec![0u8; len];
         let mut at = 0;
         for hole in holes.into_iter().chain(std::iter::once(len..len)) {
@@ -87,7 +90,8 @@ impl Inner {
         Ok(whole.into())
     }
 
-    /// Large writes go in pieces, one after the other: pieces side by side could reach the device in any order.
+    /// Writes in pieces, one after the other: concurrent pieces could reach the device in any
+    /// order.
     async fn write(&self, offset: u64, data: Bytes, flush: bool) -> io::Result<()> {
         let zone = self.map.admit(offset, data.len() as u64)?;
         let mut ended = Ended { map: &self.map, zone, failed: true };
@@ -107,7 +111,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Has the device do something with a zone, on a thread of its own: a reset may take a while.
+    /// Sends a zone command to the device on a separate thread, because a reset may take long.
     async fn manage(self: Arc<Self>, request: libc::Ioctl, zone: usize) -> io::Result<()> {
         let range = report::range(self.map.start_of(zone), self.map.shape.zone_bytes);
         let (done, answer) = oneshot::channel();
@@ -172,7 +176,7 @@ impl Disk for ZonedDevice {
             if let Some(zone) = inner.map.quiet_zone(offset)? {
                 inner.clone().manage(BLKRESETZONE, zone).await?;
                 inner.map.reset(zone);
-                // What the device says of the pointer it has made durable; a cache in front of it may not have.
+                // The device makes its pointer durable; a cache in front of it may not.
                 inner.disk.flush().await?;
             }
             Ok(())
@@ -210,18 +214,17 @@ impl Disk for ZonedDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zones::ZoneState;
     use crate::zones::map::Pointer;
-    use crate::{BLOCK, MemDisk, ZoneGeometry};
+    use crate::{BLOCK, MemDisk, ZoneGeometry, ZoneState};
 
     #[test]
-    fn what_is_no_zoned_device_says_so() {
+    fn other_files_are_refused() {
         let file = tempfile::tempfile().expect("a file");
         let error = zones_of(&file, 1 << 20, None, None).err().expect("refused");
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
     }
 
-    /// As far as no device is needed for it: the rules, and what a device that refuses leaves.
+    /// Tests that need no device: the rules, and the state after a refused command.
     #[tokio::test]
     async fn rules_are_kept_and_a_refused_reset_changes_nothing() {
         const B: u64 = BLOCK as u64;
@@ -239,7 +242,7 @@ mod tests {
         assert!(disk.write(3 * B, filled(2)).await.is_err(), "past the capacity");
         let read = disk.read(0, 9 * BLOCK).await.expect("reads");
         assert!(read[..3 * BLOCK].iter().all(|b| *b == 7) && read[3 * BLOCK..].iter().all(|b| *b == 0));
-        // The file is no zoned device: the kernel refuses, and the zone stays as it was.
+        // The file is not a zoned device: the kernel refuses, and the zone is unchanged.
         let error = disk.reset_zone(B).await.expect_err("refused");
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
         assert!(disk.finish_zone(B).await.is_err());

@@ -1,28 +1,28 @@
-//! Where each zone has been written to, and what a zoned device allows next: the same rules for real devices and for the wrapper.
+//! The write pointer of each zone, and what a zoned device allows next. Real devices and the
+//! wrapper share the rules.
 
 use std::io;
 
 use parking_lot::Mutex;
 
-use super::{Zone, ZoneState};
-use crate::{BLOCK, Disk, Geometry, ZoneGeometry};
+use crate::{BLOCK, Disk, Geometry, Zone, ZoneGeometry, ZoneState};
 
 const B: u64 = BLOCK as u64;
 
-/// One zone's write pointer, in blocks from its start.
+/// A zone's write pointer, in blocks from its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pointer {
     /// Blocks written, or accepted for writing.
     pub(super) blocks: u32,
     pub(super) in_flight: u32,
     pub(super) failed: bool,
-    /// Said to be full before its end.
+    /// Declared full before its end.
     pub(super) finished: bool,
-    /// The device has given it up.
+    /// Retired by the device.
     pub(super) dead: bool,
 }
 
-struct State {
+struct ZoneMapState {
     pointers: Vec<Pointer>,
     open: u32,
     /// Groups of zones whose pointers have moved since they were last taken.
@@ -34,9 +34,9 @@ struct State {
 pub(super) struct ZoneMap {
     pub(super) shape: ZoneGeometry,
     pub(super) zones: u64,
-    /// How many zones are in a group of [`ZoneMap::take_changed`].
+    /// Zones per group of [`ZoneMap::take_changed`].
     group: usize,
-    state: Mutex<State>,
+    state: Mutex<ZoneMapState>,
 }
 
 pub(super) fn refused(text: String) -> io::Error {
@@ -44,19 +44,19 @@ pub(super) fn refused(text: String) -> io::Error {
 }
 
 impl ZoneMap {
-    /// What a disk with these zones is like.
+    /// The geometry of a disk with these zones.
     pub(super) fn geometry(&self, disk: Geometry) -> Geometry {
         Geometry { capacity_bytes: self.len(), growable: false, prefill_pays: false, zones: Some(self.shape), ..disk }
     }
 
-    /// Discards what of it is in the conventional area: a zone gives its space back with a reset.
+    /// Discards the part in the conventional area. The space of a zone is freed by a reset.
     pub(super) async fn discard(&self, disk: &dyn Disk, offset: u64, len: u64) -> io::Result<()> {
         self.check(offset, len, io::ErrorKind::InvalidInput)?;
         let end = (offset + len).min(self.shape.conventional_bytes);
         if offset < end { disk.discard(offset, end - offset).await } else { Ok(()) }
     }
 
-    /// There is what there is.
+    /// Succeeds only within the fixed length of the disk.
     pub(super) fn reserve(&self, end: u64) -> io::Result<()> {
         if end <= self.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
     }
@@ -64,7 +64,7 @@ impl ZoneMap {
     pub(super) fn new(shape: ZoneGeometry, pointers: Vec<Pointer>, group: usize) -> Self {
         let zones = pointers.len() as u64;
         let groups = pointers.len().div_ceil(group.max(1));
-        let state = State { pointers: Vec::new(), open: 0, changed: vec![false; groups], refused: 0 };
+        let state = ZoneMapState { pointers: Vec::new(), open: 0, changed: vec![false; groups], refused: 0 };
         let map = Self { shape, zones, group: group.max(1), state: Mutex::new(state) };
         let open = pointers.iter().filter(|pointer| map.counts(**pointer)).count() as u32;
         {
@@ -83,7 +83,7 @@ impl ZoneMap {
         self.shape.conventional_bytes + self.zones * self.shape.zone_bytes
     }
 
-    /// Which zone an offset is in; `None` in the conventional area.
+    /// The zone of an offset; `None` in the conventional area.
     pub(super) fn zone_of(&self, offset: u64) -> Option<usize> {
         Some((offset.checked_sub(self.shape.conventional_bytes)? / self.shape.zone_bytes) as usize)
     }
@@ -107,8 +107,8 @@ impl ZoneMap {
         matches!(self.state_of(pointer), ZoneState::Open | ZoneState::Failed)
     }
 
-    /// Changes a zone's pointer, and keeps count of the open ones.
-    fn set(&self, state: &mut State, zone: usize, pointer: Pointer) {
+    /// Changes a zone's pointer and counts the open zones.
+    fn set(&self, state: &mut ZoneMapState, zone: usize, pointer: Pointer) {
         let before = state.pointers[zone];
         state.open = state.open + u32::from(self.counts(pointer)) - u32::from(self.counts(before));
         if before.blocks != pointer.blocks {
@@ -117,21 +117,21 @@ impl ZoneMap {
         state.pointers[zone] = pointer;
     }
 
-    /// Zones that are begun and not full.
+    /// The number of zones that are partly written.
     pub(super) fn open(&self) -> u32 {
         self.state.lock().open
     }
 
-    /// Requests that were refused, because a zoned device would have.
+    /// The number of requests that were refused because a zoned device would refuse them.
     pub(super) fn refusals(&self) -> u64 {
         self.state.lock().refused
     }
 
-    /// The pointers of each group that has changed since this was last asked.
+    /// The pointers of each group that has changed since the last call.
     pub(super) fn take_changed(&self) -> Vec<(usize, Vec<Pointer>)> {
         let mut state = self.state.lock();
         let changed: Vec<usize> = (0..state.changed.len()).filter(|group| state.changed[*group]).collect();
-        let pointers = |state: &State, group: usize| {
+        let pointers = |state: &ZoneMapState, group: usize| {
             state.pointers.iter().skip(group * self.group).take(self.group).copied().collect::<Vec<_>>()
         };
         let taken = changed.iter().map(|group| (*group, pointers(&state, *group))).collect();
@@ -139,7 +139,7 @@ impl ZoneMap {
         taken
     }
 
-    /// These groups are to be taken again.
+    /// Marks these groups as changed again.
     pub(super) fn changed_again(&self, groups: impl Iterator<Item = usize>) {
         let mut state = self.state.lock();
         groups.for_each(|group| state.changed[group] = true);
@@ -156,7 +156,7 @@ impl ZoneMap {
         Ok(())
     }
 
-    /// Admits a write: `Some` zone whose pointer it has moved.
+    /// Admits a write and moves the pointer of its zone. `None` in the conventional area.
     pub(super) fn admit(&self, offset: u64, len: u64) -> io::Result<Option<usize>> {
         self.try_admit(offset, len).inspect_err(|_| self.state.lock().refused += 1)
     }
@@ -168,7 +168,7 @@ impl ZoneMap {
         }
         let first = self.zone_of(offset);
         if self.zone_of(offset + len - 1) != first {
-            return Err(refused(format!("a write of {len} bytes at {offset} crosses the border of a zone")));
+            return Err(refused(format!("a write of {len} bytes at {offset} crosses a zone boundary")));
         }
         let Some(zone) = first else { return Ok(None) };
         let mut state = self.state.lock();
@@ -176,7 +176,7 @@ impl ZoneMap {
         let at = self.start_of(zone) + u64::from(pointer.blocks) * B;
         let what = format!("a write of {len} bytes at {offset}, zone {zone}");
         match self.state_of(pointer) {
-            ZoneState::Dead => return Err(refused(format!("{what}: the device has given the zone up"))),
+            ZoneState::Dead => return Err(refused(format!("{what}: the device has retired the zone"))),
             ZoneState::Failed => {
                 return Err(refused(format!("{what}: a write to this zone has failed; reset it first")));
             }
@@ -190,20 +190,21 @@ impl ZoneMap {
             return Err(refused(format!("{what}: past the zone's capacity")));
         }
         if pointer.in_flight > 0 {
-            // Neither the kernel nor the device promises to carry them out in the order in which they were given.
-            return Err(refused(format!("{what}: another write to the zone is under way")));
+            // Neither the kernel nor the device guarantees to carry writes out in order of
+            // submission.
+            return Err(refused(format!("{what}: another write to the zone is in flight")));
         }
         let max = self.shape.open_zones_max;
-        // A write that fills an empty zone at once opens it all the same.
+        // A write that fills an empty zone at once still opens it.
         if pointer.blocks == 0 && max > 0 && state.open >= max {
-            return Err(refused(format!("{what}: would open a zone too many, {max} are open already")));
+            return Err(refused(format!("{what}: would exceed the limit of {max} open zones")));
         }
         let blocks = pointer.blocks + (len / B) as u32;
         self.set(&mut state, zone, Pointer { blocks, in_flight: pointer.in_flight + 1, ..pointer });
         Ok(Some(zone))
     }
 
-    /// A write that was admitted has ended.
+    /// Ends an admitted write.
     pub(super) fn done(&self, zone: Option<usize>, failed: bool) {
         let Some(zone) = zone else { return };
         let mut state = self.state.lock();
@@ -212,7 +213,8 @@ impl ZoneMap {
         self.set(&mut state, zone, pointer);
     }
 
-    /// The zone that begins at `offset`, with nothing under way; `None` in the conventional area.
+    /// The zone that begins at `offset` if it has no write in flight; `None` in the conventional
+    /// area.
     pub(super) fn quiet_zone(&self, offset: u64) -> io::Result<Option<usize>> {
         let Some(zone) = self.zone_of(offset) else { return Ok(None) };
         let quiet = if zone as u64 >= self.zones || self.start_of(zone) != offset {
@@ -220,7 +222,7 @@ impl ZoneMap {
         } else {
             match self.state.lock().pointers[zone].in_flight {
                 0 => Ok(Some(zone)),
-                n => Err(refused(format!("{n} writes to zone {zone} are under way"))),
+                n => Err(refused(format!("{n} writes to zone {zone} are in flight"))),
             }
         };
         quiet.inspect_err(|_| self.state.lock().refused += 1)
@@ -243,7 +245,7 @@ impl ZoneMap {
         Some(Zone { start, len: self.shape.zone_capacity_bytes, write_pointer, state: self.state_of(pointer) })
     }
 
-    /// The parts of a range that nothing has been written to: offsets from its start.
+    /// The unwritten parts of a range, as offsets from its start.
     pub(super) fn unwritten(&self, offset: u64, len: u64) -> Vec<std::ops::Range<usize>> {
         let end = offset + len;
         let mut holes = Vec::new();
@@ -261,7 +263,8 @@ impl ZoneMap {
     }
 }
 
-/// Tells the zone that a write has ended, also when its caller went away: then nobody knows how.
+/// Ends a write in the map, even if its caller drops the future. The outcome is then unknown and
+/// counts as failed.
 pub(super) struct Ended<'a> {
     pub(super) map: &'a ZoneMap,
     pub(super) zone: Option<usize>,

@@ -1,11 +1,14 @@
-//! Zones over any disk: what a host-managed zoned device demands is demanded here, and nothing is forgiven.
+//! Zones over any disk, with exactly the rules of a host-managed zoned device.
 //!
-//! Behind a first area that may be written anywhere (conventional zones), the disk is cut into zones of one size. Each is written
-//! from its start to its end, in order; what is before its write pointer cannot be written again before the zone is reset; only so many zones
-//! may be begun and not full. So a log that runs on it is proven to run on ZNS and SMR devices.
+//! Behind a conventional area that may be written anywhere, the disk is divided into zones of one
+//! size. Each zone is written from its start to its end, in order. Blocks in front of its write
+//! pointer cannot be rewritten before a reset, and only a limited number of zones may be open. A
+//! log that runs on this wrapper therefore also runs on ZNS and SMR devices.
 //!
-//! The write pointers are kept in a table behind the last zone (two copies of each block, written in turn) and are made durable with every flush, as a device
-//! does: after a crash a zone's pointer may be behind unflushed writes, or in front of some that got lost, never behind flushed ones.
+//! The write pointers are stored in a table behind the last zone, with two copies of each block
+//! that are written alternately. Every flush makes them durable, like a device does. After a crash
+//! a zone's pointer may be behind unflushed writes, or in front of some that were lost, but never
+//! behind flushed ones.
 
 mod device;
 mod map;
@@ -16,82 +19,52 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::Serialize;
 use steadfast_flow::BoxFuture;
 
 use crate::label::{crc32c, u32_at, u64_at};
-use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, Latencies, ZoneGeometry};
+use crate::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, Latencies, Zone, ZoneGeometry};
 pub(crate) use device::{ZonedDevice, Zones, zones_of};
 use map::{Ended, Pointer, ZoneMap, refused};
 
 const B: u64 = BLOCK as u64;
 const MAGIC: [u8; 8] = *b"STEADZON";
-/// Where the pointers begin in a block of the table, and how many there are.
+/// Offset of the pointers in a block of the table, and their number.
 const HEAD: usize = 32;
 const POINTERS: usize = (BLOCK - HEAD - 4) / 4;
 
-/// How far a zone has been written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ZoneState {
-    /// Nothing is written.
-    Empty,
-    /// Begun and not full: counts against the limit of open zones.
-    Open,
-    /// Written to its end, or finished before it.
-    Full,
-    /// A write failed: nothing more can be written before a reset. Counts as open.
-    Failed,
-    /// The device has given it up: it is read-only or offline, and cannot be reset.
-    Dead,
-}
-
-/// One zone that must be written in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Zone {
-    /// Where it begins, in bytes.
-    pub start: u64,
-    /// How much can be written to it, in bytes.
-    pub len: u64,
-    /// Where the next write must begin, in bytes from the start of the disk.
-    pub write_pointer: u64,
-    /// How far it has been written.
-    pub state: ZoneState,
-}
-
-/// How a [`Zoned`] is cut.
+/// The layout of a [`Zoned`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZonedOptions {
     /// Bytes from the start of one zone to the next, a multiple of [`BLOCK`].
     pub zone_bytes: u64,
-    /// How much of each can be written, a multiple of [`BLOCK`]; 0 for all of it.
+    /// Writable bytes of each zone, a multiple of [`BLOCK`]; 0 for the whole zone.
     pub zone_capacity_bytes: u64,
     /// Bytes at the beginning that may be written anywhere, a multiple of [`BLOCK`].
     pub conventional_bytes: u64,
-    /// Zones that may be open at a time; 0 for no limit.
+    /// Maximum number of open zones; 0 for no limit.
     pub open_zones_max: u32,
 }
 
-struct Inner {
+struct ZonedInner {
     disk: Arc<dyn Disk>,
     map: ZoneMap,
-    /// How often each block of the table was written: the copy to write next.
+    /// Number of writings of each block of the table: selects the copy to write next.
     written: Mutex<Vec<u64>>,
-    /// One writer of the table at a time, until it is flushed.
+    /// Lock of the table until it is flushed: one writer at a time.
     table: tokio::sync::Mutex<()>,
 }
 
 /// A disk of zones over any disk.
 #[derive(Clone)]
-pub struct Zoned(Arc<Inner>);
+pub struct Zoned(Arc<ZonedInner>);
 
-impl Inner {
-    /// Where copy `copy` of a block of the table is.
+impl ZonedInner {
+    /// Offset of copy `copy` of a block of the table.
     fn table_at(&self, block: usize, copy: u64) -> u64 {
         self.map.len() + (block as u64 * 2 + copy) * B
     }
 
-    /// Makes the table's changes, and all that was written before, durable.
+    /// Makes the table's changes and all earlier writes durable.
     async fn flush(&self) -> io::Result<()> {
         let _one = self.table.lock().await;
         let changed: Vec<(usize, u64, Bytes)> = {
@@ -119,7 +92,7 @@ impl Inner {
         result
     }
 
-    /// What is not written reads as zeros.
+    /// Unwritten blocks read as zeros.
     async fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
         self.map.check(offset, len as u64, io::ErrorKind::UnexpectedEof)?;
         let bytes = self.disk.read(offset, len).await?;
@@ -141,7 +114,8 @@ impl Inner {
     }
 }
 
-/// A block of the table: mark (8), how often it was written (8), its number (4), zeros, pointers in blocks (4 each), CRC32C (4).
+/// Encodes a block of the table: mark (8), number of writings (8), block number (4), zeros,
+/// pointers in blocks (4 each), CRC32C (4).
 fn encode<'a>(block: usize, written: u64, pointers: impl Iterator<Item = &'a Pointer>) -> Bytes {
     let mut bytes = vec![0u8; BLOCK];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -163,8 +137,8 @@ fn is_valid(bytes: &[u8], block: usize) -> bool {
 }
 
 impl Zoned {
-    /// Cuts `disk` into zones, or finds the write pointers of an earlier time. All of it must have been reserved; what is left over
-    /// behind the last whole zone and the table is not used.
+    /// Divides `disk` into zones, or loads earlier write pointers. The whole disk must have been
+    /// reserved. The space behind the last whole zone and the table is not used.
     ///
     /// # Errors
     /// `InvalidInput` for sizes that do not fit, and those of the disk.
@@ -208,16 +182,17 @@ impl Zoned {
         }
         let shape = ZoneGeometry { zone_bytes, zone_capacity_bytes, conventional_bytes, open_zones_max };
         let map = ZoneMap::new(shape, pointers, POINTERS);
-        let inner = Inner { disk, map, written: Mutex::new(written), table: tokio::sync::Mutex::new(()) };
+        let inner = ZonedInner { disk, map, written: Mutex::new(written), table: tokio::sync::Mutex::new(()) };
         Ok(Arc::new(Self(Arc::new(inner))))
     }
 
-    /// How many writes, resets and finishes were refused because a zoned device would refuse them: 0 for who keeps to the rules.
+    /// The number of writes, resets and finishes that were refused because a zoned device would
+    /// refuse them. It is 0 for a caller that follows the rules.
     pub fn refused(&self) -> u64 {
         self.0.map.refusals()
     }
 
-    /// Zones that are begun and not full.
+    /// The number of zones that are partly written.
     pub fn open_zones(&self) -> u32 {
         self.0.map.open()
     }

@@ -1,7 +1,8 @@
-//! What Linux says of the zones of a block device: the requests and answers of its `ioctl`s, in bytes.
+//! Linux zone reports of a block device: the requests and answers of its `ioctl`s, in bytes.
 //!
-//! From `include/uapi/linux/blkzoned.h`. A report is a head (first sector, 8; number of zones, 4; flags, 4) and 64 bytes a zone: start, length and
-//! write pointer in sectors (8 each), type, condition and two flags (1 each), 4 reserved, capacity (8), 24 reserved. Native byte order.
+//! From `include/uapi/linux/blkzoned.h`. A report is a head (first sector, 8; number of zones, 4;
+//! flags, 4) and 64 bytes per zone: start, length and write pointer in sectors (8 each), type,
+//! condition and two flags (1 each), 4 reserved, capacity (8), 24 reserved. Native byte order.
 
 use std::io;
 
@@ -15,35 +16,35 @@ pub(super) const BLKRESETZONE: libc::Ioctl = 0x4010_1283u32 as libc::Ioctl;
 /// `BLKFINISHZONE`, `_IOW(0x12, 136, struct blk_zone_range)`.
 pub(super) const BLKFINISHZONE: libc::Ioctl = 0x4010_1288u32 as libc::Ioctl;
 
-/// Bytes of a sector in these structures, whatever the device's own are.
+/// Bytes per sector in these structures, whatever the device's sector size.
 const SECTOR: u64 = 512;
 pub(super) const HEAD: usize = 16;
 pub(super) const ENTRY: usize = 64;
-/// `BLK_ZONE_REP_CAPACITY`: the capacities are filled in.
+/// `BLK_ZONE_REP_CAPACITY`: the capacities are valid.
 const HAS_CAPACITY: u32 = 1;
 
-/// What kind of zone it is.
+/// The type of a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ZoneKind {
     Conventional,
-    /// Must, or prefers to, be written in order.
+    /// Must be, or prefers to be, written in order.
     Sequential,
 }
 
-/// A zone as the device reports it, in bytes.
+/// A zone as reported by the device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reported {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) capacity: u64,
-    /// From the start of the zone.
+    /// Written bytes from the start of the zone.
     pub(super) written: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: ZoneKind,
     pub(super) full: bool,
     pub(super) dead: bool,
 }
 
-/// The bytes of a request for up to `zones` zones from `sector` on, with room for the answer.
+/// Encodes a request for up to `zones` zones from byte `start` on, with space for the answer.
 pub(super) fn request(start: u64, zones: u32) -> Vec<u8> {
     let mut bytes = vec![0u8; HEAD + ENTRY * zones as usize];
     bytes[..8].copy_from_slice(&(start / SECTOR).to_ne_bytes());
@@ -51,7 +52,7 @@ pub(super) fn request(start: u64, zones: u32) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of a request that concerns a range.
+/// Encodes the argument of a request for a range.
 pub(super) fn range(start: u64, len: u64) -> [u64; 2] {
     [start / SECTOR, len / SECTOR]
 }
@@ -69,13 +70,13 @@ fn u32_ne(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn nonsense(text: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the device's report of its zones makes no sense: {text}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the device's zone report is invalid: {text}"))
 }
 
-/// Reads an answer.
+/// Decodes a report.
 ///
 /// # Errors
-/// `InvalidData` when it makes no sense.
+/// `InvalidData` for an invalid report.
 pub(super) fn decode(bytes: &[u8]) -> io::Result<Vec<Reported>> {
     if bytes.len() < HEAD {
         return Err(nonsense(format!("{} bytes", bytes.len())));
@@ -100,20 +101,20 @@ fn zone(entry: &[u8], has_capacity: bool) -> io::Result<Reported> {
         return Err(nonsense(format!("a capacity of {capacity} sectors in a zone of {len}")));
     }
     let kind = match kind {
-        1 => Kind::Conventional,
-        2 | 3 => Kind::Sequential,
+        1 => ZoneKind::Conventional,
+        2 | 3 => ZoneKind::Sequential,
         other => return Err(nonsense(format!("a zone of type {other}"))),
     };
     let (mut full, mut dead) = (false, false);
     let written = match condition {
         // No write pointer, or empty.
         0 | 1 => 0,
-        // Open by a write, open by request, closed.
+        // Implicitly open, explicitly open, closed.
         2..=4 => match pointer.checked_sub(start) {
             Some(written) if written <= capacity => written,
             _ => return Err(nonsense(format!("a write pointer at sector {pointer} of a zone at {start}"))),
         },
-        // Full: its pointer means nothing.
+        // Full: its pointer is undefined.
         0xe => {
             full = true;
             capacity
@@ -137,16 +138,19 @@ fn zone(entry: &[u8], has_capacity: bool) -> io::Result<Reported> {
     })
 }
 
-/// What the log is told of the device: conventional space at its beginning, and zones of one size behind it. A smaller last zone, and all from the next
-/// conventional zone on, is left out.
+/// The layout that the log uses: conventional space at the beginning, and zones of one size behind
+/// it. It excludes a smaller last zone, and everything from the next conventional zone on.
 ///
 /// # Errors
-/// `Unsupported` for a device that is cut in another way.
+/// `Unsupported` for a device with another layout.
 pub(super) fn shape(zones: &[Reported], open_zones_max: u32) -> io::Result<(ZoneGeometry, Vec<Pointer>)> {
     let unsupported = |text: String| Err(io::Error::new(io::ErrorKind::Unsupported, text));
-    let conventional_bytes: u64 = zones.iter().take_while(|z| z.kind == Kind::Conventional).map(|z| z.len).sum();
-    let sequential: Vec<&Reported> =
-        zones.iter().skip_while(|z| z.kind == Kind::Conventional).take_while(|z| z.kind == Kind::Sequential).collect();
+    let conventional_bytes: u64 = zones.iter().take_while(|z| z.kind == ZoneKind::Conventional).map(|z| z.len).sum();
+    let sequential: Vec<&Reported> = zones
+        .iter()
+        .skip_while(|z| z.kind == ZoneKind::Conventional)
+        .take_while(|z| z.kind == ZoneKind::Sequential)
+        .collect();
     let Some(first) = sequential.first() else {
         return unsupported("the device has no zones that are written in order".into());
     };
@@ -168,7 +172,8 @@ pub(super) fn shape(zones: &[Reported], open_zones_max: u32) -> io::Result<(Zone
         let block = BLOCK as u64;
         pointers.push(Pointer {
             blocks: (zone.written.min(capacity) / block) as u32,
-            // A pointer that is not at a block is not ours, and cannot be gone on from.
+            // Steadfast did not write a pointer that is not at a block boundary, and cannot
+            // continue from it.
             failed: !zone.full && !zone.dead && !zone.written.is_multiple_of(block),
             finished: zone.full,
             dead: zone.dead,
@@ -182,7 +187,8 @@ pub(super) fn shape(zones: &[Reported], open_zones_max: u32) -> io::Result<(Zone
     Ok((shape, pointers))
 }
 
-/// The limit of open zones from what sysfs says: the lower of the limits of open and of active zones, where 0 is none.
+/// The limit of open zones: the lower of sysfs's limits of open and of active zones, where 0 means
+/// none.
 pub(super) fn open_limit(open: Option<&str>, active: Option<&str>) -> u32 {
     let limits = [open, active].map(|text| text.and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0));
     limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
@@ -194,7 +200,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// An answer as the kernel would give it: (start, len, pointer, type, condition, capacity), in MiB.
+    /// A report as the kernel would return it: (start, len, pointer, type, condition, capacity), in
+    /// MiB.
     fn answer(zones: &[(u64, u64, u64, u8, u8, u64)], flags: u32) -> Vec<u8> {
         let mut bytes = request(0, zones.len() as u32);
         bytes[12..16].copy_from_slice(&flags.to_ne_bytes());
@@ -215,7 +222,7 @@ mod tests {
         assert_eq!(bytes.len(), 16 + 3 * 64);
         assert_eq!((u64_ne(&bytes, 0), u32_ne(&bytes, 8), u32_ne(&bytes, 12)), (64 * 2048, 3, 0));
         assert_eq!(range(4 * MIB, 2 * MIB), [8192, 4096]);
-        // As the macros of linux/ioctl.h make them: direction, size of the argument, type, number.
+        // As the macros of linux/ioctl.h build them: direction, size of the argument, type, number.
         let made = |direction: u32, size: u32, number: u32| (direction << 30 | size << 16 | 0x12 << 8 | number) as i64;
         assert_eq!(BLKREPORTZONE as u32, made(3, 16, 130) as u32);
         assert_eq!(BLKRESETZONE as u32, made(1, 16, 131) as u32);
@@ -257,7 +264,7 @@ mod tests {
 
     #[test]
     fn without_capacities_a_zone_takes_all_of_its_size() {
-        // As kernels before 5.9 answer.
+        // As kernels before 5.9 report.
         let zones = decode(&answer(&[(0, 64, 0, 2, 1, 0)], 0)).expect("a report");
         assert_eq!(zones[0].capacity, 64 * MIB);
     }
@@ -282,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_between_blocks_cannot_be_gone_on_from() {
+    fn a_pointer_between_blocks_cannot_be_continued_from() {
         let mut bytes = answer(&[(0, 64, 0, 2, 2, 64)], HAS_CAPACITY);
         bytes[HEAD + 16..HEAD + 24].copy_from_slice(&9u64.to_ne_bytes());
         let (_, pointers) = shape(&decode(&bytes).expect("a report"), 0).expect("a shape");

@@ -104,14 +104,15 @@ async fn many_at_a_time_keep_the_bound() {
 }
 
 #[tokio::test]
-async fn a_request_goes_on_when_its_future_is_dropped() {
+async fn a_request_continues_when_its_future_is_dropped() {
     with_each(512, |disk| async move {
         let data = pattern(9, 100);
         for i in 0..4 {
             let buf = aligned(&disk, &data).await;
             let mut write = disk.write_flush(at(100 * i), buf);
             let mut read = disk.read(0, 100 * BLOCK);
-            // Polled once, so both are with the driver (and rarely done already); then dropped.
+            // One poll submits both to the driver, where they are rarely complete already; then
+            // they are dropped.
             let _ = (futures::poll!(&mut write), futures::poll!(&mut read));
         }
         while disk.stats().in_flight > 0 {
@@ -156,7 +157,7 @@ async fn a_file_has_one_owner() {
 }
 
 #[test]
-fn opening_says_what_is_wrong() {
+fn opening_reports_the_cause() {
     let folder = folder();
     let missing = DiskOptions { create: false, ..options(IoMode::Threads) };
     let error = FileDisk::open(folder.path().join("none"), &missing).err().expect("not there");
@@ -207,7 +208,7 @@ async fn reserved_space_is_allocated_also_after_a_sparse_copy() {
 }
 
 #[tokio::test]
-async fn discard_gives_a_files_space_back_only_when_asked() {
+async fn discard_frees_space_of_a_file_only_when_enabled() {
     use std::os::unix::fs::MetadataExt;
     for punch_holes in [false, true] {
         let folder = folder();
@@ -261,7 +262,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![4 => write, 4 => read, 1 => grow], 1..40)
 }
 
-/// Does the steps on a disk and on a `Vec`, which must agree.
+/// Runs the steps on a disk and on a `Vec`, which must agree.
 async fn follow(disk: Arc<dyn Disk>, steps: &[Step]) {
     let mut model = vec![0u8; disk.len() as usize];
     for step in steps {

@@ -1,5 +1,5 @@
-//! What needs something of the machine: a tiny file system, a block device, a kernel that refuses io_uring. Each test says
-//! why it is skipped where that cannot be had.
+//! Tests that need a feature of the machine: a tiny file system, a block device, a kernel that
+//! refuses io_uring. Each test prints why it is skipped where the feature is missing.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::common::{aligned, at, folder, open, options, pattern};
 use steadfast_disk::{BLOCK, DiskOptions, FileDisk, IoMode};
 
-/// Runs a command; what it printed, or `None` with the reason said.
+/// Runs a command and returns its output. On a failure, prints the reason and returns `None`.
 fn run(program: &str, args: &[&str]) -> Option<String> {
     let reason = match Command::new(program).args(args).output() {
         Ok(output) if output.status.success() => {
@@ -21,7 +21,7 @@ fn run(program: &str, args: &[&str]) -> Option<String> {
     None
 }
 
-/// A file system of 4 MiB, unmounted in the end.
+/// A file system of 4 MiB; dropping it unmounts it.
 struct Tiny(PathBuf);
 
 impl Tiny {
@@ -51,9 +51,9 @@ async fn a_full_file_system_leaves_the_file_as_it_was() {
     assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
     assert_eq!((disk.len(), std::fs::metadata(&path).expect("there").len()), (1 << 20, 1 << 20));
     assert_eq!(disk.read(0, data.len()).await.expect("read"), data);
-    disk.reserve(2 << 20).await.expect("what there is room for");
+    disk.reserve(2 << 20).await.expect("as much as fits");
     assert_eq!(disk.len(), 2 << 20);
-    // Space that comes back can be had.
+    // Freed space can be reserved.
     let ballast = folder.path().join("ballast");
     std::fs::write(&ballast, vec![0; 3 << 19]).expect("room");
     disk.reserve(3 << 20).await.expect_err("taken by the other file");
@@ -61,7 +61,7 @@ async fn a_full_file_system_leaves_the_file_as_it_was() {
     disk.reserve(3 << 20).await.expect("room again");
 }
 
-/// A block device over a file, detached in the end.
+/// A block device over a file; dropping it detaches it.
 struct Loop(String);
 
 impl Loop {
@@ -105,7 +105,7 @@ async fn a_devices_error_keeps_its_number() {
     let file = std::fs::File::create(&backing).expect("a file");
     file.set_len(at(1024)).expect("room");
     let Some(device) = Loop::attach(&backing) else { return };
-    // The device keeps its size, and its second half has nothing below it.
+    // The device keeps its size, but its second half has no storage below it.
     file.set_len(at(512)).expect("shorter");
     for mode in crate::common::MODES {
         let Some(disk) = open(&PathBuf::from(&device.0), &options(mode)) else { continue };
@@ -119,11 +119,12 @@ async fn a_devices_error_keeps_its_number() {
     }
 }
 
-/// Makes the kernel refuse io_uring to this thread and those that it starts, as container runtimes do.
+/// Makes the kernel refuse io_uring to this thread and the threads it starts, like container
+/// runtimes.
 fn refuse_io_uring() -> std::io::Result<()> {
     let step = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let mut filter = [
-        // The number of the system call; if it is io_uring_setup, skip one.
+        // Loads the number of the system call; skips one instruction if it is io_uring_setup.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_io_uring_setup as u32),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),

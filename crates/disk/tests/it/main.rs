@@ -1,6 +1,7 @@
-//! The disk layer over real files and over disks that misbehave.
+//! The disk layer over real files and over fault-injecting disks.
 //!
-//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+//! There is one binary: each further one would link, and compile the generic code of the crates,
+//! once more.
 
 mod common;
 mod drivers;

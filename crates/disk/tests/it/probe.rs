@@ -1,4 +1,4 @@
-//! The probe, briefly.
+//! A short run of the probe.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -59,7 +59,7 @@ async fn an_existing_file_is_only_read_unless_it_may_be_destroyed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_measured_is_said() {
+async fn unmeasurable_disks_are_reported() {
     let folder = folder();
     let tiny = folder.path().join("tiny");
     std::fs::write(&tiny, [0; 4096]).expect("a file");

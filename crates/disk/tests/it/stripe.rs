@@ -54,7 +54,7 @@ proptest! {
             let mut model = vec![0u8; 128 * count];
             for (at, blocks, byte, how) in steps {
                 let blocks = blocks.min(model.len() - at as usize);
-                // Every block with its own byte.
+                // Each block has a different byte.
                 let data: Vec<u8> = (0..blocks).flat_map(|i| [byte.wrapping_add(i as u8); BLOCK]).collect();
                 match how {
                     0 => disk.write(at * B, data.into()).await.expect("write"),
@@ -68,7 +68,7 @@ proptest! {
                 }
                 (0..blocks).for_each(|i| model[at as usize + i] = byte.wrapping_add(i as u8));
             }
-            // Opened again, it is all there.
+            // After a reopening, everything is present.
             drop(disk);
             let disk = Stripe::open(members).await.expect("opens");
             let got = disk.read(0, model.len() * BLOCK).await.expect("read");
@@ -151,7 +151,7 @@ async fn only_members_that_were_written_are_flushed_and_a_failed_flush_stays_fai
     let faulty = Faulty::new(Arc::new(disks[1].clone()), faults.clone());
     let three: [Arc<dyn Disk>; 3] = [Arc::new(disks[0].clone()), Arc::new(faulty), Arc::new(disks[2].clone())];
     let disk = made(&three, 4 * B).await;
-    // What was written before it was opened may not be durable.
+    // Writes from before the opening may not be durable.
     disk.flush().await.expect("all of them");
     let flushes = || disks.each_ref().map(|disk| disk.stats().flushes);
     let start = flushes();
@@ -189,7 +189,7 @@ async fn what_was_written_before_it_was_opened_is_flushed_by_the_first_flush() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_work_side_by_side() {
+async fn members_work_concurrently() {
     let slowness = Slowness { read: Duration::from_secs(1), write: Duration::from_secs(1), ..Slowness::default() };
     let below = members(&[2 * MIB; 4]);
     format(&below, 4 * B).await;

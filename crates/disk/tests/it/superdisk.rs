@@ -56,7 +56,7 @@ async fn a_pair_of_files_is_filled_reopened_and_filled_again_when_its_fast_leg_i
     let Some(disk) = pair(folder.path()).await else { return };
     disk.reserve(LEN).await.expect("room");
     for at in (MIB..LEN).step_by(MIB as usize) {
-        // Not aligned in memory: each leg makes its own aligned copy.
+        // Not aligned in memory: each leg makes an aligned copy.
         disk.write(at, bytes(at)).await.expect("write");
     }
     disk.flush().await.expect("flush");

@@ -1,4 +1,4 @@
-//! The disks that misbehave on command.
+//! The fault-injecting and slow disks.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ async fn errors_hit_their_range_their_turn_and_their_number() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_apart() {
+async fn a_full_disk_is_distinguished() {
     let (disk, faults, below) = faulty();
     faults.add(Fault::new(OpKind::Reserve, Effect::Error(libc::ENOSPC)));
     let id = faults.add(Fault::new(OpKind::Write, Effect::Error(libc::ENOSPC)));
@@ -88,7 +88,7 @@ async fn writes_are_torn_lost_and_misdirected() {
 }
 
 #[tokio::test]
-async fn a_held_operation_goes_on_when_let_go() {
+async fn a_held_operation_continues_when_released() {
     let (disk, faults, below) = faulty();
     let id = faults.add(Fault::new(OpKind::Flush, Effect::Hold));
     let mut flush = disk.flush();

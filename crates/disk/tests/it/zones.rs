@@ -1,4 +1,4 @@
-//! Zones: what is allowed, and that nothing else is.
+//! Zones: allowed operations succeed, and all others are refused.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ async fn a_zone_is_written_in_order_and_once() {
     refused(&disk, ZONE[0] + B, 1, "write pointer, which is at 8192").await;
     disk.write(ZONE[0], filled(1, 2)).await.expect("in order");
     refused(&disk, ZONE[0], 1, "write pointer").await;
-    refused(&disk, ZONE[0] + 2 * B, 3, "crosses the border").await;
+    refused(&disk, ZONE[0] + 2 * B, 3, "crosses a zone boundary").await;
     disk.write_flush(ZONE[0] + 2 * B, filled(2, 2)).await.expect("to the end");
     refused(&disk, ZONE[0], 1, "full").await;
     let zone = disk.zone(ZONE[0] + B).expect("a zone");
@@ -50,7 +50,7 @@ async fn the_conventional_area_is_written_anywhere() {
     let disk = zoned(&MemDisk::fixed(20 * B)).await;
     disk.write(B, filled(1, 1)).await.expect("anywhere");
     disk.write(0, filled(2, 2)).await.expect("and again");
-    refused(&disk, B, 2, "crosses the border").await;
+    refused(&disk, B, 2, "crosses a zone boundary").await;
     assert_eq!(disk.zone(B), None);
     disk.reset_zone(0).await.expect("nothing to reset");
     assert_eq!(disk.read(0, 2 * BLOCK).await.expect("read"), filled(2, 2));
@@ -61,10 +61,10 @@ async fn no_more_zones_are_open_than_may_be() {
     let disk = zoned(&MemDisk::fixed(20 * B)).await;
     disk.write(ZONE[0], filled(1, 1)).await.expect("the first");
     disk.write(ZONE[1], filled(1, 1)).await.expect("the second");
-    refused(&disk, ZONE[2], 4, "a zone too many").await;
+    refused(&disk, ZONE[2], 4, "limit of 2 open zones").await;
     disk.write(ZONE[0] + B, filled(1, 3)).await.expect("fills the first");
     disk.write(ZONE[2], filled(1, 1)).await.expect("room for a third");
-    refused(&disk, ZONE[3], 1, "a zone too many").await;
+    refused(&disk, ZONE[3], 1, "limit of 2 open zones").await;
     disk.finish_zone(ZONE[1]).await.expect("finished");
     refused(&disk, ZONE[1] + B, 1, "full").await;
     disk.write(ZONE[3], filled(1, 1)).await.expect("room again");
@@ -81,14 +81,14 @@ async fn a_zone_takes_one_write_at_a_time() {
     faults.add(Fault::new(OpKind::Write, Effect::Hold).times(1));
     let mut first = disk.write(ZONE[0], filled(1, 1));
     assert!(futures::poll!(&mut first).is_pending());
-    refused(&disk, ZONE[0] + B, 1, "another write to the zone is under way").await;
+    refused(&disk, ZONE[0] + B, 1, "another write to the zone is in flight").await;
     assert!(disk.reset_zone(ZONE[0]).await.is_err(), "nor is it reset meanwhile");
     disk.write(ZONE[1], filled(1, 1)).await.expect("another zone");
     assert_eq!(disk.refused(), 2);
 }
 
 #[tokio::test]
-async fn pointers_are_known_again_after_a_flush() {
+async fn pointers_are_recovered_after_a_flush() {
     let below = MemDisk::fixed(20 * B);
     let disk = zoned(&below).await;
     disk.write(ZONE[0], filled(1, 4)).await.expect("write");
@@ -98,9 +98,9 @@ async fn pointers_are_known_again_after_a_flush() {
     let states = ZONE.map(|start| disk.zone(start).expect("a zone").state);
     assert_eq!(states, [ZoneState::Full, ZoneState::Open, ZoneState::Empty, ZoneState::Empty]);
     assert_eq!(disk.zone(ZONE[1]).expect("a zone").write_pointer, ZONE[1] + B);
-    disk.write(ZONE[1] + B, filled(4, 1)).await.expect("goes on there");
+    disk.write(ZONE[1] + B, filled(4, 1)).await.expect("continues there");
     disk.flush().await.expect("flush");
-    // One copy of the table is torn: the other holds.
+    // One copy of the table is torn: the other one is valid.
     below.flip(18 * B + 40, 1);
     let disk = zoned(&below).await;
     assert_eq!(disk.zone(ZONE[0]).expect("a zone").state, ZoneState::Full);
@@ -133,7 +133,8 @@ async fn sizes_that_do_not_fit_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Against a model of the rules: the same writes are allowed, and what is read is what was written since the last reset.
+    /// Against a model of the rules: the same writes are allowed, and reads return what was written
+    /// since the last reset.
     #[test]
     fn zones_follow_their_rules(steps in prop::collection::vec((0u64..18, 1usize..5, 1u8..255, 0u8..8), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

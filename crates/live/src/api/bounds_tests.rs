@@ -1,4 +1,4 @@
-//! What requests may take.
+//! Bounds on the memory and size of requests.
 
 use super::*;
 use crate::commands::tests::node_with;
@@ -28,7 +28,7 @@ async fn a_broadcast_answers_in_the_order_of_its_channels() {
     let done = api.carry_out(Command::Broadcast(channels, publish(b"1".to_vec())), &Terms::default()).await;
     let Ok(Done::Broadcast(positions)) = done else { panic!("{done:?}") };
     for (i, position) in positions.into_iter().enumerate() {
-        // The first one of the seventh was none.
+        // The first broadcast to the seventh channel had an empty name.
         let second = i >= 1500 && i != 1507;
         let expected = if i == 7 { Err(codes::BAD_REQUEST) } else { Ok(1 + u64::from(second)) };
         assert_eq!(position.map(|at| at.offset), expected, "{i}");
@@ -36,7 +36,7 @@ async fn a_broadcast_answers_in_the_order_of_its_channels() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_called_so() {
+async fn a_large_publication_is_refused_as_too_large() {
     let api = Api::new(node_with(CONFIG).await);
     let published = api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 5 << 20])), &Terms::default()).await;
     assert_eq!(published.expect_err("too large"), codes::TOO_LARGE);
@@ -44,7 +44,7 @@ async fn what_is_too_large_is_called_so() {
 }
 
 #[tokio::test]
-async fn a_history_ends_at_its_bound_in_bytes_and_goes_on_from_there() {
+async fn a_history_page_ends_at_its_bound_in_bytes() {
     let api = Api::new(node_with(CONFIG).await);
     for _ in 0..20 {
         let published = api.carry_out(Command::Publish("c".into(), publish(vec![b'1'; 3000])), &Terms::default()).await;

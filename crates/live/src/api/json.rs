@@ -1,4 +1,5 @@
-//! The API in JSON, as Centrifugo's users know it: `POST /api/publish` and the like, with `X-API-Key`.
+//! The server API in JSON, compatible with Centrifugo: `POST /api/publish` and others, with
+//! `X-API-Key`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +11,14 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::result::{BatchReply, BatchResult, MethodResult, Reply};
+use super::result::{BatchReply, BatchResult, MethodResult, ReplyBody};
 use super::{Api, BATCH_MAX, Command, Ending, Publish, Renewal, Sessions, Terms, refuse};
 use crate::options::{Overrides, SubscribeOptions, Wanted, info_of};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{HistoryRequest, StreamPosition};
 
-// What is not named here, Centrifugo does not know either: that is ignored, as there. What it knows is carried out, or refused by name.
+// Fields that Centrifugo does not know are ignored, as in Centrifugo. Fields that it knows are
+// carried out or refused by name.
 
 #[derive(Deserialize)]
 struct PublishBody {
@@ -37,12 +39,12 @@ struct PublishBody {
 }
 
 #[derive(Deserialize)]
-struct Channel {
+struct ChannelBody {
     channel: String,
 }
 
 #[derive(Deserialize)]
-struct Subscribe {
+struct SubscribeBody {
     channel: String,
     #[serde(default)]
     user: String,
@@ -64,7 +66,7 @@ struct Subscribe {
 }
 
 #[derive(Deserialize)]
-struct Unsubscribe {
+struct UnsubscribeBody {
     #[serde(default)]
     user: String,
     #[serde(default)]
@@ -75,18 +77,18 @@ struct Unsubscribe {
 }
 
 #[derive(Deserialize)]
-struct Disconnect {
+struct DisconnectBody {
     #[serde(default)]
     user: String,
     #[serde(default)]
     client: String,
     session: Option<String>,
     whitelist: Option<Vec<String>>,
-    disconnect: Option<Custom>,
+    disconnect: Option<CustomDisconnect>,
 }
 
 #[derive(Deserialize)]
-struct Refresh {
+struct RefreshBody {
     #[serde(default)]
     user: String,
     #[serde(default)]
@@ -101,14 +103,14 @@ struct Refresh {
 }
 
 #[derive(Deserialize)]
-struct Custom {
+struct CustomDisconnect {
     #[serde(default)]
     code: u32,
     reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct History {
+struct HistoryBody {
     channel: String,
     #[serde(default)]
     limit: i64,
@@ -126,29 +128,29 @@ struct Since {
 }
 
 #[derive(Deserialize)]
-struct Channels {
+struct ChannelsBody {
     #[serde(default)]
     pattern: String,
 }
 
 #[derive(Deserialize)]
-struct Batch<'a> {
+struct BatchBody<'a> {
     #[serde(borrow)]
-    commands: Commands<'a>,
+    commands: BatchCommands<'a>,
     #[serde(default)]
     parallel: bool,
 }
 
-/// The commands of a batch: the first name of each, and what it stands for, as it came. Not as values, which take a hundred times as
-/// much, and not more than there may be.
-struct Commands<'a>(Vec<Option<(String, &'a RawValue)>>);
+/// The commands of a batch: the first method of each with its raw parameters. Parsed values would
+/// take a hundred times the memory. At most `BATCH_MAX + 1` are kept.
+struct BatchCommands<'a>(Vec<Option<(String, &'a RawValue)>>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Commands<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BatchCommands<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Each<'a>(PhantomData<&'a ()>);
+        struct BatchVisitor<'a>(PhantomData<&'a ()>);
 
-        impl<'de: 'a, 'a> Visitor<'de> for Each<'a> {
-            type Value = Commands<'a>;
+        impl<'de: 'a, 'a> Visitor<'de> for BatchVisitor<'a> {
+            type Value = BatchCommands<'a>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of commands")
@@ -156,29 +158,29 @@ impl<'de: 'a, 'a> Deserialize<'de> for Commands<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut commands: A) -> Result<Self::Value, A::Error> {
                 let mut all = Vec::new();
-                while let Some(First(first)) = commands.next_element()? {
+                while let Some(BatchEntry(first)) = commands.next_element()? {
                     all.push(first);
                     if all.len() > BATCH_MAX {
-                        // Refused for that; the rest is only looked at.
+                        // The batch is refused for its length; the rest is only parsed.
                         while commands.next_element::<IgnoredAny>()?.is_some() {}
                     }
                 }
-                Ok(Commands(all))
+                Ok(BatchCommands(all))
             }
         }
 
-        from.deserialize_seq(Each(PhantomData))
+        from.deserialize_seq(BatchVisitor(PhantomData))
     }
 }
 
-struct First<'a>(Option<(String, &'a RawValue)>);
+struct BatchEntry<'a>(Option<(String, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BatchEntry<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Command<'a>(PhantomData<&'a ()>);
+        struct EntryVisitor<'a>(PhantomData<&'a ()>);
 
-        impl<'de: 'a, 'a> Visitor<'de> for Command<'a> {
-            type Value = First<'a>;
+        impl<'de: 'a, 'a> Visitor<'de> for EntryVisitor<'a> {
+            type Value = BatchEntry<'a>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a command by its name")
@@ -187,37 +189,37 @@ impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut command: A) -> Result<Self::Value, A::Error> {
                 let first = command.next_entry()?;
                 while command.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(First(first))
+                Ok(BatchEntry(first))
             }
         }
 
-        from.deserialize_map(Command(PhantomData))
+        from.deserialize_map(EntryVisitor(PhantomData))
     }
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ClientError> {
     serde_json::from_slice(body).map_err(|error| {
-        tracing::debug!(%error, "an API request cannot be read");
+        tracing::debug!(%error, "an API request cannot be decoded");
         ClientError::bad_request(error)
     })
 }
 
 impl Api {
-    /// Carries out a method; the body of its reply.
+    /// Carries out a method and returns the body of its reply.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The error of the method.
     pub(crate) async fn call(&self, method: &str, terms: &Terms, body: &[u8]) -> Result<Vec<u8>, ClientError> {
         if method == "batch" {
             let result = self.json_batch(body, terms).await?;
-            return written(&Reply { result });
+            return written(&ReplyBody { result });
         }
         let done = self.carry_out(command(method, body)?, terms).await?;
-        written(&Reply { result: MethodResult(&done) })
+        written(&ReplyBody { result: MethodResult(&done) })
     }
 
     async fn json_batch(&self, body: &[u8], terms: &Terms) -> Result<BatchResult, ClientError> {
-        let request: Batch = read(body)?;
+        let request: BatchBody = read(body)?;
         let (methods, commands): (Vec<_>, Vec<_>) = request
             .commands
             .0
@@ -238,14 +240,14 @@ impl Api {
 
 fn written(reply: &impl Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(reply).map_err(|error| {
-        tracing::error!(%error, "a reply of the API cannot be written as JSON");
+        tracing::error!(%error, "an API reply cannot be encoded as JSON");
         codes::INTERNAL
     })
 }
 
-/// Reads a command.
+/// Parses a command.
 fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
-    let one = |body| read::<Channel>(body).map(|read| read.channel);
+    let one = |body| read::<ChannelBody>(body).map(|read| read.channel);
     Ok(match method {
         "publish" => {
             let request: PublishBody = read(body)?;
@@ -258,37 +260,37 @@ fn command(method: &str, body: &[u8]) -> Result<Command, ClientError> {
             Command::Broadcast(channels, publish(request)?)
         }
         "subscribe" => {
-            let request: Subscribe = read(body)?;
-            let Subscribe { info, b64info, data, b64data, expire_at, overrides, .. } = request;
+            let request: SubscribeBody = read(body)?;
+            let SubscribeBody { info, b64info, data, b64data, expire_at, overrides, .. } = request;
             let options = SubscribeOptions { info, b64info, data, b64data, expire_at, overrides };
             let wanted = Wanted { channel: request.channel, options, since: request.recover_since.map(position) };
             Command::Subscribe(sessions(request.user, request.client, request.session), Box::new(wanted))
         }
         "unsubscribe" => {
-            let Unsubscribe { user, channel, client, session } = read(body)?;
+            let UnsubscribeBody { user, channel, client, session } = read(body)?;
             Command::Unsubscribe(sessions(user, client, session), channel)
         }
         "disconnect" => {
-            let Disconnect { user, client, session, whitelist, disconnect } = read(body)?;
-            let with = disconnect.map(|Custom { code, reason }| (code, reason.unwrap_or_default()));
+            let DisconnectBody { user, client, session, whitelist, disconnect } = read(body)?;
+            let with = disconnect.map(|CustomDisconnect { code, reason }| (code, reason.unwrap_or_default()));
             let ending = Ending { whitelist: whitelist.unwrap_or_default(), with };
             Command::Disconnect(sessions(user, client, session), ending)
         }
         "refresh" => {
-            let Refresh { user, client, session, expired, expire_at, info } = read(body)?;
+            let RefreshBody { user, client, session, expired, expire_at, info } = read(body)?;
             let renewal = Renewal { expire_at, expired, info: info_of(info.as_deref(), "")? };
             Command::Refresh(sessions(user, client, session), renewal)
         }
         "presence" => Command::Presence(one(body)?),
         "presence_stats" => Command::PresenceStats(one(body)?),
         "history" => {
-            let History { channel, limit, since, reverse } = read(body)?;
-            // More than there may be is as much as there may be.
+            let HistoryBody { channel, limit, since, reverse } = read(body)?;
+            // A limit above the maximum means the maximum.
             let limit = i32::try_from(limit).unwrap_or(if limit < 0 { -1 } else { i32::MAX });
             Command::History(HistoryRequest { channel, limit, since: since.map(position), reverse })
         }
         "history_remove" => Command::HistoryRemove(one(body)?),
-        "channels" => Command::Channels(read::<Channels>(body)?.pattern),
+        "channels" => Command::Channels(read::<ChannelsBody>(body)?.pattern),
         "info" => Command::Info,
         _ => return Err(codes::METHOD_NOT_FOUND),
     })
@@ -308,7 +310,7 @@ fn publish(request: PublishBody) -> Result<Publish, ClientError> {
     let data = match (&request.data, &request.b64data) {
         (_, Some(text)) if !text.is_empty() => STANDARD.decode(text).map_err(|_| codes::BAD_REQUEST)?,
         (Some(data), _) => data.get().as_bytes().to_vec(),
-        // Some namespaces take that.
+        // Some namespaces accept empty data.
         _ => Vec::new(),
     };
     let PublishBody { tags, skip_history, idempotency_key, .. } = request;
@@ -320,17 +322,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_read_and_what_is_wrong_with_them_is_said() {
+    fn commands_are_parsed_and_mistakes_are_named() {
         let Ok(Command::Publish(channel, publish)) = command("publish", br#"{"channel": "c", "b64data": "/wA="}"#)
         else {
             panic!("a publication")
         };
         assert_eq!((channel.as_str(), publish.data.as_slice()), ("c", [0xff, 0].as_slice()));
-        for (method, body, code, says) in [
+        for (method, body, code, expected) in [
             ("publish", r#"{"channel": "c", "b64data": "?"}"#, 107, "bad request"),
-            ("publish", r#"{"channel": "c", "data": 1, "version": 4}"#, 107, "version: it is not supported"),
+            ("publish", r#"{"channel": "c", "data": 1, "version": 4}"#, 107, "version: not supported"),
             ("publish", r#"{"channel": "c", "data": 1, "version_epoch": "e"}"#, 107, "version_epoch"),
-            ("broadcast", r#"{"channels": ["c"], "data": 1, "version": 4}"#, 107, "version: it is not supported"),
+            ("broadcast", r#"{"channels": ["c"], "data": 1, "version": 4}"#, 107, "version: not supported"),
             ("broadcast", r#"{"channels": ["c"], "data": 1, "version_epoch": "e"}"#, 107, "version_epoch"),
             ("disconnect", r#"{"user": "u", "whitelist": "c"}"#, 107, "sequence"),
             ("disconnect", r#"{"user": "u", "session": 1}"#, 107, "string"),
@@ -338,13 +340,13 @@ mod tests {
             ("mystery", "{}", 104, "method not found"),
         ] {
             let error = command(method, body.as_bytes()).expect_err(method);
-            assert!(error.code == code && error.message.contains(says), "{method}: {error:?}");
+            assert!(error.code == code && error.message.contains(expected), "{method}: {error:?}");
         }
     }
 
     #[test]
-    fn who_a_command_is_about_is_not_lost() {
-        let whom = |method: &str, more: &str| {
+    fn a_command_keeps_its_session_fields() {
+        let parsed = |method: &str, more: &str| {
             let body = format!(r#"{{"user": "u", "channel": "c", "client": "x", "session": "s"{more}}}"#);
             match command(method, body.as_bytes()).expect(method) {
                 Command::Subscribe(sessions, _) | Command::Unsubscribe(sessions, _) => (sessions, None, Vec::new()),
@@ -354,23 +356,23 @@ mod tests {
             }
         };
         for method in ["subscribe", "unsubscribe", "disconnect", "refresh"] {
-            // What nobody knows is ignored, as in Centrifugo.
-            let (sessions, ..) = whom(method, r#", "unheard_of": 1"#);
+            // Unknown fields are ignored, as in Centrifugo.
+            let (sessions, ..) = parsed(method, r#", "unknown": 1"#);
             let found = (sessions.user.as_str(), sessions.client.as_str(), sessions.session.as_str());
             assert_eq!(found, ("u", "x", "s"), "{method}");
         }
         let (_, with, whitelist) =
-            whom("disconnect", r#", "whitelist": ["a", "b"], "disconnect": {"code": 4001, "reason": "r"}"#);
+            parsed("disconnect", r#", "whitelist": ["a", "b"], "disconnect": {"code": 4001, "reason": "r"}"#);
         assert_eq!((with, whitelist), (Some((4001, "r".into())), vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!(whom("refresh", r#", "info": {"n": 1}"#).2, [r#"{\"n\": 1}"#]);
+        assert_eq!(parsed("refresh", r#", "info": {"n": 1}"#).2, [r#"{\"n\": 1}"#]);
     }
 
     #[test]
-    fn a_batch_is_read_no_further_than_it_may_go() {
+    fn a_batch_is_parsed_up_to_its_limit() {
         let batch = |commands: &str| format!(r#"{{"parallel": true, "commands": [{commands}]}}"#);
         let body = batch(r#"{"publish": {"channel": "a", "data": {"x": [1]}}, "z": 1}, {}, {"info": {}}"#);
-        let read_batch = |body: &str| read::<Batch<'_>>(body.as_bytes()).map(|read| read.commands.0.len());
-        let found: Batch<'_> = read(body.as_bytes()).expect("valid");
+        let read_batch = |body: &str| read::<BatchBody<'_>>(body.as_bytes()).map(|read| read.commands.0.len());
+        let found: BatchBody<'_> = read(body.as_bytes()).expect("valid");
         let names =
             |one: &Option<(String, &RawValue)>| one.as_ref().map(|(name, raw)| (name.clone(), raw.get().to_owned()));
         let found: Vec<_> = found.commands.0.iter().map(names).collect();
@@ -378,7 +380,7 @@ mod tests {
         assert_eq!(found, [Some(("publish".into(), publish.into())), None, Some(("info".into(), "{}".into()))]);
         let many = vec![r#"{"":0}"#; 10 * BATCH_MAX].join(",");
         assert_eq!(read_batch(&batch(&many)), Ok(BATCH_MAX + 1));
-        assert!(read_batch(&batch(&format!("{many},7"))).is_ok(), "nobody looks into the rest");
+        assert!(read_batch(&batch(&format!("{many},7"))).is_ok(), "the rest is not parsed as commands");
         assert!(read_batch(&batch("7")).is_err());
         assert!(read_batch(&format!(r#"{{"commands": [{many},"#)).is_err());
     }

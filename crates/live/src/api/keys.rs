@@ -1,7 +1,8 @@
-//! Publications by their idempotency keys: whoever asks for the same again, also while the first request is under way, gets what the
-//! first one got.
+//! Idempotency keys of publications. A repeated request gets the result of the first one with its
+//! key, also while that one is in flight.
 //!
-//! Keys are in memory, and so not known after a restart. Only their hashes are kept, so that all of them take a bounded room.
+//! Keys are in memory and lost in a restart. Only hashes of keys are stored, so the table has a
+//! fixed bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -15,51 +16,53 @@ use tokio::sync::watch;
 
 use crate::protocol::codes::{self, ClientError};
 
-/// For how long a publication is known by its key, milliseconds, and how many are.
+/// How long a published key is known, in milliseconds, and the maximum number of such keys.
 const KNOWN_MS: u64 = 300_000;
 const KNOWN_MAX: usize = 100_000;
 
-/// How long a request waits for a publication that is under way. It may be committed after that.
+/// How long a request waits for a publication in flight. The publication may be committed later.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Publications with keys that are under way at a time.
-const UNDER_WAY_MAX: usize = 20_000;
+/// Maximum number of keyed publications in flight.
+const IN_FLIGHT_MAX: usize = 20_000;
 
-/// What a publication came to; `None` while it is under way.
+/// The result of a publication; `None` while it is in flight.
 type Outcome = Option<Result<Position, ClientError>>;
 
-/// See the module. Cloning shares them.
+/// The table of keys. Clones share it.
 #[derive(Clone)]
-pub(super) struct Keys(Arc<Shared>);
+pub(super) struct Keys(Arc<KeysShared>);
 
-struct Shared {
+struct KeysShared {
     env: Env,
     hashers: [RandomState; 2],
-    known: Mutex<Known>,
+    known: Mutex<KeyTable>,
 }
 
 #[derive(Default)]
-struct Known {
-    by_key: HashMap<u128, State>,
-    /// Those that are not under way any more, and until when they are known, in monotonic milliseconds.
+struct KeyTable {
+    by_key: HashMap<u128, KeyState>,
+    /// Published keys in order, each with its expiry in monotonic milliseconds.
     order: VecDeque<(u64, u128)>,
 }
 
-enum State {
-    UnderWay(watch::Receiver<Outcome>),
+enum KeyState {
+    InFlight(watch::Receiver<Outcome>),
     Published(Position),
 }
 
 impl Keys {
     pub(super) fn new(env: Env) -> Self {
-        Self(Arc::new(Shared { env, hashers: [RandomState::new(), RandomState::new()], known: Mutex::default() }))
+        Self(Arc::new(KeysShared { env, hashers: [RandomState::new(), RandomState::new()], known: Mutex::default() }))
     }
 
-    /// Publishes, unless that was done or is being done with this key. It goes on when the caller does not wait any more: one that
-    /// gives up and asks again finds it under way. `publish` ends when it is certain whether it was published, however long that takes.
+    /// Publishes, unless a publication with this key was made or is in flight. The publication
+    /// continues if the caller stops waiting, so a retry finds it in flight. `publish` ends when
+    /// the result is certain, however long that takes.
     ///
     /// # Errors
-    /// Those of `publish`, also of a first one that this one waited for; it may be tried again then.
+    /// Those of `publish`, also of a publication in flight that this request joined. The client may
+    /// retry.
     pub(super) async fn once(
         &self,
         channel: &str,
@@ -72,15 +75,15 @@ impl Keys {
             let mut known = self.0.known.lock();
             known.forget(self.now_ms());
             match known.by_key.get(&key) {
-                Some(State::Published(position)) => return Ok(*position),
-                Some(State::UnderWay(outcome)) => outcome.clone(),
-                None if known.by_key.len() - known.order.len() >= UNDER_WAY_MAX => {
+                Some(KeyState::Published(position)) => return Ok(*position),
+                Some(KeyState::InFlight(outcome)) => outcome.clone(),
+                None if known.by_key.len() - known.order.len() >= IN_FLIGHT_MAX => {
                     return Err(codes::TOO_MANY_REQUESTS);
                 }
                 None => {
-                    let (tell, outcome) = watch::channel(None);
-                    known.by_key.insert(key, State::UnderWay(outcome.clone()));
-                    let first = First { keys: self.clone(), key, tell, position: None };
+                    let (sender, outcome) = watch::channel(None);
+                    known.by_key.insert(key, KeyState::InFlight(outcome.clone()));
+                    let first = InFlightPublication { keys: self.clone(), key, sender, position: None };
                     self.0.env.spawn("live publication", async move { first.end(publish.await) });
                     outcome
                 }
@@ -95,8 +98,8 @@ impl Keys {
     }
 }
 
-impl Known {
-    /// Lets go of those whose time is over.
+impl KeyTable {
+    /// Drops expired keys.
     fn forget(&mut self, now_ms: u64) {
         while let Some((until, key)) = self.order.front()
             && (*until <= now_ms || self.order.len() > KNOWN_MAX)
@@ -107,31 +110,32 @@ impl Known {
     }
 }
 
-/// The first request with a key. Where it comes to no end, the next one is the first.
-struct First {
+/// The publication in flight for a key. If it ends without a result, the next request publishes.
+struct InFlightPublication {
     keys: Keys,
     key: u128,
-    tell: watch::Sender<Outcome>,
+    sender: watch::Sender<Outcome>,
     position: Option<Position>,
 }
 
-impl First {
+impl InFlightPublication {
     fn end(mut self, outcome: Result<Position, ClientError>) {
         self.position = outcome.as_ref().ok().copied();
-        // Known before it is told: who is answered and asks again must find it.
-        let tell = self.tell.clone();
+        // Insert the key before sending the result: a client that retries after the answer must
+        // find it.
+        let sender = self.sender.clone();
         drop(self);
-        tell.send_replace(Some(outcome));
+        sender.send_replace(Some(outcome));
     }
 }
 
-impl Drop for First {
+impl Drop for InFlightPublication {
     fn drop(&mut self) {
         let until = self.keys.now_ms() + KNOWN_MS;
         let mut known = self.keys.0.known.lock();
         match self.position {
             Some(position) => {
-                known.by_key.insert(self.key, State::Published(position));
+                known.by_key.insert(self.key, KeyState::Published(position));
                 known.order.push_back((until, self.key));
                 known.forget(0);
             }
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_while_the_first_is_under_way_gets_what_it_gets() {
+    async fn concurrent_requests_get_the_result_of_the_first() {
         let (keys, published) = (Keys::new(Env::tokio()), Arc::new(AtomicU64::new(0)));
         let publish = || {
             let published = published.clone();
@@ -173,11 +177,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_gives_up_and_asks_again_finds_it_under_way() {
+    async fn a_retry_finds_the_publication_in_flight() {
         let keys = Keys::new(Env::tokio());
-        let (go, goes) = oneshot::channel::<()>();
+        let (go, released) = oneshot::channel::<()>();
         let first = keys.once("c", "k", async move {
-            let _ = goes.await;
+            let _ = released.await;
             Ok(at(1))
         });
         {
@@ -186,26 +190,30 @@ mod tests {
         }
         let mut again = std::pin::pin!(keys.once("c", "k", async { Ok(at(2)) }));
         assert!(futures::poll!(again.as_mut()).is_pending());
-        go.send(()).expect("it goes on by itself");
+        go.send(()).expect("the publication continues without its caller");
         assert_eq!(again.await, Ok(at(1)));
     }
 
     #[tokio::test]
-    async fn what_failed_or_came_to_no_end_may_be_tried_again() {
+    async fn failed_and_panicked_publications_may_be_retried() {
         let keys = Keys::new(Env::tokio());
         assert_eq!(keys.once("c", "k", async { Err(codes::TOO_MANY_REQUESTS) }).await, Err(codes::TOO_MANY_REQUESTS));
-        #[allow(clippy::panic, reason = "what is tested")]
+        #[allow(clippy::panic, reason = "a publication that panics is the case under test")]
         let ended = keys.once("c", "k", async { panic!("no end") }).await;
         assert_eq!(ended, Err(codes::INTERNAL));
         assert_eq!(keys.once("c", "k", async { Ok(at(1)) }).await, Ok(at(1)));
     }
 
     #[tokio::test]
-    async fn they_are_bounded() {
+    async fn the_table_is_bounded() {
         let keys = Keys::new(Env::tokio());
         for key in 0..KNOWN_MAX + 10 {
-            let first =
-                First { keys: keys.clone(), key: key as u128, tell: watch::channel(None).0, position: Some(at(1)) };
+            let first = InFlightPublication {
+                keys: keys.clone(),
+                key: key as u128,
+                sender: watch::channel(None).0,
+                position: Some(at(1)),
+            };
             drop(first);
         }
         {
@@ -214,13 +222,13 @@ mod tests {
             assert!(!known.by_key.contains_key(&9) && known.by_key.contains_key(&10));
             known.forget(u64::MAX);
             assert!(known.by_key.is_empty() && known.order.is_empty());
-            let under_way = watch::channel(None).1;
-            known.by_key.extend((0..UNDER_WAY_MAX as u128).map(|key| (key, State::UnderWay(under_way.clone()))));
+            let in_flight = watch::channel(None).1;
+            known.by_key.extend((0..IN_FLIGHT_MAX as u128).map(|key| (key, KeyState::InFlight(in_flight.clone()))));
         }
         assert_eq!(keys.once("c", "k", async { Ok(at(1)) }).await, Err(codes::TOO_MANY_REQUESTS));
     }
 
-    /// A broadcast that names a channel again, and a batch that is carried out together.
+    /// A broadcast that repeats a channel, and a parallel batch.
     #[tokio::test]
     async fn a_key_counts_within_one_request_too() {
         let config = r#"{"channel": {"without_namespace": {"history_size": 50, "history_ttl": "60s"}}}"#;

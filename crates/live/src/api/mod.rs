@@ -1,4 +1,5 @@
-//! The server API: what a back end may ask, over HTTP (`json`) and over gRPC (`crate::grpc`), and what it comes to.
+//! The server API: the commands of back ends, over HTTP (`json`) and gRPC (`crate::grpc`), and
+//! their results.
 
 #[cfg(test)]
 mod bounds_tests;
@@ -20,41 +21,50 @@ use steadfast_store::Position;
 
 use keys::Keys;
 
+use crate::answer::held;
 use crate::commands::parse_client;
 use crate::config::ChannelDurability;
-use crate::node::{GATE_WAIT, Node, Submission, held, refusal};
+use crate::node::{GATE_WAIT, Node, Submission, refusal};
 use crate::options::{SubscribeOptions, Wanted};
 use crate::outgoing::Encoded;
-use crate::partition::{SessionId, ToSession, Who};
+use crate::partition::{SessionId, SessionMessage};
 use crate::protocol::codes::{self, ClientError, Disconnected};
 use crate::protocol::message::{
     ClientInfo, Expiry, HistoryRequest, HistoryResult, PresenceStatsResult, Publication, Push, Reply, Unsubscribe,
 };
+use crate::session::SessionIdentity;
 
-/// Commands in a batch, and channels in a broadcast.
+/// The header that requests gRPC status errors for one call, as the option `error_mode` does for
+/// all.
+pub(crate) const ERROR_MODE: &str = "x-centrifugo-error-mode";
+
+/// Maximum number of commands in a batch, and of channels in a broadcast.
 pub(crate) const BATCH_MAX: usize = 10_000;
 
-/// Commands of a batch that are carried out together,
+/// Maximum number of commands of a batch carried out concurrently.
 const COMMANDS_TOGETHER: usize = 256;
 
-/// and channels of all broadcasts of a request: so many, or as many as take so many bytes.
+/// Maximum number of channels that the broadcasts of a request publish to concurrently, and of
+/// bytes in their copies of the data.
 const CHANNELS_TOGETHER: usize = 1024;
 const BYTES_TOGETHER: usize = 16 << 20;
 
-/// Sessions of a user that are subscribed at a time.
+/// Maximum number of sessions of a user subscribed concurrently.
 const SUBSCRIBES_TOGETHER: usize = 64;
 
-/// Channels in an answer.
+/// Maximum number of channels in an answer.
 const CHANNELS_MAX: usize = 100_000;
 
-/// What a channel takes in an answer beside its name, and a publication that is under way beside its data.
+/// Overhead in bytes: of a channel in an answer besides its name, and of a publication in flight
+/// besides its data.
 const CHANNEL_BYTES: usize = 64;
 const PUBLICATION_BYTES: u64 = 1024;
 
-/// Says of a request, as a header or as metadata, how durable what it publishes is: `sync` or `async`.
+/// The header or metadata key with the durability of the publications of a request: `sync` or
+/// `async`.
 const DURABILITY: &str = "x-steadfast-durability";
 
-/// What a request says of that, if anything.
+/// The durability that a request asks for; `None` if it has no such header.
 pub(crate) fn durability(headers: &HeaderMap) -> Result<Option<ChannelDurability>, ClientError> {
     match headers.get(DURABILITY).map(HeaderValue::as_bytes) {
         None => Ok(None),
@@ -64,7 +74,7 @@ pub(crate) fn durability(headers: &HeaderMap) -> Result<Option<ChannelDurability
     }
 }
 
-/// What is published.
+/// The parameters of a publication.
 #[derive(Debug)]
 pub(crate) struct Publish {
     pub(crate) data: Vec<u8>,
@@ -73,7 +83,7 @@ pub(crate) struct Publish {
     pub(crate) idempotency_key: String,
 }
 
-/// A publication and how it is made, shared by the channels of a broadcast.
+/// A publication with its encodings, shared by the channels of a broadcast.
 struct EncodedPublish {
     publication: Encoded,
     skip_history: bool,
@@ -88,42 +98,42 @@ impl Publish {
     }
 }
 
-/// The sessions that a command is about: all of a user, or the one that is named in either way.
+/// Selects the sessions of a command: all of a user, or one by client ID or session ID.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     pub(crate) user: String,
     pub(crate) client: String,
-    /// As those know themselves that are not plain WebSockets.
+    /// The session ID of an emulated or unidirectional transport.
     pub(crate) session: String,
 }
 
-/// How sessions are to be ended.
+/// How to disconnect sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    /// By name, those that go on.
+    /// Client IDs of sessions that stay connected.
     pub(crate) whitelist: Vec<String>,
-    /// With this code and reason, if not the usual ones.
+    /// The code and reason, if not the default ones.
     pub(crate) with: Option<(u32, String)>,
 }
 
-/// What sessions are to know of themselves from now on.
+/// New properties of sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Renewal {
-    /// Seconds since the Unix epoch; 0: for ever.
+    /// Seconds since the Unix epoch; 0: no expiry.
     pub(crate) expire_at: u64,
-    /// They end.
+    /// The sessions end now.
     pub(crate) expired: bool,
-    /// What others are told of them, if that is said.
+    /// The `info` shown to other clients; empty: unchanged.
     pub(crate) info: Vec<u8>,
 }
 
-/// What may be asked.
+/// The commands of the API.
 #[derive(Debug)]
 pub(crate) enum Command {
     Publish(String, Publish),
     Broadcast(Vec<String>, Publish),
     Subscribe(Sessions, Box<Wanted>),
-    /// From a channel.
+    /// The sessions and the channel.
     Unsubscribe(Sessions, String),
     Disconnect(Sessions, Ending),
     Refresh(Sessions, Renewal),
@@ -131,13 +141,13 @@ pub(crate) enum Command {
     PresenceStats(String),
     History(HistoryRequest),
     HistoryRemove(String),
-    /// Those that match a pattern.
+    /// The pattern of names.
     Channels(String),
     Info,
 }
 
 impl Command {
-    /// The channel that it is about, where it is about one.
+    /// The channel of the command; empty if it has none or many.
     fn about(&self) -> &str {
         match self {
             Self::Publish(channel, _)
@@ -153,45 +163,45 @@ impl Command {
     }
 }
 
-/// How the server is.
+/// The state of the server.
 #[derive(Debug)]
 pub(crate) struct Info {
     pub(crate) version: String,
     pub(crate) clients: usize,
     pub(crate) users: usize,
     pub(crate) channels: usize,
-    /// Seconds.
+    /// Uptime in seconds.
     pub(crate) uptime: u64,
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,
     Published(Position),
-    /// In the order of the channels.
+    /// The results in the order of the channels.
     Broadcast(Vec<Result<Position, ClientError>>),
     Presence(BTreeMap<String, ClientInfo>),
     PresenceStats(PresenceStatsResult),
     History(HistoryResult),
-    /// With their subscribers.
+    /// The number of subscribers by channel.
     Channels(BTreeMap<String, usize>),
     Info(Info),
 }
 
-/// A command of a batch, if it could be read.
-pub(crate) type Asked = Result<Command, ClientError>;
+/// A command of a batch, or the error of parsing it.
+pub(crate) type ParsedCommand = Result<Command, ClientError>;
 
 pub(crate) type Answer = Result<Done, ClientError>;
 
-/// What holds for all commands of a request.
+/// State shared by the commands of a request.
 #[derive(Default)]
 pub(crate) struct Terms {
-    /// What it publishes is so durable, or else as the channel's namespace says.
+    /// The durability of its publications; `None`: that of the namespace.
     pub(crate) durability: Option<ChannelDurability>,
-    /// How many of its commands are carried out at a time; 0 for one.
+    /// The number of commands carried out concurrently; 0 counts as 1.
     commands_together: AtomicUsize,
-    /// The permits of its answers, until they have been sent.
+    /// The memory permits of its answers, held until the answers have been sent.
     permits: Mutex<Vec<Arc<Permit>>>,
 }
 
@@ -200,25 +210,25 @@ impl Terms {
         Self { durability, ..Self::default() }
     }
 
-    /// The answer, holding its permits.
+    /// Attaches the permits to the answer.
     pub(crate) fn held(self, answer: Bytes) -> Bytes {
         held(answer, &self.into_permits())
     }
 
-    /// The permits of the answers.
+    /// Returns the permits of the answers.
     pub(crate) fn into_permits(self) -> Vec<Arc<Permit>> {
         self.permits.into_inner()
     }
 }
 
-/// The API over a node.
+/// The server API of a node.
 pub struct Api {
     node: Arc<Node>,
     keys: Keys,
 }
 
 impl Api {
-    /// Over a node.
+    /// The API of a node.
     pub fn new(node: Arc<Node>) -> Self {
         Self { keys: Keys::new(node.env.clone()), node }
     }
@@ -234,22 +244,22 @@ impl Api {
     }
 
     async fn answer(&self, command: Command, terms: &Terms) -> Answer {
-        let wish = terms.durability;
+        let durability = terms.durability;
         match command {
             Command::Publish(channel, publish) => {
                 let publish = Arc::new(publish.encoded());
-                self.publish(&channel, &publish, wish).await.map(Done::Published)
+                self.publish(&channel, &publish, durability).await.map(Done::Published)
             }
             Command::Broadcast(channels, publish) => {
                 if channels.is_empty() || channels.len() > BATCH_MAX {
                     return Err(codes::BAD_REQUEST);
                 }
-                // A channel that is under way may hold a copy of what is published.
+                // Each channel in flight may hold a copy of the data.
                 let together = channels_together(publish.data.len(), terms.commands_together.load(Relaxed));
                 let publish = Arc::new(publish.encoded());
                 let each = channels.into_iter().map(|channel| {
                     let publish = publish.clone();
-                    async move { self.publish(&channel, &publish, wish).await }
+                    async move { self.publish(&channel, &publish, durability).await }
                 });
                 Ok(Done::Broadcast(stream::iter(each).buffered(together).collect().await))
             }
@@ -292,10 +302,10 @@ impl Api {
         }
     }
 
-    /// Carries out several: one after another, or all together.
+    /// Carries out the commands of a batch, in sequence or in parallel.
     pub(crate) async fn batch(
         &self,
-        commands: Vec<Asked>,
+        commands: Vec<ParsedCommand>,
         parallel: bool,
         terms: &Terms,
     ) -> Result<Vec<Answer>, ClientError> {
@@ -308,7 +318,7 @@ impl Api {
         Ok(stream::iter(each).buffered(together).collect().await)
     }
 
-    /// Takes a permit for so many bytes of the answer.
+    /// Takes a permit for that many bytes of the answer.
     fn take(&self, terms: &Terms, bytes: usize) -> Result<(), ClientError> {
         let permit = self.node.answer_permit(bytes).ok_or(codes::TOO_MANY_REQUESTS)?;
         terms.permits.lock().push(Arc::new(permit));
@@ -319,28 +329,29 @@ impl Api {
         &self,
         channel: &str,
         publish: &Arc<EncodedPublish>,
-        wish: Option<ChannelDurability>,
+        durability: Option<ChannelDurability>,
     ) -> Result<Position, ClientError> {
         if channel.is_empty() {
             return Err(codes::BAD_REQUEST);
         }
         let data = &publish.publication.publication().data;
         self.node.check_data(self.node.namespace(channel)?, data)?;
-        let wanted = Submission { skip_history: publish.skip_history, durability: wish, ..Submission::default() };
+        let wanted = Submission { skip_history: publish.skip_history, durability, ..Submission::default() };
         if publish.idempotency_key.is_empty() {
             return self.node.submit(channel, &publish.publication, wanted).await?.committed().await;
         }
         let (node, name, keyed) = (self.node.clone(), channel.to_owned(), publish.clone());
-        // It goes on when the request that it came with has ended, with what that had taken.
+        // The publication outlives a request that ends early, so it takes its own memory permit.
         let bytes = node.keyed_bytes.clamp(data.len() as u64 + PUBLICATION_BYTES);
-        let room = node.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
+        let permit = node.keyed_bytes.acquire(bytes, GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let publishing = async move {
-            // The key is known until it is certain whether this was published, so that a retry never doubles it.
+            // The key stays in flight until the result is certain, so that a retry never publishes
+            // twice.
             let published = match node.submit(&name, &keyed.publication, wanted).await {
                 Ok(accepted) => accepted.resolved().await,
                 Err(error) => Err(error),
             };
-            drop(room);
+            drop(permit);
             published
         };
         self.keys.once(channel, &publish.idempotency_key, publishing).await
@@ -359,12 +370,13 @@ impl Api {
         if options.expires_ms().is_some_and(|ends| ends <= self.node.env.wall_ms()) {
             return Err(codes::EXPIRED);
         }
-        // What is wrong is said even if there are no sessions now.
+        // Report errors of the request even if the user has no sessions.
         self.node.namespace(&wanted.channel)?;
         options.info()?;
         options.data()?;
         for some in sessions.of(&self.node)?.chunks(SUBSCRIBES_TOGETHER) {
-            let each = some.iter().map(|(session, who)| self.node.subscribe_unasked(*session, who, wanted));
+            let each =
+                some.iter().map(|(session, identity)| self.node.subscribe_from_server(*session, identity, wanted));
             join_all(each).await.into_iter().collect::<Result<(), _>>()?;
         }
         Ok(Done::Nothing)
@@ -379,7 +391,7 @@ impl Api {
             let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
             let push = Push { channel: channel.to_owned(), unsubscribe, ..Push::default() };
             let reply = Reply { push: Some(push), ..Reply::default() };
-            self.node.to(session, ToSession::Unsubscribed(channel.into(), Some(Box::new(reply))));
+            self.node.to(session, SessionMessage::Unsubscribed(channel.into(), Some(Box::new(reply))));
         }
         Ok(Done::Nothing)
     }
@@ -389,66 +401,68 @@ impl Api {
             None => codes::FORCE_DISCONNECT,
             Some((code, reason)) => match u16::try_from(code) {
                 Ok(code @ 3000..5000) => Disconnected { code, reason: reason.into() },
-                _ => return Err(ClientError::bad_request(format!("disconnect.code: {code} is not 3000 to 4999"))),
+                _ => return Err(ClientError::bad_request(format!("disconnect.code is {code}: use 3000 to 4999"))),
             },
         };
-        for (session, who) in sessions.of(&self.node)? {
-            if !ending.whitelist.contains(&who.client.to_string()) {
-                self.node.to(session, ToSession::Disconnect(why.clone()));
+        for (session, identity) in sessions.of(&self.node)? {
+            if !ending.whitelist.contains(&identity.client.to_string()) {
+                self.node.to(session, SessionMessage::Disconnect(why.clone()));
             }
         }
         Ok(Done::Nothing)
     }
 
-    /// Says anew until when a user's sessions last.
+    /// Sets a new expiry of the selected sessions.
     fn refresh(&self, sessions: &Sessions, renewal: Renewal) -> Answer {
         let Renewal { expire_at, expired, info } = renewal;
         let now_ms = self.node.env.wall_ms();
         let lasts = expire_at.saturating_sub(now_ms / 1000);
         let expired = expired || expire_at > 0 && lasts == 0;
-        for (session, who) in sessions.of(&self.node)? {
-            let told = if expired {
-                ToSession::Disconnect(codes::SESSION_EXPIRED)
+        for (session, identity) in sessions.of(&self.node)? {
+            let message = if expired {
+                SessionMessage::Disconnect(codes::SESSION_EXPIRED)
             } else {
                 let expires_ms = (expire_at > 0).then(|| expire_at.saturating_mul(1000));
                 let ttl = u32::try_from(lasts).unwrap_or(u32::MAX);
                 let refresh = Some(Expiry { expires: expires_ms.is_some(), ttl });
                 let push = Some(Push { refresh, ..Push::default() });
                 let reply = Some(Box::new(Reply { push, ..Reply::default() }));
-                ToSession::Refreshed { expires_ms, renamed: who.learn(info.clone(), None), reply }
+                SessionMessage::Refreshed { expires_ms, renamed: identity.learn(info.clone(), None), reply }
             };
-            self.node.to(session, told);
+            self.node.to(session, message);
         }
         Ok(Done::Nothing)
     }
 }
 
 impl Sessions {
-    /// Those that there are.
-    fn of(&self, node: &Node) -> Result<Vec<(SessionId, Arc<Who>)>, ClientError> {
+    /// The selected sessions that are connected.
+    fn of(&self, node: &Node) -> Result<Vec<(SessionId, Arc<SessionIdentity>)>, ClientError> {
         let client = match self.client.as_str() {
             "" => None,
             text => Some(parse_client(text).ok_or(codes::BAD_REQUEST)?),
         };
         let mut found = node.sessions_of(&self.user, client);
         if !self.session.is_empty() {
-            found.retain(|(_, who)| who.arrived.session.as_deref() == Some(self.session.as_str()));
+            found.retain(|(_, identity)| identity.connection.session.as_deref() == Some(self.session.as_str()));
         }
         Ok(found)
     }
 }
 
-/// What is not supported is refused by name, where ignoring it would do something else than was asked.
+/// Refuses a parameter that is set and not supported, where ignoring it would change the result.
 pub(crate) fn refuse(is_set: bool, name: &str) -> Result<(), ClientError> {
-    if is_set { Err(ClientError::bad_request(format!("{name}: it is not supported"))) } else { Ok(()) }
+    if is_set { Err(ClientError::bad_request(format!("{name}: not supported"))) } else { Ok(()) }
 }
 
-/// How many channels of a broadcast of so many bytes are published into at a time, beside so many commands.
+/// The number of channels that a broadcast of `bytes` publishes to concurrently, next to `commands`
+/// other commands.
 fn channels_together(bytes: usize, commands: usize) -> usize {
     (BYTES_TOGETHER / (bytes + 1024)).clamp(1, CHANNELS_TOGETHER).div_ceil(commands.max(1))
 }
 
-/// Whether a name matches a pattern with `*` for anything; an empty pattern is matched by all.
+/// Whether a name matches a pattern in which `*` matches any text; an empty pattern matches all
+/// names.
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Results of the API as JSON. They are written straight to bytes: data of publications is copied
-//! as it is, not read into values, which take about ninety times as much memory.
+//! API results as JSON, written straight to bytes. The data of publications is copied as is: parsed
+//! values would take about ninety times the memory.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use serde_json::{Map, Value, json};
 use steadfast_store::Position;
 
 use super::{Answer, Done};
-use crate::node::epoch_text;
 use crate::protocol::codes::ClientError;
+use crate::protocol::epoch_text;
 use crate::protocol::message::{ClientInfo, Publication};
 
 /// The body of a reply to one method.
 #[derive(Serialize)]
-pub(super) struct Reply<T> {
+pub(super) struct ReplyBody<T> {
     pub(super) result: T,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct BatchResult {
     pub(super) replies: Vec<BatchReply>,
 }
 
-/// What a command of a batch came to, by its method.
+/// The result of one command of a batch, with its method.
 pub(super) struct BatchReply(pub(super) String, pub(super) Answer);
 
 impl Serialize for BatchReply {
@@ -91,7 +91,7 @@ struct HistoryJson<'a> {
     offset: u64,
 }
 
-/// A publication: data that is not JSON is shown as Base64.
+/// A publication. Data that is not JSON is written as Base64.
 #[derive(Serialize)]
 struct PublicationJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,7 +122,7 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// An error, as every reply shows it.
+/// An error in the form of all replies.
 pub(crate) fn error_json(error: &ClientError) -> Value {
     json!({"code": error.code, "message": error.message})
 }

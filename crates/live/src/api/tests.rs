@@ -1,21 +1,27 @@
-//! Which sessions a command is about, over a node whose partition nobody serves.
+//! Session selection of commands, on a node whose partition has no worker.
 
 use uuid::Uuid;
 
 use super::*;
 use crate::commands::tests::node_with;
-use crate::partition::{Arrived, Event, Transport};
+use crate::partition::WorkerEvent;
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
+use crate::session::ConnectionInfo;
 
-/// Three sessions of ann's and one of bob's, of which the first is a plain WebSocket.
+/// Three sessions of ann and one of bob; the first is a plain WebSocket.
 async fn api() -> Api {
     let node = node_with(r#"{"channel": {"without_namespace": {"presence": true}}}"#).await;
     for (slot, user) in (0u32..).zip(["ann", "ann", "ann", "bob"]) {
         let session = (slot > 0).then(|| format!("s{slot}").into());
         let (encoding, transport) = (Encoding::Json, Transport::UniSse);
-        let who = Who::new(client(slot), Arrived { session, ..Arrived::of(encoding, transport) }, None);
+        let identity = SessionIdentity::new(
+            client(slot),
+            ConnectionInfo { session, ..ConnectionInfo::of(encoding, transport) },
+            None,
+        );
         let id = SessionId { partition: 0, slot, generation: 0 };
-        assert!(node.enter(id, &Arc::new(Who { user: user.to_owned(), ..who })));
+        assert!(node.enter(id, &Arc::new(SessionIdentity { user: user.to_owned(), ..identity })));
     }
     Api::new(node)
 }
@@ -28,16 +34,16 @@ fn ann(client: &str, session: &str) -> Sessions {
     Sessions { user: "ann".into(), client: client.into(), session: session.into() }
 }
 
-/// Carries out a command: which sessions heard of it, and what the first was told.
-async fn told(api: &Api, command: Command) -> (Vec<u32>, Option<ToSession>) {
+/// Carries out a command; returns the sessions that got a message, and the first message.
+async fn messages_of(api: &Api, command: Command) -> (Vec<u32>, Option<SessionMessage>) {
     api.carry_out(command, &Terms::default()).await.expect("carried out");
     let (mut slots, mut first) = (Vec::new(), None);
     let mut events = Vec::new();
     api.node.inboxes[0].take(&mut events);
     for event in events {
-        if let Event::To(id, what) = event {
+        if let WorkerEvent::To(id, message) = event {
             slots.push(id.slot);
-            first.get_or_insert(what);
+            first.get_or_insert(message);
         }
     }
     slots.sort_unstable();
@@ -63,7 +69,7 @@ async fn sessions_are_named_by_client_or_session_and_spared_by_a_whitelist() {
             ("", "s3", vec![]),
             ("", "other", vec![]),
         ] {
-            let (found, _) = told(&api, command(ann(client, session))).await;
+            let (found, _) = messages_of(&api, command(ann(client, session))).await;
             assert_eq!(found, slots, "{:?}", command(ann(client, session)));
         }
     }
@@ -71,8 +77,8 @@ async fn sessions_are_named_by_client_or_session_and_spared_by_a_whitelist() {
         let ending = Ending { whitelist: whitelist.to_vec(), with: None };
         Command::Disconnect(ann("", ""), ending)
     };
-    assert_eq!(told(&api, spared(&[second.clone(), client(2).to_string()])).await.0, [0]);
-    assert_eq!(told(&api, spared(&["no name".into(), client(3).to_string()])).await.0, [0, 1, 2]);
+    assert_eq!(messages_of(&api, spared(&[second.clone(), client(2).to_string()])).await.0, [0]);
+    assert_eq!(messages_of(&api, spared(&["no name".into(), client(3).to_string()])).await.0, [0, 1, 2]);
     let subscribe = api.carry_out(Command::Subscribe(ann("", "other"), Box::new(wanted())), &Terms::default()).await;
     assert!(matches!(subscribe, Ok(Done::Nothing)));
     assert!(
@@ -85,11 +91,11 @@ fn wanted() -> Wanted {
 }
 
 #[tokio::test]
-async fn the_end_and_the_information_are_what_was_said() {
+async fn disconnects_and_refreshes_have_the_requested_values() {
     let api = api().await;
     let with = |code: u32| Ending { whitelist: Vec::new(), with: Some((code, "paid up?".into())) };
-    let (_, told_first) = told(&api, Command::Disconnect(ann("", ""), with(4001))).await;
-    let Some(ToSession::Disconnect(why)) = told_first else { panic!("an end") };
+    let (_, first) = messages_of(&api, Command::Disconnect(ann("", ""), with(4001))).await;
+    let Some(SessionMessage::Disconnect(why)) = first else { panic!("an end") };
     assert_eq!((why.code, &*why.reason), (4001, "paid up?"));
     for code in [0, 2999, 5000, 70_000] {
         let refused =
@@ -98,12 +104,12 @@ async fn the_end_and_the_information_are_what_was_said() {
     }
     let renewal = || Renewal { info: b"{}".to_vec(), ..Renewal::default() };
     for expected in [true, false] {
-        let (_, told_first) = told(&api, Command::Refresh(ann("", "s1"), renewal())).await;
-        let Some(ToSession::Refreshed { renamed, .. }) = told_first else { panic!("a refresh") };
+        let (_, first) = messages_of(&api, Command::Refresh(ann("", "s1"), renewal())).await;
+        let Some(SessionMessage::Refreshed { renamed, .. }) = first else { panic!("a refresh") };
         assert_eq!(renamed, expected, "once");
     }
-    let who = api.node.sessions_of("ann", Some(client(1)));
-    assert_eq!(who[0].1.client_info(&[]).conn_info, b"{}");
+    let identity = api.node.sessions_of("ann", Some(client(1)));
+    assert_eq!(identity[0].1.client_info(&[]).conn_info, b"{}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Tokens: who a session belongs to, and what it may subscribe to. JSON Web Tokens with Centrifugo's claims.
+//! Tokens that identify the user of a session and permit subscriptions: JSON Web Tokens with
+//! Centrifugo's claims.
 //!
-//! Their keys stand in the configuration, or `jwks` fetches them.
+//! The keys are in the configuration, or `jwks` fetches them.
 
-pub(crate) mod config;
 mod jwks;
 #[cfg(test)]
 mod tests;
@@ -18,21 +18,23 @@ use serde_json::value::RawValue;
 use steadfast_flow::Env;
 
 use crate::config::LiveConfigError;
+use crate::metrics::ProxyStatus;
 use crate::options::{Overrides, SubscribeOptions};
 use crate::protocol::codes::{self, ClientError};
-use crate::proxy::ProxyStatus;
 
-use self::config::TokenConfig;
-use self::jwks::{Jwks, jwks_endpoint};
+use self::jwks::Jwks;
+use crate::config::auth::TokenConfig;
+use crate::config::auth::jwks_endpoint;
 
-/// A moment in seconds since the Unix epoch, as tokens say it: a number, with a fraction or without, or one as a text.
+/// A time in a token: seconds since the Unix epoch as a number, with or without a fraction, or as
+/// text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moment(f64);
 
 impl Moment {
     /// Whole seconds.
     fn seconds(self) -> u64 {
-        // A negative one, or none at all, is long ago.
+        // A negative time saturates to 0, which is long past.
         self.0 as u64
     }
 
@@ -53,7 +55,7 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// The claims that say whether a token is for this server, and valid now.
+/// The claims that limit a token to a server and a time.
 #[derive(Deserialize)]
 struct Registered {
     exp: Option<Moment>,
@@ -64,85 +66,86 @@ struct Registered {
     iss: Value,
 }
 
-/// A connection token's claims.
+/// The claims of a connection token.
 #[derive(Debug, Deserialize)]
 pub struct ConnectClaims {
-    /// The user.
+    /// The user ID.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub sub: String,
-    /// When it ends.
+    /// The expiry of the token.
     pub exp: Option<Moment>,
-    /// When the session ends, seconds since the Unix epoch, if that is not `exp`; 0: never.
+    /// The expiry of the session in seconds since the Unix epoch, if not `exp`; 0: none.
     pub expire_at: Option<i64>,
-    /// What others are told of the session,
+    /// The `info` of the session shown to other clients, as JSON.
     pub info: Option<Box<RawValue>>,
-    /// or the same in Base64.
+    /// The same in Base64.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub b64info: String,
-    /// Subscriptions that the server makes.
+    /// Server-side subscriptions.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub channels: Vec<String>,
-    /// The same, with options.
+    /// Server-side subscriptions with options.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub(crate) subs: BTreeMap<String, SubscribeOptions>,
-    /// What is attached to the session, for the back end alone.
+    /// Metadata of the session, for the back end only.
     pub meta: Option<Box<RawValue>>,
-    /// What only a subscription's token has.
+    /// The channel claim, which only a subscription token may have.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub channel: String,
 }
 
-/// A subscription token's claims.
+/// The claims of a subscription token.
 #[derive(Debug, Deserialize)]
 pub struct SubscribeClaims {
-    /// The user.
+    /// The user ID.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub sub: String,
     /// The channel.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub channel: String,
-    /// The session that it is for; empty for any of the user's.
+    /// The client ID of the session; empty: any session of the user.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub client: String,
-    /// When it ends.
+    /// The expiry of the token.
     pub exp: Option<Moment>,
-    /// When the subscription ends, seconds since the Unix epoch, if that is not `exp`; 0: never.
+    /// The expiry of the subscription in seconds since the Unix epoch, if not `exp`; 0: none.
     pub expire_at: Option<i64>,
-    /// What others are told of the subscription,
+    /// The `info` of the subscription shown to other clients, as JSON.
     pub info: Option<Box<RawValue>>,
-    /// or the same in Base64.
+    /// The same in Base64.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub b64info: String,
-    /// What the client is told,
+    /// Data for the subscribing client, as JSON.
     pub data: Option<Box<RawValue>>,
-    /// or the same in Base64.
+    /// The same in Base64.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub b64data: String,
-    /// What is otherwise than the namespace says.
+    /// Options that override those of the namespace.
     #[serde(rename = "override")]
     pub(crate) overrides: Option<Overrides>,
 }
 
-/// Many back ends write what they do not set as `null`.
+/// Many back ends write unset claims as `null`.
 fn null_is_absent<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
-/// What is wrong with a token.
+/// Why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenError {
-    /// It has expired: a new one may do.
+    /// The token has expired; the client should get a new one.
     Expired,
-    /// It is not valid; for the log.
+    /// The token is not valid; the text is for the log.
     Invalid(String),
-    /// Its key cannot be had at the moment. The log says why.
+    /// The key cannot be fetched now; the log has the cause.
     KeyUnavailable,
-    /// Too many tokens wait for keys.
+    /// Too many tokens wait for a key fetch.
     Busy,
 }
 
 impl TokenError {
-    /// The error that tells a client to come again, perhaps with another token; for one that is not valid, what the log says.
+    /// The error that makes a client retry, perhaps with a new token; for an invalid token, the
+    /// text for the log.
     pub fn for_client(self) -> Result<ClientError, String> {
         match self {
             Self::Expired => Ok(codes::TOKEN_EXPIRED),
@@ -153,13 +156,13 @@ impl TokenError {
     }
 }
 
-/// A key, and the algorithms that it is for.
+/// A key and its algorithms.
 pub struct TokenKey {
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// Verifies tokens.
+/// Verifies tokens of one kind.
 pub struct Verifier {
     keys: Vec<Arc<TokenKey>>,
     jwks: Option<Arc<Jwks>>,
@@ -175,10 +178,11 @@ impl std::fmt::Debug for Verifier {
 }
 
 impl Verifier {
-    /// With the keys at this place in the configuration. So many tokens may wait for keys that are fetched.
+    /// A verifier with the keys of this section of the configuration. `waiting` tokens may wait for
+    /// a key fetch.
     ///
     /// # Errors
-    /// A key that cannot be read, or an endpoint that is none.
+    /// A key cannot be parsed, or the endpoint is not a valid URL.
     pub fn new(place: &'static str, config: &TokenConfig, waiting: usize, env: &Env) -> Result<Self, LiveConfigError> {
         let mut keys = Vec::new();
         let mut add = |algorithms: &[Algorithm], key| {
@@ -210,17 +214,17 @@ impl Verifier {
         Ok(Self { keys, jwks, audience: text(&config.audience), issuer: text(&config.issuer), env: env.clone() })
     }
 
-    /// Whether any token could be valid.
+    /// Whether any key is configured.
     pub fn has_keys(&self) -> bool {
         !self.keys.is_empty() || self.jwks.is_some()
     }
 
-    /// How fetching keys goes, where it is done.
+    /// The counters of key fetches; `None` if no endpoint is set.
     pub fn status(&self) -> Option<ProxyStatus> {
         self.jwks.as_ref().map(|jwks| jwks.status())
     }
 
-    /// The key that a token says it is signed with, which may have to be fetched.
+    /// The key that the header of a token names; it may have to be fetched.
     ///
     /// # Errors
     /// See [`TokenError`].
@@ -228,7 +232,9 @@ impl Verifier {
         let header = decode_header(token).map_err(|e| TokenError::Invalid(e.to_string()))?;
         if let Some(jwks) = &self.jwks {
             let Some(kid) = header.kid else {
-                return Err(TokenError::Invalid("its header has no kid, by which keys are found".to_owned()));
+                return Err(TokenError::Invalid(
+                    "the header of the token has no kid, which selects the key".to_owned(),
+                ));
             };
             return jwks.get(&kid).await;
         }
@@ -237,18 +243,20 @@ impl Verifier {
             .ok_or_else(|| TokenError::Invalid(format!("no key is configured for the algorithm {:?}", header.alg)))
     }
 
-    /// Reads a token that is valid now, with its key.
+    /// Verifies a token with its key and returns its claims.
     ///
     /// # Errors
     /// See [`TokenError`].
     pub fn verify<C: DeserializeOwned>(&self, token: &str, key: &TokenKey) -> Result<C, TokenError> {
         let invalid = |e: jsonwebtoken::errors::Error| TokenError::Invalid(e.to_string());
         let algorithm = decode_header(token).map_err(invalid)?.alg;
-        // The key says what it is for, not the token: else one could be made with a public key for a secret.
+        // The key decides the algorithm, not the token: else an attacker could sign with a public
+        // key as HMAC secret.
         if !key.algorithms.contains(&algorithm) {
-            return Err(TokenError::Invalid(format!("its key is not for the algorithm {algorithm:?}")));
+            return Err(TokenError::Invalid(format!("the key is not for the algorithm {algorithm:?}")));
         }
-        // The library looks at the signature alone: of claims that are absent or of another type it says nothing.
+        // The library checks the signature only: it ignores claims that are absent or of another
+        // type.
         let mut validation = Validation::new(algorithm);
         validation.required_spec_claims.clear();
         validation.validate_exp = false;
@@ -259,7 +267,7 @@ impl Verifier {
         read(&claims)
     }
 
-    /// Whether it is for this server, and valid now.
+    /// Checks that a token is for this server and valid now.
     fn check(&self, claims: Registered) -> Result<(), TokenError> {
         let refuse = |why: &str| Err(TokenError::Invalid(why.to_owned()));
         if let Some(audience) = &self.audience {
@@ -270,27 +278,27 @@ impl Verifier {
                 one => is_for(one),
             };
             if !named {
-                return refuse("its aud is not the audience of the configuration");
+                return refuse("aud does not contain the configured audience");
             }
         }
         if let Some(issuer) = &self.issuer
             && claims.iss.as_str() != Some(issuer)
         {
-            return refuse("its iss is not the issuer of the configuration");
+            return refuse("iss is not the configured issuer");
         }
-        // One that is not valid yet may be in a moment: as one that has expired, it has its client come again.
+        // A token that is not valid yet is reported as expired: the client retries.
         let now_ms = self.env.wall_ms();
-        let over = claims.exp.is_some_and(|exp| !exp.is_after(now_ms));
+        let expired = claims.exp.is_some_and(|exp| !exp.is_after(now_ms));
         let early = claims.nbf.is_some_and(|nbf| nbf.is_after(now_ms));
-        if over || early { Err(TokenError::Expired) } else { Ok(()) }
+        if expired || early { Err(TokenError::Expired) } else { Ok(()) }
     }
 }
 
 fn read<C: DeserializeOwned>(claims: &RawValue) -> Result<C, TokenError> {
-    serde_json::from_str(claims.get()).map_err(|e| TokenError::Invalid(format!("its claims cannot be read: {e}")))
+    serde_json::from_str(claims.get()).map_err(|e| TokenError::Invalid(format!("the claims cannot be parsed: {e}")))
 }
 
-/// For how many seconds from `now_s` something goes on, by its claims; `None`: for ever.
+/// The lifetime in seconds from `now_s` that the claims give; `None`: no expiry.
 pub fn ttl(exp: Option<Moment>, expire_at: Option<i64>, now_s: u64) -> Option<u32> {
     let ends = match expire_at {
         Some(at) => u64::try_from(at).ok().filter(|at| *at > 0)?,

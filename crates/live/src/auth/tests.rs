@@ -1,4 +1,4 @@
-//! Keys that are fetched, from an endpoint that says what a test wants.
+//! Keys fetched from an endpoint with scripted answers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,22 +8,22 @@ use jsonwebtoken::{EncodingKey, Header, encode};
 use steadfast_flow::{BoxFuture, Runtime, TokioRuntime};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::config::TOKEN;
 use super::jwks::{KEYS_MAX, PAUSE, PAUSE_FAILED, REFRESH, TTL, keys_of};
 use super::*;
-use crate::proxy::tests::{Heard, back_end};
+use crate::config::auth::TOKEN;
+use crate::proxy::tests::{ReceivedRequest, back_end};
 
-/// Made for these tests, used by nobody.
+/// A key made for these tests.
 const EC: &[u8] = b"-----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg6dZ57R2nbtoeoUwm
 nHcQ0eX4OPE8pBgftQ6biYWN46uhRANCAARytLFhrxw/LAkApKa2x64k7nQGCpcD
 4x9eQiP6CMg5+ZbhhY49xWLUkIiZazr0mgWqJvUGTln7M9BU02mAbrr3
 -----END PRIVATE KEY-----";
 
-/// A public key of somebody.
+/// The modulus of an RSA public key: the example of RFC 7517.
 const RSA: &str = "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw";
 
-/// The real environment, but for a clock that can be put forward.
+/// The real environment with a clock that tests advance.
 #[derive(Clone)]
 struct Ahead(Arc<(TokioRuntime, AtomicU64)>);
 
@@ -71,7 +71,7 @@ fn signing() -> EncodingKey {
     EncodingKey::from_ec_pem(EC).expect("a key")
 }
 
-/// A set with the key above under these names.
+/// A set with the key above under these key IDs.
 fn set(kids: &[&str]) -> String {
     let jwk = |kid: &&str| {
         let mut jwk = Jwk::from_encoding_key(&signing(), Algorithm::ES256).expect("a key");
@@ -87,16 +87,16 @@ fn token(kid: &str) -> String {
     encode(&header, &serde_json::json!({"sub": "ann"}), &signing()).expect("signed")
 }
 
-/// A verifier whose endpoint gives these answers, one for each permit.
+/// A verifier whose endpoint sends these answers, one for each permit.
 async fn verifier(
     clock: &Ahead,
     waiting: usize,
     answers: Vec<String>,
-) -> (Arc<Verifier>, mpsc::Receiver<Heard>, Arc<Semaphore>) {
+) -> (Arc<Verifier>, mpsc::Receiver<ReceivedRequest>, Arc<Semaphore>) {
     let answers: Vec<&'static str> = answers.into_iter().map(|answer| &*answer.leak()).collect();
-    let (url, hears, permits) = back_end(&clock.env(), answers.leak()).await;
+    let (url, requests, permits) = back_end(&clock.env(), answers.leak()).await;
     let config = TokenConfig { jwks_public_endpoint: url, ..TokenConfig::default() };
-    (Arc::new(Verifier::new(TOKEN, &config, waiting, &clock.env()).expect("valid")), hears, permits)
+    (Arc::new(Verifier::new(TOKEN, &config, waiting, &clock.env()).expect("valid")), requests, permits)
 }
 
 async fn user(verifier: &Verifier, token: &str) -> Result<String, TokenError> {
@@ -110,15 +110,15 @@ fn fetches(verifier: &Verifier) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn keys_are_fetched_once_and_an_unknown_name_makes_no_fetch_each() {
+async fn keys_are_fetched_once_and_unknown_names_do_not_cause_a_fetch_each() {
     let clock = Ahead::new();
-    let (verifier, mut hears, permits) = verifier(&clock, 4, vec![set(&["a"]), set(&["a", "b"]), set(&["b"])]).await;
+    let (verifier, mut requests, permits) = verifier(&clock, 4, vec![set(&["a"]), set(&["a", "b"]), set(&["b"])]).await;
     permits.add_permits(100);
     assert!(verifier.has_keys());
     assert_eq!(user(&verifier, &token("a")).await, Ok("ann".to_owned()));
-    assert!(hears.recv().await.expect("a request").1.starts_with("GET /ask?it=1 HTTP/1.1\r\n"));
+    assert!(requests.recv().await.expect("a request").1.starts_with("GET /ask?it=1 HTTP/1.1\r\n"));
     assert_eq!(user(&verifier, &token("a")).await, Ok("ann".to_owned()));
-    // It may be a new one: come again.
+    // The key may be new: the client retries later.
     for _ in 0..10 {
         assert_eq!(user(&verifier, &token("b")).await, Err(TokenError::KeyUnavailable));
     }
@@ -128,7 +128,7 @@ async fn keys_are_fetched_once_and_an_unknown_name_makes_no_fetch_each() {
     assert_eq!(user(&verifier, &token("a")).await, Ok("ann".to_owned()));
     clock.advance(PAUSE);
     assert!(matches!(user(&verifier, &token("c")).await, Err(TokenError::Invalid(why)) if why.contains("\"c\"")));
-    // The whole set was replaced: a key that was withdrawn is gone.
+    // The fetch replaced the whole set, which dropped the withdrawn key.
     assert_eq!(user(&verifier, &token("a")).await, Err(TokenError::KeyUnavailable));
     assert_eq!(fetches(&verifier), (3, 0));
     let nameless = encode(&Header::new(Algorithm::ES256), &serde_json::json!({}), &signing()).expect("signed");
@@ -136,9 +136,9 @@ async fn keys_are_fetched_once_and_an_unknown_name_makes_no_fetch_each() {
 }
 
 #[tokio::test]
-async fn who_comes_together_waits_for_one_fetch_and_too_many_are_told() {
+async fn concurrent_tokens_share_one_fetch_and_the_excess_is_refused() {
     let clock = Ahead::new();
-    let (verifier, mut hears, permits) = verifier(&clock, 3, vec![set(&["a"])]).await;
+    let (verifier, mut requests, permits) = verifier(&clock, 3, vec![set(&["a"])]).await;
     let (done, mut dones) = mpsc::channel(8);
     let start = async |kid: &str| {
         let (verifier, done, token) = (verifier.clone(), done.clone(), token(kid));
@@ -148,31 +148,31 @@ async fn who_comes_together_waits_for_one_fetch_and_too_many_are_told() {
         tokio::task::yield_now().await;
     };
     start("a").await;
-    hears.recv().await.expect("a request");
+    requests.recv().await.expect("a request");
     for kid in ["a", "a", "other"] {
         start(kid).await;
     }
-    // One fetches and three wait: there is no place for a fifth.
+    // One token fetches and three wait: the gate refuses the fifth.
     assert_eq!(user(&verifier, &token("a")).await, Err(TokenError::Busy));
     permits.add_permits(1);
-    let mut heard = Vec::new();
+    let mut results = Vec::new();
     for _ in 0..4 {
-        heard.push(dones.recv().await.expect("each is answered"));
+        results.push(dones.recv().await.expect("each is answered"));
     }
-    assert_eq!(heard.iter().filter(|found| found.is_ok()).count(), 3);
+    assert_eq!(results.iter().filter(|found| found.is_ok()).count(), 3);
     assert!(
-        heard.contains(&Err(TokenError::KeyUnavailable)),
-        "a name that came after the fetch began may be a new one"
+        results.contains(&Err(TokenError::KeyUnavailable)),
+        "the key ID arrived after the fetch began, so the key may be new"
     );
     assert_eq!(fetches(&verifier), (1, 0));
 }
 
 #[tokio::test]
-async fn an_endpoint_that_fails_refuses_for_now_and_only_for_keys_that_are_too_old() {
+async fn a_failing_endpoint_refuses_only_tokens_whose_keys_are_too_old() {
     let clock = Ahead::new();
     let answers = ["500 x", "302 x", "not JSON", r#"{"keys": []}"#].map(str::to_owned);
     let answers = answers.into_iter().chain([set(&["a"]), "500 x".into(), set(&["a"]), "500 x".into()]).collect();
-    let (verifier, _hears, permits) = verifier(&clock, 4, answers).await;
+    let (verifier, _requests, permits) = verifier(&clock, 4, answers).await;
     permits.add_permits(100);
     for failures in 1..=4 {
         for _ in 0..3 {
@@ -182,7 +182,7 @@ async fn an_endpoint_that_fails_refuses_for_now_and_only_for_keys_that_are_too_o
         clock.advance(PAUSE_FAILED);
     }
     assert_eq!(user(&verifier, &token("a")).await, Ok("ann".to_owned()));
-    // Old keys are used while they are asked for again, in the background.
+    // Old keys stay in use while a background fetch replaces them.
     let refreshed = async |expected| {
         assert_eq!(user(&verifier, &token("a")).await, Ok("ann".to_owned()));
         while fetches(&verifier) != expected || verifier.status().expect("there").in_flight > 0 {
@@ -200,7 +200,7 @@ async fn an_endpoint_that_fails_refuses_for_now_and_only_for_keys_that_are_too_o
 }
 
 #[test]
-fn keys_count_for_what_they_are_made_for() {
+fn keys_verify_only_their_algorithms() {
     let rsa = |more: &str| format!(r#"{{"kty": "RSA", "n": "{RSA}", "e": "AQAB"{more}}}"#);
     let keys = [
         rsa(r#", "kid": "rsa""#),
@@ -225,7 +225,7 @@ fn keys_count_for_what_they_are_made_for() {
     assert_eq!(found["rsa"].algorithms.len(), 6);
     assert_eq!(found["rs256"].algorithms, [Algorithm::RS256]);
     assert_eq!(found["p384"].algorithms, [Algorithm::ES384]);
-    // What the token says does not count: here it names a public key and claims that it is a secret.
+    // The algorithm of the token does not count: this token uses a public key as an HMAC secret.
     let config = TokenConfig { hmac_secret_key: "s".into(), ..TokenConfig::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let verifier = Verifier::new(TOKEN, &config, 0, &runtime.block_on(async { Env::tokio() })).expect("valid");

@@ -1,8 +1,8 @@
-//! What a command is about, for the log of slow requests.
+//! The summary of a command for the log of slow requests.
 
 use crate::protocol::message::Command;
 
-/// What it asks, the channel that it is about (empty: none), and how many bytes of data it brings.
+/// The name of the command, its channel (empty: none), and the bytes of its data.
 pub(super) fn about(command: &Command) -> (&'static str, &str, usize) {
     if let Some(publish) = &command.publish {
         ("publish", &publish.channel, publish.data.len())

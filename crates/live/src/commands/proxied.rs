@@ -1,4 +1,4 @@
-//! What the back end is asked about, and what its answers mean.
+//! Requests to the back end, and their effects.
 
 use std::sync::Arc;
 
@@ -7,155 +7,163 @@ use serde_json::value::RawValue;
 use crate::config::NamespaceOptions;
 use crate::node::Node;
 use crate::options::{SubscribeOptions, bytes_of, info_of};
-use crate::partition::{SessionId, ToSession, Who};
+use crate::partition::{SessionId, SessionMessage};
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::{ConnectRequest, PublishRequest, RpcRequest, RpcResult, SubscribeRequest};
-use crate::proxy::{Ask, ConnectSaid, Event, Proxy, PublishSaid, RefreshSaid, RpcSaid, Said, Trouble};
+use crate::proxy::{
+    ConnectReply, Proxy, ProxyError, ProxyEvent, ProxyReply, ProxyRequest, PublishReply, RefreshReply, RpcReply,
+};
+use crate::session::SessionIdentity;
 
 use super::Refused;
 use super::subscribe::unsubscribed;
 
-/// How much longer a session or subscription lasts about which the back end could not be asked, milliseconds.
-const AGAIN_MS: u64 = 60_000;
+/// Extension of a session or subscription when the back end cannot be reached, milliseconds.
+const RETRY_MS: u64 = 60_000;
 
-impl From<Trouble> for Refused {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Busy => codes::TOO_MANY_REQUESTS.into(),
-            Trouble::Failed => codes::INTERNAL.into(),
+impl From<ProxyError> for Refused {
+    fn from(failure: ProxyError) -> Self {
+        match failure {
+            ProxyError::Busy => codes::TOO_MANY_REQUESTS.into(),
+            ProxyError::Failed => codes::INTERNAL.into(),
         }
     }
 }
 
-/// The result; what refuses a command refuses it.
-fn result_of<R>(said: Said<R>) -> Result<Option<R>, Refused> {
-    match said {
-        Said::Result(result) => Ok(Some(result)),
-        Said::Nothing => Ok(None),
-        Said::Error(error) => Err(error.into()),
-        Said::Disconnect(end) => Err(Refused::End(end)),
+/// The result of a reply; an error or disconnect refuses the command.
+fn result_of<R>(reply: ProxyReply<R>) -> Result<Option<R>, Refused> {
+    match reply {
+        ProxyReply::Result(result) => Ok(Some(result)),
+        ProxyReply::Nothing => Ok(None),
+        ProxyReply::Error(error) => Err(error.into()),
+        ProxyReply::Disconnect(end) => Err(Refused::End(end)),
     }
 }
 
-/// What an answer holds that makes no sense; a client cannot help it.
+/// An invalid field in a reply of the back end. The client cannot correct it.
 pub(super) fn nonsense(error: &ClientError) -> Refused {
-    tracing::warn!(error = %error.message, "an answer of the back end makes no sense");
+    tracing::warn!(error = %error.message, "a reply of the back end is invalid: the command fails");
     codes::INTERNAL.into()
 }
 
 impl Node {
-    /// Who it is that connects without a token; `None` when the back end does not say.
+    /// Asks the back end who connects without a token; `None` if it does not answer that.
     pub(super) async fn ask_connect(
         &self,
         proxy: &Proxy,
-        who: &Who,
+        identity: &SessionIdentity,
         request: &ConnectRequest,
-    ) -> Result<Option<ConnectSaid>, Refused> {
-        let ask = Ask {
+    ) -> Result<Option<ConnectReply>, Refused> {
+        let ask = ProxyRequest {
             name: &request.name,
             version: &request.version,
             channels: request.subs.keys().map(String::as_str).collect(),
-            ..Ask::new(who, &proxy.config)
+            ..ProxyRequest::new(identity, &proxy.config)
         };
-        result_of(proxy.ask(who, &ask.with(&request.data)?).await?)
+        result_of(proxy.ask(identity, &ask.with(&request.data)?).await?)
     }
 
-    /// Whether a session may subscribe.
+    /// Asks the back end whether a session may subscribe.
     pub(super) async fn ask_subscribe(
         &self,
-        who: &Who,
+        identity: &SessionIdentity,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
     ) -> Result<SubscribeOptions, Refused> {
-        let proxy = self.proxies.of(Event::Subscribe, &options.subscribe_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
-        let ask = Ask { channel: &request.channel, ..Ask::about(who, &proxy.config) };
-        let said = result_of(proxy.ask::<SubscribeOptions>(who, &ask.with(&request.data)?).await?)?;
-        let said = said.unwrap_or_default();
-        said.info().and(said.data()).map_err(|e| nonsense(&e))?;
-        Ok(said)
+        let proxy =
+            self.proxies.of(ProxyEvent::Subscribe, &options.subscribe_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
+        let ask = ProxyRequest { channel: &request.channel, ..ProxyRequest::about(identity, &proxy.config) };
+        let reply = result_of(proxy.ask::<SubscribeOptions>(identity, &ask.with(&request.data)?).await?)?;
+        let reply = reply.unwrap_or_default();
+        reply.info().and(reply.data()).map_err(|e| nonsense(&e))?;
+        Ok(reply)
     }
 
-    /// Whether a session may publish: what, and whether it stays out of the history.
+    /// Asks the back end whether a session may publish. Returns the data, and whether to skip the
+    /// history.
     pub(super) async fn ask_publish(
         &self,
-        who: &Who,
+        identity: &SessionIdentity,
         options: &NamespaceOptions,
         request: &PublishRequest,
     ) -> Result<(Vec<u8>, bool), Refused> {
-        let proxy = self.proxies.of(Event::Publish, &options.publish_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
-        let ask = Ask { channel: &request.channel, ..Ask::about(who, &proxy.config) };
-        let said = result_of(proxy.ask::<PublishSaid>(who, &ask.with(&request.data)?).await?)?.unwrap_or_default();
-        let data = bytes_of("data", said.data.as_deref(), &said.b64data).map_err(|e| nonsense(&e))?;
-        Ok((if data.is_empty() { request.data.clone() } else { data }, said.skip_history))
+        let proxy = self.proxies.of(ProxyEvent::Publish, &options.publish_proxy_name).ok_or(codes::NOT_AVAILABLE)?;
+        let ask = ProxyRequest { channel: &request.channel, ..ProxyRequest::about(identity, &proxy.config) };
+        let reply =
+            result_of(proxy.ask::<PublishReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
+        let data = bytes_of("data", reply.data.as_deref(), &reply.b64data).map_err(|e| nonsense(&e))?;
+        Ok((if data.is_empty() { request.data.clone() } else { data }, reply.skip_history))
     }
 
-    /// Calls the back end.
-    pub(super) async fn ask_rpc(&self, who: &Who, request: &RpcRequest) -> Result<RpcResult, Refused> {
+    /// Sends an RPC to the back end.
+    pub(super) async fn ask_rpc(&self, identity: &SessionIdentity, request: &RpcRequest) -> Result<RpcResult, Refused> {
         let namespace = self.config.rpc.namespace_of(&request.method).filter(|namespace| namespace.proxy_enabled);
-        let proxy = namespace.and_then(|namespace| self.proxies.of(Event::Rpc, &namespace.proxy_name));
+        let proxy = namespace.and_then(|namespace| self.proxies.of(ProxyEvent::Rpc, &namespace.proxy_name));
         let proxy = proxy.ok_or(codes::METHOD_NOT_FOUND)?;
-        let ask = Ask { method: &request.method, ..Ask::about(who, &proxy.config) };
-        let said = result_of(proxy.ask::<RpcSaid>(who, &ask.with(&request.data)?).await?)?.unwrap_or_default();
-        let data = bytes_of("data", said.data.as_deref(), &said.b64data).map_err(|e| nonsense(&e))?;
+        let ask = ProxyRequest { method: &request.method, ..ProxyRequest::about(identity, &proxy.config) };
+        let reply = result_of(proxy.ask::<RpcReply>(identity, &ask.with(&request.data)?).await?)?.unwrap_or_default();
+        let data = bytes_of("data", reply.data.as_deref(), &reply.b64data).map_err(|e| nonsense(&e))?;
         Ok(RpcResult { data })
     }
 
-    /// A session's time is over: it goes on if the back end says so.
-    pub(super) async fn refresh_unasked(&self, session: SessionId, who: &Who) {
-        let Some(proxy) = self.proxies.of(Event::Refresh, "") else { return };
-        let told = match self.lasts(proxy, who, "").await {
-            // As in Centrifugo: only a subscription goes on for ever where no end is said.
+    /// Asks the back end whether to extend an expired session.
+    pub(super) async fn refresh_by_proxy(&self, session: SessionId, identity: &SessionIdentity) {
+        let Some(proxy) = self.proxies.of(ProxyEvent::Refresh, "") else { return };
+        let message = match self.lasts(proxy, identity, "").await {
+            // As in Centrifugo, only a subscription lasts without limit if the reply has no expiry.
             Ok(Lasts { expires_ms: Some(expires_ms), info, meta }) => {
-                let renamed = who.learn(info, meta);
-                ToSession::Refreshed { expires_ms: Some(expires_ms), renamed, reply: None }
+                let renamed = identity.learn(info, meta);
+                SessionMessage::Refreshed { expires_ms: Some(expires_ms), renamed, reply: None }
             }
-            Ok(Lasts { expires_ms: None, .. }) | Err(()) => ToSession::Disconnect(codes::SESSION_EXPIRED),
+            Ok(Lasts { expires_ms: None, .. }) | Err(()) => SessionMessage::Disconnect(codes::SESSION_EXPIRED),
         };
-        self.to(session, told);
+        self.to(session, message);
     }
 
-    /// The same of a subscription.
-    pub(super) async fn sub_refresh_unasked(&self, session: SessionId, who: &Who, channel: Arc<str>) {
+    /// Asks the back end whether to extend an expired subscription.
+    pub(super) async fn sub_refresh_by_proxy(&self, session: SessionId, identity: &SessionIdentity, channel: Arc<str>) {
         let name = self.config.namespace_of(&channel).map(|options| options.sub_refresh_proxy_name.as_str());
-        let Some(proxy) = self.proxies.of(Event::SubRefresh, name.unwrap_or_default()) else { return };
-        let told = match self.lasts(proxy, who, &channel).await {
-            Ok(Lasts { expires_ms, info, .. }) => ToSession::SubRefreshed { channel, expires_ms, info, reply: None },
+        let Some(proxy) = self.proxies.of(ProxyEvent::SubRefresh, name.unwrap_or_default()) else { return };
+        let message = match self.lasts(proxy, identity, &channel).await {
+            Ok(Lasts { expires_ms, info, .. }) => {
+                SessionMessage::SubRefreshed { channel, expires_ms, info, reply: None }
+            }
             Err(()) => unsubscribed(channel, codes::UNSUBSCRIBED_EXPIRED),
         };
-        self.to(session, told);
+        self.to(session, message);
     }
 
-    /// Until when something lasts whose time is over; an error when it ends.
-    async fn lasts(&self, proxy: &Proxy, who: &Who, channel: &str) -> Result<Lasts, ()> {
-        let ask = Ask { channel, ..Ask::about(who, &proxy.config) };
-        let said = proxy.ask::<RefreshSaid>(who, &ask).await;
+    /// Asks the back end for a new expiry; an error if the session or subscription must end.
+    async fn lasts(&self, proxy: &Proxy, identity: &SessionIdentity, channel: &str) -> Result<Lasts, ()> {
+        let ask = ProxyRequest { channel, ..ProxyRequest::about(identity, &proxy.config) };
+        let reply = proxy.ask::<RefreshReply>(identity, &ask).await;
         let now_ms = self.env.wall_ms();
-        let said = match said {
-            // A back end that is down for a while ends nothing.
-            Err(_) => return Ok(Lasts { expires_ms: Some(now_ms + AGAIN_MS), ..Lasts::default() }),
-            Ok(Said::Result(said)) if !said.expired => said,
+        let reply = match reply {
+            // An outage of the back end ends nothing.
+            Err(_) => return Ok(Lasts { expires_ms: Some(now_ms + RETRY_MS), ..Lasts::default() }),
+            Ok(ProxyReply::Result(reply)) if !reply.expired => reply,
             Ok(_) => return Err(()),
         };
-        let expires_ms = match said.expire_at {
+        let expires_ms = match reply.expire_at {
             0 => None,
             at if at > now_ms / 1000 => Some(at.saturating_mul(1000)),
             _ => return Err(()),
         };
-        let info = info_of(said.info.as_deref(), &said.b64info).unwrap_or_else(|error| {
+        let info = info_of(reply.info.as_deref(), &reply.b64info).unwrap_or_else(|error| {
             nonsense(&error);
             Vec::new()
         });
-        Ok(Lasts { expires_ms, info, meta: said.meta })
+        Ok(Lasts { expires_ms, info, meta: reply.meta })
     }
 }
 
-/// What a back end says of something that goes on.
+/// An extension that the back end granted.
 #[derive(Default)]
 struct Lasts {
-    /// Until then, milliseconds since the Unix epoch; `None`: for ever.
+    /// Expiry, milliseconds since the Unix epoch; `None`: never.
     expires_ms: Option<u64>,
-    /// What others are told of it, if that is said,
+    /// Information for other clients; empty: unchanged.
     info: Vec<u8>,
-    /// and what is kept for the back end.
+    /// Metadata kept for the back end.
     meta: Option<Box<RawValue>>,
 }

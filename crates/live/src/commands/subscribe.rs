@@ -1,29 +1,31 @@
-//! Subscriptions: who may have them, what they were missing, and how long they last.
+//! Subscriptions: permission, recovery and expiry.
 
 use std::sync::Arc;
 
-use steadfast_store::{History, HistoryQuery, Position};
+use steadfast_store::{ChannelHandle, History, HistoryQuery, Position};
 use tokio::sync::oneshot;
 
 use super::{Caller, Refused, parse_epoch};
-use crate::answer::{Asked, SubscribeAnswer};
+use crate::answer::{AnswerKey, AnswerPermit, SubscribeAnswer};
 use crate::auth::{SubscribeClaims, TokenError, ttl};
 use crate::config::NamespaceOptions;
 use crate::filter;
-use crate::node::{GATE_WAIT, Node, bytes_of, epoch_text, refusal};
+use crate::node::{GATE_WAIT, Node, bytes_of, refusal};
 use crate::options::{SubscribeOptions, Wanted};
-use crate::outgoing::{Form, from_stored, in_form, leave_out};
-use crate::partition::{Place, SessionId, SubscriptionKind, ToSession, Told, Who};
+use crate::outgoing::{Form, drop_unencodable, from_stored, in_form};
+use crate::partition::{Place, SessionId, SessionMessage, SubscribeOutcome, SubscriptionKind};
 use crate::protocol::codes::{self, ClientError};
+use crate::protocol::epoch_text;
 use crate::protocol::message::{
     Expiry, Push, Reply, SubRefreshRequest, Subscribe, SubscribeRequest, SubscribeResult, Unsubscribe,
 };
+use crate::session::SessionIdentity;
 
-/// A client that says this wants no subscription rather than one with a gap.
+/// The flag of a client that prefers an error to a subscription with a gap.
 const REJECT_UNRECOVERED: i64 = 2;
 
-/// A subscription that is made but for the last step: telling its session.
-pub(super) struct Made {
+/// A subscription that lacks only the last step: the message to its session.
+pub(super) struct PreparedSubscription {
     pub(super) place: Place,
     pub(super) answer: Arc<SubscribeAnswer>,
 }
@@ -31,66 +33,66 @@ pub(super) struct Made {
 /// How a subscription is made.
 #[derive(Clone, Copy)]
 pub(super) struct Mode {
-    /// Whether the server does it, and not the client's command.
-    pub(super) unasked: bool,
-    /// Whether the answer is encoded for this session alone, so that it needs a permit of its own.
+    /// Whether the server makes it, without a command of the client.
+    pub(super) from_server: bool,
+    /// Whether the answer is encoded for this session alone, and needs its own permit.
     pub(super) own_copy: bool,
 }
 
-/// The right to subscribe.
+/// The permission to subscribe, with its terms.
 #[derive(Default)]
-struct Right {
-    /// For so many seconds; `None`: for ever.
+struct SubscribeGrant {
+    /// Lifetime, seconds; `None`: unlimited.
     lasts: Option<u32>,
-    /// What others are told,
+    /// Information for other clients.
     info: Vec<u8>,
-    /// and what the client is.
+    /// Data for the session's own client.
     data: Vec<u8>,
-    said: SubscribeOptions,
+    terms: SubscribeOptions,
 }
 
 impl Node {
-    /// Whether the session may subscribe, and what is said of the subscription.
+    /// Decides whether the session may subscribe, and on which terms.
     async fn may_subscribe(
         &self,
         caller: Caller<'_>,
         options: &NamespaceOptions,
         request: &SubscribeRequest,
-    ) -> Result<Right, Refused> {
+    ) -> Result<SubscribeGrant, Refused> {
         if !request.token.is_empty() {
             return self.subscribe_token(caller, &request.channel, &request.token).await;
         }
         let private = &self.config.channel.private_prefix;
         let denied = Err(codes::PERMISSION_DENIED.into());
         let is_private = !private.is_empty() && request.channel.starts_with(private.as_str());
-        let user = &caller.who.user;
-        // The names of the users in a channel's name are who may subscribe: there is nothing to ask.
+        let user = &caller.identity.user;
+        // A channel whose name lists its users permits exactly those, without asking the back end.
         let named = self.config.names_user(&request.channel, user).filter(|_| options.allow_user_limited_channels);
         if options.subscribe_proxy_enabled && !is_private && named.is_none() {
-            let said = self.ask_subscribe(caller.who, options, request).await?;
-            let (info, data) = (said.info()?, said.data()?);
+            let terms = self.ask_subscribe(caller.identity, options, request).await?;
+            let (info, data) = (terms.info()?, terms.data()?);
             let now_ms = self.env.wall_ms();
-            let lasts = match said.expires_ms() {
+            let lasts = match terms.expires_ms() {
                 Some(ends) if ends <= now_ms => return Err(codes::EXPIRED.into()),
                 ends => ends.map(|ends| u32::try_from((ends - now_ms).div_ceil(1000)).unwrap_or(u32::MAX)),
             };
-            return Ok(Right { lasts, info, data, said });
+            return Ok(SubscribeGrant { lasts, info, data, terms });
         }
         if self.config.client.insecure {
-            return Ok(Right::default());
+            return Ok(SubscribeGrant::default());
         }
         if is_private {
             return denied;
         }
-        let allowed = named.unwrap_or_else(|| options.subscribing().is_of(user, false));
-        if allowed { Ok(Right::default()) } else { denied }
+        let allowed = named.unwrap_or_else(|| options.subscribe_permission().is_granted_to(user, false));
+        if allowed { Ok(SubscribeGrant::default()) } else { denied }
     }
 
-    async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<Right, Refused> {
+    async fn subscribe_token(&self, caller: Caller<'_>, channel: &str, token: &str) -> Result<SubscribeGrant, Refused> {
         let invalid = |why: &str| {
-            match self.told.subscription_token.pass(&self.env) {
-                Some(more) => tracing::info!(?why, ?channel, more, "a subscription token is not valid"),
-                None => tracing::debug!(?why, ?channel, "a subscription token is not valid"),
+            match self.throttles.subscription_token.pass(&self.env) {
+                Some(more) => tracing::info!(?why, ?channel, more, "a subscription token is invalid"),
+                None => tracing::debug!(?why, ?channel, "a subscription token is invalid"),
             }
             codes::PERMISSION_DENIED
         };
@@ -98,19 +100,19 @@ impl Node {
         let verifier = self.subscription_verifier.as_ref().unwrap_or(&self.verifier);
         let key = verifier.key_of(token).await.map_err(refused)?;
         let claims = verifier.verify::<SubscribeClaims>(token, &key).map_err(refused)?;
-        if claims.channel != channel || claims.sub != caller.who.user {
+        if claims.channel != channel || claims.sub != caller.identity.user {
             return Err(invalid("it is for another channel or user").into());
         }
-        if !claims.client.is_empty() && claims.client != caller.who.client.to_string() {
+        if !claims.client.is_empty() && claims.client != caller.identity.client.to_string() {
             invalid("it is for another session");
             return Err(Refused::End(codes::INVALID_TOKEN));
         }
         let lasts = ttl(claims.exp, claims.expire_at, self.env.wall_ms() / 1000);
         let SubscribeClaims { info, b64info, data, b64data, overrides, .. } = claims;
-        let said = SubscribeOptions { info, b64info, data, b64data, expire_at: 0, overrides };
-        let info = said.info().map_err(|error| invalid(&error.message))?;
-        let data = said.data().map_err(|error| invalid(&error.message))?;
-        Ok(Right { lasts, info, data, said })
+        let terms = SubscribeOptions { info, b64info, data, b64data, expire_at: 0, overrides };
+        let info = terms.info().map_err(|error| invalid(&error.message))?;
+        let data = terms.data().map_err(|error| invalid(&error.message))?;
+        Ok(SubscribeGrant { lasts, info, data, terms })
     }
 
     pub(super) async fn subscribe_command(
@@ -131,8 +133,8 @@ impl Node {
         if subscriptions >= self.config.client.channel_limit {
             return Err(codes::LIMIT_EXCEEDED.into());
         }
-        let Right { lasts, info, data, said } = self.may_subscribe(caller, options, &request).await?;
-        let options = &said.of(options);
+        let SubscribeGrant { lasts, info, data, terms } = self.may_subscribe(caller, options, &request).await?;
+        let options = &terms.of(options);
         if let Some(filter) = &request.tf {
             if !options.allow_tags_filter {
                 return Err(codes::PERMISSION_DENIED.into());
@@ -145,28 +147,29 @@ impl Node {
         kind.info = info;
         kind.expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
         let refreshed = kind.refreshed;
-        // Where the back end is asked whether it goes on, the client has nothing to do.
+        // Where the back end extends subscriptions, the client must not refresh.
         let ttl = lasts.filter(|_| !refreshed);
         let own_copy = ttl.is_some() || !data.is_empty();
-        let mode = Mode { unasked: false, own_copy };
-        let Made { place, mut answer } = self.subscribe(caller, options, request, kind, mode).await?;
+        let mode = Mode { from_server: false, own_copy };
+        let PreparedSubscription { place, mut answer } = self.subscribe(caller, options, request, kind, mode).await?;
         if own_copy {
             let (expires, ttl) = (ttl.is_some(), ttl.unwrap_or_default());
             let result = SubscribeResult { expires, ttl, data, ..answer.result.clone() };
             answer = Arc::new(SubscribeAnswer::holding(result, answer.permit.clone()));
         }
-        self.to(caller.session, ToSession::Subscribed(place, Told::Reply { id, answer }));
+        self.to(caller.session, SessionMessage::Subscribed(place, SubscribeOutcome::Reply { id, answer }));
         Ok(())
     }
 
-    /// Subscribes a session to what the back end wants, and tells it so. One that is subscribed stays as it is.
+    /// Subscribes a session on request of the back end, and sends it a push. An existing
+    /// subscription stays unchanged.
     ///
     /// # Errors
-    /// Why it cannot be.
-    pub(crate) async fn subscribe_unasked(
+    /// When the subscription is refused.
+    pub(crate) async fn subscribe_from_server(
         &self,
         session: SessionId,
-        who: &Arc<Who>,
+        identity: &Arc<SessionIdentity>,
         wanted: &Wanted,
     ) -> Result<(), ClientError> {
         let options = wanted.options.of(self.namespace(&wanted.channel)?);
@@ -182,14 +185,15 @@ impl Node {
         kind.info = wanted.options.info()?;
         kind.expires_ms = wanted.options.expires_ms();
         let data = wanted.options.data()?;
-        let mode = Mode { unasked: true, own_copy: true };
-        let made = self.subscribe(Caller { session, who }, &options, request, kind, mode).await;
-        let Made { place, answer } = made.map_err(|refused| match refused {
+        let mode = Mode { from_server: true, own_copy: true };
+        let made = self.subscribe(Caller { session, identity }, &options, request, kind, mode).await;
+        let PreparedSubscription { place, answer } = made.map_err(|refused| match refused {
             Refused::Error(error) => error,
             Refused::End(_) => codes::INTERNAL,
         })?;
         let result = &answer.result;
-        // A client that is cut off before it has all that it missed goes on from where that begins.
+        // A client that disconnects before it has all missed publications recovers from their
+        // beginning.
         let offset = if result.publications.is_empty() { result.offset } else { since.offset };
         let subscribe = Subscribe {
             recoverable: result.recoverable,
@@ -201,13 +205,14 @@ impl Node {
         let push = Push { channel: wanted.channel.clone(), subscribe: Some(subscribe), ..Push::default() };
         let (done, made) = oneshot::channel();
         let permits = answer.permit.iter().cloned().collect();
-        let told = Told::Push { push: Box::new(push), missed: result.publications.clone(), permits, done };
-        self.to(session, ToSession::Subscribed(place, told));
-        // A session that has ended says nothing.
+        let outcome =
+            SubscribeOutcome::Push { push: Box::new(push), missed: result.publications.clone(), permits, done };
+        self.to(session, SessionMessage::Subscribed(place, outcome));
+        // A session that has ended sends no result.
         made.await.unwrap_or(Ok(()))
     }
 
-    /// Makes a subscription but for the last step.
+    /// Makes a subscription except for the last step.
     pub(super) async fn subscribe(
         &self,
         caller: Caller<'_>,
@@ -215,28 +220,33 @@ impl Node {
         request: SubscribeRequest,
         kind: SubscriptionKind,
         mode: Mode,
-    ) -> Result<Made, Refused> {
+    ) -> Result<PreparedSubscription, Refused> {
         let recoverable = kind.positioned && (options.force_recovery || options.allow_recovery && request.recoverable);
         let (positioned, delta) = (kind.positioned, kind.delta);
         let _pass = self.subscribes.enter(GATE_WAIT).await.map_err(|_| codes::TOO_MANY_REQUESTS)?;
         let channel = self.join(caller.session, &request.channel, options)?;
-        // In this order: what is published from here on is kept for the session, what was published before is in the store.
+        // The order matters: the session keeps publications from here on, and the store has those
+        // from before.
         let attempt = self.next_attempt();
-        let subscribing =
-            ToSession::Subscribing { channel: channel.clone(), attempt, kind: Box::new(kind), unasked: mode.unasked };
+        let subscribing = SessionMessage::Subscribing {
+            channel: channel.clone(),
+            attempt,
+            kind: Box::new(kind),
+            from_server: mode.from_server,
+        };
         self.to(caller.session, subscribing);
         let result = SubscribeResult { recoverable, positioned, delta, ..SubscribeResult::default() };
-        let told = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;
-        match told {
-            Ok((offset, answer)) => Ok(Made { place: Place { channel, attempt, offset }, answer }),
+        let outcome = self.recover(caller, &channel, options, &request, result, mode.own_copy).await;
+        match outcome {
+            Ok((offset, answer)) => Ok(PreparedSubscription { place: Place { channel, attempt, offset }, answer }),
             Err(refused) => {
-                self.to(caller.session, ToSession::NotSubscribed(channel, attempt));
+                self.to(caller.session, SessionMessage::NotSubscribed(channel, attempt));
                 Err(refused)
             }
         }
     }
 
-    /// What was missed, and where the subscription begins.
+    /// Recovers missed publications, and determines the offset where the subscription starts.
     async fn recover(
         &self,
         caller: Caller<'_>,
@@ -252,87 +262,103 @@ impl Node {
         let handle = self.handle(channel)?;
         let mut position = handle.position().map_err(|e| refusal(&e))?;
         let recovers = result.recoverable && request.recover;
-        let mut asked = Asked {
+        let mut key = AnswerKey {
             since: recovers.then(|| Position { epoch: parse_epoch(&request.epoch), offset: request.offset }),
             top: position,
-            encoding: caller.who.arrived.encoding,
+            encoding: caller.identity.connection.encoding,
             delta: result.delta,
             recoverable: result.recoverable,
             positioned: result.positioned,
         };
-        // Not with a filter, which each session may have of its own.
+        // Sessions may have different filters, so a filtered answer is not shared.
         let shared = request.tf.is_none();
-        let mut taken = None;
-        if shared && let Some(answer) = self.answer(channel, &asked) {
+        if shared && let Some(answer) = self.answer(channel, &key) {
             if !own_copy || answer.permit.is_none() {
                 return Ok((position.offset, answer));
             }
-            // A copy takes as much again.
+            // A copy takes the same memory again.
             let bytes = answer.result.publications.iter().map(bytes_of).sum();
             if let Some(permit) = self.answer_permit(bytes) {
                 let copy = SubscribeAnswer::holding(answer.result.clone(), Some(Arc::new(permit)));
                 return Ok((position.offset, Arc::new(copy)));
             }
         }
-        if result.recoverable && request.recover {
-            let cache = options.force_recovery_mode == "cache";
-            let limit = self.config.client.recovery_max_publication_limit;
-            // Nothing known yet is a position of any epoch: from the beginning.
-            let from_nothing = request.epoch.is_empty() && request.offset == 0;
-            let epoch = if from_nothing { position.epoch } else { parse_epoch(&request.epoch) };
-            let since = Position { epoch, offset: request.offset };
-            let query = if cache {
-                HistoryQuery { since: None, limit: 1, reverse: true }
-            } else {
-                HistoryQuery { since: Some(since), limit, reverse: false }
-            };
-            // Without a permit the client gets nothing that it missed, and hears that it was not recovered.
-            let (history, permit) = match self.read(&handle, query).await? {
-                Some(read) => read,
-                None => (History { publications: Vec::new(), position, complete: false }, None),
-            };
-            taken = permit;
-            position = history.position;
-            let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
-            result.was_recovering = true;
-            result.recovered = if cache {
-                !history.publications.is_empty() || position.offset == 0
-            } else {
-                history.complete && reaches == position.offset
-            };
-            if result.recovered {
-                // In cache mode, only what the client does not have.
-                let known = if cache && since.epoch == position.epoch { since.offset } else { 0 };
-                let missed = history.publications.iter().filter(|p| p.offset > known);
-                let missed: Result<Vec<_>, _> = missed.map(|stored| from_stored(stored)).collect();
-                result.publications = missed.map_err(|_| codes::INTERNAL)?;
-                leave_out(caller.who.arrived.encoding, &mut result.publications);
-            } else if request.flag & REJECT_UNRECOVERED != 0 {
-                return Err(codes::UNRECOVERABLE_POSITION.into());
-            }
-            if let Some(filter) = &request.tf {
-                result.publications.retain(|publication| filter::matches(filter, &publication.tags));
-            }
-            if result.delta {
-                for publication in &mut result.publications {
-                    *publication =
-                        in_form(publication, caller.who.arrived.encoding, Form::Whole, None).ok_or(codes::INTERNAL)?;
-                }
-            }
+        let mut permit = None;
+        if recovers {
+            let missed = self.read_missed(caller, options, request, &handle, position, &mut result);
+            (position, permit) = missed.await?;
         }
         if result.positioned {
             result.epoch = epoch_text(position.epoch);
             result.offset = position.offset;
         }
-        // One that was not recovered may be refused, as its client asks.
+        // An unrecovered answer is not shared, because a client may ask for an error instead.
         let shared = shared && (result.recovered || !recovers);
-        let permit = taken.filter(|_| !result.publications.is_empty());
+        let permit = permit.filter(|_| !result.publications.is_empty());
         let answer = Arc::new(SubscribeAnswer::holding(result, permit));
         if shared {
-            asked.top = position;
-            self.keep_answer(channel, asked, &answer);
+            key.top = position;
+            self.keep_answer(channel, key, &answer);
         }
         Ok((position.offset, answer))
+    }
+
+    /// Reads the publications that a client missed since its position, and adds them to `result`.
+    /// `top` is the position of the channel. Returns the position of the read, and the permit of
+    /// its memory.
+    async fn read_missed(
+        &self,
+        caller: Caller<'_>,
+        options: &NamespaceOptions,
+        request: &SubscribeRequest,
+        handle: &ChannelHandle,
+        top: Position,
+        result: &mut SubscribeResult,
+    ) -> Result<(Position, AnswerPermit), Refused> {
+        let cache = options.force_recovery_mode == "cache";
+        let limit = self.config.client.recovery_max_publication_limit;
+        // An empty position is a position of any epoch: recover from the beginning.
+        let from_nothing = request.epoch.is_empty() && request.offset == 0;
+        let epoch = if from_nothing { top.epoch } else { parse_epoch(&request.epoch) };
+        let since = Position { epoch, offset: request.offset };
+        let query = if cache {
+            HistoryQuery { since: None, limit: 1, reverse: true }
+        } else {
+            HistoryQuery { since: Some(since), limit, reverse: false }
+        };
+        // Without a permit the client gets no missed publications, and `recovered` is false.
+        let (history, permit) = match self.read(handle, query).await? {
+            Some(read) => read,
+            None => (History { publications: Vec::new(), position: top, complete: false }, None),
+        };
+        let position = history.position;
+        let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
+        result.was_recovering = true;
+        result.recovered = if cache {
+            !history.publications.is_empty() || position.offset == 0
+        } else {
+            history.complete && reaches == position.offset
+        };
+        if result.recovered {
+            // In cache mode, only a publication that the client does not have.
+            let known = if cache && since.epoch == position.epoch { since.offset } else { 0 };
+            let missed = history.publications.iter().filter(|p| p.offset > known);
+            let missed: Result<Vec<_>, _> = missed.map(|stored| from_stored(stored)).collect();
+            result.publications = missed.map_err(|_| codes::INTERNAL)?;
+            drop_unencodable(caller.identity.connection.encoding, &mut result.publications);
+        } else if request.flag & REJECT_UNRECOVERED != 0 {
+            return Err(codes::UNRECOVERABLE_POSITION.into());
+        }
+        if let Some(filter) = &request.tf {
+            result.publications.retain(|publication| filter::matches(filter, &publication.tags));
+        }
+        if result.delta {
+            for publication in &mut result.publications {
+                *publication = in_form(publication, caller.identity.connection.encoding, Form::Whole, None)
+                    .ok_or(codes::INTERNAL)?;
+            }
+        }
+        Ok((position, permit))
     }
 
     pub(super) async fn sub_refresh(
@@ -346,32 +372,33 @@ impl Node {
             return Err(codes::PERMISSION_DENIED.into());
         }
         let SubRefreshRequest { channel, token } = request;
-        let Right { lasts, info, .. } = match self.subscribe_token(caller, &channel, &token).await {
-            // With the error its client would give up: this way it subscribes again, with another token.
+        let SubscribeGrant { lasts, info, .. } = match self.subscribe_token(caller, &channel, &token).await {
+            // After this error the client would give up; after an unsubscribe it subscribes again
+            // with another token.
             Err(Refused::Error(error)) if error == codes::TOKEN_EXPIRED => {
                 reply.sub_refresh = Some(Expiry::default());
-                self.to(caller.session, ToSession::Reply(Box::new(reply)));
+                self.to(caller.session, SessionMessage::Reply(Box::new(reply)));
                 self.to(caller.session, unsubscribed(channel.into(), codes::UNSUBSCRIBED_EXPIRED));
                 return Ok(());
             }
-            right => right?,
+            grant => grant?,
         };
         reply.sub_refresh = Some(Expiry { expires: lasts.is_some(), ttl: lasts.unwrap_or_default() });
         let expires_ms = lasts.map(|seconds| self.env.wall_ms() + u64::from(seconds) * 1000);
         let (channel, reply) = (channel.into(), Some(Box::new(reply)));
-        self.to(caller.session, ToSession::SubRefreshed { channel, expires_ms, info, reply });
+        self.to(caller.session, SessionMessage::SubRefreshed { channel, expires_ms, info, reply });
         Ok(())
     }
 }
 
-/// A subscription ends, and its client is told why.
-pub(super) fn unsubscribed(channel: Arc<str>, (code, reason): (u32, &str)) -> ToSession {
+/// Ends a subscription, with a reason for its client.
+pub(super) fn unsubscribed(channel: Arc<str>, (code, reason): (u32, &str)) -> SessionMessage {
     let unsubscribe = Some(Unsubscribe { code, reason: reason.to_owned() });
     let push = Push { channel: channel.as_ref().to_owned(), unsubscribe, ..Push::default() };
-    ToSession::Unsubscribed(channel, Some(Box::new(Reply { push: Some(push), ..Reply::default() })))
+    SessionMessage::Unsubscribed(channel, Some(Box::new(Reply { push: Some(push), ..Reply::default() })))
 }
 
-/// What a subscription will be like.
+/// The properties of a new subscription.
 pub(super) fn kind_of(options: &NamespaceOptions, request: &SubscribeRequest, server_side: bool) -> SubscriptionKind {
     let history = options.has_history();
     let recovers = options.force_recovery || options.allow_recovery && request.recoverable;

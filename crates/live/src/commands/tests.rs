@@ -1,4 +1,4 @@
-//! The bounds on how many connect and subscribe at a time, over a store in memory.
+//! The bounds on concurrent connects and subscribes, over an in-memory store.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -20,16 +20,17 @@ mod rights;
 mod tokens;
 
 use crate::node::{GATE_WAIT, Limits};
-use crate::partition::{self, Transport};
+use crate::partition::{self};
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
 use crate::protocol::message::{ConnectRequest, SubscribeRequest};
 
-/// Two may be worked on at a time, and one may wait.
+/// Two may run at a time, and one may wait.
 async fn node() -> Arc<Node> {
     node_of(r#"{"insecure": true, "token": {"hmac_secret_key": "s"}}"#).await
 }
 
-/// One with these options of clients.
+/// A node with these client options.
 async fn node_of(client: &str) -> Arc<Node> {
     let config = format!(
         r#"{{"client": {client},
@@ -38,7 +39,7 @@ async fn node_of(client: &str) -> Arc<Node> {
     node_with(&config).await
 }
 
-/// One with this configuration.
+/// A node with this configuration.
 pub(crate) async fn node_with(config: &str) -> Arc<Node> {
     let env = Env::tokio();
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
@@ -66,22 +67,24 @@ pub(crate) async fn node_with(config: &str) -> Arc<Node> {
     Node::new(config, &limits, opened.expect("opens").0, env, 1).expect("starts")
 }
 
-fn arrived() -> Arrived {
-    Arrived::of(Encoding::Json, Transport::WebSocket)
+fn connection() -> ConnectionInfo {
+    ConnectionInfo::of(Encoding::Json, Transport::WebSocket)
 }
 
 const SESSION: SessionId = SessionId { partition: 0, slot: 0, generation: 0 };
 
 async fn connect(node: &Node, token: &str) -> Result<(), Refused> {
-    node.connect(SESSION, arrived(), 1, ConnectRequest { token: token.to_owned(), ..ConnectRequest::default() }).await
+    node.connect(SESSION, connection(), 1, ConnectRequest { token: token.to_owned(), ..ConnectRequest::default() })
+        .await
 }
 
 async fn subscribe(node: &Node, request: SubscribeRequest) -> Result<(), Refused> {
-    let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
+    let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
     node.subscribe_command(caller, 1, SubscribeRequest { channel: "c".into(), ..request }, None, 0).await
 }
 
-/// What a command came to: 0 when it was carried out, else the code; negative when its session ends.
+/// The outcome of a command: 0 on success, otherwise the error code, or the negative close code of
+/// its session.
 fn code(outcome: Result<(), Refused>) -> i64 {
     match outcome {
         Ok(()) => 0,
@@ -94,7 +97,7 @@ fn code(outcome: Result<(), Refused>) -> i64 {
 }
 
 async fn both_places(gate: &Gate) -> [Pass; 2] {
-    let enter = || async { gate.enter(GATE_WAIT).await.expect("a place") };
+    let enter = || async { gate.enter(GATE_WAIT).await.expect("a permit") };
     [enter().await, enter().await]
 }
 
@@ -102,21 +105,22 @@ fn empty(status: &FlowStatus) -> bool {
     (status.used, status.waiting) == (0, 0)
 }
 
-/// A command at a full gate: one waits, the next is told to come again at once, and a place that gets free is for the one that waits.
+/// A command at a full gate: one waits, the next gets error 111 at once, and a released permit goes
+/// to the waiter.
 async fn at_the_bound<F: Future<Output = Result<(), Refused>>>(gate: &Gate, command: impl Fn() -> F) {
     let [first, second] = both_places(gate).await;
     let mut waits = pin!(command());
-    assert!(poll!(&mut waits).is_pending(), "it waits for a place");
+    assert!(poll!(&mut waits).is_pending(), "it waits at the gate");
     assert_eq!(gate.status().waiting, 1);
     let mut crowded = pin!(command());
-    let told = poll!(&mut crowded);
-    assert_eq!(told.map(code), Poll::Ready(111), "told at once, to come again");
+    let outcome = poll!(&mut crowded);
+    assert_eq!(outcome.map(code), Poll::Ready(111), "refused at once with a temporary error");
     assert_eq!(gate.status().refused, 1);
     drop(first);
     assert_eq!(code(waits.await), 0);
-    assert_eq!(gate.status().used, 1, "whoever is done gives the place back");
+    assert_eq!(gate.status().used, 1, "a completed command releases its permit");
     drop(second);
-    // One that goes away while it waits leaves nothing behind.
+    // A waiter that is cancelled leaves nothing behind.
     let held = both_places(gate).await;
     {
         let mut gone = pin!(command());
@@ -131,16 +135,17 @@ async fn at_the_bound<F: Future<Output = Result<(), Refused>>>(gate: &Gate, comm
 }
 
 #[tokio::test]
-async fn connects_above_their_bound_are_told_to_come_again() {
+async fn connects_above_their_bound_get_error_111() {
     let node = node().await;
     at_the_bound(&node.connects, || connect(&node, "")).await;
-    // One that is refused behind the gate gives its place back, too: more of them than there are places.
+    // A command that is refused behind the gate releases its permit: try more of them than there
+    // are permits.
     let forged = "eyJhbGciOiJIUzI1NiJ9.e30.AAAA";
     for _ in 0..5 {
         assert_eq!(code(connect(&node, forged).await), -3500);
     }
     assert!(empty(&node.connects.status()));
-    // The place is held until all is done, here until the subscription that the token asks for is made.
+    // The permit is held to the end, here until the subscription from the token is made.
     let key = EncodingKey::from_secret(b"s");
     let token =
         encode(&Header::default(), &serde_json::json!({"sub": "ann", "channels": ["c"]}), &key).expect("signed");
@@ -154,17 +159,17 @@ async fn connects_above_their_bound_are_told_to_come_again() {
 }
 
 #[tokio::test]
-async fn subscribes_above_their_bound_are_told_to_come_again() {
+async fn subscribes_above_their_bound_get_error_111() {
     let node = node().await;
     at_the_bound(&node.subscribes, || subscribe(&node, SubscribeRequest::default())).await;
-    // The position is of an epoch that never was, and its client takes no gap.
+    // The epoch never existed, and the client rejects a gap.
     let lost =
         || SubscribeRequest { recover: true, epoch: "1".into(), offset: 7, flag: 2, ..SubscribeRequest::default() };
     for _ in 0..5 {
         assert_eq!(code(subscribe(&node, lost()).await), 112);
     }
     assert!(empty(&node.subscribes.status()) && empty(&node.reads.status()));
-    // A recovery waits for a place to read in, too, and holds one to subscribe in meanwhile.
+    // A recovery also waits at the gate of reads, and holds a subscribe permit meanwhile.
     let again = || SubscribeRequest { recover: true, epoch: "2".into(), offset: 7, ..SubscribeRequest::default() };
     at_the_bound(&node.reads, || subscribe(&node, again())).await;
     let held = both_places(&node.reads).await;
@@ -177,7 +182,7 @@ async fn subscribes_above_their_bound_are_told_to_come_again() {
 }
 
 #[tokio::test]
-async fn tokens_of_subscriptions_have_their_own_keys_where_it_is_said() {
+async fn subscription_tokens_have_their_own_keys_if_configured() {
     let of_claims = |key: &[u8], claims: serde_json::Value| {
         encode(&Header::default(), &claims, &EncodingKey::from_secret(key)).expect("signed")
     };
@@ -196,20 +201,20 @@ async fn tokens_of_subscriptions_have_their_own_keys_where_it_is_said() {
         assert_eq!(comes(signed(b"own", "subscriptions")).await, granted);
         assert_eq!(comes(signed(b"own", "other")).await, 103);
         assert_eq!(comes(signed(b"s", "")).await, denied);
-        // Who connects shows a token of the other kind, whatever is said of those of subscriptions.
+        // Connecting uses the other kind of token, whatever the options of subscription tokens are.
         let connects = |key: &[u8]| of_claims(key, serde_json::json!({"sub": "ann", "aud": "subscriptions"}));
         assert_eq!(code(connect(&node, &connects(b"s")).await), 0);
         assert_eq!(code(connect(&node, &connects(b"own")).await), -3500);
-        assert_eq!(code(connect(&node, &signed(b"s", "")).await), -3500, "it is a subscription's");
+        assert_eq!(code(connect(&node, &signed(b"s", "")).await), -3500, "it is a subscription token");
     }
-    // Enabled without keys: as in Centrifugo, those of connections do not count.
+    // Enabled without keys: as in Centrifugo, the keys of connection tokens do not apply.
     let node = node_of(r#"{"token": {"hmac_secret_key": "s"}, "subscription_token": {"enabled": true}}"#).await;
     let request = SubscribeRequest { token: signed(b"s", ""), ..SubscribeRequest::default() };
     assert_eq!(code(subscribe(&node, request).await), 103);
 }
 
 #[tokio::test]
-async fn a_recovery_that_needs_more_bytes_than_an_answer_may_have_is_none() {
+async fn a_recovery_larger_than_an_answer_fails() {
     let node = node().await;
     let publication =
         || Publication { data: format!("\"{}\"", "x".repeat(3000)).into_bytes(), ..Publication::default() };
@@ -222,11 +227,14 @@ async fn a_recovery_that_needs_more_bytes_than_an_answer_may_have_is_none() {
         assert_eq!(code(subscribe(&node, request).await), 0);
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
-        let told = events.into_iter().find_map(|event| match event {
-            partition::Event::To(_, ToSession::Subscribed(_, partition::Told::Reply { answer, .. })) => Some(answer),
+        let found = events.into_iter().find_map(|event| match event {
+            partition::WorkerEvent::To(
+                _,
+                SessionMessage::Subscribed(_, partition::SubscribeOutcome::Reply { answer, .. }),
+            ) => Some(answer),
             _ => None,
         });
-        let answer = told.expect("answered");
+        let answer = found.expect("answered");
         let count = if recovered { 5 - offset as usize } else { 0 };
         assert_eq!((answer.result.recovered, answer.result.publications.len()), (recovered, count), "{offset}");
     }

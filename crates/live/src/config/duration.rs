@@ -1,4 +1,4 @@
-//! Times as Centrifugo's users write them.
+//! Durations in Go's notation, as in Centrifugo's configuration.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// A time as Go writes it: `300s`, `1h30m`, `250ms`.
+/// A duration in Go's notation: `300s`, `1h30m`, `250ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct GoDuration(pub Duration);
 
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for GoDuration {
             type Value = GoDuration;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time such as \"300s\" or \"1h30m\"")
+                f.write_str("a duration such as \"300s\" or \"1h30m\"")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {

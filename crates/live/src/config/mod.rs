@@ -1,9 +1,15 @@
-//! The settings of the live door, under the names and in the nesting of Centrifugo v6, so that its users keep their files.
+//! The configuration of the live door, with the names and nesting of Centrifugo v6, so that its
+//! users can keep their files.
 //!
 //! An option that is not supported is refused by name.
 
+pub(crate) mod auth;
 mod duration;
+pub(crate) mod grpc;
 mod namespace;
+pub(crate) mod proxy;
+pub(crate) mod proxy_grpc;
+pub(crate) mod tls;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,33 +18,34 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 use steadfast_store::CHANNEL_BYTES_MAX;
 
-use crate::auth::config::{self as auth, SubscriptionTokenConfig, TokenConfig};
-use crate::grpc::GrpcApiConfig;
-use crate::proxy::config::{self as proxy, ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
+use self::auth::{SubscriptionTokenConfig, TokenConfig};
+use self::proxy::{ChannelProxies, ClientProxies, ProxyConfig, RpcConfig};
 
 pub use duration::GoDuration;
-pub use namespace::{ChannelDurability, Namespace, NamespaceOptions, Right};
+pub use grpc::{GrpcApiConfig, GrpcTlsConfig};
+pub use namespace::{ChannelDurability, Namespace, NamespaceOptions, Permission};
+pub use tls::ProxyTlsConfig;
 
-/// Settings that make no sense; for people.
+/// An invalid configuration; the text is for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("live: {0}")]
 pub struct LiveConfigError(pub String);
 
-/// Everything.
+/// The configuration of the live door.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LiveConfig {
-    /// Sessions.
+    /// Options of sessions.
     pub client: ClientConfig,
-    /// Channels.
+    /// Options of channels.
     pub channel: ChannelConfig,
-    /// The server API.
+    /// The server API over HTTP.
     pub http_api: HttpApiConfig,
-    /// The same over gRPC, on a port of its own.
+    /// The server API over gRPC, on its own port.
     pub grpc_api: GrpcApiConfig,
     /// Calls of clients to the back end.
     pub rpc: RpcConfig,
-    /// Proxies that namespaces name.
+    /// Proxies that namespaces refer to by name.
     pub proxies: Vec<ProxyConfig>,
     /// The WebSocket endpoint.
     pub websocket: WebSocketConfig,
@@ -54,45 +61,47 @@ pub struct LiveConfig {
     pub uni_sse: EndpointConfig,
 }
 
-/// Sessions.
+/// Options of sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientConfig {
-    /// How tokens are verified.
+    /// Verification of connection tokens, and of subscription tokens by default.
     pub token: TokenConfig,
-    /// How tokens of subscriptions are, if otherwise.
+    /// Verification of subscription tokens, if different.
     pub subscription_token: SubscriptionTokenConfig,
-    /// What the back end is asked about sessions.
+    /// Proxies for session events.
     pub proxy: ClientProxies,
-    /// Origins of pages that may connect; `*` in one stands for anything. Requests without an origin are not from browsers.
+    /// Origins of pages that may connect; `*` matches any text. A request without an origin is not
+    /// from a browser and may connect.
     pub allowed_origins: Vec<String>,
-    /// Sessions without a token are let in, with an empty user.
+    /// Accept sessions without a token, with an empty user.
     pub allow_anonymous_connect_without_token: bool,
-    /// Everybody may do everything. For trials.
+    /// Skip all permission checks. For tests.
     pub insecure: bool,
-    /// Subscriptions of a session.
+    /// Maximum number of subscriptions of a session.
     pub channel_limit: usize,
-    /// Sessions of a user; 0 for any number.
+    /// Maximum number of sessions of a user; 0: no limit.
     pub user_connection_limit: usize,
-    /// Sessions; 0 for as many as there are descriptors for.
+    /// Maximum number of sessions; 0: as many as file descriptors allow.
     pub connection_limit: usize,
-    /// Bytes that wait for a session that does not read; over it, it is disconnected as slow.
+    /// Maximum size of the write queue of a session in bytes; above it, the server disconnects the
+    /// session as slow.
     pub queue_max_size: usize,
-    /// From ping to ping.
+    /// Interval between pings.
     pub ping_interval: GoDuration,
-    /// How long a pong may take.
+    /// Maximum wait for a pong.
     pub pong_timeout: GoDuration,
-    /// How long the connect command may take.
+    /// Maximum wait for the connect command.
     pub stale_close_delay: GoDuration,
-    /// How long a session may go on after its token has expired.
+    /// Grace period of a session after its token has expired.
     pub expired_close_delay: GoDuration,
-    /// The same of a subscription.
+    /// Grace period of a subscription after its token has expired.
     pub expired_sub_close_delay: GoDuration,
-    /// Publications that a history answer has at most.
+    /// Maximum number of publications in a history reply.
     pub history_max_publication_limit: usize,
-    /// Publications that a recovery brings at most.
+    /// Maximum number of publications in a recovery.
     pub recovery_max_publication_limit: usize,
-    /// A channel of each user's own, subscribed to by the server.
+    /// A server-side subscription of each user to a personal channel.
     pub subscribe_to_user_personal_channel: PersonalChannelConfig,
 }
 
@@ -121,37 +130,38 @@ impl Default for ClientConfig {
     }
 }
 
-/// A channel of each user's own.
+/// The personal channel of each user.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PersonalChannelConfig {
-    /// Whether there is one.
+    /// Whether sessions are subscribed to it.
     pub enabled: bool,
-    /// Its namespace.
+    /// The namespace of the channel.
     pub personal_channel_namespace: String,
 }
 
-/// Channels.
+/// Options of channels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelConfig {
-    /// Of channels without a namespace.
+    /// Options of channels without a namespace.
     pub without_namespace: NamespaceOptions,
-    /// By name.
+    /// Namespaces with their options.
     pub namespaces: Vec<Namespace>,
-    /// What the back end is asked about channels, where a namespace says so.
+    /// Proxies for channel events, for the namespaces that enable them.
     pub proxy: ChannelProxies,
-    /// Bytes of a name at most.
+    /// Maximum length of a channel name in bytes.
     pub max_length: usize,
-    /// Channels that begin with this need a token, whatever the namespace allows.
+    /// The prefix of channels that need a token, whatever the namespace permits.
     pub private_prefix: String,
-    /// Ends the namespace in a name.
+    /// The end of the namespace in a channel name.
     pub namespace_boundary: String,
-    /// Begins the users in a name.
+    /// The start of the users in a channel name.
     pub user_boundary: String,
-    /// Separates them.
+    /// The separator of the users.
     pub user_separator: String,
-    /// What is published, where a namespace does not say it: see [`NamespaceOptions`]. Empty: anything but nothing.
+    /// The default format of published data: see [`NamespaceOptions`]. Empty: any data except empty
+    /// data.
     pub publication_data_format: String,
 }
 
@@ -171,15 +181,15 @@ impl Default for ChannelConfig {
     }
 }
 
-/// The server API.
+/// The server API over HTTP.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpApiConfig {
-    /// What `X-API-Key` must be. Empty: nobody gets in.
+    /// The API key that `X-API-Key` must match. Empty: all calls are refused.
     pub key: String,
-    /// Everybody gets in. For trials.
+    /// Accept calls without a key. For tests.
     pub insecure: bool,
-    /// `transport`: errors are statuses of HTTP. Empty: all is 200, with what is wrong in the body.
+    /// `transport`: errors are HTTP statuses. Empty: the status is 200 and the body has the error.
     pub error_mode: String,
 }
 
@@ -187,21 +197,21 @@ pub struct HttpApiConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebSocketConfig {
-    /// Bytes of a message from a client; of one that comes compressed, before and after that.
+    /// Maximum size of a client message in bytes, compressed and decompressed.
     pub message_size_limit: usize,
-    /// Messages are compressed for clients that offer to take them so (permessage-deflate),
+    /// Whether to compress messages for clients that offer permessage-deflate.
     pub compression: bool,
-    /// those with more bytes than this,
+    /// Minimum size in bytes of a message to compress.
     pub compression_min_size: u32,
-    /// from 1, fast, to 9, small.
+    /// Compression level, from 1 (fast) to 9 (small).
     pub compression_level: u8,
 }
 
-/// An endpoint that is there only if it is wanted.
+/// An optional endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EndpointConfig {
-    /// Whether it is there.
+    /// Whether the endpoint is served.
     pub enabled: bool,
 }
 
@@ -212,7 +222,7 @@ impl Default for WebSocketConfig {
 }
 
 impl LiveConfig {
-    /// Checks what the types do not.
+    /// Checks what the types do not enforce.
     ///
     /// # Errors
     /// The first mistake.
@@ -224,7 +234,7 @@ impl LiveConfig {
             return fail("channel: a boundary or separator is empty".into());
         }
         if !(1..=CHANNEL_BYTES_MAX).contains(&self.channel.max_length) {
-            return fail(format!("channel.max_length: 1 to {CHANNEL_BYTES_MAX}"));
+            return fail(format!("channel.max_length: use 1 to {CHANNEL_BYTES_MAX}"));
         }
         let without = ("channel.without_namespace".to_owned(), &self.channel.without_namespace);
         let named = self.channel.namespaces.iter().map(|n| (format!("channel.namespaces, {:?}", n.name), &n.options));
@@ -233,7 +243,7 @@ impl LiveConfig {
                 return fail(format!("channel.namespaces: {:?} is not a name", namespace.name));
             }
             if !names.insert(&namespace.name) {
-                return fail(format!("channel.namespaces: there are two of the name {:?}", namespace.name));
+                return fail(format!("channel.namespaces: two of the name {:?}: rename one", namespace.name));
             }
         }
         for (place, options) in std::iter::once(without).chain(named) {
@@ -245,7 +255,7 @@ impl LiveConfig {
         proxy::check(self)?;
         auth::check(&self.client)?;
         if !matches!(self.http_api.error_mode.as_str(), "" | "transport") {
-            return Err(LiveConfigError("http_api.error_mode: \"transport\", or nothing".to_owned()));
+            return Err(LiveConfigError("http_api.error_mode: use \"transport\" or leave it empty".to_owned()));
         }
         self.grpc_api.check().map_err(LiveConfigError)?;
         if !(1..=9).contains(&self.websocket.compression_level) {
@@ -254,16 +264,16 @@ impl LiveConfig {
         let personal = &self.client.subscribe_to_user_personal_channel;
         let namespace = &personal.personal_channel_namespace;
         if personal.enabled && !namespace.is_empty() && !names.contains(namespace) {
-            return fail(format!("personal_channel_namespace: there is no namespace {namespace:?}"));
+            return fail(format!("personal_channel_namespace: no namespace {namespace:?} is configured"));
         }
         if self.client.ping_interval.0 < Duration::from_secs(1) || self.client.pong_timeout >= self.client.ping_interval
         {
-            return fail("client.ping_interval: at least 1s, and longer than client.pong_timeout".into());
+            return fail("client.ping_interval: use at least 1s, and more than client.pong_timeout".into());
         }
         Ok(())
     }
 
-    /// A channel's namespace, if its name has one, and what is behind it.
+    /// Splits a channel name into its namespace, if it has one, and the rest.
     pub fn split<'a>(&self, channel: &'a str) -> (Option<&'a str>, &'a str) {
         let name = channel.strip_prefix(self.channel.private_prefix.as_str()).unwrap_or(channel);
         match name.split_once(self.channel.namespace_boundary.as_str()) {
@@ -272,10 +282,10 @@ impl LiveConfig {
         }
     }
 
-    /// What names of channels must match, by how that is written.
+    /// The compiled expressions for channel names, by their text.
     ///
     /// # Errors
-    /// What is none.
+    /// A text that is not a regular expression.
     pub(crate) fn channel_regexes(&self) -> Result<BTreeMap<String, Regex>, LiveConfigError> {
         let options = self.channel.namespaces.iter().map(|namespace| &namespace.options);
         let written = std::iter::once(&self.channel.without_namespace).chain(options).map(|one| &one.channel_regex);
@@ -283,7 +293,7 @@ impl LiveConfig {
         compiled.collect::<Result<_, regex::Error>>().map_err(|e| LiveConfigError(format!("channel_regex: {e}")))
     }
 
-    /// What may be published where these options hold.
+    /// The format of published data under these options.
     pub fn data_format<'a>(&'a self, options: &'a NamespaceOptions) -> &'a str {
         match options.publication_data_format.as_str() {
             "" => &self.channel.publication_data_format,
@@ -291,7 +301,7 @@ impl LiveConfig {
         }
     }
 
-    /// The namespace of a channel; `None` when there is no such one.
+    /// The options of a channel; `None` if its namespace is not configured.
     pub fn namespace_of(&self, channel: &str) -> Option<&NamespaceOptions> {
         match self.split(channel).0 {
             None => Some(&self.channel.without_namespace),
@@ -299,13 +309,14 @@ impl LiveConfig {
         }
     }
 
-    /// Whether a channel's name limits it to users, and this one is among them; `None` when it names no users.
+    /// Whether a user-limited channel name lists this user; `None` if the name is not limited to
+    /// users.
     pub fn names_user(&self, channel: &str, user: &str) -> Option<bool> {
         let (_, users) = channel.rsplit_once(self.channel.user_boundary.as_str())?;
         Some(!user.is_empty() && users.split(self.channel.user_separator.as_str()).any(|named| named == user))
     }
 
-    /// The channel that is a user's own.
+    /// The personal channel of a user.
     pub fn personal_channel(&self, user: &str) -> Option<String> {
         let personal = &self.client.subscribe_to_user_personal_channel;
         if !personal.enabled || user.is_empty() {
@@ -342,7 +353,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for (text, says) in [
+        for (text, expected) in [
             (r#"{"clint": {}}"#, "clint"),
             (r#"{"channel": {"without_namespace": {"presense": true}}}"#, "presense"),
             (r#"{"channel": {"namespaces": [{"name": "a", "presense": true}]}}"#, "presense"),
@@ -377,7 +388,7 @@ mod tests {
         ] {
             let found = serde_json::from_str::<LiveConfig>(text).map_err(|e| e.to_string());
             let error = found.and_then(|config| config.check().map_err(|e| e.to_string())).expect_err(text);
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

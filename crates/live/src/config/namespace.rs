@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::GoDuration;
 
-/// A namespace.
+/// A namespace with its options.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
 pub struct Namespace {
-    /// Its name.
+    /// The name of the namespace.
     pub name: String,
-    /// What its channels are like.
+    /// Options of its channels.
     #[serde(flatten)]
     pub options: NamespaceOptions,
 }
@@ -29,7 +29,7 @@ impl TryFrom<serde_json::Map<String, serde_json::Value>> for Namespace {
     }
 }
 
-/// When a publication is answered and delivered.
+/// When a publication is acknowledged and delivered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChannelDurability {
@@ -40,83 +40,87 @@ pub enum ChannelDurability {
     Async,
 }
 
-/// What the channels of a namespace are like.
+/// Options of the channels of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamespaceOptions {
-    /// Who is subscribed can be asked.
+    /// Whether to keep presence: the list of subscribers.
     pub presence: bool,
-    /// Who comes and goes can be heard,
+    /// Whether to send joins and leaves to subscribers.
     pub join_leave: bool,
-    /// and is, without being asked for.
+    /// Whether to send joins and leaves without a request for them.
     pub force_push_join_leave: bool,
-    /// Publications that are kept; 0 for none: then they are not stored at all.
+    /// Maximum number of publications kept; 0: publications are not stored.
     pub history_size: u64,
-    /// For how long they are kept.
+    /// How long publications are kept.
     pub history_ttl: GoDuration,
-    /// Every subscription follows its position,
+    /// Whether all subscriptions are positioned.
     pub force_positioning: bool,
-    /// or those that ask for it.
+    /// Whether a subscription is positioned on request.
     pub allow_positioning: bool,
-    /// Every subscription recovers,
+    /// Whether all subscriptions recover.
     pub force_recovery: bool,
-    /// or those that ask for it.
+    /// Whether a subscription recovers on request.
     pub allow_recovery: bool,
-    /// `stream` brings all that was missed, `cache` the newest publication.
+    /// The kind of recovery: `stream` sends all missed publications, `cache` the newest one.
     pub force_recovery_mode: String,
-    /// Who has a token may subscribe; with this, everybody who is somebody,
+    /// Whether sessions with a user may subscribe without a subscription token.
     pub allow_subscribe_for_client: bool,
-    /// and with this as well, who is nobody.
+    /// Whether anonymous sessions may too, if `allow_subscribe_for_client` is set.
     pub allow_subscribe_for_anonymous: bool,
-    /// Who may publish: see [`Right`].
+    /// Permission to publish: see [`Permission`].
     pub allow_publish_for_client: bool,
     /// As above.
     pub allow_publish_for_anonymous: bool,
     /// As above.
     pub allow_publish_for_subscriber: bool,
-    /// Who may ask who is subscribed.
+    /// Permission to read presence: see [`Permission`].
     pub allow_presence_for_client: bool,
     /// As above.
     pub allow_presence_for_anonymous: bool,
     /// As above.
     pub allow_presence_for_subscriber: bool,
-    /// Who may ask what was published.
+    /// Permission to read the history: see [`Permission`].
     pub allow_history_for_client: bool,
     /// As above.
     pub allow_history_for_anonymous: bool,
     /// As above.
     pub allow_history_for_subscriber: bool,
-    /// Names with users in them are for these alone.
+    /// Whether channel names with users in them are limited to these users.
     pub allow_user_limited_channels: bool,
-    /// Publications may be sent as differences,
+    /// Whether the server may send publications as deltas.
     pub delta_publish: bool,
-    /// of these kinds: `fossil`.
+    /// The delta types a subscription may use; supported: `fossil`.
     pub allowed_delta_types: Vec<String>,
-    /// What is published must be `json`, a `json_object`, or may be anything, and nothing too (`binary`). Empty: as `channel` says.
+    /// The format of published data: `json`, `json_object`, or `binary` (any data, also empty).
+    /// Empty: as in `channel`.
     pub publication_data_format: String,
-    /// What clients may name a channel, behind the namespace. Empty: anything in ASCII.
+    /// The expression that channel names of clients must match, without the namespace. Empty: any
+    /// ASCII name.
     pub channel_regex: String,
-    /// Subscriptions may ask for publications with certain tags only.
+    /// Whether a subscription may filter publications by tags.
     pub allow_tags_filter: bool,
-    /// The back end is asked who may subscribe,
+    /// Whether a proxy decides on subscriptions.
     pub subscribe_proxy_enabled: bool,
-    /// through this proxy; empty or `default` for that of `channel.proxy`.
+    /// The proxy for it; empty or `default`: that of `channel.proxy`.
     pub subscribe_proxy_name: String,
-    /// The back end is asked who may publish what,
+    /// Whether a proxy decides on publications of clients.
     pub publish_proxy_enabled: bool,
-    /// as above.
+    /// The proxy for it, as above.
     pub publish_proxy_name: String,
-    /// The back end is asked how much longer subscriptions last,
+    /// Whether a proxy extends expiring subscriptions.
     pub sub_refresh_proxy_enabled: bool,
-    /// as above.
+    /// The proxy for it, as above.
     pub sub_refresh_proxy_name: String,
-    /// Ours: when a publication is answered.
+    /// Steadfast's own: when a publication is acknowledged.
     pub durability: ChannelDurability,
-    /// Ours: its channels are told of objects of this bucket that are created or removed,
+    /// Steadfast's own: the bucket whose object events (created, removed) are published to the
+    /// channels of this namespace.
     pub mirror_bucket: String,
-    /// those whose keys begin with this.
+    /// The key prefix of these objects.
     pub mirror_prefix: String,
-    /// The channel `/` is told of all of them, and each directory below the prefix has one of its own, so many levels deep.
+    /// The depth of directories below the prefix that have their own channels. The channel `/` gets
+    /// all events.
     pub mirror_depth: usize,
 }
 
@@ -124,62 +128,62 @@ pub struct NamespaceOptions {
 pub(super) fn check_data_format(format: &str) -> Result<(), String> {
     match format {
         "" | "json" | "json_object" | "binary" => Ok(()),
-        _ => Err("publication_data_format is \"json\", \"json_object\" or \"binary\"".to_owned()),
+        _ => Err("publication_data_format: use \"json\", \"json_object\" or \"binary\"".to_owned()),
     }
 }
 
-/// How deep directories may have channels of their own: each costs a publication for each event.
+/// Maximum `mirror_depth`: each level costs a publication for each event.
 const MIRROR_DEPTH_MAX: usize = 8;
 
-/// A right in a channel: three options of a namespace, which say together who has it.
+/// A permission in a channel, from three options of its namespace.
 #[derive(Debug, Clone, Copy)]
-pub struct Right {
-    /// Every session,
+pub struct Permission {
+    /// All sessions have it.
     pub for_client: bool,
-    /// or one that is subscribed;
+    /// Subscribed sessions have it.
     pub for_subscriber: bool,
-    /// and this is asked for as well, where a session has no user.
+    /// Sessions without a user have it too, if one of the above applies.
     pub for_anonymous: bool,
 }
 
-impl Right {
-    /// Whether a session has it: Centrifugo's expression.
-    pub fn is_of(self, user: &str, subscribed: bool) -> bool {
+impl Permission {
+    /// Whether a session has it: the same rule as in Centrifugo.
+    pub fn is_granted_to(self, user: &str, subscribed: bool) -> bool {
         (self.for_client || self.for_subscriber && subscribed) && (!user.is_empty() || self.for_anonymous)
     }
 }
 
 impl NamespaceOptions {
-    /// The right to subscribe without a token.
-    pub fn subscribing(&self) -> Right {
-        Right {
+    /// The permission to subscribe without a token.
+    pub fn subscribe_permission(&self) -> Permission {
+        Permission {
             for_client: self.allow_subscribe_for_client,
             for_subscriber: false,
             for_anonymous: self.allow_subscribe_for_anonymous,
         }
     }
 
-    /// The right to publish.
-    pub fn publishing(&self) -> Right {
-        Right {
+    /// The permission to publish.
+    pub fn publish_permission(&self) -> Permission {
+        Permission {
             for_client: self.allow_publish_for_client,
             for_subscriber: self.allow_publish_for_subscriber,
             for_anonymous: self.allow_publish_for_anonymous,
         }
     }
 
-    /// The right to ask who is subscribed.
-    pub fn asking_presence(&self) -> Right {
-        Right {
+    /// The permission to read presence.
+    pub fn presence_permission(&self) -> Permission {
+        Permission {
             for_client: self.allow_presence_for_client,
             for_subscriber: self.allow_presence_for_subscriber,
             for_anonymous: self.allow_presence_for_anonymous,
         }
     }
 
-    /// The right to ask what was published.
-    pub fn asking_history(&self) -> Right {
-        Right {
+    /// The permission to read the history.
+    pub fn history_permission(&self) -> Permission {
+        Permission {
             for_client: self.allow_history_for_client,
             for_subscriber: self.allow_history_for_subscriber,
             for_anonymous: self.allow_history_for_anonymous,
@@ -191,7 +195,7 @@ impl NamespaceOptions {
         self.history_size > 0 && self.history_ttl.0 > Duration::ZERO
     }
 
-    /// Checks what the types do not; the first mistake.
+    /// Checks what the types do not enforce; returns the first mistake.
     pub(super) fn check(&self) -> Result<(), String> {
         if (self.force_recovery || self.force_positioning) && !self.has_history() {
             return Err("recovery and positioning need history_size and history_ttl".to_owned());
@@ -203,14 +207,14 @@ impl NamespaceOptions {
             return Err("mirror_prefix and mirror_depth need mirror_bucket".to_owned());
         }
         if self.mirror_depth > MIRROR_DEPTH_MAX {
-            return Err(format!("mirror_depth is {MIRROR_DEPTH_MAX} at most"));
+            return Err(format!("mirror_depth: use {MIRROR_DEPTH_MAX} at most"));
         }
         if !matches!(self.force_recovery_mode.as_str(), "" | "stream" | "cache") {
-            return Err("force_recovery_mode is \"stream\" or \"cache\"".to_owned());
+            return Err("force_recovery_mode: use \"stream\" or \"cache\"".to_owned());
         }
         check_data_format(&self.publication_data_format)?;
         if self.allowed_delta_types.iter().any(|kind| kind != "fossil") {
-            return Err("allowed_delta_types: there is \"fossil\"".to_owned());
+            return Err("allowed_delta_types: only \"fossil\" is supported".to_owned());
         }
         Ok(())
     }

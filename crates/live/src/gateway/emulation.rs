@@ -1,4 +1,5 @@
-//! Commands of sessions that cannot send any themselves: each comes in a request to `/emulation` that names its session.
+//! Commands of sessions that only receive: each arrives in a request to `/emulation` that names its
+//! session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,14 +14,15 @@ use steadfast_flow::Env;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 
-use crate::partition::Transport;
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
 use crate::websocket;
 
-/// How long a request waits until the worker takes its commands.
+/// How long a request waits until the worker reads its commands.
 const SEND_WAIT: Duration = Duration::from_secs(5);
 
-/// What a client asks. Names and numbers as in `client.proto` of github.com/centrifugal/protocol.
+/// The body of a request. Names and field numbers are those of `client.proto` in
+/// github.com/centrifugal/protocol.
 #[derive(Clone, PartialEq, Message)]
 struct EmulationRequest {
     #[prost(string, tag = "1")]
@@ -32,7 +34,7 @@ struct EmulationRequest {
 }
 
 #[derive(Deserialize)]
-struct InJson {
+struct EmulationBody {
     #[serde(default)]
     node: String,
     #[serde(default)]
@@ -40,20 +42,20 @@ struct InJson {
     data: Box<RawValue>,
 }
 
-/// The way to a session's worker.
+/// Sends the commands of a session to its worker.
 pub(crate) struct Commands {
     encoding: Encoding,
-    to: tokio::sync::Mutex<To>,
+    to: tokio::sync::Mutex<WorkerWriter>,
 }
 
-struct To {
+struct WorkerWriter {
     worker: OwnedWriteHalf,
-    /// A frame was cut short: nothing more can be said.
+    /// A frame was written in part, so no more frames can follow.
     cut: bool,
 }
 
 impl Commands {
-    /// Sends the commands of a frame; `false` when the session does not take them.
+    /// Sends the commands of a frame; `false` if the session does not accept them.
     pub(super) async fn send(&self, payload: &[u8]) -> bool {
         let mut to = self.to.lock().await;
         if std::mem::replace(&mut to.cut, true) {
@@ -64,81 +66,83 @@ impl Commands {
         sent
     }
 
-    /// Answers a ping of the server for a client that cannot. The worker always reads such few bytes.
+    /// Answers a ping of the server for a client that cannot. The worker always reads so few bytes.
     pub(super) fn pong(&self) {
         if let Ok(to) = self.to.try_lock()
             && !to.cut
         {
             let pong = websocket::from_client(self.encoding, crate::protocol::codec::ping(self.encoding));
-            // Cut short or not taken: then the worker ends the session, having got no answer.
+            // If the pong is lost or partial, the worker ends the session for want of a pong.
             let _ = to.worker.try_write(&pong);
         }
     }
 }
 
-/// All sessions of a server that send commands so.
+/// The emulated sessions of a server.
 pub(crate) struct Emulation {
-    /// Which start of the server this is, as clients are told: requests for sessions of another one are refused.
+    /// The ID of this server start, which clients receive. Requests with the ID of another start
+    /// are refused.
     node: String,
     sessions: Mutex<HashMap<Arc<str>, Arc<Commands>>>,
     env: Env,
 }
 
-/// A session among them, until it is dropped.
-pub(crate) struct Emulated {
+/// A registered session; dropping it removes the session.
+pub(crate) struct EmulatedSession {
     all: Arc<Emulation>,
-    /// Its secret name: who knows it may send commands.
+    /// The secret session ID, which permits commands to the session.
     session: Arc<str>,
     pub(super) commands: Arc<Commands>,
 }
 
-impl Drop for Emulated {
+impl Drop for EmulatedSession {
     fn drop(&mut self) {
         self.all.sessions.lock().remove(&self.session);
     }
 }
 
-/// A name that nobody guesses.
+/// A random 128-bit ID.
 pub(crate) fn random_name(env: &Env) -> String {
     format!("{:016x}{:016x}", env.random_u64(), env.random_u64())
 }
 
 impl Emulation {
-    /// Of the start of the server that has this name.
+    /// The sessions of the server start `node`.
     pub(crate) fn new(node: String, env: Env) -> Self {
         Self { node, sessions: Mutex::default(), env }
     }
 
-    /// A name for a session.
+    /// A new session ID.
     pub(crate) fn name(&self) -> Arc<str> {
         random_name(&self.env).into()
     }
 
-    /// Takes in a session of this name. A unidirectional one gets no commands from outside, even from a client that knows its
-    /// name: the back end does, for the server API.
+    /// Registers a session. A unidirectional session accepts no commands from outside, because the
+    /// back end knows its ID too, for the server API.
     pub(crate) fn enter(
         self: &Arc<Self>,
         session: Arc<str>,
         transport: Transport,
         encoding: Encoding,
         worker: OwnedWriteHalf,
-    ) -> Emulated {
-        let commands = Arc::new(Commands { encoding, to: tokio::sync::Mutex::new(To { worker, cut: false }) });
+    ) -> EmulatedSession {
+        let commands =
+            Arc::new(Commands { encoding, to: tokio::sync::Mutex::new(WorkerWriter { worker, cut: false }) });
         if !transport.is_unidirectional() {
             self.sessions.lock().insert(session.clone(), commands.clone());
         }
-        Emulated { all: self.clone(), session, commands }
+        EmulatedSession { all: self.clone(), session, commands }
     }
 
-    /// Carries out a request; the status of the answer.
+    /// Carries out a request and returns the status of its answer.
     pub(crate) async fn answer(&self, protobuf: bool, body: &[u8]) -> StatusCode {
         let Some(request) = read(protobuf, body) else { return StatusCode::BAD_REQUEST };
         if request.node != self.node {
-            // A session of another start: SDKs connect again.
+            // The session belongs to an earlier start: the SDK reconnects.
             return StatusCode::NOT_FOUND;
         }
         let commands = self.sessions.lock().get(&*request.session).cloned();
-        // Of a session that has ended here its stream tells.
+        // The session has ended; its stream reports that.
         let Some(commands) = commands else { return StatusCode::NO_CONTENT };
         match self.env.timeout(SEND_WAIT, commands.send(&request.data)).await {
             Some(true) => StatusCode::NO_CONTENT,
@@ -151,8 +155,8 @@ fn read(protobuf: bool, body: &[u8]) -> Option<EmulationRequest> {
     if protobuf {
         return EmulationRequest::decode(body).ok();
     }
-    let InJson { node, session, data } = serde_json::from_slice(body).ok()?;
-    // Commands as a text with lines, or one command as it is.
+    let EmulationBody { node, session, data } = serde_json::from_slice(body).ok()?;
+    // JSON string: commands as lines of text. Otherwise: one command.
     let data = match data.get().starts_with('"') {
         true => serde_json::from_str::<String>(data.get()).ok()?.into_bytes(),
         false => data.get().as_bytes().to_vec(),
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!(emulation.answer(false, b"nonsense").await, StatusCode::BAD_REQUEST);
         drop(entered);
         assert_eq!(emulation.answer(false, &json(&node, &session, command)).await, StatusCode::NO_CONTENT);
-        assert_eq!(worker.read(&mut bytes).expect("the end"), 0, "the worker sees it go, and no command after that");
+        assert_eq!(worker.read(&mut bytes).expect("the end"), 0, "the worker sees the end, and no command after it");
     }
 
     #[tokio::test]
@@ -210,8 +214,8 @@ mod tests {
             let command = serde_json::json!({"node": "n", "session": &*entered.session, "data": "{}"});
             let answer = emulation.answer(false, command.to_string().as_bytes()).await;
             assert_eq!(answer, StatusCode::NO_CONTENT);
-            let came = worker.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0);
-            assert_eq!(came, !transport.is_unidirectional(), "{transport:?}");
+            let received = worker.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0);
+            assert_eq!(received, !transport.is_unidirectional(), "{transport:?}");
         }
     }
 }

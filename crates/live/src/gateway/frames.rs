@@ -1,4 +1,4 @@
-//! The gateway's end of a session: WebSocket frames from the worker, commands to it.
+//! The gateway side of a session: WebSocket frames from the worker, and commands to it.
 
 use std::io;
 use std::net::TcpStream;
@@ -8,38 +8,39 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 
-/// Bytes read at a time.
+/// Bytes per read.
 const READ_BYTES: usize = 16 << 10;
 
-/// What a worker takes for the socket of a client, and the gateway's end of it.
+/// A socket for a worker in place of a client's socket, and the gateway's end of the pair.
 ///
 /// # Errors
-/// When the process may have no more descriptors.
+/// The process has reached its limit of descriptors.
 pub(crate) fn pair() -> io::Result<(TcpStream, UnixStream)> {
     let (worker, gateway) = std::os::unix::net::UnixStream::pair()?;
     worker.set_nonblocking(true)?;
     gateway.set_nonblocking(true)?;
-    // The worker reads, writes and shuts down: the same system calls for a socket of either family.
+    // The worker only reads, writes and shuts down, which are the same system calls for both
+    // families.
     Ok((TcpStream::from(OwnedFd::from(worker)), UnixStream::from_std(gateway)?))
 }
 
-/// What a worker sent.
+/// A frame from a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// Replies and pushes.
+    /// A message of replies and pushes.
     Message(Bytes),
-    /// A piece of a message that is too long to be gathered, and whether it is the last one. What is still
-    /// to come of it waits with the worker, whose bounds it counts in.
+    /// A piece of a message that is too long to buffer, and whether it is the last. The rest stays
+    /// with the worker, whose bounds include it.
     Piece(Bytes, bool),
-    /// The end of the session.
+    /// The end of the session, with code and reason.
     Close(u16, String),
 }
 
-/// Frames of a worker. Owns no buffer while there are none.
+/// Reads the frames of a worker. An idle reader has no buffer.
 pub(super) struct Frames {
     from: OwnedReadHalf,
     buffer: BytesMut,
-    /// Bytes that are to come of a message that is handed on in pieces.
+    /// Remaining bytes of a message that is passed on in pieces.
     to_come: usize,
 }
 
@@ -48,7 +49,8 @@ impl Frames {
         Self { from, buffer: BytesMut::new(), to_come: 0 }
     }
 
-    /// The next frame, or piece of one; `None` when the worker has ended the session. Dropping the future loses nothing.
+    /// The next frame or piece; `None` when the worker has ended the session. This method is
+    /// cancel-safe.
     pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.ready() {
@@ -68,7 +70,7 @@ impl Frames {
         }
     }
 
-    /// The next frame, if it is there already.
+    /// The next frame that is buffered already.
     pub(super) fn ready(&mut self) -> Option<Frame> {
         loop {
             if self.to_come == 0 {
@@ -94,14 +96,14 @@ impl Frames {
                     let reason = payload.get(2..).unwrap_or_default();
                     return Some(Frame::Close(code, String::from_utf8_lossy(reason).into_owned()));
                 }
-                // The gateway sends no pings of the transport, so there are no pongs that matter.
+                // The gateway sends no WebSocket pings, so a pong has no meaning.
                 _ => {}
             }
         }
     }
 }
 
-/// What a frame of a server is, the bytes of its head and those of its payload.
+/// The opcode, header length and payload length of a server frame.
 fn head(buffer: &[u8]) -> Option<(u8, usize, usize)> {
     let [first, second, ..] = *buffer else { return None };
     let (head, len) = match second {
@@ -112,7 +114,7 @@ fn head(buffer: &[u8]) -> Option<(u8, usize, usize)> {
     Some((first & 0x0f, head, len))
 }
 
-/// Cuts a whole frame of a server off.
+/// Takes a complete server frame from the buffer.
 fn cut(buffer: &mut BytesMut) -> Option<(u8, Bytes)> {
     let (opcode, head, len) = head(buffer)?;
     if buffer.len() < head + len {

@@ -1,9 +1,10 @@
-//! Sessions that are not plain WebSockets: HTTP streaming and SSE, whose commands come in requests of their own (`emulation`), the unidirectional
-//! endpoints, and WebSockets over TLS.
+//! Sessions that are not plain WebSockets: HTTP streaming and SSE with commands by `emulation`,
+//! unidirectional endpoints, and WebSockets over TLS.
 //!
-//! A worker knows one kind of session, a socket that speaks WebSocket, and writes publications straight to it. Each of these is a task beside it, which
-//! has the other end of a socket pair and speaks something else to the client. So the way of a publication to most sessions stays short, and
-//! bounds (bytes that wait, commands under way, pings) are the worker's for all of them.
+//! A worker knows one kind of session, a WebSocket on a socket, and writes publications straight to
+//! it. Each other session has a task with the other end of a socket pair, which translates for the
+//! client. So delivery to most sessions stays short, and the worker's bounds (queued bytes,
+//! commands in flight, pings) apply to all sessions.
 
 mod emulation;
 mod frames;

@@ -1,4 +1,4 @@
-//! A connection whose client must go on reading.
+//! A connection that fails if its client stops reading.
 
 use std::io;
 use std::pin::Pin;
@@ -7,14 +7,15 @@ use std::task::{Context, Poll, ready};
 use steadfast_flow::{BoxFuture, Env, Patience};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Fails a write that makes too little progress for too long: else a client that stops reading would hold its connection, and the task that
-/// writes to it, for as long as it likes. One that takes all that there is without a wait has all patience again.
+/// Fails a write that makes too little progress for too long. Otherwise a client that stops reading
+/// would hold its connection and task without limit. A client that reads everything without a wait
+/// gets its full patience back.
 pub(crate) struct Stalling<T> {
     inner: T,
     env: Env,
     patience: Patience,
     timer: Option<BoxFuture<'static, ()>>,
-    /// There was a wait since all was taken.
+    /// A write has waited since the last flush.
     waited: bool,
 }
 
@@ -27,7 +28,7 @@ impl<T> Stalling<T> {
         self.inner
     }
 
-    /// Looks at what came of writing; `moved` is how many bytes that were.
+    /// Accounts for the result of a write; `moved` gives its number of bytes.
     fn written<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -47,7 +48,8 @@ impl<T> Stalling<T> {
             if left.is_zero() {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
             }
-            // It may be of an earlier wait: then it only wakes us to look again.
+            // The timer may belong to an earlier wait: then it fires early and the loop checks
+            // again.
             let timer = self.timer.get_or_insert_with(|| self.env.sleep(left));
             ready!(timer.as_mut().poll(cx));
             self.timer = None;
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_client_that_takes_a_byte_now_and_then_is_given_up() {
+    async fn a_client_that_reads_too_slowly_is_disconnected() {
         let (mut client, server) = tokio::io::duplex(16);
         let mut server = Stalling::new(server, Env::tokio(), Patience::new(Duration::from_millis(300), 1 << 20));
         let trickle = async {
@@ -117,15 +119,15 @@ mod tests {
             written = server.write_all(&[0; 100_000]) => {
                 assert_eq!(written.expect_err("too slow").kind(), io::ErrorKind::TimedOut);
             }
-            () = trickle => unreachable!("it goes on for ever"),
+            () = trickle => unreachable!("an endless loop"),
         }
     }
 
     #[tokio::test]
-    async fn a_client_that_does_not_read_is_given_up_and_one_that_reads_is_not() {
+    async fn only_a_client_that_does_not_read_is_disconnected() {
         let (client, server) = tokio::io::duplex(16);
         let mut server = Stalling::new(server, Env::tokio(), Patience::new(Duration::from_millis(50), 0));
-        let error = server.write_all(&[0; 17]).await.expect_err("nobody reads");
+        let error = server.write_all(&[0; 17]).await.expect_err("the client does not read");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(client);
 

@@ -1,4 +1,4 @@
-//! Answers that go on: what a session is told, as lines (HTTP streaming) or events (SSE).
+//! Streaming answers: the frames of a session as lines (HTTP streaming) or events (SSE).
 
 use std::io;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use futures::stream::unfold;
 use hyper::body::Frame as BodyFrame;
 use tokio::net::UnixStream;
 
-use super::emulation::{Emulated, Emulation};
+use super::emulation::{EmulatedSession, Emulation};
 use super::frames::{Frame, Frames};
-use crate::partition::Transport;
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
 use crate::protocol::codec::encode_push;
 use crate::protocol::message::{ConnectRequest, Disconnect, Push};
 
-/// What a unidirectional client sends is a connect request: the command that it stands for.
+/// Turns the connect request of a unidirectional client into a connect command.
 pub(crate) fn connect_command(request: &[u8]) -> Option<Vec<u8>> {
     let request = if request.trim_ascii().is_empty() { &b"{}"[..] } else { request };
     let request: ConnectRequest = serde_json::from_slice(request).ok()?;
@@ -24,44 +24,44 @@ pub(crate) fn connect_command(request: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&command).ok()
 }
 
-/// What is around a push in a reply.
+/// The JSON before a push in a reply.
 const COVER: &[u8] = b"{\"push\":";
 
-/// Says what a worker sends in the way of a transport.
-pub(super) struct Speaker {
+/// Encodes the frames of a worker for a transport.
+pub(super) struct FrameEncoder {
     transport: Transport,
     encoding: Encoding,
-    line: Line,
+    line: LineState,
 }
 
-/// A line of which a part has been said.
+/// The state of a line that is encoded in part.
 #[derive(Default)]
-struct Line {
-    /// It has begun: the client has been told a part of it, or of what is in front of one.
+struct LineState {
+    /// The client has been sent a part of the line.
     begun: bool,
-    /// Its first bytes, until there are enough to see whether it is a push.
+    /// The first bytes, until there are enough to recognise a push.
     head: Vec<u8>,
-    /// It is one, and is said without its cover: its last byte is held back.
+    /// The line is a push sent without its cover, so its last byte is held back.
     covered: bool,
     held: Option<u8>,
 }
 
-impl Speaker {
+impl FrameEncoder {
     pub(super) fn new(transport: Transport, encoding: Encoding) -> Self {
-        Self { transport, encoding, line: Line::default() }
+        Self { transport, encoding, line: LineState::default() }
     }
 
-    /// Puts what is in a frame behind what is there.
-    pub(super) fn say(&mut self, frame: &Frame, out: &mut BytesMut) -> Said {
+    /// Appends the encoded frame to `out`.
+    pub(super) fn encode(&mut self, frame: &Frame, out: &mut BytesMut) -> FrameKind {
         match frame {
             Frame::Message(message) => {
                 self.put_all(message, true, out);
                 let ping = *message == crate::protocol::codec::ping(self.encoding);
-                if ping && self.transport.is_unidirectional() { Said::Ping } else { Said::Something }
+                if ping && self.transport.is_unidirectional() { FrameKind::Ping } else { FrameKind::Data }
             }
             Frame::Piece(piece, last) => {
                 self.put_all(piece, *last, out);
-                Said::Something
+                FrameKind::Data
             }
             Frame::Close(code, reason) => {
                 let disconnect = Some(Disconnect { code: u32::from(*code), reason: reason.clone(), reconnect: false });
@@ -70,12 +70,12 @@ impl Speaker {
                 if self.transport == Transport::UniWebSocket {
                     out.put_slice(&crate::websocket::close(*code, reason));
                 }
-                Said::End
+                FrameKind::End
             }
         }
     }
 
-    /// Puts a message, or a piece of one, which may be the last.
+    /// Encodes a message, or a piece of one; `last` marks its end.
     fn put_all(&mut self, payload: &[u8], last: bool, out: &mut BytesMut) {
         match self.encoding {
             Encoding::Json => {
@@ -89,13 +89,13 @@ impl Speaker {
         }
     }
 
-    /// Puts a line, or the next part of one, which may be its end.
+    /// Encodes a line, or the next part of one; `ends` marks its end.
     fn put(&mut self, mut part: &[u8], ends: bool, out: &mut BytesMut) {
         let line = &mut self.line;
         let first = !line.begun;
         let mut head = Vec::new();
         if first && self.transport.is_unidirectional() {
-            // A unidirectional session hears of nothing but pushes, so these come without their cover.
+            // A unidirectional session gets only pushes, so they are sent without their cover.
             let (more, rest) = part.split_at(part.len().min(COVER.len() - line.head.len()));
             line.head.extend_from_slice(more);
             part = rest;
@@ -139,31 +139,31 @@ impl Speaker {
             }
         }
         if ends {
-            self.line = Line::default();
+            self.line = LineState::default();
         }
     }
 }
 
-/// What has been said.
+/// The kind of an encoded frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
-    Something,
-    /// A ping that the client is not asked to answer.
+pub(super) enum FrameKind {
+    Data,
+    /// A ping that the client does not answer.
     Ping,
     /// The end of the session.
     End,
 }
 
-/// A session that is told what there is in one answer that goes on.
+/// A session whose frames are sent in one streaming answer.
 pub(crate) struct Streaming {
     frames: Frames,
-    emulated: Emulated,
-    speaker: Speaker,
+    emulated: EmulatedSession,
+    encoder: FrameEncoder,
     ended: bool,
 }
 
 impl Streaming {
-    /// Over the gateway's end of a session's socket pair.
+    /// A session on the gateway's end of its socket pair.
     pub(crate) fn new(
         gateway: UnixStream,
         transport: Transport,
@@ -173,19 +173,19 @@ impl Streaming {
     ) -> Self {
         let (read, write) = gateway.into_split();
         let emulated = all.enter(name, transport, encoding, write);
-        let speaker = Speaker::new(transport, encoding);
-        Self { frames: Frames::new(read), emulated, speaker, ended: false }
+        let encoder = FrameEncoder::new(transport, encoding);
+        Self { frames: Frames::new(read), emulated, encoder, ended: false }
     }
 
     async fn next(&mut self) -> Option<Bytes> {
         let mut out = BytesMut::new();
         let mut frame = if self.ended { None } else { self.frames.next().await.ok().flatten() };
-        // What is there already goes with it.
+        // Append the frames that are buffered already.
         while let Some(one) = frame {
-            match self.speaker.say(&one, &mut out) {
-                Said::Something => {}
-                Said::Ping => self.emulated.commands.pong(),
-                Said::End => {
+            match self.encoder.encode(&one, &mut out) {
+                FrameKind::Data => {}
+                FrameKind::Ping => self.emulated.commands.pong(),
+                FrameKind::End => {
                     self.ended = true;
                     break;
                 }
@@ -195,7 +195,7 @@ impl Streaming {
         (!out.is_empty()).then(|| out.freeze())
     }
 
-    /// The body of the answer. It ends with the session, and the session ends when it is dropped.
+    /// The body of the answer. It ends with the session; dropping it ends the session.
     pub(crate) fn into_body(self) -> impl Stream<Item = Result<BodyFrame<Bytes>, io::Error>> + Send + 'static {
         unfold(self, |mut this| async move {
             let bytes = this.next().await?;
@@ -222,24 +222,24 @@ mod tests {
         Reply { push: Some(push), ..Reply::default() }
     }
 
-    fn said(transport: Transport, frames: &[Frame]) -> (String, Said) {
-        let mut speaker = Speaker::new(transport, Encoding::Json);
+    fn encoded(transport: Transport, frames: &[Frame]) -> (String, FrameKind) {
+        let mut encoder = FrameEncoder::new(transport, Encoding::Json);
         let mut out = BytesMut::new();
-        let last = frames.iter().map(|frame| speaker.say(frame, &mut out)).last().expect("frames");
+        let last = frames.iter().map(|frame| encoder.encode(frame, &mut out)).last().expect("frames");
         (String::from_utf8_lossy(&out).into_owned(), last)
     }
 
     #[test]
-    fn each_transport_says_it_in_its_way() {
+    fn each_transport_has_its_encoding() {
         let frames = [frame(Encoding::Json, &pushed()), Frame::Message(Bytes::from_static(b"{}"))];
         let push = r#"{"push":{"channel":"c","pub":{"data":{"x":1}}}}"#;
-        assert_eq!(said(Transport::HttpStream, &frames), (format!("{push}\n{{}}\n"), Said::Something));
-        assert_eq!(said(Transport::Sse, &frames), (format!("data: {push}\n\ndata: {{}}\n\n"), Said::Something));
+        assert_eq!(encoded(Transport::HttpStream, &frames), (format!("{push}\n{{}}\n"), FrameKind::Data));
+        assert_eq!(encoded(Transport::Sse, &frames), (format!("data: {push}\n\ndata: {{}}\n\n"), FrameKind::Data));
         let push = r#"{"channel":"c","pub":{"data":{"x":1}}}"#;
-        assert_eq!(said(Transport::UniSse, &frames), (format!("data: {push}\n\ndata: {{}}\n\n"), Said::Ping));
+        assert_eq!(encoded(Transport::UniSse, &frames), (format!("data: {push}\n\ndata: {{}}\n\n"), FrameKind::Ping));
     }
 
-    /// The messages in frames of a server that may be in pieces.
+    /// The messages in server frames, which may be fragmented.
     fn messages(mut frames: &[u8]) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = Vec::new();
         while let [first, second, ..] = *frames {
@@ -252,14 +252,14 @@ mod tests {
                 _ => all.last_mut().expect("it has begun").extend_from_slice(&frames[head..head + len]),
             }
             let ends = frames.len() == head + len || frames[head + len] & 0x0f == 1;
-            assert_eq!(first & 0x80 != 0, ends, "the last piece says so");
+            assert_eq!(first & 0x80 != 0, ends, "the last piece has the FIN bit");
             frames = &frames[head + len..];
         }
         all
     }
 
     #[test]
-    fn a_message_in_pieces_is_said_as_a_whole_one() {
+    fn a_message_in_pieces_is_encoded_as_a_whole_one() {
         let mut message = Vec::new();
         for data in ["{\"x\":1}", "[]", "\"a longer text, of more bytes than there are in front of a push\""] {
             let publication = Publication { data: data.into(), ..Default::default() };
@@ -268,19 +268,20 @@ mod tests {
         }
         message.extend_from_slice(b"\n{}");
         for transport in Transport::ALL {
-            let whole = said(transport, &[Frame::Message(message.clone().into())]).0;
+            let whole = encoded(transport, &[Frame::Message(message.clone().into())]).0;
             for step in 1..message.len() {
                 let count = message.len().div_ceil(step);
                 let pieces: Vec<_> = (1..)
                     .zip(message.chunks(step))
                     .map(|(at, piece)| Frame::Piece(Bytes::copy_from_slice(piece), at == count))
                     .collect();
-                let mut speaker = Speaker::new(transport, Encoding::Json);
+                let mut encoder = FrameEncoder::new(transport, Encoding::Json);
                 let (mut out, mut expected) = (BytesMut::new(), BytesMut::new());
                 for piece in &pieces {
-                    speaker.say(piece, &mut out);
+                    encoder.encode(piece, &mut out);
                 }
-                Speaker::new(transport, Encoding::Json).say(&Frame::Message(message.clone().into()), &mut expected);
+                FrameEncoder::new(transport, Encoding::Json)
+                    .encode(&Frame::Message(message.clone().into()), &mut expected);
                 match transport {
                     Transport::UniWebSocket => assert_eq!(messages(&out), messages(&expected), "{step}"),
                     _ => assert_eq!(String::from_utf8_lossy(&out), whole, "{transport:?} {step}"),
@@ -292,21 +293,21 @@ mod tests {
     #[test]
     fn the_end_is_a_push() {
         let end = Frame::Close(3001, "shutdown".into());
-        let (text, said_last) = said(Transport::HttpStream, std::slice::from_ref(&end));
+        let (text, last_kind) = encoded(Transport::HttpStream, std::slice::from_ref(&end));
         assert_eq!(text, "{\"push\":{\"disconnect\":{\"code\":3001,\"reason\":\"shutdown\"}}}\n");
-        assert_eq!(said_last, Said::End);
-        let (text, _) = said(Transport::UniHttpStream, &[end]);
+        assert_eq!(last_kind, FrameKind::End);
+        let (text, _) = encoded(Transport::UniHttpStream, &[end]);
         assert_eq!(text, "{\"disconnect\":{\"code\":3001,\"reason\":\"shutdown\"}}\n");
     }
 
     #[test]
-    fn replies_in_protobuf_stay_behind_their_lengths() {
-        let mut speaker = Speaker::new(Transport::HttpStream, Encoding::Protobuf);
+    fn protobuf_replies_stay_length_delimited() {
+        let mut encoder = FrameEncoder::new(Transport::HttpStream, Encoding::Protobuf);
         let mut out = BytesMut::new();
         let Frame::Message(message) = frame(Encoding::Protobuf, &pushed()) else { panic!("a message") };
-        speaker.say(&Frame::Message(message.clone()), &mut out);
-        speaker.say(&Frame::Piece(message.slice(..3), false), &mut out);
-        speaker.say(&Frame::Piece(message.slice(3..), true), &mut out);
+        encoder.encode(&Frame::Message(message.clone()), &mut out);
+        encoder.encode(&Frame::Piece(message.slice(..3), false), &mut out);
+        encoder.encode(&Frame::Piece(message.slice(3..), true), &mut out);
         assert_eq!(out, [&message[..], &message].concat());
     }
 

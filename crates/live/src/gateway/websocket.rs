@@ -1,4 +1,4 @@
-//! WebSockets that a worker cannot serve by itself: over TLS, and unidirectional ones.
+//! WebSockets that a worker cannot serve itself: those over TLS, and unidirectional ones.
 
 use std::io;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use tokio::net::UnixStream;
 
 use super::emulation::Emulation;
 use super::frames::{Frame, Frames};
-use super::stream::{Said, Speaker, connect_command};
-use crate::partition::Transport;
+use super::stream::{FrameEncoder, FrameKind, connect_command};
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
 use crate::protocol::codes;
 use crate::websocket::{self, Incoming, Reader};
 
-/// Bytes that go through at a time.
+/// Bytes per read.
 const COPY_BYTES: usize = 4 << 10;
 
-/// How long a client that has been told of the end may take to close.
+/// How long a client may take to close after the end of its session.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Carries bytes between a client and a worker until either ends.
+/// Copies bytes between a client and a worker until either closes.
 pub(crate) async fn bridge(client: impl AsyncRead + AsyncWrite + Unpin, gateway: UnixStream, env: &Env) {
     let (from_client, mut to_client) = tokio::io::split(client);
     let (from_worker, mut to_worker) = gateway.into_split();
@@ -34,7 +34,7 @@ pub(crate) async fn bridge(client: impl AsyncRead + AsyncWrite + Unpin, gateway:
         tokio::io::copy_buf(&mut from_worker, &mut to_client).await?;
         to_client.shutdown().await
     };
-    // How it ended does not matter: the worker sees the end of its socket, the client that of its own.
+    // The result does not matter: the worker and the client each see their socket close.
     tokio::select! {
         _ = up.as_mut() => {}
         ended = down => if ended.is_ok() {
@@ -43,10 +43,10 @@ pub(crate) async fn bridge(client: impl AsyncRead + AsyncWrite + Unpin, gateway:
     }
 }
 
-/// Serves a WebSocket whose client says nothing but its connect request, to the end.
+/// Serves a unidirectional WebSocket until it ends.
 ///
 /// # Errors
-/// When the client has gone.
+/// The client has closed the connection.
 pub(crate) async fn unidirectional(
     client: impl AsyncRead + AsyncWrite + Unpin,
     mut leftover: Vec<u8>,
@@ -59,7 +59,7 @@ pub(crate) async fn unidirectional(
     let (read, write) = gateway.into_split();
     let emulated = all.enter(name, Transport::UniWebSocket, Encoding::Json, write);
     let mut frames = Frames::new(read);
-    let mut speaker = Speaker::new(Transport::UniWebSocket, Encoding::Json);
+    let mut encoder = FrameEncoder::new(Transport::UniWebSocket, Encoding::Json);
     let (mut reader, mut connected) = (Reader::default(), false);
     let mut buffer = vec![0; COPY_BYTES];
     loop {
@@ -72,7 +72,7 @@ pub(crate) async fn unidirectional(
             biased;
             read = async { if len > 0 { Ok(len) } else { from.read(&mut buffer).await } } => read?,
             frame = frames.next() => {
-                if tell(frame?, &mut frames, &mut speaker, &emulated.commands, &mut to).await? {
+                if send_frames(frame?, &mut frames, &mut encoder, &emulated.commands, &mut to).await? {
                     return Ok(());
                 }
                 continue;
@@ -83,13 +83,13 @@ pub(crate) async fn unidirectional(
         }
         let mut arrived = Vec::new();
         let fed = reader.feed(&mut buffer[..read], message_max, |incoming| {
-            let goes_on = incoming != Incoming::Close;
+            let is_open = incoming != Incoming::Close;
             arrived.push(incoming);
-            goes_on
+            is_open
         });
         for incoming in arrived {
             match incoming {
-                // Only the first one means something.
+                // Only the first message has a meaning.
                 Incoming::Message(_) if connected => {}
                 Incoming::Message(request) => {
                     connected = true;
@@ -109,27 +109,27 @@ pub(crate) async fn unidirectional(
             }
         }
         if let Err(violation) = fed {
-            let reason = "the frame is not one that the server takes";
+            let reason = "the server does not support this frame";
             return to.write_all(&websocket::close(violation.code(), reason)).await;
         }
     }
 }
 
-/// Tells the client what a worker sent, with what has come meanwhile; `true` at the end of the session.
-async fn tell(
+/// Sends a frame and those buffered behind it to the client; `true` at the end of the session.
+async fn send_frames(
     mut frame: Option<Frame>,
     frames: &mut Frames,
-    speaker: &mut Speaker,
+    encoder: &mut FrameEncoder,
     commands: &super::emulation::Commands,
     to: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<bool> {
     let mut out = BytesMut::new();
     let mut ended = frame.is_none();
     while let Some(one) = frame {
-        match speaker.say(&one, &mut out) {
-            Said::Something => {}
-            Said::Ping => commands.pong(),
-            Said::End => ended = true,
+        match encoder.encode(&one, &mut out) {
+            FrameKind::Data => {}
+            FrameKind::Ping => commands.pong(),
+            FrameKind::End => ended = true,
         }
         frame = if ended { None } else { frames.ready() };
     }
@@ -153,19 +153,19 @@ mod tests {
         let env = Env::tokio();
         let (mut worker, gateway) = pair().expect("descriptors");
         let (mut client, server) = tokio::io::duplex(64);
-        worker.write_all(b"told before the end").expect("room");
+        worker.write_all(b"sent before the end").expect("buffer space");
         drop(worker);
-        let mut told = Vec::new();
-        // The client hears of the end, and never closes.
-        let (read, ()) = tokio::join!(client.read_to_end(&mut told), bridge(server, gateway, &env));
-        assert!(read.is_ok() && told == b"told before the end");
+        let mut received = Vec::new();
+        // The client sees the end and never closes.
+        let (read, ()) = tokio::join!(client.read_to_end(&mut received), bridge(server, gateway, &env));
+        assert!(read.is_ok() && received == b"sent before the end");
 
         let (mut worker, gateway) = pair().expect("descriptors");
         let (mut client, server) = tokio::io::duplex(64);
-        client.write_all(b"asked").await.expect("room");
+        client.write_all(b"command").await.expect("buffer space");
         drop(client);
         bridge(server, gateway, &env).await;
-        let mut asked = Vec::new();
-        assert!(worker.read_to_end(&mut asked).is_ok() && asked == b"asked");
+        let mut commands = Vec::new();
+        assert!(worker.read_to_end(&mut commands).is_ok() && commands == b"command");
     }
 }

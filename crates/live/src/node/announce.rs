@@ -1,9 +1,12 @@
-//! Who came to a channel and who went, told to its subscribers: at once where little happens, together where much does.
+//! Joins and leaves of a channel, sent to its subscribers: immediately while they are rare,
+//! otherwise in batches.
 //!
-//! When N sessions come back to a channel, each would be told of each: N times N messages. So after one telling there is a pause, longer where
-//! more have to be told, and what happens meanwhile is sent in one message. A join and its leave within it become the leave alone, since presence
-//! may have shown the member in between. What that message takes is bounded; the rest waits for the next one. Leaves whose joins were never sent
-//! are bounded too: a subscriber that follows joins and leaves comes to what presence says.
+//! When N sessions return to a channel, sending each join to each subscriber takes N times N
+//! messages. So a pause follows each batch, longer with more subscribers, and one message carries
+//! the joins and leaves of the pause. A join and a leave of one client within a pause become the
+//! leave alone, since presence may have shown the client in between. The bytes of a batch are
+//! bounded, and the rest waits for the next batch. Leaves whose joins were never sent are bounded
+//! too. A subscriber that follows joins and leaves converges to the presence of the channel.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,15 +17,17 @@ use uuid::Uuid;
 use super::publish::BACKLOG_BYTES_MAX;
 use super::{LiveChannel, Node};
 use crate::outgoing::{ChannelPush, bytes_of};
-use crate::partition::{Event, SessionId, SubscriptionKind, Who};
+use crate::partition::{SessionId, SubscriptionKind, WorkerEvent};
 use crate::protocol::message::{Presence, Push};
+use crate::session::SessionIdentity;
 
-/// From one telling to the next, milliseconds: one for so many subscribers, between these two.
+/// Pause between batches: one millisecond for each `SUBSCRIBERS_PER_MS` subscribers, within
+/// `PAUSE_MS`, milliseconds.
 const SUBSCRIBERS_PER_MS: usize = 20;
 const PAUSE_MS: (usize, usize) = (50, 1000);
 
-/// Bytes of what is told together, to all subscribers, and for each of them between these two.
-const TOLD_BYTES: usize = 16 << 20;
+/// Bytes of a batch for all subscribers together, and its bounds for each subscriber.
+const BATCH_BYTES: usize = 16 << 20;
 const MESSAGE_BYTES: (usize, usize) = (4 << 10, 64 << 10);
 
 fn pause_ms(subscribers: usize) -> u64 {
@@ -30,25 +35,26 @@ fn pause_ms(subscribers: usize) -> u64 {
 }
 
 fn message_bytes_max(subscribers: usize) -> usize {
-    (TOLD_BYTES / subscribers.max(1)).clamp(MESSAGE_BYTES.0, MESSAGE_BYTES.1)
+    (BATCH_BYTES / subscribers.max(1)).clamp(MESSAGE_BYTES.0, MESSAGE_BYTES.1)
 }
 
-/// Bytes of leaves that wait whose joins were never sent. Beyond them both are left out.
+/// Bytes of waiting leaves whose joins were never sent. Beyond the bound, the join and the leave
+/// are both dropped.
 const UNANNOUNCED_LEAVES_BYTES: usize = 1 << 20;
 
-/// What is to be told of a channel.
+/// The joins and leaves of a channel that wait.
 #[derive(Default)]
 pub(super) struct Announcements {
-    /// When something may be told again, milliseconds.
+    /// When the next batch may be sent, milliseconds.
     next_ms: u64,
-    /// Those that wait, each client once: those that went before those that came, so that what others take for present does not grow
-    /// while they wait, and in the order in which they did.
+    /// The waiting pushes, one for each client, in the order of their arrival. Leaves precede
+    /// joins, so that the membership that subscribers see does not grow while pushes wait.
     waiting: BTreeMap<(Kind, u64), Waiting>,
     by_client: HashMap<Uuid, (Kind, u64)>,
     count: u64,
-    /// Bytes of leaves that wait whose joins were never sent.
+    /// Bytes of waiting leaves whose joins were never sent.
     unannounced: usize,
-    /// A task comes for those that wait.
+    /// A task will send the waiting pushes.
     awaited: bool,
 }
 
@@ -61,7 +67,7 @@ enum Kind {
 struct Waiting {
     client: Uuid,
     push: Push,
-    /// Others have been told that it came.
+    /// Subscribers have received the join of the client.
     known: bool,
 }
 
@@ -72,16 +78,18 @@ impl Waiting {
 }
 
 impl Announcements {
-    /// Has a push wait for the next telling. It takes the place of what waits of the same client.
+    /// Queues a push for the next batch. It replaces a waiting push of the same client.
     fn add(&mut self, client: Uuid, push: Push) {
         let before = self.by_client.remove(&client).and_then(|at| self.waiting.remove(&at));
         let kind = if push.leave.is_some() { Kind::Leave } else { Kind::Join };
-        // Of one that leaves and of whom nothing waits it was told that it came; of one that comes, that it is not there.
+        // Without a waiting push, the join of a leaving client was sent, and that of a joining
+        // client was not.
         let known = before.as_ref().map_or(kind == Kind::Leave, |before| before.known);
         if let Some(before) = &before {
             self.unannounced -= before.unannounced_bytes();
         }
-        // Presence may have shown it in between, so its leave is sent though its join was not.
+        // Presence may have shown the client in between, so its leave is sent though its join was
+        // not.
         if kind == Kind::Leave && !known && self.unannounced + bytes_of(&push) > UNANNOUNCED_LEAVES_BYTES {
             return;
         }
@@ -93,7 +101,7 @@ impl Announcements {
         self.waiting.insert(at, waiting);
     }
 
-    /// What is told next: not more than so many bytes, but one at least.
+    /// Takes the next batch: at most `bytes_max` bytes, and at least one push.
     fn take(&mut self, bytes_max: usize) -> Vec<Push> {
         let (mut pushes, mut bytes) = (Vec::new(), 0);
         while let Some(next) = self.waiting.first_entry() {
@@ -112,32 +120,38 @@ impl Announcements {
 
 impl Node {
     /// Sends the join of a new subscriber.
-    pub(crate) fn joined(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
+    pub(crate) fn on_subscribed(&self, identity: &SessionIdentity, channel: &Arc<str>, kind: &SubscriptionKind) {
         if kind.announced {
-            let join = Some(Presence { info: Some(who.client_info(&kind.info)) });
+            let join = Some(Presence { info: Some(identity.client_info(&kind.info)) });
             let push = Push { channel: channel.as_ref().to_owned(), join, ..Push::default() };
-            self.announce(channel, who.client, push);
+            self.announce(channel, identity.client, push);
         }
     }
 
-    /// Puts a subscriber into the presence of a channel, or replaces its information there.
-    pub(crate) fn set_presence(&self, who: &Who, channel: &Arc<str>, kind: &SubscriptionKind) {
+    /// Adds a subscriber to the presence of a channel, or replaces its information there.
+    pub(crate) fn set_presence(&self, identity: &SessionIdentity, channel: &Arc<str>, kind: &SubscriptionKind) {
         if kind.presence {
-            self.presence.add(channel, who.client, Arc::new(who.client_info(&kind.info)));
+            self.presence.add(channel, identity.client, Arc::new(identity.client_info(&kind.info)));
         }
     }
 
-    /// Somebody has gone.
-    pub(crate) fn went(&self, session: SessionId, who: Option<&Arc<Who>>, channel: &Arc<str>, kind: &SubscriptionKind) {
+    /// Removes a subscriber from the channel and its presence, and sends its leave.
+    pub(crate) fn on_unsubscribed(
+        &self,
+        session: SessionId,
+        identity: Option<&Arc<SessionIdentity>>,
+        channel: &Arc<str>,
+        kind: &SubscriptionKind,
+    ) {
         self.leave(session, channel);
-        let Some(who) = who else { return };
+        let Some(identity) = identity else { return };
         if kind.presence {
-            self.presence.remove(channel, &who.client);
+            self.presence.remove(channel, &identity.client);
         }
         if kind.announced {
-            let leave = Some(Presence { info: Some(who.client_info(&kind.info)) });
+            let leave = Some(Presence { info: Some(identity.client_info(&kind.info)) });
             let push = Push { channel: channel.as_ref().to_owned(), leave, ..Push::default() };
-            self.announce(channel, who.client, push);
+            self.announce(channel, identity.client, push);
         }
     }
 
@@ -150,7 +164,7 @@ impl Node {
         let announcements = &mut live.announcements;
         if at_once {
             announcements.next_ms = now_ms + pause_ms;
-            return self.tell(channel, live, vec![push]);
+            return self.send(channel, live, vec![push]);
         }
         announcements.add(client, push);
         if announcements.awaited || announcements.waiting.is_empty() {
@@ -163,14 +177,15 @@ impl Node {
         self.env.spawn_critical("live announcements", async move {
             loop {
                 env.sleep(Duration::from_millis(pause_ms)).await;
-                let Some(next) = node.upgrade().and_then(|node| node.tell_waiting(&channel)) else { return };
+                let Some(next) = node.upgrade().and_then(|node| node.send_waiting(&channel)) else { return };
                 pause_ms = next;
             }
         });
     }
 
-    /// Tells those that wait, as many as may be told together; after how many milliseconds to come again, if more wait.
-    fn tell_waiting(&self, channel: &Arc<str>) -> Option<u64> {
+    /// Sends the next batch. Returns the pause before the next call, milliseconds, if more pushes
+    /// wait.
+    fn send_waiting(&self, channel: &Arc<str>) -> Option<u64> {
         let now_ms = self.now_ms();
         let mut part = self.part(&self.channels, channel).lock();
         let live = part.get_mut(channel)?;
@@ -182,24 +197,25 @@ impl Node {
         let announcements = &mut live.announcements;
         announcements.next_ms = now_ms + pause_ms;
         announcements.awaited = !announcements.waiting.is_empty();
-        let again = announcements.awaited.then_some(pause_ms);
+        let next_ms = announcements.awaited.then_some(pause_ms);
         if !pushes.is_empty() {
-            self.tell(channel, live, pushes);
+            self.send(channel, live, pushes);
         }
-        again
+        next_ms
     }
 
-    /// Whether the partitions with subscribers keep up with what they are told. Nobody waits for that with a join or a leave: it is told later.
+    /// Whether the partitions with subscribers keep up with their backlog. If not, joins and leaves
+    /// are sent later instead of waiting here.
     fn keep_up(&self, live: &LiveChannel) -> bool {
-        let mut told = self.inboxes.iter().zip(&live.subscribers).filter(|(_, subscribers)| **subscribers > 0);
-        told.all(|(inbox, _)| inbox.backlog() <= BACKLOG_BYTES_MAX)
+        let mut busy = self.inboxes.iter().zip(&live.subscribers).filter(|(_, subscribers)| **subscribers > 0);
+        busy.all(|(inbox, _)| inbox.backlog() <= BACKLOG_BYTES_MAX)
     }
 
-    fn tell(&self, channel: &Arc<str>, live: &LiveChannel, pushes: Vec<Push>) {
+    fn send(&self, channel: &Arc<str>, live: &LiveChannel, pushes: Vec<Push>) {
         let push = Arc::new(ChannelPush::new(channel.clone(), pushes));
         for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
             if *subscribers > 0 {
-                inbox.send(Event::Push(push.clone()));
+                inbox.send(WorkerEvent::Push(push.clone()));
             }
         }
     }
@@ -222,14 +238,15 @@ mod tests {
         Push { channel: "c".into(), join, leave, ..Push::default() }
     }
 
-    /// What the partition is told: by message, who came, and who went with a minus.
-    async fn told(node: &Node, messages: usize) -> Vec<Vec<String>> {
+    /// The batches that the partition receives: the users that joined, and with a minus those that
+    /// left.
+    async fn batches(node: &Node, messages: usize) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         while found.len() < messages {
             let mut events = Vec::new();
             node.inboxes[0].take(&mut events);
             for event in events {
-                let Event::Push(push) = event else { continue };
+                let WorkerEvent::Push(push) = event else { continue };
                 let name = |push: &Push| match (&push.join, &push.leave) {
                     (Some(Presence { info: Some(info) }), None) => info.user.clone(),
                     (None, Some(Presence { info: Some(info) })) => format!("-{}", info.user),
@@ -243,44 +260,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_happens_at_once_is_told_together() {
+    async fn simultaneous_joins_are_sent_in_one_batch() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
         let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
         for n in 1..=20 {
             node.announce(&channel, Uuid::from_u128(n), push(n, true));
         }
-        // A member that joined and left within the pause; and one whose join was sent.
+        // A client that joined and left within the pause, and one whose join was sent.
         node.announce(&channel, Uuid::from_u128(7), push(7, false));
         node.announce(&channel, Uuid::from_u128(1), push(1, false));
-        let came = (2..=20).filter(|n| *n != 7).map(|n| n.to_string());
-        let together: Vec<String> = ["-7", "-1"].map(str::to_owned).into_iter().chain(came).collect();
-        assert_eq!(told(&node, 2).await, [vec!["1".to_owned()], together]);
+        let joined = (2..=20).filter(|n| *n != 7).map(|n| n.to_string());
+        let batch: Vec<String> = ["-7", "-1"].map(str::to_owned).into_iter().chain(joined).collect();
+        assert_eq!(batches(&node, 2).await, [vec!["1".to_owned()], batch]);
         node.env.sleep(Duration::from_millis(PAUSE_MS.0 as u64)).await;
         node.announce(&channel, Uuid::from_u128(30), push(30, true));
-        assert_eq!(told(&node, 1).await, [["30"]], "after a pause at once again");
+        assert_eq!(batches(&node, 1).await, [["30"]], "immediately after a pause");
     }
 
-    /// A wave: each of many comes, a part of them goes again, and some of those come back under another name.
+    /// A reconnect wave: many clients join, some leave, and some of those return under another
+    /// name.
     #[tokio::test]
-    async fn who_follows_joins_and_leaves_comes_to_who_is_there() {
+    async fn joins_and_leaves_converge_to_the_members() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
         let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
-        let is = |n: u128, comes| node.announce(&channel, Uuid::from_u128(n), push(n, comes));
+        let is = |n: u128, joins| node.announce(&channel, Uuid::from_u128(n), push(n, joins));
         (0..2000).for_each(|n| is(n, true));
         let mut present = BTreeSet::new();
         let follow = async |present: &mut BTreeSet<String>| {
-            for message in told(&node, 1).await {
+            for message in batches(&node, 1).await {
                 assert!(message.len() <= MESSAGE_BYTES.1 / 128, "{}", message.len());
                 for one in message {
                     match one.strip_prefix('-') {
-                        // The leave of a member whose join was never sent is sent as well.
-                        Some(gone) => _ = present.remove(gone),
-                        None => assert!(present.insert(one), "told twice"),
+                        // The leave of a client whose join was never sent is sent as well.
+                        Some(left) => _ = present.remove(left),
+                        None => assert!(present.insert(one), "sent twice"),
                     }
                 }
             }
         };
-        // Before all of that has been told.
+        // Before all of the wave has been sent.
         follow(&mut present).await;
         follow(&mut present).await;
         assert!((2..2000).contains(&present.len()));
@@ -288,8 +306,8 @@ mod tests {
             is(n, false);
             is(10_000 + n, true);
         }
-        let came = (0..2000).map(|n| if n % 3 == 0 { 10_000 + n } else { n }).map(|n| n.to_string());
-        let expected: BTreeSet<String> = came.collect();
+        let joined = (0..2000).map(|n| if n % 3 == 0 { 10_000 + n } else { n }).map(|n| n.to_string());
+        let expected: BTreeSet<String> = joined.collect();
         while present != expected {
             follow(&mut present).await;
         }
@@ -299,24 +317,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_partition_that_does_not_keep_up_is_told_later() {
+    async fn a_partition_that_does_not_keep_up_gets_them_later() {
         let node = node_with(r#"{"channel": {"without_namespace": {}}}"#).await;
         let channel = node.join(SESSION, "c", &node.config.channel.without_namespace).expect("joined");
         let large = || Push { channel: "x".repeat(1 << 20), join: Some(Presence::default()), ..Push::default() };
         for _ in 0..BACKLOG_BYTES_MAX / (1 << 20) + 1 {
             let part = node.part(&node.channels, &channel).lock();
-            node.tell(&channel, &part["c"], vec![large()]);
+            node.send(&channel, &part["c"], vec![large()]);
         }
         for n in 1..=3 {
             node.announce(&channel, Uuid::from_u128(n), push(n, true));
         }
-        assert_eq!(node.tell_waiting(&channel), Some(50), "not now");
+        assert_eq!(node.send_waiting(&channel), Some(50), "later");
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
         assert_eq!(events.len(), BACKLOG_BYTES_MAX / (1 << 20) + 1);
         events.iter().for_each(|event| node.inboxes[0].done(event.weight()));
-        assert_eq!(told(&node, 1).await, [["1", "2", "3"]]);
-        // Where nobody is to be told, nobody keeps it up.
+        assert_eq!(batches(&node, 1).await, [["1", "2", "3"]]);
+        // A channel without subscribers has no backlog.
         let mut part = node.part(&node.channels, &channel).lock();
         part.get_mut("c").expect("joined").subscribers.fill(0);
         assert!(node.keep_up(&part["c"]));
@@ -326,19 +344,19 @@ mod tests {
     fn the_last_join_or_leave_of_a_client_waits() {
         let mut announcements = Announcements::default();
         let one = Uuid::from_u128(1);
-        // Presence may have shown it between its join and its leave.
+        // Presence may have shown the client between its join and its leave.
         announcements.add(one, push(1, true));
         announcements.add(one, push(1, false));
         assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]));
-        // It is known, goes, comes, and goes.
+        // The join was sent; the client leaves, joins and leaves.
         announcements.add(one, push(1, false));
         announcements.add(one, push(1, true));
         announcements.add(one, push(1, false));
-        // One by itself is told, however large it is.
+        // A single push is sent, however large it is.
         assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]));
         announcements.add(one, push(1, true));
         announcements.add(Uuid::from_u128(2), push(2, false));
-        assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]), "those that went first");
+        assert!(matches!(&announcements.take(1)[..], [Push { leave: Some(_), .. }]), "leaves first");
         assert!(matches!(&announcements.take(1)[..], [Push { join: Some(_), .. }]));
         assert!(announcements.waiting.is_empty() && announcements.by_client.is_empty());
         assert_eq!(announcements.unannounced, 0);
@@ -359,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_have_to_be_told_the_less_is_said() {
+    fn more_subscribers_get_fewer_and_smaller_batches() {
         assert_eq!((pause_ms(1), message_bytes_max(1)), (50, 64 << 10));
         assert_eq!((pause_ms(4000), message_bytes_max(4000)), (200, 4194));
         assert_eq!((pause_ms(1 << 20), message_bytes_max(1 << 20)), (1000, 4 << 10));

@@ -1,38 +1,39 @@
-//! Answers to subscribe commands that hold for others who ask the same: sessions that come back together.
+//! Shared answers to equal subscribe commands, for sessions that reconnect together.
 
 use std::sync::Arc;
 
 use super::Node;
-use crate::answer::{Asked, SubscribeAnswer};
+use crate::answer::{AnswerKey, SubscribeAnswer};
 
-/// Answers to subscribe commands that a channel keeps for others who ask the same: sessions that come back together, in both encodings.
+/// Shared answers that a channel keeps, in both encodings together.
 const ANSWERS_MAX: usize = 4;
 
-/// How long they hold, milliseconds: a publication whose time is over is told no longer than that.
+/// Lifetime of a shared answer, milliseconds. An expired publication is not delivered any longer
+/// than that.
 const ANSWER_MS: u64 = 1000;
 
 impl Node {
-    /// What somebody else was answered who asked the same just now.
-    pub(crate) fn answer(&self, channel: &str, asked: &Asked) -> Option<Arc<SubscribeAnswer>> {
+    /// A recent answer to an equal command.
+    pub(crate) fn answer(&self, channel: &str, key: &AnswerKey) -> Option<Arc<SubscribeAnswer>> {
         let now_ms = self.now_ms();
         let part = self.part(&self.channels, channel).lock();
         let mut answers = part.get(channel)?.answers.iter();
-        answers.find(|(until, known, _)| known == asked && now_ms < *until).map(|(_, _, answer)| answer.clone())
+        answers.find(|(until, known, _)| known == key && now_ms < *until).map(|(_, _, answer)| answer.clone())
     }
 
-    /// Keeps an answer for others.
-    pub(crate) fn keep_answer(&self, channel: &str, asked: Asked, answer: &Arc<SubscribeAnswer>) {
+    /// Keeps an answer for equal commands.
+    pub(crate) fn keep_answer(&self, channel: &str, key: AnswerKey, answer: &Arc<SubscribeAnswer>) {
         let now_ms = self.now_ms();
         let mut part = self.part(&self.channels, channel).lock();
         let Some((name, live)) = part.get_key_value(channel).map(|(name, _)| name.clone()).zip(part.get_mut(channel))
         else {
             return;
         };
-        live.answers.retain(|(until, known, _)| now_ms < *until && *known != asked);
+        live.answers.retain(|(until, known, _)| now_ms < *until && *known != key);
         if live.answers.len() == ANSWERS_MAX {
             live.answers.remove(0);
         }
-        live.answers.push((now_ms + ANSWER_MS, asked, answer.clone()));
+        live.answers.push((now_ms + ANSWER_MS, key, answer.clone()));
         drop(part);
         let mut answered = self.answered.lock();
         if answered.back().is_none_or(|(_, last)| *last != name) {
@@ -40,7 +41,7 @@ impl Node {
         }
     }
 
-    /// Lets go of answers whose time is over. To be called from time to time.
+    /// Drops expired answers. The clock calls it.
     pub(crate) fn forget_answers(&self) {
         let now_ms = self.now_ms();
         loop {

@@ -1,61 +1,39 @@
-//! Histories, and the memory of long answers: an answer takes its bytes from one budget before it is read, and gives them
-//! back when they have been written to the client.
+//! Histories, and the memory of long answers. An answer takes its bytes from one budget before it
+//! is read, and releases them when the client has received it.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use steadfast_flow::Permit;
 use steadfast_store::{ChannelHandle, History, HistoryQuery};
 
 use super::{GATE_WAIT, Node, refusal};
+use crate::answer::AnswerPermit;
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::Publication;
 
-/// Most histories are shorter: a read tries this many bytes before it takes a permit for the longest answer.
+/// Bytes of the first attempt of a read, which suffices for most histories. The second attempt
+/// takes a permit for the longest answer.
 const FIRST_BYTES: usize = 256 << 10;
 
-/// What a publication takes beside its body, about.
+/// Approximate overhead of a publication beyond its body, bytes.
 const EACH_BYTES: usize = 64;
 
-/// The memory of an answer; `None` for an answer too short to count.
-pub(crate) type AnswerPermit = Option<Arc<Permit>>;
-
-/// Bytes that hold permits until the last part of them is dropped.
-struct Held {
-    bytes: Bytes,
-    _permits: Box<[Arc<Permit>]>,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// The same bytes, holding `permits`.
-pub(crate) fn held(bytes: Bytes, permits: &[Arc<Permit>]) -> Bytes {
-    match permits {
-        [] => bytes,
-        permits => Bytes::from_owner(Held { bytes, _permits: permits.into() }),
-    }
-}
-
-/// Bytes that a publication takes in an answer, about.
+/// Approximate bytes of a publication in an answer.
 pub(crate) fn bytes_of(publication: &Publication) -> usize {
     publication.data.len() + EACH_BYTES
 }
 
 impl Node {
-    /// A permit for so many bytes of an answer; `None` when the budget is exhausted.
+    /// A permit for `bytes` bytes of an answer; `None` if the budget is exhausted.
     pub(crate) fn answer_permit(&self, bytes: usize) -> Option<Permit> {
         self.answers.try_acquire(self.answers.clamp(bytes as u64)).ok()
     }
 
-    /// Publications of a channel, as many as one answer may have, and their permit; `None` when the budget is
-    /// exhausted.
+    /// Reads publications of a channel, as many as one answer may have, with their permit; `None`
+    /// if the budget is exhausted.
     ///
     /// # Errors
-    /// Too many reads at a time, or what the store says.
+    /// When too many reads are in progress, or with the error of the store.
     pub(crate) async fn read(
         &self,
         handle: &ChannelHandle,
@@ -82,7 +60,7 @@ impl Node {
     }
 }
 
-/// Whether the channel may have more publications than were read.
+/// Whether the channel may have more publications than the read returned.
 fn is_cut_short(query: &HistoryQuery, history: &History) -> bool {
     let end = if query.reverse { 1 } else { history.position.offset };
     history.publications.len() < query.limit && history.publications.last().is_some_and(|last| last.offset != end)

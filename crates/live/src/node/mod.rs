@@ -1,4 +1,4 @@
-//! The channels of this server: who is subscribed where.
+//! The channels of this server, with their subscribers.
 
 mod announce;
 mod answers;
@@ -23,98 +23,100 @@ use steadfast_store::{ChannelHandle, ChannelSink, Store, StoreError, is_own_chan
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::answer::{Asked, SubscribeAnswer};
+use crate::WARN_INTERVAL;
+use crate::answer::{AnswerKey, SubscribeAnswer};
 use crate::auth::Verifier;
-use crate::auth::config::{SUBSCRIPTION_TOKEN, TOKEN};
+use crate::config::auth::{SUBSCRIPTION_TOKEN, TOKEN};
 use crate::config::{LiveConfig, LiveConfigError, NamespaceOptions};
 use crate::deflate::Deflate;
 use crate::gateway::random_name;
 use crate::metrics::{LiveStatus, Refusals, SimpleBound, Sums};
 use crate::outgoing::{Outgoing, is_json};
-use crate::partition::{Bounds, Event, Inbox, SessionId, ToSession, Who};
+use crate::partition::{Bounds, Inbox, SessionId, SessionMessage, WorkerEvent};
 use crate::presence::Presence;
 use crate::protocol::codes::{self, ClientError};
-use crate::proxy::{Event as ProxyEvent, Proxies};
+use crate::proxy::{Proxies, ProxyEvent};
+use crate::session::SessionIdentity;
 
-pub(crate) use history::{AnswerPermit, bytes_of, held};
+pub(crate) use history::bytes_of;
 
 const PARTS: usize = 64;
 
-/// Connections, where the configuration does not say.
+/// Connection limit, if the configuration sets none.
 pub const CONNECTIONS: usize = 1 << 20;
 
-/// Connections that wait for one that has no session to make room for them; others are closed at once.
+/// Connections that may wait for an unconnected session to close; others are closed at once.
 const ARRIVING_MAX: usize = 64;
 
-/// What the door keeps to beyond Centrifugo's options. Who comes above a bound on how many wait is told at once to come again.
+/// Limits beyond Centrifugo's options. A full queue refuses clients with a temporary error.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connects that are worked on at a time.
+    /// Concurrent connects.
     pub connects: usize,
-    /// Subscribes that are worked on at a time.
+    /// Concurrent subscribes.
     pub subscribes: usize,
-    /// Reads of histories, recoveries among them, at a time.
+    /// Concurrent reads of histories, including recoveries.
     pub history_reads: usize,
-    /// How many may wait for each of these.
+    /// Waiters at each of these gates.
     pub waiting: usize,
-    /// Connections from one address; 0 for any number.
+    /// Connections from one address; 0: no limit.
     pub address_connections: usize,
-    /// Publications of a session in a second; 0 for any number.
+    /// Publications of a session per second; 0: no limit.
     pub publish_rate: usize,
-    /// The share of each disk that publications of clients leave free for all else, in percent.
+    /// Share of each disk that publications of clients leave free, percent.
     pub publish_reserve: usize,
-    /// Requests of a proxy to its back end at a time.
+    /// Concurrent requests of a proxy to its back end.
     pub proxy_requests: usize,
-    /// Calls of the API over gRPC at a time.
+    /// Concurrent calls of the gRPC API.
     pub grpc_calls: usize,
-    /// Requests to the API over HTTP at a time,
+    /// Concurrent requests to the HTTP API.
     pub api_requests: usize,
-    /// and bytes that their bodies may have together.
+    /// Bytes of all bodies of requests to the HTTP API.
     pub api_bytes: u64,
-    /// Bytes of memory for all long answers that have not been written to their clients.
+    /// Bytes of memory for all long answers that clients have not received.
     pub answers_bytes: u64,
     /// Bytes of publications in an answer to a history or a recovery.
     pub history_bytes_max: usize,
-    /// Bytes of a message that is compressed, at most.
+    /// Largest message that is compressed, bytes.
     pub compression_bytes_max: usize,
-    /// Commands and requests to the API that take so long are logged; zero: none.
+    /// Commands and API requests that take at least this long are logged; zero: none.
     pub slow_request: Duration,
 }
 
-/// How long they wait.
+/// How long a command waits at a gate.
 pub(crate) const GATE_WAIT: Duration = Duration::from_secs(5);
 
-/// A channel that has subscribers here.
+/// A channel with subscribers on this server.
 struct LiveChannel {
-    /// Of one that keeps history.
+    /// Set if the channel keeps history.
     handle: Option<ChannelHandle>,
-    /// By partition.
+    /// Number of subscribers, by partition.
     subscribers: Box<[u32]>,
     total: usize,
-    /// The newest publication, where differences may be wanted.
+    /// The newest publication, if the channel allows deltas.
     last: Option<Arc<Outgoing>>,
     delta: bool,
-    /// Answers to those who subscribed last, and until when they hold, milliseconds.
-    answers: Vec<(u64, Asked, Arc<SubscribeAnswer>)>,
+    /// Recent answers for equal subscribe commands, each with its expiry, milliseconds.
+    answers: Vec<(u64, AnswerKey, Arc<SubscribeAnswer>)>,
     announcements: Announcements,
 }
 
 /// A user's sessions.
-type Sessions = HashMap<Uuid, (SessionId, Arc<Who>)>;
+type Sessions = HashMap<Uuid, (SessionId, Arc<SessionIdentity>)>;
 
 /// See the module.
 pub struct Node {
-    /// Itself, for tasks.
+    /// A reference to itself for tasks.
     me: Weak<Self>,
     pub(crate) config: LiveConfig,
     pub(crate) env: Env,
     pub(crate) store: Store,
     pub(crate) verifier: Verifier,
-    /// That of subscriptions, if it is another one.
+    /// The verifier of subscription tokens, if they have their own keys.
     pub(crate) subscription_verifier: Option<Verifier>,
     pub(crate) presence: Presence,
     pub(crate) proxies: Proxies,
-    /// Places for connections.
+    /// The gate of connections.
     pub(crate) connections: KeyedGate,
     pub(crate) connects: Gate,
     pub(crate) subscribes: Gate,
@@ -122,51 +124,48 @@ pub struct Node {
     pub(crate) grpc_calls: Gate,
     pub(crate) api_requests: Gate,
     pub(crate) api_bytes: Budget,
-    /// What publications with idempotency keys take that are under way.
+    /// Memory of publications with idempotency keys in progress.
     pub(crate) keyed_bytes: Budget,
-    /// What long answers take until they have been written to their clients.
+    /// Memory of long answers that clients have not received.
     pub(crate) answers: Budget,
     pub(crate) history_bytes_max: usize,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     channels: Vec<Mutex<HashMap<Arc<str>, LiveChannel>>>,
     users: Vec<Mutex<HashMap<String, Sessions>>>,
     hasher: RandomState,
-    /// What names of channels must match, by how that is written in the configuration.
+    /// Compiled `channel_regex` options, by their text.
     channel_regexes: BTreeMap<String, Regex>,
     delivered: Notify,
     publish_rate: u32,
     pub(crate) publish_reserve: u8,
-    /// How messages are compressed for clients that take them so.
+    /// Compression for clients that accept it.
     pub(crate) deflate: Option<Deflate>,
     publications: AtomicU64,
     attempts: AtomicU64,
     backlog_refused: AtomicU64,
     pub(crate) refusals: Refusals,
-    pub(crate) told: Told,
-    /// Commands of clients, and requests to the API, that were slow.
+    pub(crate) throttles: LogThrottles,
+    /// Slow commands of clients, and slow API requests.
     pub(crate) slow_commands: SlowRequests,
     pub(crate) slow_calls: SlowRequests,
-    /// Channels that keep answers, and when to look at them.
+    /// Channels with shared answers, and when to check them.
     answered: Mutex<VecDeque<(u64, Arc<str>)>>,
-    /// The server's version, as clients are told.
+    /// The server's version, for clients.
     pub(crate) version: String,
-    /// Which start of the server this is: clients that send commands in requests of their own name it.
+    /// A random name of this start. Clients return it with commands in separate requests.
     pub(crate) start: String,
 }
 
-/// From one line of the log that anybody may cause to the next.
-pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(10);
-
-/// Such lines: one for each kind, so that none hides another.
-pub(crate) struct Told {
+/// Throttles of log lines that clients can cause: one for each kind, so that none hides another.
+pub(crate) struct LogThrottles {
     pub(crate) connection_token: Throttle,
     pub(crate) subscription_token: Throttle,
     pub(crate) origin: Throttle,
 }
 
-impl Default for Told {
+impl Default for LogThrottles {
     fn default() -> Self {
-        let [connection_token, subscription_token, origin] = [(); 3].map(|()| Throttle::new(TOLD_EVERY));
+        let [connection_token, subscription_token, origin] = [(); 3].map(|()| Throttle::new(WARN_INTERVAL));
         Self { connection_token, subscription_token, origin }
     }
 }
@@ -176,10 +175,10 @@ fn parts<T: Default>() -> Vec<Mutex<T>> {
 }
 
 impl Node {
-    /// Over a store, with so many partitions. The workers are started by [`crate::door::LiveDoor::start`].
+    /// Creates a node over a store. [`crate::door::LiveDoor::start`] starts the workers.
     ///
     /// # Errors
-    /// A setting that makes no sense, or no descriptors.
+    /// When a setting is invalid, or no file descriptor is left.
     pub fn new(
         config: LiveConfig,
         limits: &Limits,
@@ -241,7 +240,7 @@ impl Node {
             attempts: AtomicU64::new(0),
             backlog_refused: AtomicU64::new(0),
             refusals: Refusals::default(),
-            told: Told::default(),
+            throttles: LogThrottles::default(),
             answered: Mutex::default(),
             version: concat!("steadfast ", env!("CARGO_PKG_VERSION")).to_owned(),
             start,
@@ -251,12 +250,12 @@ impl Node {
         Ok(node)
     }
 
-    /// Its settings.
+    /// The configuration.
     pub fn config(&self) -> &LiveConfig {
         &self.config
     }
 
-    /// What workers keep to, with how long a session may be how far behind with taking what waits for it.
+    /// The limits of workers. `stall` bounds how long reads may be below `client_bytes_s_min`.
     pub fn bounds(&self, stall: Duration, client_bytes_s_min: u64) -> Bounds {
         let (client, ms) = (&self.config.client, |d: crate::config::GoDuration| d.0.as_millis() as u64);
         Bounds {
@@ -282,7 +281,7 @@ impl Node {
     /// The namespace of a channel.
     ///
     /// # Errors
-    /// A name that is none, or of a namespace that there is not.
+    /// When the name is invalid, or its namespace is not configured.
     pub fn namespace(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
         if channel.is_empty() || channel.len() > self.config.channel.max_length || is_own_channel(channel) {
             return Err(codes::BAD_REQUEST);
@@ -290,24 +289,24 @@ impl Node {
         self.config.namespace_of(channel).ok_or(codes::UNKNOWN_CHANNEL)
     }
 
-    /// The same of a channel that a client names: not with any name.
+    /// The namespace of a channel that a client names. Checks the name against its rules, too.
     pub(crate) fn named(&self, channel: &str) -> Result<&NamespaceOptions, ClientError> {
         let options = self.namespace(channel)?;
         let fits = match self.channel_regexes.get(&options.channel_regex) {
             Some(regex) => regex.is_match(self.config.split(channel).1),
             None => channel.is_ascii(),
         };
-        if fits { Ok(options) } else { Err(ClientError::bad_request("the channel may not have this name")) }
+        if fits { Ok(options) } else { Err(ClientError::bad_request("the channel name is not allowed")) }
     }
 
-    /// Whether something may be published where these options hold: Centrifugo's `publication_data_format`.
+    /// Checks data of a publication against Centrifugo's `publication_data_format`.
     pub(crate) fn check_data(&self, options: &NamespaceOptions, data: &[u8]) -> Result<(), ClientError> {
         let object = || data.trim_ascii_start().starts_with(b"{");
         let (fits, wanted) = match self.config.data_format(options) {
             "json" => (!data.is_empty() && is_json(data), "the data must be JSON"),
-            "json_object" => (object() && is_json(data), "the data must be an object in JSON"),
+            "json_object" => (object() && is_json(data), "the data must be a JSON object"),
             "binary" => (true, ""),
-            _ => (!data.is_empty(), "there is no data"),
+            _ => (!data.is_empty(), "the data is empty"),
         };
         if fits { Ok(()) } else { Err(ClientError::bad_request(wanted)) }
     }
@@ -322,11 +321,11 @@ impl Node {
         self.store.channel(channel).map_err(|e| refusal(&e))
     }
 
-    pub(crate) fn to(&self, session: SessionId, what: ToSession) {
-        self.inboxes[usize::from(session.partition)].send(Event::To(session, what));
+    pub(crate) fn to(&self, session: SessionId, message: SessionMessage) {
+        self.inboxes[usize::from(session.partition)].send(WorkerEvent::To(session, message));
     }
 
-    /// From now on the partition is told of what is published in the channel.
+    /// Adds a subscriber. From now on its partition receives the channel's publications.
     pub(crate) fn join(
         &self,
         session: SessionId,
@@ -358,12 +357,12 @@ impl Node {
         Ok(name)
     }
 
-    /// Whether somebody is subscribed to the channel, so that it can be used without looking into the index.
+    /// Whether the channel has subscribers, so that it can be used without an index read.
     pub(crate) fn is_in_use(&self, channel: &str) -> bool {
         self.part(&self.channels, channel).lock().contains_key(channel)
     }
 
-    /// A number for an attempt to subscribe.
+    /// A new number for an attempt to subscribe.
     pub(crate) fn next_attempt(&self) -> u64 {
         self.attempts.fetch_add(1, Relaxed) + 1
     }
@@ -372,7 +371,7 @@ impl Node {
         u64::try_from(self.env.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The opposite of [`Node::join`].
+    /// Removes a subscriber: the inverse of [`Node::join`].
     pub(crate) fn leave(&self, session: SessionId, channel: &str) {
         let mut part = self.part(&self.channels, channel).lock();
         if let Some(live) = part.get_mut(channel) {
@@ -384,7 +383,7 @@ impl Node {
         }
     }
 
-    /// Channels that have subscribers, and how many, for which `wanted`.
+    /// The channels with subscribers that match `wanted`, with their numbers of subscribers.
     pub fn channels(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, usize)> {
         let mut found = Vec::new();
         for part in &self.channels {
@@ -394,7 +393,7 @@ impl Node {
         found
     }
 
-    /// Sessions and users that are connected.
+    /// The numbers of connected sessions and users.
     pub fn counts(&self) -> (usize, usize) {
         let (mut sessions, mut users) = (0, 0);
         for part in &self.users {
@@ -405,7 +404,7 @@ impl Node {
         (sessions, users)
     }
 
-    /// How the door is.
+    /// The status of the live door.
     pub fn status(&self) -> LiveStatus {
         let sums = Sums::of(self.inboxes.iter().map(|inbox| &inbox.counters));
         let backlog = self.inboxes.iter().map(|inbox| inbox.backlog()).max().unwrap_or_default();
@@ -416,7 +415,7 @@ impl Node {
             channels: self.channels.iter().map(|part| part.lock().len()).sum(),
             publications: self.publications.load(Relaxed),
             deliveries: sums.deliveries,
-            publications_left_out: sums.left_out,
+            publications_skipped: sums.skipped,
             queued_sessions: sums.queued_sessions,
             queued_bytes: sums.queued_bytes,
             slow: sums.slow(),
@@ -448,59 +447,54 @@ impl Node {
         }
     }
 
-    /// Counts a session in; `false` when its user has as many as there may be.
-    pub(crate) fn enter(&self, session: SessionId, who: &Arc<Who>) -> bool {
-        let mut part = self.part(&self.users, &who.user).lock();
-        let sessions = part.entry(who.user.clone()).or_default();
+    /// Registers a session; `false` if its user has reached the session limit.
+    pub(crate) fn enter(&self, session: SessionId, identity: &Arc<SessionIdentity>) -> bool {
+        let mut part = self.part(&self.users, &identity.user).lock();
+        let sessions = part.entry(identity.user.clone()).or_default();
         let limit = self.config.client.user_connection_limit;
-        if limit > 0 && !who.user.is_empty() && sessions.len() >= limit {
+        if limit > 0 && !identity.user.is_empty() && sessions.len() >= limit {
             return false;
         }
-        sessions.insert(who.client, (session, who.clone()));
+        sessions.insert(identity.client, (session, identity.clone()));
         true
     }
 
-    /// The opposite of [`Node::enter`].
-    pub(crate) fn exit(&self, session: SessionId, who: &Who) {
-        let mut part = self.part(&self.users, &who.user).lock();
-        if let Some(sessions) = part.get_mut(&who.user) {
-            if sessions.get(&who.client).is_some_and(|(found, _)| *found == session) {
-                sessions.remove(&who.client);
+    /// Removes a session: the inverse of [`Node::enter`].
+    pub(crate) fn exit(&self, session: SessionId, identity: &SessionIdentity) {
+        let mut part = self.part(&self.users, &identity.user).lock();
+        if let Some(sessions) = part.get_mut(&identity.user) {
+            if sessions.get(&identity.client).is_some_and(|(found, _)| *found == session) {
+                sessions.remove(&identity.client);
             }
             if sessions.is_empty() {
-                part.remove(&who.user);
+                part.remove(&identity.user);
             }
         }
     }
 
-    /// A user's sessions; only that of `client`, if that is given.
-    pub fn sessions_of(&self, user: &str, client: Option<Uuid>) -> Vec<(SessionId, Arc<Who>)> {
+    /// The sessions of a user; only that of `client`, if it is given.
+    pub fn sessions_of(&self, user: &str, client: Option<Uuid>) -> Vec<(SessionId, Arc<SessionIdentity>)> {
         let part = self.part(&self.users, user).lock();
         let sessions = part.get(user).into_iter().flatten();
         sessions.filter(|(id, _)| client.is_none_or(|client| client == **id)).map(|(_, found)| found.clone()).collect()
     }
 }
 
-/// What a client is told when the store says no.
+/// The error that a client gets for an error of the store.
 pub(crate) fn refusal(e: &StoreError) -> ClientError {
     match e {
         StoreError::Busy(_) => codes::TOO_MANY_REQUESTS,
         StoreError::TooLarge(_) => codes::LIMIT_EXCEEDED,
         StoreError::Log(LogError::TooLarge(_)) => codes::TOO_LARGE,
         StoreError::Log(LogError::Full) => {
-            tracing::debug!(error = %e, "a publication was refused");
+            tracing::debug!(error = %e, "the disk is full: a publication is refused");
             codes::DISK_FULL
         }
         StoreError::Log(LogError::Closed) => codes::STOPPING,
         StoreError::Hangs => codes::DISK_HANGS,
         e => {
-            tracing::warn!(error = %e, "a channel cannot be used");
+            tracing::warn!(error = %e, "the store cannot use a channel");
             codes::INTERNAL
         }
     }
-}
-
-/// An epoch as clients see it.
-pub(crate) fn epoch_text(epoch: u32) -> String {
-    format!("{epoch:08x}")
 }

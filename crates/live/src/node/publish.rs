@@ -1,4 +1,4 @@
-//! The way of a publication to the store, and from it to the partitions.
+//! The path of a publication to the store, and from there to the partitions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,26 +10,26 @@ use steadfast_store::{ChannelSink, NewPublication, PendingPublication, Position,
 use super::{Node, refusal};
 use crate::config::ChannelDurability;
 use crate::outgoing::{Encoded, Outgoing, from_stored};
-use crate::partition::Event;
+use crate::partition::WorkerEvent;
 use crate::protocol::codes::{self, ClientError};
 use crate::protocol::message::Publication;
 
-/// Bytes of publications that may wait for a partition: over it, publishers wait.
+/// Bytes of publications that may be queued for a partition. Above it, publishers wait.
 pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// How long a publisher waits for that.
+/// How long a publisher waits for the backlog.
 const PUBLISH_WAIT: Duration = Duration::from_secs(5);
 
-/// How something is published.
+/// Options of a publication.
 #[derive(Debug, Clone, Copy)]
 pub struct Submission {
-    /// Only to those who are there, also where the channel keeps history.
+    /// Deliver it only to present subscribers, even if the channel keeps history.
     pub skip_history: bool,
-    /// When it is answered and delivered, if not as the namespace says.
+    /// Overrides when the namespace acknowledges and delivers it.
     pub durability: Option<ChannelDurability>,
-    /// That of deletes, where a full store must not hold it up.
+    /// The priority of deletes, if a full store must not block it.
     pub priority: Priority,
-    /// The share of the disk that it must leave free for others, in percent.
+    /// Share of the disk that it must leave free, percent.
     pub leaves_percent: u8,
 }
 
@@ -39,23 +39,23 @@ impl Default for Submission {
     }
 }
 
-/// A publication that has its place, if its channel keeps history.
+/// A publication with its position, if its channel keeps history.
 pub struct Accepted(Option<PendingPublication>);
 
 impl Accepted {
-    /// Awaits the commit, for as long as a write may wait where the disk hangs.
+    /// Waits for the commit, at most as long as a write may wait for a hanging disk.
     ///
     /// # Errors
-    /// Why it cannot be said to be committed. It may be.
+    /// When the commit cannot be confirmed. The publication may still be committed.
     pub async fn committed(self) -> Result<Position, ClientError> {
         let Some(pending) = self.0 else { return Ok(Position::default()) };
         pending.committed().await.map(|published| published.position).map_err(|e| refusal(&e))
     }
 
-    /// Awaits the commit, however long the disk hangs.
+    /// Waits for the commit, however long the disk hangs.
     ///
     /// # Errors
-    /// Why it was not committed.
+    /// When the publication was not committed.
     pub async fn resolved(self) -> Result<Position, ClientError> {
         let Some(pending) = self.0 else { return Ok(Position::default()) };
         pending.resolved().await.map(|published| published.position).map_err(|e| refusal(&e))
@@ -63,7 +63,7 @@ impl Accepted {
 }
 
 impl Node {
-    /// Waits until the partitions have delivered enough to take more.
+    /// Waits until the backlog of every partition is within its bound.
     pub(crate) async fn room(&self) -> Result<(), ClientError> {
         let full = || self.inboxes.iter().any(|inbox| inbox.backlog() > BACKLOG_BYTES_MAX);
         if !full() {
@@ -85,10 +85,10 @@ impl Node {
         })
     }
 
-    /// Publishes, up to the point where its place is certain; what it returns waits for the answer.
+    /// Submits a publication until its position is fixed. The result waits for the commit.
     ///
     /// # Errors
-    /// Why not.
+    /// When the publication is refused.
     pub async fn submit(
         &self,
         channel: &str,
@@ -123,10 +123,10 @@ impl Node {
         Ok(Accepted(pending))
     }
 
-    /// Publishes, and waits for the answer.
+    /// Publishes, and waits for the commit.
     ///
     /// # Errors
-    /// Why not.
+    /// When the publication is refused, or its commit cannot be confirmed.
     pub async fn publish(
         &self,
         channel: &str,
@@ -145,12 +145,12 @@ impl Node {
         if live.delta {
             live.last = Some(Arc::new(outgoing.without_previous()));
         }
-        // What they say is no longer where the channel stands.
+        // The shared answers no longer end at the top of the channel.
         live.answers.clear();
-        // Under the lock, so that all partitions get what is published in the same order.
+        // Under the lock, so that all partitions get publications in the same order.
         for (inbox, subscribers) in self.inboxes.iter().zip(&live.subscribers) {
             if *subscribers > 0 {
-                inbox.send(Event::Publication(outgoing.clone()));
+                inbox.send(WorkerEvent::Publication(outgoing.clone()));
             }
         }
     }
@@ -167,7 +167,9 @@ impl ChannelSink for Node {
         }
         match from_stored(stored) {
             Ok(publication) => self.fan_out(channel, epoch, publication),
-            Err(error) => tracing::error!(?channel, offset = stored.offset, %error, "a publication cannot be read"),
+            Err(error) => {
+                tracing::error!(?channel, offset = stored.offset, %error, "a stored publication cannot be decoded")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which sessions of a partition are subscribed to a channel.
+//! The subscriptions of a partition, by session and by channel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,43 +8,43 @@ use super::session::Session;
 use crate::filter;
 use crate::outgoing::{Form, Outgoing};
 
-/// Publications that are kept for a subscription which is being made, at most.
+/// Publications kept for a subscription in progress, at most.
 pub(super) const KEPT_MAX: usize = 1024;
 
-/// How far a subscription is.
+/// The state of a subscription.
 pub(super) enum Progress {
-    /// It is being made; what is published meanwhile is kept.
+    /// It is being made; the session keeps new publications.
     Syncing(Vec<Arc<Outgoing>>),
-    /// More was published than is kept: it cannot be made now.
+    /// More than [`KEPT_MAX`] publications arrived: the attempt fails.
     Overrun,
-    /// It gets what is published. Up to this offset it has all.
+    /// It receives publications. The client has all up to this offset.
     Active(u64),
 }
 
-/// A subscription, as its session has it.
+/// A subscription in its session.
 pub(super) struct Subscription {
     pub(super) channel: Arc<str>,
     /// The attempt that made it.
     pub(super) attempt: u64,
     pub(super) kind: Box<SubscriptionKind>,
     pub(super) progress: Progress,
-    /// The back end is asked whether it goes on.
+    /// The back end is being asked whether to extend it.
     pub(super) refreshing: bool,
-    /// It has had a whole publication: from now on differences do.
+    /// The client has a whole publication, so deltas may follow.
     pub(super) has_base: bool,
-    /// Its place among the channel's.
+    /// Its index among the entries of the channel.
     at: u32,
 }
 
-/// What becomes of a publication at a subscription.
+/// What to do with a publication for a subscription.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The client has it, does not want it, or gets it later.
+    /// The client has it, filters it out, or gets it later.
     Nothing,
-    /// The client lacks what came before it.
+    /// The client lacks publications before it.
     Gap,
-    /// It goes to the client, in this form.
-    Goes(Form),
+    /// Deliver it in this form.
+    Deliver(Form),
 }
 
 impl Subscription {
@@ -52,9 +52,10 @@ impl Subscription {
         matches!(self.progress, Progress::Active(_))
     }
 
-    /// Takes note of a publication in the channel. Whoever is told that it goes must bring it to the client or end the session.
+    /// Records a publication in the channel. On [`Next::Deliver`] the caller must deliver it or end
+    /// the session.
     pub(super) fn next(&mut self, outgoing: &Arc<Outgoing>) -> Next {
-        let told = match &mut self.progress {
+        let last_offset = match &mut self.progress {
             Progress::Syncing(kept) if kept.len() == KEPT_MAX => {
                 self.progress = Progress::Overrun;
                 return Next::Nothing;
@@ -64,20 +65,20 @@ impl Subscription {
                 return Next::Nothing;
             }
             Progress::Overrun => return Next::Nothing,
-            Progress::Active(told) => told,
+            Progress::Active(last_offset) => last_offset,
         };
         let offset = outgoing.publication.offset;
         if offset > 0 {
-            if offset <= *told {
+            if offset <= *last_offset {
                 return Next::Nothing;
             }
-            if self.kind.positioned && offset != *told + 1 {
+            if self.kind.positioned && offset != *last_offset + 1 {
                 return Next::Gap;
             }
-            *told = offset;
+            *last_offset = offset;
         }
         if self.kind.filter.as_ref().is_some_and(|f| !filter::matches(f, &outgoing.publication.tags)) {
-            // The next difference would be to what the client does not have.
+            // The client lacks the base of the next delta.
             self.has_base = false;
             return Next::Nothing;
         }
@@ -87,11 +88,11 @@ impl Subscription {
             (true, true) => Form::Delta,
         };
         self.has_base = true;
-        Next::Goes(form)
+        Next::Deliver(form)
     }
 }
 
-/// A channel's subscription: the session's place, and its place in the session.
+/// An entry of a channel: the slot of the session, and the index of the subscription in it.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) slot: u32,
@@ -100,14 +101,15 @@ pub(super) struct Entry {
 
 /// The channels of a partition that have subscriptions.
 #[derive(Default)]
-pub(super) struct Channels(HashMap<Arc<str>, Vec<Entry>>);
+pub(super) struct ChannelIndex(HashMap<Arc<str>, Vec<Entry>>);
 
-impl Channels {
+impl ChannelIndex {
     pub(super) fn entries(&self, channel: &str) -> &[Entry] {
         self.0.get(channel).map_or(&[], Vec::as_slice)
     }
 
-    /// Begins a subscription. The session must not have one to this channel: its places would get mixed up.
+    /// Begins a subscription. The session must not already have one to this channel, or the indexes
+    /// would be wrong.
     pub(super) fn add(
         &mut self,
         slot: u32,
@@ -131,7 +133,8 @@ impl Channels {
         });
     }
 
-    /// Takes a subscription out of its session and its channel. `sessions` are all of the partition.
+    /// Removes a subscription from its session and its channel. `sessions` are all sessions of the
+    /// partition.
     pub(super) fn remove(
         &mut self,
         sessions: &mut [Option<Box<Session>>],
@@ -144,10 +147,10 @@ impl Channels {
         }
         let mut removed = session.subscriptions.swap_remove(at);
         if !matches!(removed.progress, Progress::Active(_)) {
-            // No join was sent, so no leave is.
+            // The join was not sent, so no leave is sent.
             removed.kind.announced = false;
         }
-        // The last one of the session has taken its place there.
+        // The last subscription of the session has moved into the free index.
         if let Some(moved) = session.subscriptions.get(at)
             && let Some(entries) = self.0.get_mut(&moved.channel)
             && let Some(entry) = entries.get_mut(moved.at as usize)
@@ -162,7 +165,7 @@ impl Channels {
             && let Some(Some(other)) = sessions.get_mut(moved.slot as usize)
             && let Some(subscription) = other.subscriptions.get_mut(moved.at as usize)
         {
-            // The last one of the channel has taken its place here.
+            // The last entry of the channel has moved into the free index.
             subscription.at = removed.at;
         }
         Some(removed)
@@ -193,32 +196,32 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_has_comes_once_and_a_gap_only_to_who_does_not_care() {
+    fn each_offset_is_delivered_once_and_gaps_end_positioned_subscriptions() {
         for positioned in [true, false] {
             let kind = SubscriptionKind { positioned, ..SubscriptionKind::default() };
             let mut subscription = subscription(kind, Progress::Active(5));
             assert_eq!(subscription.next(&publication(5, "")), Next::Nothing);
-            assert_eq!(subscription.next(&publication(6, "")), Next::Goes(Form::Plain));
+            assert_eq!(subscription.next(&publication(6, "")), Next::Deliver(Form::Plain));
             assert_eq!(subscription.next(&publication(6, "")), Next::Nothing);
-            let after_gap = if positioned { Next::Gap } else { Next::Goes(Form::Plain) };
+            let after_gap = if positioned { Next::Gap } else { Next::Deliver(Form::Plain) };
             assert_eq!(subscription.next(&publication(8, "")), after_gap);
-            assert_eq!(subscription.next(&publication(0, "")), Next::Goes(Form::Plain), "without history");
+            assert_eq!(subscription.next(&publication(0, "")), Next::Deliver(Form::Plain), "without history");
         }
     }
 
     #[test]
-    fn a_difference_is_to_what_the_client_has() {
+    fn the_base_of_a_delta_is_a_publication_that_the_client_has() {
         let filter = FilterNode { key: "t".into(), cmp: "eq".into(), val: "yes".into(), ..FilterNode::default() };
         let kind = SubscriptionKind { delta: true, filter: Some(Box::new(filter)), ..SubscriptionKind::default() };
         let mut subscription = subscription(kind, Progress::Active(0));
         let published = [(1, "yes"), (2, "yes"), (3, "no"), (4, "yes"), (5, "yes")];
-        let goes = published.map(|(offset, tag)| subscription.next(&publication(offset, tag)));
-        let (whole, delta) = (|| Next::Goes(Form::Whole), || Next::Goes(Form::Delta));
-        assert_eq!(goes, [whole(), delta(), Next::Nothing, whole(), delta()]);
+        let steps = published.map(|(offset, tag)| subscription.next(&publication(offset, tag)));
+        let (whole, delta) = (|| Next::Deliver(Form::Whole), || Next::Deliver(Form::Delta));
+        assert_eq!(steps, [whole(), delta(), Next::Nothing, whole(), delta()]);
     }
 
     #[test]
-    fn what_comes_while_it_is_being_made_is_kept_up_to_a_bound() {
+    fn publications_during_a_subscribe_are_kept_up_to_a_bound() {
         let mut subscription = subscription(SubscriptionKind::default(), Progress::Syncing(Vec::new()));
         for offset in 1..=KEPT_MAX as u64 {
             assert_eq!(subscription.next(&publication(offset, "")), Next::Nothing);

@@ -1,25 +1,26 @@
-//! Commands from frames and frames from replies, in both encodings.
+//! Decoding of commands and encoding of replies, in JSON and Protobuf.
 //!
-//! A frame of either kind may hold several messages: JSON ones in lines, Protobuf ones each behind its length (a varint).
+//! A frame may hold several messages: JSON messages as lines, Protobuf messages each after its
+//! length (a varint).
 
 use prost::Message;
 
 use super::message::{Command, Push, Reply};
 
-/// How a session speaks.
+/// The encoding of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// Lines of JSON in text frames.
+    /// JSON lines in text frames.
     Json,
-    /// Messages behind their lengths in binary frames.
+    /// Length-delimited messages in binary frames.
     Protobuf,
 }
 
 impl Encoding {
-    /// Both.
+    /// All encodings.
     pub const ALL: [Self; 2] = [Self::Json, Self::Protobuf];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Json => "json",
@@ -28,7 +29,7 @@ impl Encoding {
     }
 }
 
-/// A frame that is not of the protocol.
+/// A frame that violates the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub String);
@@ -39,10 +40,10 @@ impl Malformed {
     }
 }
 
-/// Takes the next command from what is left of a frame; `None` at its end.
+/// Decodes the next command of a frame and advances `rest`; `None` at its end.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The command is malformed.
 pub fn next_command(encoding: Encoding, rest: &mut &[u8]) -> Result<Option<Command>, Malformed> {
     match encoding {
         Encoding::Json => {
@@ -59,17 +60,18 @@ pub fn next_command(encoding: Encoding, rest: &mut &[u8]) -> Result<Option<Comma
         Encoding::Protobuf if rest.is_empty() => Ok(None),
         Encoding::Protobuf => {
             let len = prost::decode_length_delimiter(&mut *rest).map_err(Malformed::new)?;
-            let (message, more) = rest.split_at_checked(len).ok_or_else(|| Malformed::new("a command is cut short"))?;
+            let (message, more) =
+                rest.split_at_checked(len).ok_or_else(|| Malformed::new("a command is incomplete"))?;
             *rest = more;
             Command::decode(message).map(Some).map_err(Malformed::new)
         }
     }
 }
 
-/// Reads all commands of a frame, at most `commands_max` of them.
+/// Decodes all commands of a frame, at most `commands_max`.
 ///
 /// # Errors
-/// What is wrong with it; none of its commands count then.
+/// A command is malformed, or the frame has too many; no command is returned then.
 pub fn decode_commands(encoding: Encoding, frame: &[u8], commands_max: usize) -> Result<Vec<Command>, Malformed> {
     let (mut commands, mut rest) = (Vec::new(), frame);
     while let Some(command) = next_command(encoding, &mut rest)? {
@@ -84,7 +86,7 @@ pub fn decode_commands(encoding: Encoding, frame: &[u8], commands_max: usize) ->
 /// Appends a reply to the payload of a frame.
 ///
 /// # Errors
-/// In JSON, when data that the reply holds is not JSON.
+/// In JSON: the data of the reply is not JSON.
 pub fn encode_reply(encoding: Encoding, reply: &Reply, out: &mut Vec<u8>) -> Result<(), Malformed> {
     match encoding {
         Encoding::Json => {
@@ -107,7 +109,7 @@ pub fn encode_reply(encoding: Encoding, reply: &Reply, out: &mut Vec<u8>) -> Res
 /// The payload of a frame with one push.
 ///
 /// # Errors
-/// In JSON, when data that the push holds is not JSON.
+/// In JSON: the data of the push is not JSON.
 pub fn encode_push(encoding: Encoding, push: Push) -> Result<Vec<u8>, Malformed> {
     let mut out = Vec::new();
     encode_reply(encoding, &Reply { push: Some(push), ..Reply::default() }, &mut out)?;
@@ -132,7 +134,7 @@ mod tests {
     const BOTH: [Encoding; 2] = [Encoding::Json, Encoding::Protobuf];
 
     #[test]
-    fn commands_of_an_sdk_are_read() {
+    fn commands_of_an_sdk_are_decoded() {
         let frame = br#"{"id":1,"connect":{"token":"t","data":{"a": [1]},"name":"js"}}
 {"id":2,"subscribe":{"channel":"news","recover":true,"epoch":"e","offset":7}}
 {}"#;
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(commands[2], Command::default(), "a pong");
         let mut frame = Vec::new();
         for command in &commands {
-            command.encode_length_delimited(&mut frame).expect("room");
+            command.encode_length_delimited(&mut frame).expect("buffer space");
         }
         assert_eq!(decode_commands(Encoding::Protobuf, &frame, 10), Ok(commands));
         assert!(decode_commands(Encoding::Protobuf, &frame, 2).is_err());
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_leave_out_what_is_not_set() {
+    fn replies_omit_unset_fields() {
         let mut out = Vec::new();
         let publish = Reply { id: 3, publish: Some(Empty {}), ..Default::default() };
         encode_reply(Encoding::Json, &publish, &mut out).expect("encoded");
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_of_the_server_is_there_though_nothing_of_it_is_set() {
+    fn an_empty_server_side_subscription_is_encoded() {
         let subs = vec![Subscribed { channel: "c".into(), ..Default::default() }];
         let reply = Reply { connect: Some(ConnectResult { subs, ..Default::default() }), ..Default::default() };
         let mut out = Vec::new();
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!(serde_json::from_slice::<Reply>(&out).expect("JSON"), reply);
         out.clear();
         encode_reply(Encoding::Protobuf, &reply, &mut out).expect("encoded");
-        // An entry with its key (field 1) and its value (field 2), as Go writes maps.
+        // A map entry with its key (field 1) and value (field 2), as Go encodes maps.
         assert_eq!(out, [9, 0x2a, 7, 0x32, 5, 0x0a, 1, b'c', 0x12, 0]);
     }
 
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_data_is_refused_in_json_and_what_was_there_stays() {
+    fn binary_data_is_refused_in_json_and_the_buffer_stays() {
         for first in [false, true] {
             let mut out = Vec::new();
             let ping = Reply { id: 1, ping: Some(Empty {}), ..Default::default() };
@@ -217,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(frame: Vec<u8>) {
+        fn any_bytes_are_decoded_without_panic(frame: Vec<u8>) {
             for encoding in BOTH {
                 let _ = decode_commands(encoding, &frame, 100);
             }

@@ -1,18 +1,18 @@
-//! The codes by which SDKs decide whether to try again, to subscribe again, or to stop. They are Centrifugo's own
-//! (centrifugal.dev, "Client protocol codes"); SDKs reconnect below 3500.
+//! Error and disconnect codes, by which SDKs retry, resubscribe or stop. They are Centrifugo's own
+//! (centrifugal.dev, "Client protocol codes"); SDKs reconnect after codes below 3500.
 
 use std::borrow::Cow;
 
 use super::message::ErrorMessage;
 
-/// Why a command is refused. The session goes on.
+/// An error reply to a command. The session stays connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientError {
-    /// 100 to 113 are the protocol's.
+    /// The code; the protocol defines 100 to 113.
     pub code: u32,
-    /// For people.
+    /// The text, for people.
     pub message: Cow<'static, str>,
-    /// Whether the SDK tries again.
+    /// Whether the SDK should retry.
     pub temporary: bool,
 }
 
@@ -24,45 +24,45 @@ const fn temporary(code: u32, message: &'static str) -> ClientError {
     ClientError { code, message: Cow::Borrowed(message), temporary: true }
 }
 
-/// Something went wrong on the server's side.
+/// The server failed internally.
 pub const INTERNAL: ClientError = temporary(100, "internal server error");
-/// The same, with what is wrong: a client can do nothing but come again, a back end may say so to people.
+/// An internal error with its cause: clients can only retry, but a back end can report the cause.
 pub const DISK_FULL: ClientError = temporary(100, "internal server error: the disk is full");
-/// See [`DISK_FULL`]. The rest of the disk is not for publications of clients.
+/// See [`DISK_FULL`]. The rest of the disk is reserved: client publications may not use it.
 pub const DISK_NEARLY_FULL: ClientError = temporary(100, "internal server error: the disk is nearly full");
 /// See [`DISK_FULL`].
 pub const DISK_HANGS: ClientError = temporary(100, "internal server error: the disk does not answer");
 /// See [`DISK_FULL`].
 pub const STOPPING: ClientError = temporary(100, "internal server error: the server is stopping");
-/// No valid token, where one is needed.
+/// A valid token is required and missing.
 pub const UNAUTHORIZED: ClientError = error(101, "unauthorized");
-/// No such channel, namespace included.
+/// The channel or its namespace does not exist.
 pub const UNKNOWN_CHANNEL: ClientError = error(102, "unknown channel");
-/// Known, but not for this session.
+/// The session may not use the channel or method.
 pub const PERMISSION_DENIED: ClientError = error(103, "permission denied");
-/// No such method, or no back end for it.
+/// The method does not exist or has no back end.
 pub const METHOD_NOT_FOUND: ClientError = error(104, "method not found");
-/// The session has that subscription.
+/// The session already has the subscription.
 pub const ALREADY_SUBSCRIBED: ClientError = error(105, "already subscribed");
-/// A bound of the server's configuration.
+/// A configured limit is exceeded.
 pub const LIMIT_EXCEEDED: ClientError = error(106, "limit exceeded");
-/// More than a record of the log may have.
+/// The publication is larger than a record of the log may be.
 pub const TOO_LARGE: ClientError = error(106, "limit exceeded: the publication is too large");
-/// What was sent makes no sense.
+/// The request is malformed.
 pub const BAD_REQUEST: ClientError = error(107, "bad request");
-/// The namespace has no such feature.
+/// The namespace does not have the feature.
 pub const NOT_AVAILABLE: ClientError = error(108, "not available");
-/// The SDK gets a new token and connects again.
+/// The token has expired; the SDK gets a new one and reconnects.
 pub const TOKEN_EXPIRED: ClientError = error(109, "token expired");
-/// The session's time is over.
+/// The session has expired.
 pub const EXPIRED: ClientError = error(110, "expired");
-/// Over a rate, or the server is at a bound: later.
+/// A rate or a bound of the server is exceeded; retry later.
 pub const TOO_MANY_REQUESTS: ClientError = temporary(111, "too many requests");
-/// The position cannot be recovered from: it is too old, or of another epoch.
+/// The client's position is too old or of another epoch.
 pub const UNRECOVERABLE_POSITION: ClientError = error(112, "unrecoverable position");
 
 impl ClientError {
-    /// A request that makes no sense, with what is wrong with it.
+    /// An error for a malformed request, with the cause.
     pub(crate) fn bad_request(why: impl std::fmt::Display) -> Self {
         Self { message: format!("bad request: {why}").into(), ..BAD_REQUEST }
     }
@@ -74,12 +74,12 @@ impl From<ClientError> for ErrorMessage {
     }
 }
 
-/// Why a session is ended.
+/// The code and reason of a disconnect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disconnected {
-    /// The close code of the WebSocket. Below 3500 the SDK connects again.
+    /// The WebSocket close code. The SDK reconnects after codes below 3500.
     pub code: u16,
-    /// For people.
+    /// The text, for people.
     pub reason: Cow<'static, str>,
 }
 
@@ -89,46 +89,46 @@ const fn ended(code: u16, reason: &'static str) -> Disconnected {
 
 /// The client closed the connection.
 pub const CONNECTION_CLOSED: Disconnected = ended(3000, "connection closed");
-/// The server stops.
+/// The server is stopping.
 pub const SHUTDOWN: Disconnected = ended(3001, "shutdown");
-/// Something went wrong on the server's side.
+/// The server failed internally.
 pub const SERVER_ERROR: Disconnected = ended(3004, "internal server error");
-/// The token was not renewed in time.
+/// The connection token has expired.
 pub const SESSION_EXPIRED: Disconnected = ended(3005, "connection expired");
-/// A subscription's token was not renewed in time.
+/// The subscription token has expired.
 pub const SUBSCRIPTION_EXPIRED: Disconnected = ended(3006, "subscription expired");
-/// The session does not read what it gets.
+/// The client reads too slowly.
 pub const SLOW: Disconnected = ended(3008, "slow");
 /// A write to the socket failed.
 pub const WRITE_ERROR: Disconnected = ended(3009, "write error");
-/// Publications may have been missed; the SDK connects again and recovers.
+/// Publications may have been missed; the SDK reconnects and recovers.
 pub const INSUFFICIENT_STATE: Disconnected = ended(3010, "insufficient state");
-/// Ended by the back end, to connect again.
+/// The back end asked for a reconnect.
 pub const FORCE_RECONNECT: Disconnected = ended(3011, "force reconnect");
-/// No pong came.
+/// The client did not answer a ping.
 pub const NO_PONG: Disconnected = ended(3012, "no pong");
-/// More commands than a session may have under way.
+/// The session has too many commands in flight.
 pub const TOO_MANY_COMMANDS: Disconnected = ended(3013, "too many requests");
 /// The token is not valid.
 pub const INVALID_TOKEN: Disconnected = ended(3500, "invalid token");
-/// What was sent makes no sense.
+/// The client violated the protocol.
 pub const BAD_PROTOCOL: Disconnected = ended(3501, "bad request");
-/// No connect command came.
+/// The client sent no connect command in time.
 pub const STALE: Disconnected = ended(3502, "stale");
-/// Ended by the back end.
+/// The back end disconnected the session.
 pub const FORCE_DISCONNECT: Disconnected = ended(3503, "force disconnect");
-/// As many connections as there may be.
+/// The connection limit is reached.
 pub const CONNECTION_LIMIT: Disconnected = ended(3504, "connection limit");
-/// More channels than a session may have.
+/// The session has too many channels.
 pub const CHANNEL_LIMIT: Disconnected = ended(3505, "channel limit");
-/// Binary data for a session that speaks JSON.
+/// The data is binary and the session uses JSON.
 pub const INAPPROPRIATE_PROTOCOL: Disconnected = ended(3506, "inappropriate protocol");
-/// Not for this session.
+/// The session is not permitted.
 pub const DISCONNECT_PERMISSION_DENIED: Disconnected = ended(3507, "permission denied");
 
-/// Ended by the server or the back end: the SDK does not subscribe again.
+/// The server or the back end ended the subscription; the SDK does not resubscribe.
 pub const UNSUBSCRIBED_BY_SERVER: (u32, &str) = (2000, "server unsubscribe");
-/// Publications may have been missed: the SDK subscribes again.
+/// Publications may have been missed; the SDK resubscribes.
 pub const UNSUBSCRIBED_INSUFFICIENT: (u32, &str) = (2500, "insufficient state");
-/// The subscription's time is over: the SDK gets a token and subscribes again.
+/// The subscription has expired; the SDK gets a token and resubscribes.
 pub const UNSUBSCRIBED_EXPIRED: (u32, &str) = (2501, "subscription expired");

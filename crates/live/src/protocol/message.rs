@@ -1,21 +1,22 @@
 //! The messages of Centrifugo's client protocol, version 2, in both encodings from one definition.
 //!
-//! Names and numbers are those of `client.proto` in github.com/centrifugal/protocol. In JSON, absent and default values are left out, and
-//! `bytes` fields hold JSON as it is.
+//! Names and field numbers are those of `client.proto` in github.com/centrifugal/protocol. In JSON,
+//! absent and default values are omitted, and `bytes` fields hold raw JSON.
 
 use std::collections::BTreeMap;
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-/// `bytes` fields in JSON: a JSON value as it stands, not base64.
+/// `bytes` fields in JSON: a raw JSON value, not Base64.
 mod raw {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
     use serde_json::value::RawValue;
 
     pub fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
         let mut text = std::str::from_utf8(bytes).map_err(ser::Error::custom)?.to_owned();
-        // A line end would end the message. JSON has them between its parts only, where a space says the same.
+        // A line break would end the message. JSON has line breaks only between tokens, where a
+        // space is equal.
         if text.contains(['\n', '\r']) {
             text = text.replace(['\n', '\r'], " ");
         }
@@ -24,12 +25,12 @@ mod raw {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         let value = Box::<RawValue>::deserialize(d).map_err(de::Error::custom)?;
-        // As the reference server: no data and `null` are the same.
+        // As in the reference server, `null` means no data.
         if value.get() == "null" { Ok(Vec::new()) } else { Ok(value.get().as_bytes().to_vec()) }
     }
 }
 
-/// A map in JSON, entries in Protobuf, which is the same on the wire.
+/// A map in JSON and repeated entries in Protobuf, which has the same encoding for both.
 mod by_channel {
     use std::collections::BTreeMap;
 
@@ -67,39 +68,39 @@ macro_rules! messages {
 }
 
 messages! {
-    /// Why a command was refused.
+    /// The error of a command.
     ErrorMessage {
-        /// See [`super::codes`].
+        /// The code: see [`super::codes`].
         #[prost(uint32, tag = "1")] code: u32,
-        /// For people.
+        /// The text, for people.
         #[prost(string, tag = "2")] message: String,
-        /// Whether it is worth trying again.
+        /// Whether the client should retry.
         #[prost(bool, tag = "3")] temporary: bool,
     }
 
-    /// From client to server. One of the requests is set; an empty command is a pong.
+    /// A message from the client: one request is set; an empty command is a pong.
     Command {
-        /// Matches replies to commands; 0 where no reply is wanted.
+        /// Matches replies to commands; 0: no reply expected.
         #[prost(uint32, tag = "1")] id: u32,
-        /// Begin the session.
+        /// Connects the session.
         #[prost(message, optional, tag = "4")] connect: Option<ConnectRequest>,
-        /// Subscribe to a channel.
+        /// Subscribes to a channel.
         #[prost(message, optional, tag = "5")] subscribe: Option<SubscribeRequest>,
-        /// Leave a channel.
+        /// Unsubscribes from a channel.
         #[prost(message, optional, tag = "6")] unsubscribe: Option<ChannelRequest>,
-        /// Publish into a channel.
+        /// Publishes to a channel.
         #[prost(message, optional, tag = "7")] publish: Option<PublishRequest>,
-        /// Who is subscribed.
+        /// Requests the presence of a channel.
         #[prost(message, optional, tag = "8")] presence: Option<ChannelRequest>,
-        /// How many are subscribed.
+        /// Requests the number of subscribers.
         #[prost(message, optional, tag = "9")] presence_stats: Option<ChannelRequest>,
-        /// What was published.
+        /// Requests the history of a channel.
         #[prost(message, optional, tag = "10")] history: Option<HistoryRequest>,
-        /// Anything there.
+        /// Checks the connection.
         #[prost(message, optional, tag = "11")] ping: Option<Empty>,
-        /// A message to the back end that wants no reply.
+        /// A message to the back end without a reply.
         #[prost(message, optional, tag = "12")] send: Option<SendRequest>,
-        /// A call of the back end.
+        /// Calls the back end.
         #[prost(message, optional, tag = "13")] rpc: Option<RpcRequest>,
         /// A new connection token.
         #[prost(message, optional, tag = "14")] refresh: Option<RefreshRequest>,
@@ -107,47 +108,47 @@ messages! {
         #[prost(message, optional, tag = "15")] sub_refresh: Option<SubRefreshRequest>,
     }
 
-    /// From server to client: the reply to a command, or a push. An empty one is a ping.
+    /// A message from the server: the reply to a command, or a push. An empty reply is a ping.
     Reply {
-        /// Of the command; 0 for a push.
+        /// The ID of the command; 0 for a push.
         #[prost(uint32, tag = "1")] id: u32,
-        /// Why the command was refused.
+        /// The error of the command.
         #[prost(message, optional, tag = "2")] error: Option<ErrorMessage>,
-        /// A push.
+        /// A push, without a command.
         #[prost(message, optional, tag = "4")] push: Option<Push>,
-        /// To `connect`.
+        /// The reply to `connect`.
         #[prost(message, optional, tag = "5")] connect: Option<ConnectResult>,
-        /// To `subscribe`.
+        /// The reply to `subscribe`.
         #[prost(message, optional, tag = "6")] subscribe: Option<SubscribeResult>,
-        /// To `unsubscribe`.
+        /// The reply to `unsubscribe`.
         #[prost(message, optional, tag = "7")] unsubscribe: Option<Empty>,
-        /// To `publish`.
+        /// The reply to `publish`.
         #[prost(message, optional, tag = "8")] publish: Option<Empty>,
-        /// To `presence`.
+        /// The reply to `presence`.
         #[prost(message, optional, tag = "9")] presence: Option<PresenceResult>,
-        /// To `presence_stats`.
+        /// The reply to `presence_stats`.
         #[prost(message, optional, tag = "10")] presence_stats: Option<PresenceStatsResult>,
-        /// To `history`.
+        /// The reply to `history`.
         #[prost(message, optional, tag = "11")] history: Option<HistoryResult>,
-        /// To `ping`.
+        /// The reply to `ping`.
         #[prost(message, optional, tag = "12")] ping: Option<Empty>,
-        /// To `rpc`.
+        /// The reply to `rpc`.
         #[prost(message, optional, tag = "13")] rpc: Option<RpcResult>,
-        /// To `refresh`.
+        /// The reply to `refresh`.
         #[prost(message, optional, tag = "14")] refresh: Option<RefreshResult>,
-        /// To `sub_refresh`.
+        /// The reply to `sub_refresh`.
         #[prost(message, optional, tag = "15")] sub_refresh: Option<Expiry>,
     }
 
-    /// What the server says unasked.
+    /// A message that the server sends without a request.
     Push {
-        /// The channel that it is about; empty for the session itself.
+        /// The channel of the push; empty for the session itself.
         #[prost(string, tag = "2")] channel: String,
-        /// Something was published.
+        /// A publication.
         #[prost(message, optional, tag = "4")] #[serde(rename = "pub")] publication: Option<Publication>,
-        /// Somebody came.
+        /// A session subscribed to the channel.
         #[prost(message, optional, tag = "5")] join: Option<Presence>,
-        /// Somebody went.
+        /// A session left the channel.
         #[prost(message, optional, tag = "6")] leave: Option<Presence>,
         /// The server ended a subscription.
         #[prost(message, optional, tag = "7")] unsubscribe: Option<Unsubscribe>,
@@ -155,319 +156,320 @@ messages! {
         #[prost(message, optional, tag = "8")] message: Option<SendRequest>,
         /// The server made a subscription.
         #[prost(message, optional, tag = "9")] subscribe: Option<Subscribe>,
-        /// A unidirectional session began.
+        /// A unidirectional session is connected.
         #[prost(message, optional, tag = "10")] connect: Option<ConnectResult>,
         /// The session ends.
         #[prost(message, optional, tag = "11")] disconnect: Option<Disconnect>,
-        /// The session lasts longer.
+        /// The session has a new expiry.
         #[prost(message, optional, tag = "12")] refresh: Option<Expiry>,
     }
 
-    /// Who a session belongs to.
+    /// A session and its user.
     ClientInfo {
-        /// The user.
+        /// The user ID.
         #[prost(string, tag = "1")] user: String,
-        /// The session.
+        /// The client ID of the session.
         #[prost(string, tag = "2")] client: String,
-        /// What the back end said of the session.
+        /// The `info` of the session from the back end.
         #[prost(bytes = "vec", tag = "3")] #[serde(with = "raw")] conn_info: Vec<u8>,
-        /// What the back end said of the subscription.
+        /// The `info` of the subscription from the back end.
         #[prost(bytes = "vec", tag = "4")] #[serde(with = "raw")] chan_info: Vec<u8>,
     }
 
-    /// Something published.
+    /// A publication of a channel.
     Publication {
-        /// What was published.
+        /// The published data.
         #[prost(bytes = "vec", tag = "4")] #[serde(with = "raw")] data: Vec<u8>,
-        /// Who published it, where it was a session.
+        /// The publishing session, if a session published.
         #[prost(message, optional, tag = "5")] info: Option<ClientInfo>,
-        /// Its place in the channel; 0 where there is no history.
+        /// The offset in the channel; 0 without a history.
         #[prost(uint64, tag = "6")] offset: u64,
-        /// Of the publisher's.
+        /// Tags from the publisher.
         #[prost(btree_map = "string, string", tag = "7")] tags: BTreeMap<String, String>,
-        /// Whether `data` is the difference to the publication before.
+        /// Whether `data` is a delta to the previous publication.
         #[prost(bool, tag = "8")] delta: bool,
-        /// When, milliseconds since the Unix epoch.
+        /// The time of publication in milliseconds since the Unix epoch.
         #[prost(int64, tag = "9")] time: i64,
-        /// The channel, where it is not said elsewhere.
+        /// The channel, if no other field names it.
         #[prost(string, tag = "10")] channel: String,
     }
 
-    /// Who came or went.
+    /// The session of a join or leave.
     Presence {
-        /// It.
+        /// The session and its user.
         #[prost(message, optional, tag = "1")] info: Option<ClientInfo>,
     }
 
     /// The server ended a subscription.
     Unsubscribe {
-        /// See [`super::codes`].
+        /// The code: see [`super::codes`].
         #[prost(uint32, tag = "2")] code: u32,
-        /// For people.
+        /// The text, for people.
         #[prost(string, tag = "3")] reason: String,
     }
 
     /// The server made a subscription.
     Subscribe {
-        /// Whether it can be recovered.
+        /// Whether the subscription is recoverable.
         #[prost(bool, tag = "1")] recoverable: bool,
-        /// Of the channel.
+        /// The epoch of the channel.
         #[prost(string, tag = "4")] epoch: String,
-        /// Where it begins.
+        /// The start offset.
         #[prost(uint64, tag = "5")] offset: u64,
-        /// Whether its position is followed.
+        /// Whether the subscription is positioned.
         #[prost(bool, tag = "6")] positioned: bool,
-        /// Of the back end's.
+        /// Data from the back end.
         #[prost(bytes = "vec", tag = "7")] #[serde(with = "raw")] data: Vec<u8>,
     }
 
     /// The session ends.
     Disconnect {
-        /// See [`super::codes`].
+        /// The code: see [`super::codes`].
         #[prost(uint32, tag = "1")] code: u32,
-        /// For people.
+        /// The text, for people.
         #[prost(string, tag = "2")] reason: String,
-        /// Not used any more; the code says it.
+        /// Obsolete; the code replaces it.
         #[prost(bool, tag = "3")] reconnect: bool,
     }
 
-    /// How long something lasts.
+    /// A lifetime.
     Expiry {
-        /// Whether it ends by itself.
+        /// Whether there is an expiry.
         #[prost(bool, tag = "1")] expires: bool,
-        /// After how many seconds.
+        /// Seconds until the expiry.
         #[prost(uint32, tag = "2")] ttl: u32,
     }
 
-    /// Begins a session.
+    /// Connects a session.
     ConnectRequest {
-        /// Who it is.
+        /// The connection token.
         #[prost(string, tag = "1")] token: String,
-        /// For the back end.
+        /// Data for the back end.
         #[prost(bytes = "vec", tag = "2")] #[serde(with = "raw")] data: Vec<u8>,
-        /// Server-side subscriptions to go on with, by channel.
+        /// Server-side subscriptions to recover, by channel.
         #[prost(btree_map = "string, message", tag = "3")] subs: BTreeMap<String, SubscribeRequest>,
-        /// Of the client's.
+        /// The name of the client.
         #[prost(string, tag = "4")] name: String,
-        /// Of the client's.
+        /// The version of the client.
         #[prost(string, tag = "5")] version: String,
-        /// Headers where a browser cannot set them.
+        /// Headers for the back end, where a browser cannot set HTTP headers.
         #[prost(btree_map = "string, string", tag = "6")] headers: BTreeMap<String, String>,
-        /// What the client can do.
+        /// Capabilities of the client.
         #[prost(int64, tag = "7")] flag: i64,
     }
 
-    /// An entry of the map of subscriptions that the server made.
+    /// An entry in the map of server-side subscriptions.
     Subscribed {
-        /// The channel.
+        /// The channel name.
         #[prost(string, tag = "1")] channel: String,
-        /// How it began. Sent also when nothing in it is set: without it, as a map of `prost` leaves it out, Centrifugo's JavaScript SDK has no
-        /// object there and fails.
+        /// The result of the subscription. It is sent even if empty: a map of `prost` would omit
+        /// it, and Centrifugo's JavaScript SDK fails without the object.
         #[prost(message, required, tag = "2")] result: SubscribeResult,
     }
 
-    /// A session began.
+    /// A connected session.
     ConnectResult {
-        /// Its identity.
+        /// The client ID of the session.
         #[prost(string, tag = "1")] client: String,
-        /// The server's version.
+        /// The version of the server.
         #[prost(string, tag = "2")] version: String,
-        /// Whether it ends by itself.
+        /// Whether the session expires.
         #[prost(bool, tag = "3")] expires: bool,
-        /// After how many seconds.
+        /// Seconds until the expiry.
         #[prost(uint32, tag = "4")] ttl: u32,
-        /// Of the back end's.
+        /// Data from the back end.
         #[prost(bytes = "vec", tag = "5")] #[serde(with = "raw")] data: Vec<u8>,
-        /// Subscriptions that the server made, by channel.
+        /// Server-side subscriptions by channel.
         #[prost(message, repeated, tag = "6")] #[serde(with = "by_channel")] subs: Vec<Subscribed>,
-        /// A ping comes every so many seconds.
+        /// Interval of pings in seconds.
         #[prost(uint32, tag = "7")] ping: u32,
-        /// Whether a pong is expected.
+        /// Whether the server expects pongs.
         #[prost(bool, tag = "8")] pong: bool,
-        /// For emulation.
+        /// The session ID, for emulation.
         #[prost(string, tag = "9")] session: String,
-        /// For emulation.
+        /// The ID of the server start, for emulation.
         #[prost(string, tag = "10")] node: String,
-        /// The server's time, milliseconds since the Unix epoch.
+        /// The server's time in milliseconds since the Unix epoch.
         #[prost(int64, tag = "11")] time: i64,
     }
 
-    /// A new connection token.
+    /// Replaces the connection token.
     RefreshRequest {
-        /// It.
+        /// The new token.
         #[prost(string, tag = "1")] token: String,
     }
 
-    /// The session lasts longer.
+    /// The result of a token refresh.
     RefreshResult {
-        /// The session.
+        /// The client ID of the session.
         #[prost(string, tag = "1")] client: String,
-        /// The server's version.
+        /// The version of the server.
         #[prost(string, tag = "2")] version: String,
-        /// Whether it ends by itself.
+        /// Whether the session expires.
         #[prost(bool, tag = "3")] expires: bool,
-        /// After how many seconds.
+        /// Seconds until the expiry.
         #[prost(uint32, tag = "4")] ttl: u32,
     }
 
     /// Subscribes to a channel.
     SubscribeRequest {
-        /// The channel.
+        /// The channel name.
         #[prost(string, tag = "1")] channel: String,
-        /// The right to it.
+        /// The subscription token.
         #[prost(string, tag = "2")] token: String,
-        /// Whether to go on from a position.
+        /// Whether to recover from a position.
         #[prost(bool, tag = "3")] recover: bool,
-        /// Of that position.
+        /// The epoch of the position.
         #[prost(string, tag = "6")] epoch: String,
-        /// Of that position: the last publication that the client has.
+        /// The offset of the position: the last publication that the client has.
         #[prost(uint64, tag = "7")] offset: u64,
-        /// For the back end.
+        /// Data for the back end.
         #[prost(bytes = "vec", tag = "8")] #[serde(with = "raw")] data: Vec<u8>,
-        /// Wants its position followed.
+        /// Whether the client requests positioning.
         #[prost(bool, tag = "9")] positioned: bool,
-        /// Wants to be able to recover.
+        /// Whether the client requests recovery.
         #[prost(bool, tag = "10")] recoverable: bool,
-        /// Wants to hear who comes and goes.
+        /// Whether the client requests joins and leaves.
         #[prost(bool, tag = "11")] join_leave: bool,
-        /// Can take differences of this kind.
+        /// The delta type that the client supports.
         #[prost(string, tag = "12")] delta: String,
-        /// Only publications whose tags match.
+        /// A filter on the tags of publications.
         #[prost(message, optional, tag = "13")] tf: Option<FilterNode>,
-        /// What the client can do.
+        /// Capabilities of the client.
         #[prost(int64, tag = "14")] flag: i64,
     }
 
-    /// A subscription began.
+    /// The result of a subscription.
     SubscribeResult {
-        /// Whether it ends by itself.
+        /// Whether the subscription expires.
         #[prost(bool, tag = "1")] expires: bool,
-        /// After how many seconds.
+        /// Seconds until the expiry.
         #[prost(uint32, tag = "2")] ttl: u32,
-        /// Whether it can be recovered.
+        /// Whether the subscription is recoverable.
         #[prost(bool, tag = "3")] recoverable: bool,
-        /// Of the channel.
+        /// The epoch of the channel.
         #[prost(string, tag = "6")] epoch: String,
-        /// What was missed.
+        /// The missed publications.
         #[prost(message, repeated, tag = "7")] publications: Vec<Publication>,
-        /// Whether that is all that was missed.
+        /// Whether these are all missed publications.
         #[prost(bool, tag = "8")] recovered: bool,
-        /// Where it begins.
+        /// The start offset.
         #[prost(uint64, tag = "9")] offset: u64,
-        /// Whether its position is followed.
+        /// Whether the subscription is positioned.
         #[prost(bool, tag = "10")] positioned: bool,
-        /// Of the back end's.
+        /// Data from the back end.
         #[prost(bytes = "vec", tag = "11")] #[serde(with = "raw")] data: Vec<u8>,
-        /// Whether it was asked to recover.
+        /// Whether the client requested a recovery.
         #[prost(bool, tag = "12")] was_recovering: bool,
-        /// Whether publications come as differences.
+        /// Whether publications are sent as deltas.
         #[prost(bool, tag = "13")] delta: bool,
-        /// A number that stands for the channel in pushes.
+        /// The number that replaces the channel in pushes.
         #[prost(int64, tag = "14")] id: i64,
     }
 
-    /// A new subscription token.
+    /// Replaces a subscription token.
     SubRefreshRequest {
-        /// The channel.
+        /// The channel name.
         #[prost(string, tag = "1")] channel: String,
-        /// It.
+        /// The new token.
         #[prost(string, tag = "2")] token: String,
     }
 
-    /// A request about a channel and nothing else.
+    /// A request with a channel only.
     ChannelRequest {
-        /// The channel.
+        /// The channel name.
         #[prost(string, tag = "1")] channel: String,
     }
 
-    /// Publishes into a channel.
+    /// Publishes to a channel.
     PublishRequest {
-        /// The channel.
+        /// The channel name.
         #[prost(string, tag = "1")] channel: String,
-        /// What.
+        /// The data.
         #[prost(bytes = "vec", tag = "2")] #[serde(with = "raw")] data: Vec<u8>,
     }
 
-    /// Who is subscribed.
+    /// The presence of a channel.
     PresenceResult {
-        /// By session.
+        /// Sessions by client ID.
         #[prost(btree_map = "string, message", tag = "1")] presence: BTreeMap<String, ClientInfo>,
     }
 
-    /// How many are subscribed.
+    /// The number of subscribers.
     PresenceStatsResult {
-        /// Sessions.
+        /// The number of sessions.
         #[prost(uint32, tag = "1")] num_clients: u32,
-        /// Users.
+        /// The number of users.
         #[prost(uint32, tag = "2")] num_users: u32,
     }
 
-    /// A place in a channel.
+    /// A position in a channel.
     StreamPosition {
-        /// Of a publication.
+        /// The offset of a publication.
         #[prost(uint64, tag = "1")] offset: u64,
-        /// Of the channel.
+        /// The epoch of the channel.
         #[prost(string, tag = "2")] epoch: String,
     }
 
-    /// Asks what was published.
+    /// Requests the history of a channel.
     HistoryRequest {
-        /// The channel.
+        /// The channel name.
         #[prost(string, tag = "1")] channel: String,
-        /// How many at most; 0 for none, negative for all.
+        /// Maximum number of publications; 0: none, negative: all.
         #[prost(int32, tag = "7")] limit: i32,
-        /// Only what comes after this; before it, where `reverse`.
+        /// The position after which to read; before it, if `reverse` is set.
         #[prost(message, optional, tag = "8")] since: Option<StreamPosition>,
-        /// Newest first.
+        /// Whether to read the newest first.
         #[prost(bool, tag = "9")] reverse: bool,
     }
 
-    /// What was published.
+    /// The history of a channel.
     HistoryResult {
-        /// In order.
+        /// The publications in the requested order.
         #[prost(message, repeated, tag = "1")] publications: Vec<Publication>,
-        /// Of the channel.
+        /// The epoch of the channel.
         #[prost(string, tag = "2")] epoch: String,
-        /// The last publication's.
+        /// The offset of the last publication.
         #[prost(uint64, tag = "3")] offset: u64,
     }
 
     /// A call of the back end.
     RpcRequest {
-        /// For it.
+        /// The data for the back end.
         #[prost(bytes = "vec", tag = "1")] #[serde(with = "raw")] data: Vec<u8>,
-        /// What is called.
+        /// The method name.
         #[prost(string, tag = "2")] method: String,
     }
 
-    /// What the back end answered.
+    /// The answer of the back end.
     RpcResult {
-        /// It.
+        /// The data from the back end.
         #[prost(bytes = "vec", tag = "1")] #[serde(with = "raw")] data: Vec<u8>,
     }
 
-    /// Data and nothing else.
+    /// A message of data only.
     SendRequest {
-        /// It.
+        /// The data.
         #[prost(bytes = "vec", tag = "1")] #[serde(with = "raw")] data: Vec<u8>,
     }
 
-    /// Nothing.
+    /// A message without fields.
     Empty {}
 
-    /// A condition on the tags of publications: a comparison (`op` empty) or a combination of conditions.
+    /// A condition on the tags of publications: a comparison (`op` empty) or a combination.
     FilterNode {
-        /// Empty, `and`, `or` or `not`.
+        /// The operator: empty, `and`, `or` or `not`.
         #[prost(string, tag = "1")] op: String,
-        /// The tag that is compared.
+        /// The tag to compare.
         #[prost(string, tag = "2")] key: String,
-        /// How: `eq`, `neq`, `in`, `nin`, `ex`, `nex`, `sw`, `ew`, `ct`, `lt`, `lte`, `gt`, `gte`.
+        /// The comparison: `eq`, `neq`, `in`, `nin`, `ex`, `nex`, `sw`, `ew`, `ct`, `lt`, `lte`,
+        /// `gt`, `gte`.
         #[prost(string, tag = "3")] cmp: String,
-        /// With what.
+        /// The value to compare with.
         #[prost(string, tag = "4")] val: String,
-        /// With which.
+        /// The values to compare with.
         #[prost(string, repeated, tag = "5")] vals: Vec<String>,
-        /// What is combined.
+        /// The conditions to combine.
         #[prost(message, repeated, tag = "6")] nodes: Vec<FilterNode>,
     }
 }

@@ -1,5 +1,5 @@
-//! Back ends over gRPC: Centrifugo's `CentrifugoProxy`. Names and numbers are those of `proxy.proto` in
-//! github.com/centrifugal/centrifugo, internal/proxyproto.
+//! gRPC back ends: the client side of Centrifugo's `CentrifugoProxy`. Names and field numbers are
+//! those of `proxy.proto` in github.com/centrifugal/centrifugo, internal/proxyproto.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,132 +7,50 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http::HeaderMap;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use prost::Message;
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tonic::metadata::MetadataMap;
 
-use super::config::{DisconnectObject, ErrorObject, Event, ProxyConfig, ProxyHttpConfig, header_name};
-use super::messages::{Answer, Ask, ConnectSaid, PublishSaid, RefreshSaid, RpcSaid};
-use super::tls::ProxyTlsConfig;
-use super::{ANSWER_BYTES_MAX, Heard};
-use crate::grpc::message::{OverrideMessage, base64_of, expire_at};
-use crate::grpc::{BINARY_SUFFIX, RESERVED_PREFIX, Raw, messages, put_field};
+use super::messages::{Answer, ConnectReply, ProxyRequest, PublishReply, RefreshReply, RpcReply};
+use super::{ANSWER_BYTES_MAX, DecodeReply};
+use crate::config::proxy::{DisconnectObject, ErrorObject, ProxyConfig, ProxyEvent};
+use crate::config::proxy_grpc::origin_of;
+use crate::grpc::{OverrideMessage, Raw, base64_of, expire_at, messages, put_field};
 use crate::http_client::{GrpcClient, grpc_client_over, with_causes};
 use crate::options::{Overrides, SubscribeOptions};
 
-pub(super) const SCHEME: &str = "grpc://";
-
-/// About the requests of a proxy to an endpoint over `grpc://`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ProxyGrpcConfig {
-    /// How the back end is met; without it, in the clear.
-    pub tls: ProxyTlsConfig,
-    /// A name of metadata that each request has,
-    pub credentials_key: String,
-    /// and its value.
-    pub credentials_value: String,
-}
-
-impl ProxyGrpcConfig {
-    /// Checks what the types do not.
-    pub(super) fn check(&self, proxy: &ProxyConfig) -> Result<(), String> {
-        if !proxy.is_grpc() {
-            if *self != Self::default() {
-                return Err("grpc: the endpoint does not begin with grpc://".into());
-            }
-            return Ok(());
-        }
-        origin_of(&proxy.endpoint, self.tls.enabled).map_err(|e| format!("endpoint: {:?}: {e}", proxy.endpoint))?;
-        let ProxyHttpConfig { static_headers, status_to_code_transforms, tls } = &proxy.http;
-        for (is_set, name) in [
-            (!static_headers.is_empty(), "static_headers"),
-            (!status_to_code_transforms.is_empty(), "status_to_code_transforms"),
-            (tls.enabled, "tls"),
-        ] {
-            if is_set {
-                return Err(format!("http.{name}: the endpoint begins with grpc://"));
-            }
-        }
-        for (names, place) in [(&proxy.http_headers, "http_headers"), (&proxy.emulated_headers, "emulated_headers")] {
-            names.iter().try_for_each(|name| metadata_name(name, place).map(drop))?;
-        }
-        self.tls.client("grpc.tls")?;
-        self.credentials().map(drop)
-    }
-
-    /// What each request has.
-    fn credentials(&self) -> Result<HeaderMap, String> {
-        let mut metadata = HeaderMap::new();
-        if self.credentials_key.is_empty() {
-            if !self.credentials_value.is_empty() {
-                return Err("grpc.credentials_value: credentials_key is not set".into());
-            }
-            return Ok(metadata);
-        }
-        let mut value = HeaderValue::from_str(&self.credentials_value)
-            .map_err(|_| "grpc.credentials_value: not a value of metadata".to_owned())?;
-        value.set_sensitive(true);
-        metadata.insert(metadata_name(&self.credentials_key, "grpc.credentials_key")?, value);
-        Ok(metadata)
-    }
-}
-
-/// A name of metadata whose values are text.
-fn metadata_name(name: &str, place: &str) -> Result<HeaderName, String> {
-    let found = header_name(name, place)?;
-    let text = found.as_str();
-    if text.starts_with(RESERVED_PREFIX) || text.ends_with(BINARY_SUFFIX) || text == "proxy-connection" {
-        return Err(format!("{place}: {name}: gRPC has no such metadata, or not as text"));
-    }
-    Ok(found)
-}
-
-/// Where a `grpc://` endpoint is, for HTTP/2.
-fn origin_of(endpoint: &str, tls: bool) -> Result<Uri, String> {
-    let rest = endpoint.strip_prefix(SCHEME).unwrap_or_default();
-    let origin: Uri = format!("{}://{}", if tls { "https" } else { "http" }, rest).parse().map_err(|_| "not a URL")?;
-    if origin.host().is_none_or(str::is_empty) || origin.port().is_none() {
-        return Err("it names no host and port, as in grpc://127.0.0.1:12000".to_owned());
-    }
-    if !matches!(origin.path(), "" | "/") || origin.query().is_some() {
-        return Err("it has a path, which gRPC has no use for".to_owned());
-    }
-    Ok(origin)
-}
-
-/// The back end of a proxy.
+/// The gRPC client of a proxy.
 pub(super) struct GrpcBackEnd {
     client: tonic::client::Grpc<GrpcClient>,
     path: PathAndQuery,
-    event: Event,
+    event: ProxyEvent,
     credentials: HeaderMap,
 }
 
 impl GrpcBackEnd {
-    /// That of a configuration; nothing is sent yet.
-    pub(super) fn new(event: Event, proxy: &ProxyConfig) -> Result<Self, String> {
+    /// Builds the client of a configuration. It connects with the first request.
+    pub(super) fn new(event: ProxyEvent, proxy: &ProxyConfig) -> Result<Self, String> {
         let origin = origin_of(&proxy.endpoint, proxy.grpc.tls.enabled)?;
         let client = grpc_client_over(&origin, proxy.grpc.tls.client("grpc.tls")?)?;
         let client = tonic::client::Grpc::with_origin(client, origin).max_decoding_message_size(ANSWER_BYTES_MAX);
         let path = PathAndQuery::from_static(match event {
-            Event::Connect => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Connect",
-            Event::Refresh => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Refresh",
-            Event::Subscribe => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Subscribe",
-            Event::Publish => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Publish",
-            Event::SubRefresh => "/centrifugal.centrifugo.proxy.CentrifugoProxy/SubRefresh",
-            Event::Rpc => "/centrifugal.centrifugo.proxy.CentrifugoProxy/RPC",
+            ProxyEvent::Connect => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Connect",
+            ProxyEvent::Refresh => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Refresh",
+            ProxyEvent::Subscribe => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Subscribe",
+            ProxyEvent::Publish => "/centrifugal.centrifugo.proxy.CentrifugoProxy/Publish",
+            ProxyEvent::SubRefresh => "/centrifugal.centrifugo.proxy.CentrifugoProxy/SubRefresh",
+            ProxyEvent::Rpc => "/centrifugal.centrifugo.proxy.CentrifugoProxy/RPC",
         });
         Ok(Self { client, path, event, credentials: proxy.grpc.credentials()? })
     }
 
-    /// Asks, and tells the back end how long the answer may take. It takes as long as the back end does: bound it.
-    pub(super) async fn ask<R: Heard>(
+    /// Sends a request with `within` as its gRPC timeout. The call itself has no bound: the caller
+    /// sets one.
+    pub(super) async fn ask<R: DecodeReply>(
         &self,
-        ask: &Ask<'_>,
+        ask: &ProxyRequest<'_>,
         mut metadata: HeaderMap,
         within: Duration,
     ) -> Result<Answer<R>, String> {
@@ -144,17 +62,19 @@ impl GrpcBackEnd {
         client.ready().await.map_err(|e| with_causes(&e))?;
         match client.unary(request, self.path.clone(), Raw).await {
             Ok(answer) => read(answer.into_inner()),
-            // One that is made of another error says what that says, and no more.
+            // A status made from another error repeats the text of that error: report the cause
+            // alone.
             Err(status) => Err(match std::error::Error::source(&status) {
                 Some(cause) => with_causes(cause),
-                None => format!("it answered with the status {:?}: {}", status.code(), status.message()),
+                None => format!("the back end answered with status {:?}: {}", status.code(), status.message()),
             }),
         }
     }
 }
 
-/// A request. All its fields are text or bytes, which are the same on the wire; those that are empty are left out.
-fn encoded(event: Event, ask: &Ask<'_>) -> Bytes {
+/// Encodes a request. All fields are text or bytes, which have the same encoding; empty fields are
+/// omitted.
+fn encoded(event: ProxyEvent, ask: &ProxyRequest<'_>) -> Bytes {
     let user = ask.user.unwrap_or_default().as_bytes();
     let meta = ask.meta.as_deref().map(RawValue::get).unwrap_or_default().as_bytes();
     let base64 = if ask.encoding == "binary" { STANDARD.encode(ask.bytes) } else { String::new() };
@@ -167,12 +87,12 @@ fn encoded(event: Event, ask: &Ask<'_>) -> Bytes {
         (4, ask.encoding.as_bytes()),
     ];
     let own: &[(u32, &[u8])] = match event {
-        Event::Connect => &[(10, data), (11, base64), (12, ask.name.as_bytes()), (13, ask.version.as_bytes())],
-        Event::Refresh => &[(10, user), (11, meta)],
-        Event::Subscribe => &[(10, user), (11, channel), (13, meta), (14, data), (15, base64)],
-        Event::Publish => &[(10, user), (11, channel), (12, data), (13, base64), (14, meta)],
-        Event::Rpc => &[(10, user), (11, method), (12, data), (13, base64), (14, meta)],
-        Event::SubRefresh => &[(10, user), (11, channel), (12, meta)],
+        ProxyEvent::Connect => &[(10, data), (11, base64), (12, ask.name.as_bytes()), (13, ask.version.as_bytes())],
+        ProxyEvent::Refresh => &[(10, user), (11, meta)],
+        ProxyEvent::Subscribe => &[(10, user), (11, channel), (13, meta), (14, data), (15, base64)],
+        ProxyEvent::Publish => &[(10, user), (11, channel), (12, data), (13, base64), (14, meta)],
+        ProxyEvent::Rpc => &[(10, user), (11, method), (12, data), (13, base64), (14, meta)],
+        ProxyEvent::SubRefresh => &[(10, user), (11, channel), (12, meta)],
     };
     let channels = ask.channels.iter().map(|channel| (14, channel.as_bytes()));
     let mut out = Vec::new();
@@ -184,7 +104,7 @@ fn encoded(event: Event, ask: &Ask<'_>) -> Bytes {
 }
 
 messages! {
-    /// The answer to any request; the result is one of those below.
+    /// The answer to any request; `result` encodes one of the messages below.
     Response {
         result: Option<Vec<u8>> = [bytes = "vec", optional, tag = "1"],
         error: Option<ErrorMessage> = [message, optional, tag = "2"],
@@ -202,7 +122,7 @@ messages! {
         reason: String = [string, tag = "2"],
     }
 
-    /// Options of a subscription that comes with a session.
+    /// Options of a subscription that a connect result makes.
     OptionsMessage {
         expire_at: i64 = [int64, tag = "1"],
         info: Vec<u8> = [bytes = "vec", tag = "2"],
@@ -224,7 +144,7 @@ messages! {
         meta: Vec<u8> = [bytes = "vec", tag = "9"],
     }
 
-    /// Of a session and of a subscription.
+    /// The result for a session or a subscription.
     RefreshResult {
         expired: bool = [bool, tag = "1"],
         expire_at: i64 = [int64, tag = "2"],
@@ -245,11 +165,11 @@ messages! {
     }
 }
 
-fn read<R: Heard>(answer: Bytes) -> Result<Answer<R>, String> {
-    let fail = |e: String| format!("its answer: {e}");
+fn read<R: DecodeReply>(answer: Bytes) -> Result<Answer<R>, String> {
+    let fail = |e: String| format!("the answer cannot be decoded: {e}");
     let answer = Response::decode(answer).map_err(|e| fail(e.to_string()))?;
     Ok(Answer {
-        result: answer.result.map(|result| R::heard(&result).map_err(fail)).transpose()?,
+        result: answer.result.map(|result| R::decode_reply(&result).map_err(fail)).transpose()?,
         error: answer.error.map(|error| ErrorObject {
             code: error.code,
             message: error.message,
@@ -259,17 +179,17 @@ fn read<R: Heard>(answer: Bytes) -> Result<Answer<R>, String> {
     })
 }
 
-/// Reads an answer to such a request, for the fuzzer: whether there is a result in it, an error, an end.
-pub(crate) fn outcome(event: Event, answer: Bytes) -> Result<[bool; 3], String> {
+/// Decodes an answer for the fuzzer: whether it has a result, an error and a disconnect.
+pub(crate) fn outcome(event: ProxyEvent, answer: Bytes) -> Result<[bool; 3], String> {
     fn parts<R>(answer: Answer<R>) -> [bool; 3] {
         [answer.result.is_some(), answer.error.is_some(), answer.disconnect.is_some()]
     }
     Ok(match event {
-        Event::Connect => parts(read::<ConnectSaid>(answer)?),
-        Event::Subscribe => parts(read::<SubscribeOptions>(answer)?),
-        Event::Publish => parts(read::<PublishSaid>(answer)?),
-        Event::Refresh | Event::SubRefresh => parts(read::<RefreshSaid>(answer)?),
-        Event::Rpc => parts(read::<RpcSaid>(answer)?),
+        ProxyEvent::Connect => parts(read::<ConnectReply>(answer)?),
+        ProxyEvent::Subscribe => parts(read::<SubscribeOptions>(answer)?),
+        ProxyEvent::Publish => parts(read::<PublishReply>(answer)?),
+        ProxyEvent::Refresh | ProxyEvent::SubRefresh => parts(read::<RefreshReply>(answer)?),
+        ProxyEvent::Rpc => parts(read::<RpcReply>(answer)?),
     })
 }
 
@@ -291,62 +211,62 @@ impl TryFrom<OptionsMessage> for SubscribeOptions {
     }
 }
 
-impl Heard for SubscribeOptions {
-    fn heard(result: &[u8]) -> Result<Self, String> {
-        // The same numbers as of the options of a subscription that comes with a session, as far as they are read.
+impl DecodeReply for SubscribeOptions {
+    fn decode_reply(result: &[u8]) -> Result<Self, String> {
+        // The field numbers that are read are the same in both messages.
         decode::<OptionsMessage>(result)?.try_into()
     }
 }
 
-/// What is attached to a session, if anything.
+/// Decodes the metadata of a session; `None` if there is none.
 fn meta_of(bytes: &[u8]) -> Result<Option<Box<RawValue>>, String> {
     let meta = (!bytes.is_empty()).then(|| serde_json::from_slice(bytes)).transpose();
     meta.map_err(|e| format!("meta: {e}"))
 }
 
-impl Heard for ConnectSaid {
-    fn heard(result: &[u8]) -> Result<Self, String> {
-        let said: ConnectResult = decode(result)?;
-        let meta = meta_of(&said.meta)?;
-        let subs = said.subs.into_iter().map(|(channel, options)| Ok((channel, options.try_into()?)));
+impl DecodeReply for ConnectReply {
+    fn decode_reply(result: &[u8]) -> Result<Self, String> {
+        let decoded: ConnectResult = decode(result)?;
+        let meta = meta_of(&decoded.meta)?;
+        let subs = decoded.subs.into_iter().map(|(channel, options)| Ok((channel, options.try_into()?)));
         Ok(Self {
-            user: said.user,
-            expire_at: expire_at(said.expire_at)?,
+            user: decoded.user,
+            expire_at: expire_at(decoded.expire_at)?,
             info: None,
-            b64info: base64_of(said.b64info, &said.info),
+            b64info: base64_of(decoded.b64info, &decoded.info),
             data: None,
-            b64data: base64_of(said.b64data, &said.data),
-            channels: said.channels,
+            b64data: base64_of(decoded.b64data, &decoded.data),
+            channels: decoded.channels,
             subs: subs.collect::<Result<_, String>>()?,
             meta,
         })
     }
 }
 
-impl Heard for RefreshSaid {
-    fn heard(result: &[u8]) -> Result<Self, String> {
-        let said: RefreshResult = decode(result)?;
+impl DecodeReply for RefreshReply {
+    fn decode_reply(result: &[u8]) -> Result<Self, String> {
+        let decoded: RefreshResult = decode(result)?;
         Ok(Self {
-            expired: said.expired,
-            expire_at: expire_at(said.expire_at)?,
+            expired: decoded.expired,
+            expire_at: expire_at(decoded.expire_at)?,
             info: None,
-            b64info: base64_of(said.b64info, &said.info),
-            meta: meta_of(&said.meta)?,
+            b64info: base64_of(decoded.b64info, &decoded.info),
+            meta: meta_of(&decoded.meta)?,
         })
     }
 }
 
-impl Heard for PublishSaid {
-    fn heard(result: &[u8]) -> Result<Self, String> {
-        let said: PublishResult = decode(result)?;
-        Ok(Self { data: None, b64data: base64_of(said.b64data, &said.data), skip_history: said.skip_history })
+impl DecodeReply for PublishReply {
+    fn decode_reply(result: &[u8]) -> Result<Self, String> {
+        let decoded: PublishResult = decode(result)?;
+        Ok(Self { data: None, b64data: base64_of(decoded.b64data, &decoded.data), skip_history: decoded.skip_history })
     }
 }
 
-impl Heard for RpcSaid {
-    fn heard(result: &[u8]) -> Result<Self, String> {
-        let said: RpcResult = decode(result)?;
-        Ok(Self { data: None, b64data: base64_of(said.b64data, &said.data) })
+impl DecodeReply for RpcReply {
+    fn decode_reply(result: &[u8]) -> Result<Self, String> {
+        let decoded: RpcResult = decode(result)?;
+        Ok(Self { data: None, b64data: base64_of(decoded.b64data, &decoded.data) })
     }
 }
 
@@ -365,7 +285,7 @@ mod tests {
         let origin = |endpoint, tls| origin_of(endpoint, tls).map(|origin| origin.to_string());
         assert_eq!(origin("grpc://b:12000", false).as_deref(), Ok("http://b:12000/"));
         assert_eq!(origin("grpc://[::1]:1/", true).as_deref(), Ok("https://[::1]:1/"));
-        for (endpoint, says) in [
+        for (endpoint, expected) in [
             ("grpc://", "URL"),
             ("grpc://b", "port"),
             ("grpc://:1", "host"),
@@ -373,7 +293,7 @@ mod tests {
             ("grpc://b:1?x", "path"),
         ] {
             assert!(
-                origin(endpoint, false).is_err_and(|e| e.contains(says)),
+                origin(endpoint, false).is_err_and(|e| e.contains(expected)),
                 "{endpoint}: {:?}",
                 origin(endpoint, false)
             );
@@ -381,30 +301,30 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_and_what_makes_no_sense_is_named() {
+    fn answers_are_decoded_and_invalid_fields_are_named() {
         let options = fields(&[(2, b"{\"a\":1}"), (5, b"/wA="), (6, &fields(&[(1, &[8, 1])]))]);
         let sub = fields(&[(1, b"c"), (2, &options)]);
         let result =
             [&[0x10, 7][..], &fields(&[(1, b"ann"), (3, b"{}"), (7, b"x"), (8, &sub), (9, b"{\"m\":1}")])].concat();
-        let answer = read::<ConnectSaid>(fields(&[(1, &result)]).into()).expect("valid");
-        let said = answer.result.expect("a result");
-        assert_eq!((said.user.as_str(), said.expire_at, said.channels), ("ann", 7, vec!["x".to_owned()]));
-        assert_eq!((said.b64info.as_str(), said.meta.expect("there").get()), ("e30=", "{\"m\":1}"));
-        let sub = &said.subs["c"];
+        let answer = read::<ConnectReply>(fields(&[(1, &result)]).into()).expect("valid");
+        let decoded = answer.result.expect("a result");
+        assert_eq!((decoded.user.as_str(), decoded.expire_at, decoded.channels), ("ann", 7, vec!["x".to_owned()]));
+        assert_eq!((decoded.b64info.as_str(), decoded.meta.expect("there").get()), ("e30=", "{\"m\":1}"));
+        let sub = &decoded.subs["c"];
         assert_eq!((sub.info(), sub.data()), (Ok(b"{\"a\":1}".to_vec()), Ok(vec![0xff, 0])));
         assert!(sub.overrides.as_ref().is_some_and(|overrides| overrides.presence.as_ref().is_some_and(|p| p.value)));
 
         let error = [&[8, 144, 3, 24, 1][..], &fields(&[(2, b"no")])].concat();
-        let answer = read::<RpcSaid>(fields(&[(2, &error)]).into()).expect("valid");
+        let answer = read::<RpcReply>(fields(&[(2, &error)]).into()).expect("valid");
         let error = answer.error.expect("an error");
         assert_eq!((error.code, error.message.as_str(), error.temporary), (400, "no", true));
         assert!(answer.result.is_none() && answer.disconnect.is_none());
 
         let minus = [&[0x10][..], &[0xff; 9], &[1]].concat();
-        for (result, says) in [(minus, "expire_at"), (fields(&[(9, b"{")]), "meta"), (vec![0xff], "its answer")] {
-            let refused = read::<ConnectSaid>(fields(&[(1, &result)]).into()).expect_err(says);
-            assert!(refused.contains(says), "{refused}");
+        for (result, expected) in [(minus, "expire_at"), (fields(&[(9, b"{")]), "meta"), (vec![0xff], "the answer")] {
+            let refused = read::<ConnectReply>(fields(&[(1, &result)]).into()).expect_err(expected);
+            assert!(refused.contains(expected), "{refused}");
         }
-        assert!(read::<RpcSaid>(vec![0xff].into()).is_err());
+        assert!(read::<RpcReply>(vec![0xff].into()).is_err());
     }
 }

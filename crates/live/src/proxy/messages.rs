@@ -1,4 +1,5 @@
-//! What is said to a back end and by it: Centrifugo's proxy requests and responses, in JSON and in between for gRPC.
+//! Requests to back ends and their replies: Centrifugo's proxy messages as JSON, and the form
+//! between for gRPC.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::config::{DisconnectObject, ErrorObject, ProxyConfig};
+use crate::config::proxy::{DisconnectObject, ErrorObject, ProxyConfig};
 use crate::options::SubscribeOptions;
-use crate::partition::Who;
 use crate::protocol::codes::ClientError;
+use crate::session::SessionIdentity;
 
-/// A request, whatever it is about.
+/// A request of any event.
 #[derive(Debug, Serialize)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct ProxyRequest<'a> {
     pub(crate) client: String,
     pub(crate) transport: &'static str,
     pub(crate) protocol: &'static str,
@@ -37,29 +38,29 @@ pub(crate) struct Ask<'a> {
     pub(crate) b64data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<Box<RawValue>>,
-    /// A client's data as it is, for gRPC.
+    /// The client's data as received, for gRPC.
     #[serde(skip)]
     pub(crate) bytes: &'a [u8],
     #[serde(skip)]
     pub(crate) grpc: bool,
 }
 
-impl<'a> Ask<'a> {
-    /// About a session whose user is known.
-    pub(crate) fn about(who: &'a Who, config: &ProxyConfig) -> Self {
+impl<'a> ProxyRequest<'a> {
+    /// A request of a session whose user is known.
+    pub(crate) fn about(identity: &'a SessionIdentity, config: &ProxyConfig) -> Self {
         Self {
-            user: Some(&who.user),
-            meta: config.include_connection_meta.then(|| who.facts.read().meta.clone()).flatten(),
-            ..Self::new(who, config)
+            user: Some(&identity.user),
+            meta: config.include_connection_meta.then(|| identity.facts.read().meta.clone()).flatten(),
+            ..Self::new(identity, config)
         }
     }
 
-    /// About a session that connects.
-    pub(crate) fn new(who: &Who, config: &ProxyConfig) -> Self {
+    /// A request of a session that connects.
+    pub(crate) fn new(identity: &SessionIdentity, config: &ProxyConfig) -> Self {
         Self {
-            client: who.client.to_string(),
-            transport: who.arrived.transport.name(),
-            protocol: who.arrived.encoding.name(),
+            client: identity.client.to_string(),
+            transport: identity.connection.transport.name(),
+            protocol: identity.connection.encoding.name(),
             encoding: if config.binary_encoding { "binary" } else { "json" },
             user: None,
             channel: "",
@@ -75,10 +76,10 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// With a client's data.
+    /// Adds the client's data.
     ///
     /// # Errors
-    /// Data that is not JSON, for a back end that expects it.
+    /// The data is not JSON and the back end expects JSON.
     pub(crate) fn with(mut self, data: &'a [u8]) -> Result<Self, ClientError> {
         self.bytes = data;
         if data.is_empty() || self.grpc {
@@ -93,7 +94,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// An answer.
+/// The answer to any request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Answer<R> {
     pub(super) result: Option<R>,
@@ -101,10 +102,10 @@ pub(super) struct Answer<R> {
     pub(super) disconnect: Option<DisconnectObject>,
 }
 
-/// Of who connects.
+/// The result of a connect event.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct ConnectSaid {
+pub(crate) struct ConnectReply {
     pub(crate) user: String,
     /// Seconds since the Unix epoch; 0 for never.
     pub(crate) expire_at: u64,
@@ -117,32 +118,32 @@ pub(crate) struct ConnectSaid {
     pub(crate) meta: Option<Box<RawValue>>,
 }
 
-/// Of a session or a subscription that would end.
+/// The result of a refresh event, for a session or a subscription.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct RefreshSaid {
+pub(crate) struct RefreshReply {
     pub(crate) expired: bool,
     /// Seconds since the Unix epoch; 0 for never.
     pub(crate) expire_at: u64,
     pub(crate) info: Option<Box<RawValue>>,
     pub(crate) b64info: String,
-    /// Of a session.
+    /// The metadata of a session; sessions only.
     pub(crate) meta: Option<Box<RawValue>>,
 }
 
-/// Of a publication.
+/// The result of a publish event.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct PublishSaid {
+pub(crate) struct PublishReply {
     pub(crate) data: Option<Box<RawValue>>,
     pub(crate) b64data: String,
     pub(crate) skip_history: bool,
 }
 
-/// Of a call.
+/// The result of an RPC event.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct RpcSaid {
+pub(crate) struct RpcReply {
     pub(crate) data: Option<Box<RawValue>>,
     pub(crate) b64data: String,
 }

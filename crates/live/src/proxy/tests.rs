@@ -1,4 +1,4 @@
-//! A proxy against a back end that says what a test wants, byte by byte.
+//! Proxies against a back end with scripted answers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,38 +10,39 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::*;
-use crate::partition::{Arrived, Transport};
 use crate::protocol::Encoding;
+use crate::protocol::Transport;
+use crate::session::ConnectionInfo;
 
-/// What a back end heard: on which connection, counted from 0, and what.
-pub(crate) type Heard = (usize, String);
+/// The number of the connection, from 0, and the text of a request that the test back end received.
+pub(crate) type ReceivedRequest = (usize, String);
 
-/// A back end that gives one answer after another, each when a permit for it comes.
+/// Starts a back end that sends one answer after another, each when it gets a permit.
 pub(crate) async fn back_end(
     env: &Env,
     answers: &'static [&'static str],
-) -> (String, mpsc::Receiver<Heard>, Arc<tokio::sync::Semaphore>) {
+) -> (String, mpsc::Receiver<ReceivedRequest>, Arc<tokio::sync::Semaphore>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/ask?it=1", listener.local_addr().expect("bound"));
-    let (heard, hears) = mpsc::channel(64);
+    let (received, requests) = mpsc::channel(64);
     let permits = Arc::new(tokio::sync::Semaphore::new(0));
     let (spawner, allowed) = (env.clone(), permits.clone());
     let next = Arc::new(AtomicU64::new(0));
     env.spawn("back end", async move {
         let mut connections = 0;
         while let Ok((socket, _)) = listener.accept().await {
-            let serve = serve(socket, connections, heard.clone(), allowed.clone(), next.clone(), answers);
+            let serve = serve(socket, connections, received.clone(), allowed.clone(), next.clone(), answers);
             spawner.spawn("back end", serve);
             connections += 1;
         }
     });
-    (url, hears, permits)
+    (url, requests, permits)
 }
 
 async fn serve(
     mut socket: TcpStream,
     number: usize,
-    heard: mpsc::Sender<Heard>,
+    received: mpsc::Sender<ReceivedRequest>,
     allowed: Arc<tokio::sync::Semaphore>,
     next: Arc<AtomicU64>,
     answers: &'static [&'static str],
@@ -58,11 +59,11 @@ async fn serve(
             continue;
         }
         request.clear();
-        let _ = heard.send((number, text.clone())).await;
+        let _ = received.send((number, text.clone())).await;
         let Ok(permit) = allowed.acquire().await else { return };
         permit.forget();
         let answer = answers[next.fetch_add(1, Relaxed) as usize % answers.len()];
-        // Those that are no 200 begin with what they are.
+        // Answers with another status than 200 begin with that status.
         let split = answer.split_once(' ').filter(|(status, _)| status.parse::<u16>().is_ok());
         let (status, body) = split.unwrap_or(("200", answer));
         let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -72,16 +73,19 @@ async fn serve(
     }
 }
 
-fn who() -> Who {
+fn identity() -> SessionIdentity {
     let headers = [("cookie", "a=1"), ("x-trust", "own")]
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     let emulated = [("x-trust", "claimed"), ("authorization", "emulated")]
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     let headers = Some(Arc::new(headers.into_iter().collect()));
-    let arrived = Arrived { headers, ..Arrived::of(Encoding::Protobuf, Transport::WebSocket) };
-    let who = Who { emulated: Some(Arc::new(emulated.into_iter().collect())), ..Who::ann(arrived) };
-    who.learn(Vec::new(), Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")));
-    who
+    let connection = ConnectionInfo { headers, ..ConnectionInfo::of(Encoding::Protobuf, Transport::WebSocket) };
+    let identity = SessionIdentity {
+        emulated: Some(Arc::new(emulated.into_iter().collect())),
+        ..SessionIdentity::ann(connection)
+    };
+    identity.learn(Vec::new(), Some(serde_json::from_str(r#"{"m": 1}"#).expect("JSON")));
+    identity
 }
 
 fn proxies(url: &str, timeout: &str, limit: usize, waiting: usize, env: &Env) -> Proxies {
@@ -97,23 +101,25 @@ fn proxies(url: &str, timeout: &str, limit: usize, waiting: usize, env: &Env) ->
     Proxies::new(&config, limit, waiting, env).expect("valid")
 }
 
-async fn call(proxies: &Proxies, data: &[u8]) -> Result<Said<String>, Trouble> {
-    let (who, proxy) = (who(), proxies.of(Event::Rpc, "").expect("there"));
-    let ask = Ask { method: "m", ..Ask::about(&who, &proxy.config) }.with(data).expect("JSON");
-    let said = proxy.ask::<RpcSaid>(&who, &ask).await?;
-    Ok(match said {
-        Said::Result(result) => Said::Result(result.data.map(|data| data.get().to_owned()).unwrap_or_default()),
-        Said::Nothing => Said::Nothing,
-        Said::Error(error) => Said::Error(error),
-        Said::Disconnect(end) => Said::Disconnect(end),
+async fn call(proxies: &Proxies, data: &[u8]) -> Result<ProxyReply<String>, ProxyError> {
+    let (identity, proxy) = (identity(), proxies.of(ProxyEvent::Rpc, "").expect("there"));
+    let ask = ProxyRequest { method: "m", ..ProxyRequest::about(&identity, &proxy.config) }.with(data).expect("JSON");
+    let reply = proxy.ask::<RpcReply>(&identity, &ask).await?;
+    Ok(match reply {
+        ProxyReply::Result(result) => {
+            ProxyReply::Result(result.data.map(|data| data.get().to_owned()).unwrap_or_default())
+        }
+        ProxyReply::Nothing => ProxyReply::Nothing,
+        ProxyReply::Error(error) => ProxyReply::Error(error),
+        ProxyReply::Disconnect(end) => ProxyReply::Disconnect(end),
     })
 }
 
-/// Longer than anything here takes.
+/// A timeout longer than any test takes.
 const LONG: &str = "60s";
 
 #[tokio::test]
-async fn a_request_says_all_and_its_connection_is_kept() {
+async fn a_request_has_all_fields_and_its_connection_is_reused() {
     let env = Env::tokio();
     let answers = &[
         r#"{"result": {"data": {"x": 1}}}"#,
@@ -126,11 +132,11 @@ async fn a_request_says_all_and_its_connection_is_kept() {
         "not JSON",
         r#"{"disconnect": {"code": 70000}}"#,
     ];
-    let (url, mut hears, permits) = back_end(&env, answers).await;
+    let (url, mut requests, permits) = back_end(&env, answers).await;
     permits.add_permits(100);
     let proxies = proxies(&url, LONG, 4, 4, &env);
-    assert_eq!(call(&proxies, b"[2]").await, Ok(Said::Result(r#"{"x": 1}"#.to_owned())));
-    let (_, request) = hears.recv().await.expect("a request");
+    assert_eq!(call(&proxies, b"[2]").await, Ok(ProxyReply::Result(r#"{"x": 1}"#.to_owned())));
+    let (_, request) = requests.recv().await.expect("a request");
     let (head, body) = request.split_once("\r\n\r\n").expect("head and body");
     for line in [
         "POST /ask?it=1 HTTP/1.1",
@@ -147,38 +153,38 @@ async fn a_request_says_all_and_its_connection_is_kept() {
         "user": "ann", "method": "m", "data": [2], "meta": {"m": 1},
     });
     assert_eq!(serde_json::from_str::<serde_json::Value>(body).expect("JSON"), expected);
-    assert_eq!(call(&proxies, b"").await, Ok(Said::Nothing));
+    assert_eq!(call(&proxies, b"").await, Ok(ProxyReply::Nothing));
     let error = |code, message: &'static str, temporary| ClientError { code, message: message.into(), temporary };
-    assert_eq!(call(&proxies, b"").await, Ok(Said::Error(error(1000, "no", false))));
+    assert_eq!(call(&proxies, b"").await, Ok(ProxyReply::Error(error(1000, "no", false))));
     let end = |code, reason: &'static str| Disconnected { code, reason: reason.into() };
-    assert_eq!(call(&proxies, b"").await, Ok(Said::Disconnect(end(4500, "bad"))));
-    assert_eq!(call(&proxies, b"").await, Ok(Said::Error(error(404, "not found", true))));
-    assert_eq!(call(&proxies, b"").await, Ok(Said::Disconnect(end(4503, "go"))));
+    assert_eq!(call(&proxies, b"").await, Ok(ProxyReply::Disconnect(end(4500, "bad"))));
+    assert_eq!(call(&proxies, b"").await, Ok(ProxyReply::Error(error(404, "not found", true))));
+    assert_eq!(call(&proxies, b"").await, Ok(ProxyReply::Disconnect(end(4503, "go"))));
     for _ in 0..3 {
-        assert_eq!(call(&proxies, b"").await, Err(Trouble::Failed));
+        assert_eq!(call(&proxies, b"").await, Err(ProxyError::Failed));
     }
-    while let Ok((connection, _)) = hears.try_recv() {
-        assert_eq!(connection, 0, "one after another, all on one connection");
+    while let Ok((connection, _)) = requests.try_recv() {
+        assert_eq!(connection, 0, "sequential requests reuse one connection");
     }
     let status = proxies.status().remove(0);
     assert_eq!((status.event, status.requests, status.failures, status.in_flight), ("rpc", 9, 3, 0));
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_not_kept() {
+async fn an_endless_answer_is_refused() {
     let env = Env::tokio();
     let long = format!("{{\"result\": {{\"data\": \"{}\"}}}}", "x".repeat(ANSWER_BYTES_MAX));
     let answers: &'static [&'static str] = Box::leak(Box::new([&*long.leak()]));
-    let (url, _hears, permits) = back_end(&env, answers).await;
+    let (url, _requests, permits) = back_end(&env, answers).await;
     permits.add_permits(1);
     let proxies = proxies(&url, LONG, 1, 0, &env);
-    assert_eq!(call(&proxies, b"").await, Err(Trouble::Failed));
+    assert_eq!(call(&proxies, b"").await, Err(ProxyError::Failed));
 }
 
 #[tokio::test]
-async fn who_finds_it_full_is_told_at_once_and_a_slow_back_end_fails_in_time() {
+async fn a_full_proxy_refuses_at_once_and_a_slow_back_end_times_out() {
     let env = Env::tokio();
-    let (url, mut hears, permits) = back_end(&env, &[r#"{"result": {}}"#]).await;
+    let (url, mut requests, permits) = back_end(&env, &[r#"{"result": {}}"#]).await;
     let all = Arc::new(proxies(&url, LONG, 2, 0, &env));
     let (done, mut dones) = mpsc::channel(4);
     for _ in 0..2 {
@@ -188,23 +194,23 @@ async fn who_finds_it_full_is_told_at_once_and_a_slow_back_end_fails_in_time() {
         });
     }
     for _ in 0..2 {
-        hears.recv().await.expect("a request");
+        requests.recv().await.expect("a request");
     }
     assert_eq!(all.status()[0].in_flight, 2);
-    assert_eq!(call(&all, b"").await, Err(Trouble::Busy), "early, though the timeout is long");
+    assert_eq!(call(&all, b"").await, Err(ProxyError::Busy), "refused at once, despite the long timeout");
     assert_eq!(all.status()[0].refused, 1);
     permits.add_permits(2);
     for _ in 0..2 {
-        assert_eq!(dones.recv().await, Some(Ok(Said::Result(String::new()))));
+        assert_eq!(dones.recv().await, Some(Ok(ProxyReply::Result(String::new()))));
     }
-    // Nothing is answered any more.
+    // The back end has no more permits and does not answer.
     let hurried = proxies(&url, "50ms", 2, 0, &env);
     let waited = env.timeout(Duration::from_secs(30), call(&hurried, b"")).await;
-    assert_eq!(waited, Some(Err(Trouble::Failed)));
+    assert_eq!(waited, Some(Err(ProxyError::Failed)));
     assert_eq!((hurried.status()[0].failures, hurried.status()[0].in_flight), (1, 0));
 }
 
-/// Counts warnings.
+/// Counts warnings in the log.
 #[derive(Default)]
 struct Warnings(AtomicUsize);
 
@@ -231,13 +237,13 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[tokio::test]
-async fn of_many_failures_there_is_one_line() {
+async fn many_failures_log_one_line() {
     let proxies = proxies("http://127.0.0.1:1/", LONG, 1, 0, &Env::tokio());
-    let proxy = proxies.of(Event::Rpc, "").expect("there");
+    let proxy = proxies.of(ProxyEvent::Rpc, "").expect("there");
     let warnings = Arc::new(Warnings::default());
     tracing::subscriber::with_default(warnings.clone(), || {
         for _ in 0..1500 {
-            assert_eq!(proxy.failed(&"it does not answer"), Trouble::Failed);
+            assert_eq!(proxy.failed(&"it does not answer"), ProxyError::Failed);
         }
     });
     assert_eq!((warnings.0.load(Relaxed), proxies.status()[0].failures), (1, 1500));

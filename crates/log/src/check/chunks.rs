@@ -1,4 +1,4 @@
-//! The chunks of a body extent: those that the footer names, or all that can be found.
+//! The chunks of a body extent: those in the footer, or all that can be found.
 
 use steadfast_disk::BLOCK;
 
@@ -9,8 +9,8 @@ use crate::format::{FrameHeader, FrameKind, RecordHeader, RecordView, Trailer};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// What is wrong with a chunk.
-struct Fault {
+/// A fault of a chunk.
+struct ChunkFault {
     at: u64,
     len: u64,
     what: String,
@@ -28,7 +28,7 @@ impl Walk<'_> {
                 Ok(None) => return,
                 Err(fault) => {
                     self.findings.damage(Damage::new(self.id.extent, self.id.epoch, fault.offset, fault.what));
-                    // What the rest of the footer named is found by looking for it.
+                    // Chunks from the rest of the footer are found by scanning.
                     return self.scan(true).await;
                 }
             };
@@ -44,26 +44,26 @@ impl Walk<'_> {
         }
     }
 
-    async fn named_chunk(&mut self, entry: &Entry) -> Result<(), Fault> {
+    async fn named_chunk(&mut self, entry: &Entry) -> Result<(), ChunkFault> {
         // The record begins at most a block behind its frame, never at it.
         let at = (u64::from(entry.offset).max(1) - 1) / BLOCK_BYTES * BLOCK_BYTES;
         let header = self.chunk_header(at).await?;
         self.chunk(at, &header, Some(entry)).await.map(drop)
     }
 
-    async fn chunk_header(&mut self, at: u64) -> Result<FrameHeader, Fault> {
+    async fn chunk_header(&mut self, at: u64) -> Result<FrameHeader, ChunkFault> {
         match self.frame_header(at, self.extent_bytes, FrameKind::Chunk).await {
             Ok((header, _)) => Ok(header),
             Err(what) if what.is_empty() => {
-                Err(Fault { at, len: BLOCK_BYTES, what: "zeros where a chunk belongs".into() })
+                Err(ChunkFault { at, len: BLOCK_BYTES, what: "zeros where a chunk belongs".into() })
             }
-            Err(what) => Err(Fault { at, len: BLOCK_BYTES, what }),
+            Err(what) => Err(ChunkFault { at, len: BLOCK_BYTES, what }),
         }
     }
 
-    async fn chunk(&mut self, at: u64, header: &FrameHeader, entry: Option<&Entry>) -> Result<u32, Fault> {
+    async fn chunk(&mut self, at: u64, header: &FrameHeader, entry: Option<&Entry>) -> Result<u32, ChunkFault> {
         let len = header.total_len();
-        let fault = |what: String| Fault { at, len, what };
+        let fault = |what: String| ChunkFault { at, len, what };
         let frame = self.window.get(at, len).await.map_err(|cause| fault(format!("cannot be read: {cause}")))?;
         header.verify_payload(&frame).map_err(|why| fault(why.to_string()))?;
         let mut records = header.records(&frame);
@@ -78,7 +78,7 @@ impl Walk<'_> {
             return Err(fault("the body of a chunk does not begin at a block".to_owned()));
         }
         if entry.is_some_and(|entry| !same(entry, &view)) {
-            return Err(fault("the footer says otherwise of this chunk".to_owned()));
+            return Err(fault("the footer disagrees with this chunk".to_owned()));
         }
         let end = header.payload_start as usize + header.payload_len as usize;
         if frame[end..].iter().any(|b| *b != 0) {
@@ -89,7 +89,8 @@ impl Walk<'_> {
         Ok(view.offset)
     }
 
-    /// Looks for chunks. What does not verify is damage in a sealed extent; in an open one it may be a write that was cut off.
+    /// Scans for chunks. One that does not verify is damage in a sealed extent. In an open extent
+    /// it may be a torn write.
     async fn scan(&mut self, sealed: bool) {
         let end = self.window.end();
         let mut at = BLOCK_BYTES;

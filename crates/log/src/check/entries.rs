@@ -1,4 +1,4 @@
-//! The entries of a footer, for those who read an extent without its frames.
+//! The entries of a footer, for readers that need no frames.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Window;
 use super::footer::{Entry, FooterCursor, FooterFault};
 use crate::format::{ExtentId, Superblock, Trailer};
 
-/// Goes through the entries of one extent's footer.
+/// Iterates over the entries of one extent's footer.
 pub(crate) struct Entries {
     disk: Arc<dyn Disk>,
     copy: u32,
@@ -36,12 +36,12 @@ impl Entries {
         FooterCursor::of_window(Window::of_copy(copy, disk.clone(), start, extent_bytes, None), trailer)
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn record_count(&self) -> u64 {
         self.trailer.record_count
     }
 
-    /// Whether all of it can be read and is valid. Begins at the first entry again.
+    /// Whether the whole footer can be read and is valid. Restarts at the first entry.
     pub async fn verify(&mut self) -> bool {
         let whole = loop {
             match self.next().await {

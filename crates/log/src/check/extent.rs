@@ -1,4 +1,4 @@
-//! One extent, from its header to its trailer.
+//! Checks one extent, from its header to its trailer.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::footer::FooterCursor;
 use super::{Counts, Damage, Findings, Window};
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, FormatError, FrameHeader, FrameKind, Superblock, Trailer};
 
-/// What an extent turned out to be.
+/// State of a checked extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckedState {
@@ -20,9 +20,9 @@ pub enum CheckedState {
     Free,
     /// Without a trailer of its epoch.
     Open(ExtentKind),
-    /// With one.
+    /// With a trailer of its epoch.
     Sealed(ExtentKind),
-    /// So damaged that nothing in it can be read.
+    /// So damaged that no data in it can be read.
     Lost,
 }
 
@@ -34,7 +34,7 @@ pub struct ExtentCheck {
     pace: Option<Pace>,
 }
 
-/// One extent while it is being checked.
+/// One extent during its check.
 pub(super) struct Walk<'a> {
     pub id: ExtentId,
     pub extent_bytes: u64,
@@ -44,19 +44,19 @@ pub(super) struct Walk<'a> {
     pub counts: Counts,
 }
 
-/// What identifies an extent: from its header, or where that is damaged from the trailer or the first frame.
+/// Identity of an extent, from its header. If that is damaged, from the trailer or the first frame.
 struct Identity {
     id: ExtentId,
     kind: ExtentKind,
 }
 
 impl ExtentCheck {
-    /// A check of the extents of the pool with this superblock, at most at this pace.
+    /// A check of the extents of the pool with this superblock, limited by `pace`.
     pub fn new(disk: Arc<dyn Disk>, superblock: Superblock, pace: Option<Pace>) -> Self {
         Self { disk, superblock, pace }
     }
 
-    /// Reads the extent from end to end and tells `findings` what is not as it was written.
+    /// Reads the extent from end to end and reports differences to `findings`.
     pub async fn run(&self, extent: u32, findings: &mut dyn Findings) -> (CheckedState, Counts) {
         let start = self.superblock.extent_start(extent);
         let mut window = self.window(start);
@@ -89,7 +89,7 @@ impl ExtentCheck {
         Window::new(self.disk.clone(), start, self.superblock.extent_bytes, self.pace.clone())
     }
 
-    /// The trailer, of whatever epoch, and where it is or should be.
+    /// The trailer of any epoch, with its actual or expected offset.
     async fn trailer(&self, extent: u32, start: u64, window: &mut Window) -> (u64, Result<Trailer, BadTrailer>) {
         let bytes = self.superblock.extent_bytes;
         let last = bytes - BLOCK as u64;
@@ -112,7 +112,7 @@ impl ExtentCheck {
 
     async fn trailer_at(&self, extent: u32, start: u64, at: u64) -> Result<Trailer, BadTrailer> {
         let bytes = self.superblock.extent_bytes;
-        // A window of its own, so that the end of the extent is not read ahead of its beginning.
+        // A separate window, so that the end of the extent is not read ahead of its beginning.
         let block = match Window::new(self.disk.clone(), start + at, BLOCK as u64, None).get(0, BLOCK as u64).await {
             Ok(block) => block,
             Err(cause) => return Err(BadTrailer::Unreadable(cause.to_string())),
@@ -124,7 +124,7 @@ impl ExtentCheck {
             }
             Ok(_) => Err(BadTrailer::Nothing),
             Err(why) => {
-                // One flipped byte of the mark or the identity must not make a trailer into nothing.
+                // A flipped byte in the magic or the identity must not hide a trailer.
                 let model = Trailer { id: ExtentId { pool: self.superblock.pool, extent, epoch: 0 }, ..BLANK }.encode();
                 let alike = block[..36].iter().zip(&model[..36]).filter(|(a, b)| a == b).count();
                 let blank = block[..36].iter().all(|b| *b == 0);
@@ -167,13 +167,13 @@ impl ExtentCheck {
                     damage(findings, why.to_string());
                     return substitute.ok_or(CheckedState::Lost);
                 }
-                // Nothing of this pool here: what the device held before.
+                // No data of this pool: earlier contents of the device.
                 Err(CheckedState::Unused)
             }
         }
     }
 
-    /// What the extent must be by its trailer or its first frame.
+    /// The identity of the extent from its trailer or its first frame.
     async fn substitute(&self, extent: u32, window: &mut Window, trailer: Option<&Trailer>) -> Option<Identity> {
         if let Some(trailer) = trailer {
             return Some(Identity { id: trailer.id, kind: trailer.kind });
@@ -188,7 +188,7 @@ impl ExtentCheck {
             .then_some(Identity { id: header.id, kind })
     }
 
-    /// Which of the trailers found counts: one of this epoch. One of an earlier epoch is from an earlier use.
+    /// Selects the trailer of this epoch. One of an earlier epoch belongs to an earlier use.
     fn judge_trailer(
         &self,
         id: ExtentId,
@@ -213,9 +213,9 @@ impl ExtentCheck {
 }
 
 enum BadTrailer {
-    /// There is none.
+    /// No trailer.
     Nothing,
-    /// Something that was one.
+    /// A damaged trailer.
     Bad(String),
     Unreadable(String),
 }
@@ -235,7 +235,7 @@ const BLANK: Trailer = Trailer {
 };
 
 impl Damage {
-    /// Damage of which no more is known.
+    /// Damage without further details.
     pub(crate) fn new(extent: u32, epoch: u64, offset: u64, what: String) -> Self {
         Self { extent, epoch, offset, len: 0, what, lsns: None, heads: Vec::new(), records: 0 }
     }

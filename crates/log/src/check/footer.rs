@@ -1,4 +1,4 @@
-//! Going through a footer, entry by entry, beside the frames that it repeats.
+//! Iterates over a footer, in parallel with the frames that it repeats.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ pub(crate) struct Entry {
     pub head: Bytes,
 }
 
-/// Why the footer cannot be gone on with.
+/// Reason why the footer cannot be read further.
 pub(crate) struct FooterFault {
     pub offset: u64,
     pub what: String,
-    /// The disk did not give it, which says nothing about what is there.
+    /// The disk failed the read, which proves no damage.
     pub unread: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct FooterCursor {
     count: u64,
     expected: u64,
     ready: VecDeque<Entry>,
-    /// After a fault nothing more comes of it.
+    /// Set after a fault; no more entries follow.
     lost: bool,
 }
 
@@ -73,7 +73,7 @@ impl FooterCursor {
         self.window.read_bytes()
     }
 
-    /// The next entry, left where it is; `None` at the end or when the footer is lost.
+    /// The next entry, without taking it; `None` at the end or if the footer is lost.
     pub async fn peek(&mut self) -> Result<Option<&Entry>, FooterFault> {
         while self.ready.is_empty() && !self.lost {
             if self.at >= self.end {
@@ -88,7 +88,7 @@ impl FooterCursor {
         Ok(self.ready.front())
     }
 
-    /// Takes the entry that [`FooterCursor::peek`] showed.
+    /// Takes the entry that [`FooterCursor::peek`] returned.
     pub fn take(&mut self) -> Option<Entry> {
         self.ready.pop_front()
     }

@@ -1,4 +1,4 @@
-//! The frames of a commit extent, beside its footer.
+//! The frames of a commit extent, compared with its footer.
 
 use bytes::Bytes;
 use steadfast_disk::BLOCK;
@@ -11,7 +11,7 @@ use crate::format::{FRAME_HEADER, FrameHeader, FrameKind, RecordView, Trailer};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// What the next frame must continue; unknown behind a damaged one.
+/// Expected predecessor of the next frame; unknown behind a damaged one.
 #[derive(Clone, Copy)]
 struct Chain {
     checksum: u32,
@@ -19,7 +19,7 @@ struct Chain {
 }
 
 impl Walk<'_> {
-    /// Where frames may be: up to the cut of a sealed extent, else anywhere.
+    /// End of possible frames: the cut of a sealed extent, else the end of the extent.
     fn frames_end(&self, trailer: Option<&Trailer>) -> u64 {
         trailer.map_or(self.extent_bytes, |t| u64::from(t.data_end)).min(self.window.end())
     }
@@ -35,7 +35,7 @@ impl Walk<'_> {
                 && let Ok((header, _)) = &found
                 && let Err(what) = self.whole(at, header).await
             {
-                // Where an extent is open, a frame that is not whole may be one that was being written.
+                // In an open extent, an incomplete frame may be a torn write.
                 found = Err(what);
             }
             match found {
@@ -62,16 +62,16 @@ impl Walk<'_> {
         }
         let Some(trailer) = trailer else { return };
         self.findings.sealed(trailer);
-        // An extent that was sealed before anything came into it has no last record.
+        // An extent that was sealed while empty has no last record.
         let expected = if trailer.record_count == 0 { trailer.prev_lsn } else { trailer.last_lsn };
         if chain.is_some_and(|chain| chain.checksum != trailer.last_checksum || last_lsn != expected) {
-            let what = "the last frame is not the one that the trailer says".to_owned();
+            let what = "the last frame is not the one in the trailer".to_owned();
             self.findings.damage(Damage::new(self.id.extent, self.id.epoch, end, what));
         }
         self.damage_unless_footer_ends().await;
     }
 
-    /// The header of the frame at `at`, if one of this kind is there and ends by `end`.
+    /// The header of the frame at `at`, if a frame of this kind is there and ends by `end`.
     pub async fn frame_header(&mut self, at: u64, end: u64, kind: FrameKind) -> Result<(FrameHeader, u32), String> {
         let block = match self.window.get(at, BLOCK_BYTES).await {
             Ok(block) => block,
@@ -93,10 +93,10 @@ impl Walk<'_> {
         Ok((header, crc))
     }
 
-    /// The next place from `at` on where a frame of this use of the extent begins.
+    /// Offset of the next frame of this use of the extent, from `at` on.
     pub async fn next_frame(&mut self, mut at: u64, end: u64) -> Option<(u64, FrameHeader)> {
         while at < end {
-            // An unreadable block is stepped over.
+            // An unreadable block is skipped.
             if let Ok(block) = self.window.get(at, BLOCK_BYTES).await
                 && FrameHeader::looks_like(&block)
                 && let Ok((header, _)) = FrameHeader::decode(&block)
@@ -110,7 +110,8 @@ impl Walk<'_> {
         None
     }
 
-    /// An open extent has no valid frame at `at`. Whether that is its end or damage, frames elsewhere say.
+    /// An open extent has no valid frame at `at`. Frames elsewhere decide whether that is its end
+    /// or damage.
     async fn open_tail(&mut self, at: u64, end: u64, what: String, last_lsn: Lsn) {
         let mut durable_behind = 0;
         let mut from = at + BLOCK_BYTES;
@@ -156,7 +157,7 @@ impl Walk<'_> {
                 }
             };
             self.counts.records += 1;
-            // Recovery copies what it needs, so there may be gaps.
+            // Recovery copies only what it needs, so there may be gaps.
             let follows = if header.copy { view.header.lsn >= expected } else { view.header.lsn == expected };
             if !follows {
                 let what = format!("LSN {} where {expected} belongs", view.header.lsn);
@@ -181,7 +182,7 @@ impl Walk<'_> {
             && header.record_count > 0
             && (expected != header.last_lsn + 1 || min_version != header.min_version)
         {
-            self.damage_frame(at, header, "the records are not those that the frame's header says".to_owned());
+            self.damage_frame(at, header, "the records differ from those in the frame's header".to_owned());
         }
     }
 
@@ -202,7 +203,7 @@ impl Walk<'_> {
             }
             Ok(Some(found)) if found.offset == entry.offset => {
                 footer.take();
-                "the footer says otherwise of this record".to_owned()
+                "the footer disagrees with this record".to_owned()
             }
             Ok(_) => "the footer lacks this record".to_owned(),
             Err(fault) => {
@@ -213,12 +214,12 @@ impl Walk<'_> {
         self.damage_record(view, fault);
     }
 
-    /// The footer must have been used up.
+    /// Reports damage if the footer has more entries.
     pub async fn damage_unless_footer_ends(&mut self) {
         let Some(footer) = self.footer.as_mut().filter(|footer| !footer.is_lost()) else { return };
         let (offset, what) = match footer.peek().await {
             Ok(None) => return,
-            Ok(Some(entry)) => (u64::from(entry.offset), "the footer names a record that is not there".to_owned()),
+            Ok(Some(entry)) => (u64::from(entry.offset), "the footer names a missing record".to_owned()),
             Err(fault) => (fault.offset, fault.what),
         };
         self.findings.damage(Damage::new(self.id.extent, self.id.epoch, offset, what));
@@ -243,7 +244,7 @@ impl Walk<'_> {
         });
     }
 
-    /// Everything from `at` to `end` is in doubt; the footer says which records lay there.
+    /// Reports `at..end` as damage. The footer names the records in it.
     async fn damage_range(&mut self, at: u64, end: u64, what: String, first_lsn: Option<Lsn>) {
         let mut damage = Damage { len: end - at, ..Damage::new(self.id.extent, self.id.epoch, at, what) };
         if damage.what.is_empty() {

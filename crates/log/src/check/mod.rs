@@ -1,5 +1,5 @@
-//! Reading an extent from end to end and comparing everything in it with its checksums and with everything else that says the same.
-//! For the offline verification and for the scrub.
+//! Reads an extent from end to end, verifies all its checksums and compares all redundant data.
+//! Used by the offline verification and by the scrub.
 
 mod chunks;
 mod entries;
@@ -20,63 +20,63 @@ pub use window::Window;
 use crate::Lsn;
 use crate::format::{ExtentHeader, FrameHeader, Trailer};
 
-/// Record heads kept of one damage, so that the layer above can say what it concerns.
+/// Record heads kept for one damage, so that the layer above can name the affected objects.
 pub const DAMAGE_HEADS_MAX: usize = 64;
 
-/// Something that is not as it was written.
+/// Damaged data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// Number of the extent.
     pub extent: u32,
     /// Its epoch, where known.
     pub epoch: u64,
-    /// Where, in bytes from the start of the extent.
+    /// Offset from the start of the extent, in bytes.
     pub offset: u64,
-    /// How many bytes are concerned, as far as can be told.
+    /// Affected bytes, if known.
     pub len: u64,
-    /// What was found.
+    /// The fault.
     pub what: String,
-    /// The LSNs that are concerned, where known: first and last.
+    /// First and last affected LSN, if known.
     pub lsns: Option<(Lsn, Lsn)>,
-    /// Heads of the records that are concerned, as far as they could be read; at most [`DAMAGE_HEADS_MAX`].
+    /// Heads of the affected records that could be read; at most [`DAMAGE_HEADS_MAX`].
     #[serde(skip)]
     pub heads: Vec<Vec<u8>>,
-    /// How many records are concerned, as far as can be told.
+    /// Number of affected records, if known.
     pub records: u64,
 }
 
-/// Where the log ends in an extent that was open.
+/// End of the log in an extent that was open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tail {
     /// Number of the extent.
     pub extent: u32,
     /// Its epoch.
     pub epoch: u64,
-    /// Where the last valid frame ends, in bytes from the start of the extent.
+    /// Offset of the end of the last valid frame, from the start of the extent, in bytes.
     pub offset: u64,
     /// LSN of the last record before that.
     pub last_lsn: Lsn,
-    /// The highest `durable_lsn` of the frames behind it.
+    /// The highest `durable_lsn` of later frames.
     pub durable_behind: Lsn,
-    /// What stands there instead of a frame; empty when nothing does.
+    /// Data found instead of a frame; empty if there is none.
     pub what: String,
 }
 
-/// A chunk that does not verify, in an extent that was open: a piece of an upload that was cut off, and then it means
-/// nothing; or, if a record names it, damage.
+/// A chunk that does not verify, in an extent that was open. It is damage if a record names it,
+/// else a part of an interrupted upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DoubtfulChunk {
     /// Number of the extent.
     pub extent: u32,
     /// Its epoch.
     pub epoch: u64,
-    /// Where its frame begins, in bytes from the start of the extent.
+    /// Offset of its frame from the start of the extent, in bytes.
     pub offset: u64,
-    /// What does not verify.
+    /// The fault.
     pub what: String,
 }
 
-/// What was read of an extent.
+/// Counts of data read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Frames verified.
@@ -87,7 +87,7 @@ pub struct Counts {
     pub read_bytes: u64,
 }
 
-/// A committed record that is as it was written.
+/// A committed record that verifies.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedRecord<'a> {
     /// Its LSN.
@@ -98,9 +98,9 @@ pub struct CheckedRecord<'a> {
     pub body: &'a [u8],
 }
 
-/// Takes what is found.
+/// Receiver of the findings of a check.
 pub trait Findings: Send {
-    /// Something is damaged.
+    /// Data is damaged.
     fn damage(&mut self, damage: Damage);
     /// An open extent ends.
     fn tail(&mut self, tail: Tail);
@@ -110,7 +110,7 @@ pub trait Findings: Send {
     fn extent(&mut self, header: &ExtentHeader) {
         let _ = header;
     }
-    /// An extent of records is sealed.
+    /// A commit extent is sealed.
     fn sealed(&mut self, trailer: &Trailer) {
         let _ = trailer;
     }
@@ -120,11 +120,11 @@ pub trait Findings: Send {
     fn record(&mut self, record: CheckedRecord<'_>) {
         let _ = record;
     }
-    /// An extent of chunks is open: what follows are its whole ones.
+    /// A body extent is open. Its whole chunks follow.
     fn open_body(&mut self, extent: u32, epoch: u64) {
         let _ = (extent, epoch);
     }
-    /// A chunk in an open extent is valid; `offset` is that of its record.
+    /// A chunk in an open extent is valid. `offset` is that of its record.
     fn open_chunk(&mut self, extent: u32, epoch: u64, offset: u32) {
         let _ = (extent, epoch, offset);
     }

@@ -1,4 +1,4 @@
-//! Every flipped byte in what counts is found, and nothing is found where nothing is wrong.
+//! Every flipped byte of data is found, and a valid pool has no findings.
 
 use std::sync::Arc;
 
@@ -81,7 +81,8 @@ fn flips_in_a_sealed_extent_of_records_are_found_and_named() {
     every_flip_is_found(&disk, 0, EXTENT - 4096, 128, 1);
     for ((at, len), head) in ranges.into_iter().zip(["first", "second", "empty", "large", "last"]) {
         let report = every_flip_is_found(&disk, 0, at, len, 1009);
-        // The last byte of the record was the last one flipped: of its body, or of its head when it has none.
+        // The last byte of the record was the last one flipped: of its body, or of its head if it
+        // has none.
         assert!(report.damage.iter().any(|d| d.heads.iter().any(|h| *h == head.as_bytes())), "{:?}", report.damage);
     }
 }
@@ -105,7 +106,7 @@ fn a_torn_tail_is_not_damage_but_what_had_been_flushed_is() {
     let image = records();
     let ranges = image.record_ranges();
     let disk = pool(&[image.leave_open()]);
-    // The last frame: nothing says that it had been flushed.
+    // The last frame: nothing proves that it had been flushed.
     let last = EXTENTS_START + ranges[4].0;
     disk.flip(last, 1);
     let report = run(&disk);
@@ -113,7 +114,7 @@ fn a_torn_tail_is_not_damage_but_what_had_been_flushed_is() {
     assert_eq!((report.tails.len(), report.tails[0].last_lsn), (1, 4));
     assert!(!report.tails[0].what.is_empty());
     disk.flip(last, 1);
-    // The one before it: the last one says so.
+    // The one before it: the last frame proves that it had been flushed.
     for byte in 0..112 {
         disk.flip(EXTENTS_START + 4096 + byte, 1);
         let report = run(&disk);
@@ -123,7 +124,7 @@ fn a_torn_tail_is_not_damage_but_what_had_been_flushed_is() {
 }
 
 #[test]
-fn a_hole_is_damage_when_a_later_extent_says_that_it_had_been_flushed() {
+fn a_hole_is_damage_when_a_later_extent_proves_it_was_flushed() {
     let open = |durable| {
         let mut next = Image::new(1, 4, ExtentKind::Commit, EXTENT, 5);
         next.frame(vec![record(6, "next", 10)], durable);

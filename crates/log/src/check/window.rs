@@ -10,7 +10,8 @@ use steadfast_flow::Pace;
 /// Bytes read at a time. Below any sensible bound of a buffer pool.
 const PIECE: u64 = 1 << 20;
 
-/// A view of part of a disk (an extent), that reads ahead. Memory: one piece, or the largest range asked for.
+/// A view of part of a disk (an extent) with read-ahead. It holds one piece, or the largest
+/// requested range.
 pub struct Window {
     disk: Arc<dyn Disk>,
     copy: u32,
@@ -24,7 +25,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// A view of `len` bytes from `start` of the disk's first copy, as far as the disk goes. Both are multiples of [`BLOCK`].
+    /// A view of `len` bytes from `start` of the disk's first copy, up to the end of the disk. Both
+    /// are multiples of [`BLOCK`].
     pub fn new(disk: Arc<dyn Disk>, start: u64, len: u64, pace: Option<Pace>) -> Self {
         Self::of_copy(0, disk, start, len, pace)
     }
@@ -35,17 +37,17 @@ impl Window {
         Self { disk, copy, ahead: PIECE, start, len, pace, piece: Bytes::new(), piece_at: 0, read_bytes: 0 }
     }
 
-    /// Reads only what it is asked for.
+    /// Reads only the requested ranges.
     pub fn without_ahead(self) -> Self {
         Self { ahead: 0, ..self }
     }
 
-    /// Where on the disk the view begins.
+    /// Offset of the view on the disk.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Where the view ends.
+    /// End of the view on the disk.
     pub fn end(&self) -> u64 {
         self.len
     }
@@ -55,10 +57,10 @@ impl Window {
         self.read_bytes
     }
 
-    /// `len` bytes at `at`; fewer than asked for where the view ends.
+    /// `len` bytes at `at`, fewer at the end of the view.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Those of the disk.
     pub async fn get(&mut self, at: u64, len: u64) -> io::Result<Bytes> {
         let end = at.saturating_add(len).min(self.len);
         if at >= end {
@@ -75,7 +77,7 @@ impl Window {
         let block = BLOCK as u64;
         let from = at / block * block;
         let needed = end.next_multiple_of(block).min(self.len);
-        // When reading ahead meets a bad place, only what is needed is read.
+        // If read-ahead meets a bad place, only the requested range is read.
         let ahead = (from + self.ahead).min(self.len).max(needed);
         self.piece = match self.read(from, ahead).await {
             Err(_) if ahead > needed => self.read(from, needed).await?,

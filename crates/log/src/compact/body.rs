@@ -1,4 +1,4 @@
-//! Emptying an extent of chunks.
+//! Compaction of a body extent.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use crate::log::Log;
 const MOVES_MAX: usize = 64;
 /// Chunks copied at a time.
 const COPIES: usize = 4;
-/// What a record that points at a chunk is counted with, when room is scarce: most take less, those of very large objects more.
+/// Bytes reserved for a record that names a chunk when space is low. Most take less; those of very
+/// large objects take more.
 const OWNER_BYTES: u64 = 8 << 10;
 
 /// Bytes that a chunk takes.
@@ -27,7 +28,7 @@ fn frame_bytes(item: &Item) -> u64 {
 }
 
 impl Compactor {
-    /// Copies what is live, makes the copies durable, and then has their owners re-pointed.
+    /// Copies live chunks, makes the copies durable, and then re-points their owners.
     pub(super) async fn empty_body(&self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
         let pool = self.shared().pool.pool;
         let (mut live, mut count) = (0, 0);
@@ -41,7 +42,7 @@ impl Compactor {
         if !self.worth(info, live, used_bytes(info), pressure) {
             return Err(Halt::NotWorth(Vec::new()));
         }
-        // The copies may take the last extent: what points at them must find room without.
+        // The copies may take the last extent, so the records that name them need space elsewhere.
         if self.shared().extents.free() < 2 && !self.shared().room.holds_without_free(count * OWNER_BYTES) {
             return Err(Halt::Later);
         }
@@ -56,7 +57,8 @@ impl Compactor {
             }
         }
         self.move_chunks(round).await?;
-        // What made the rest dead may be an asynchronous commit: a power cut that takes it back must find the chunks.
+        // An asynchronous commit may have killed the other chunks. A power cut that undoes it must
+        // find them.
         self.settled().await
     }
 
@@ -67,7 +69,8 @@ impl Compactor {
         Ok(self.shared().applier.chunk_is_live(&item.head, &item.location).await)
     }
 
-    /// Copies chunks and has their owners re-pointed. The copies are durable before a record names them: the originals are acknowledged data.
+    /// Copies chunks and re-points their owners. The copies are durable before a record names them,
+    /// because the originals are acknowledged data.
     async fn move_chunks(&self, items: Vec<Item>) -> Result<(), Halt> {
         if items.is_empty() {
             return Ok(());
@@ -85,7 +88,7 @@ impl Compactor {
     }
 }
 
-/// A chunk on its way.
+/// Copy of one chunk.
 struct Copy {
     log: Log,
     pace: Pace,
@@ -93,7 +96,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies it; its head, and where it was and is.
+    /// Copies the chunk. Returns its head and both locations.
     async fn run(self) -> Result<(Bytes, ChunkMove), Halt> {
         let Self { log, pace, item } = self;
         let bytes = frame_bytes(&item);

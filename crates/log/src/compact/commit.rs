@@ -1,4 +1,4 @@
-//! Emptying an extent of records.
+//! Compaction of a commit extent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::format::{footer_entry_bytes, record_bytes};
 use crate::read::read_record;
 use crate::{Durability, LogError, Priority, Record, Reservation};
 
-/// Heads asked about at a time, off the threads that serve requests: the index may have to read.
-const ASK_MAX: usize = 256;
+/// Heads checked per call, outside the threads that serve requests: the index may have to read.
+const PAGE_MAX: usize = 256;
 
 /// Bytes that a record takes in an extent, with its entry in the footer.
 fn room_bytes(item: &Item) -> u64 {
@@ -21,22 +21,21 @@ fn room_bytes(item: &Item) -> u64 {
     record_bytes(location.head_len, location.body_len) + footer_entry_bytes(location.head_len as usize) as u64
 }
 
-/// What of an extent would have to be appended again.
+/// Live data of an extent, which would be appended again.
 #[derive(Debug, Default)]
 struct Live {
     records: u64,
     bytes: u64,
-    /// With their entries in the footer.
+    /// Bytes of records and their footer entries.
     room: u64,
-    /// Bytes of deletes, by the number of the other extent that they are kept for.
+    /// Bytes of deletes, by the number of the other extent for which they are kept.
     kept: BTreeMap<usize, u64>,
-    /// Of those, what is kept because nothing is known of the other's keys: how many, and their
-    /// bytes.
+    /// Deletes kept for an extent with unknown keys: their number and bytes.
     unknown: (u64, u64),
 }
 
 impl Compactor {
-    /// Appends again what is live, and makes it durable.
+    /// Appends live records again, and makes them durable.
     pub(super) async fn empty_commit(&self, info: &ExtentInfo, pressure: Pressure) -> Result<(), Halt> {
         let mut others = Arc::new(self.others(info));
         let mut count = self.count_live(info, &others).await?;
@@ -48,7 +47,8 @@ impl Compactor {
             return Err(Halt::NotWorth(self.kept_for(&others, &count.kept)));
         }
         if !self.shared().room.holds(count.room) {
-            // Half of it copied, the pool would be as full as before, and with nothing left to copy the other half into.
+            // With half of it copied, the pool would be as full as before and unable to copy the
+            // other half.
             return Err(Halt::Later);
         }
         let pool = self.shared().pool.pool;
@@ -57,8 +57,8 @@ impl Compactor {
         let mut batch: Vec<Item> = Vec::new();
         let mut batch_bytes = 0;
         loop {
-            let (asked, end) = self.ask(&mut items, info, pool).await?;
-            for (item, _) in self.live_of(asked, &others).await? {
+            let (page, end) = self.next_page(&mut items, info, pool).await?;
+            for (item, _) in self.live_of(page, &others).await? {
                 let bytes = record_bytes(item.location.head_len, item.location.body_len);
                 if batch_bytes > 0 && batch_bytes + bytes > batch_max {
                     self.append(std::mem::take(&mut batch)).await?;
@@ -75,7 +75,7 @@ impl Compactor {
         self.settled().await
     }
 
-    async fn ask(
+    async fn next_page(
         &self,
         items: &mut super::source::Items,
         info: &ExtentInfo,
@@ -84,19 +84,19 @@ impl Compactor {
         if self.stop.is_set() {
             return Err(Halt::Later);
         }
-        let mut asked = Vec::new();
-        while asked.len() < ASK_MAX {
+        let mut page = Vec::new();
+        while page.len() < PAGE_MAX {
             match items.next(info, pool).await? {
-                Some(item) => asked.push(item),
-                None => return Ok((asked, true)),
+                Some(item) => page.push(item),
+                None => return Ok((page, true)),
             }
         }
-        Ok((asked, false))
+        Ok((page, false))
     }
 
-    /// Whether to make filters of the others: where deletes that are kept for want of them are a
-    /// good part of what would be copied, or are why nothing is. While space is low, only for that:
-    /// footers are read for it, and writers wait.
+    /// Whether to build filters of the other extents. They pay if many of the bytes to copy are
+    /// deletes kept for lack of filters, or if these prevent compaction. While space is low only
+    /// the second applies, because building reads footers and writers wait.
     fn asks_for_filters(&self, info: &ExtentInfo, count: &Live, pressure: Pressure) -> bool {
         let worth = |bytes: u64| self.worth(info, bytes, used_bytes(info), pressure);
         match worth(count.bytes) {
@@ -109,8 +109,8 @@ impl Compactor {
         let mut items = self.items(info).await;
         let mut live = Live::default();
         loop {
-            let (asked, end) = self.ask(&mut items, info, self.shared().pool.pool).await?;
-            for (item, kept_for) in self.live_of(asked, others).await? {
+            let (page, end) = self.next_page(&mut items, info, self.shared().pool.pool).await?;
+            for (item, kept_for) in self.live_of(page, others).await? {
                 let bytes = record_bytes(item.location.head_len, item.location.body_len);
                 live.records += 1;
                 live.bytes += bytes;
@@ -128,7 +128,7 @@ impl Compactor {
         }
     }
 
-    /// What of these is live, and for which of the others where it is a delete.
+    /// Liveness of these items, and for a delete the extent for which it is kept.
     async fn live_of(&self, items: Vec<Item>, others: &Arc<Others>) -> Result<Vec<(Item, Option<usize>)>, Halt> {
         let (applier, others) = (self.shared().applier.clone(), others.clone());
         let all = move || {
@@ -141,10 +141,11 @@ impl Compactor {
             }
             Some(kept)
         };
-        // Nothing came of it: the runtime is stopping, or the layer above has panicked. Nothing is dead for that.
+        // No result: the runtime is stopping, or the layer above has panicked. No record counts as
+        // dead then.
         let kept = self.shared().env.blocking(all).await.ok_or_else(|| {
             if !self.stop.is_set() {
-                let what = "what says which records are live has panicked, which is a bug: please report it";
+                let what = "the check for live records has panicked, which is a bug: please report it";
                 self.shared().latch.fail("task", &std::io::Error::other(format!("log-compact: {what}")));
             }
             Halt::Later
@@ -152,8 +153,8 @@ impl Compactor {
         kept.ok_or(Halt::Later)
     }
 
-    /// Appends records again, with their versions, and waits until they have been applied. What does not fit into the rest of an extent
-    /// when there is no other is appended in smaller batches.
+    /// Appends records again, with their versions, and waits until they are applied. Records that
+    /// do not fit into the last extent are appended in smaller batches.
     async fn append(&self, items: Vec<Item>) -> Result<(), Halt> {
         let mut batches = VecDeque::from([items]);
         while let Some(mut items) = batches.pop_front() {

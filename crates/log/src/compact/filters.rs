@@ -1,37 +1,33 @@
-//! Filters of keys: which extents of records certainly hold nothing that a delete hides.
+//! Filters of keys: they prove that a commit extent has no record that a delete hides.
 //!
-//! A delete may be dropped when no other extent holds an older record of its key. The versions in
-//! an extent's trailer say too little: one cold record would keep every later delete for ever. So a
-//! sealed extent gets a Bloom filter of the keys in its footer. An extent that is being written has
-//! no footer yet, but its old records are copies that were moved there: their keys are noted as
-//! they are written. Deletes themselves are in neither: a delete hides no other, and two of one key
-//! would keep each other.
+//! A delete may be dropped if no other extent holds an older record of its key. The versions in an
+//! extent's trailer are too coarse: one cold record would keep every later delete forever. So a
+//! sealed extent gets a Bloom filter of the keys in its footer. An open extent has no footer yet,
+//! but its old records are copies that were moved there, and their keys are noted during the write.
+//! Neither includes deletes: a delete hides no other, and two of one key would keep each other.
 //!
-//! Filters are in memory only, and made when a delete asks for them. An extent without one may hold
-//! any key.
+//! Filters exist in memory only, and are built when a delete needs them. An extent without one may
+//! hold any key.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
 
 use super::{Compactor, Halt};
 use crate::check::Entries;
 use crate::extents::{ExtentInfo, ExtentState};
-use crate::format::ExtentId;
+use crate::moved::MovedInto;
 use crate::scan::Reader;
-use crate::{Applied, Applier, Lsn, Sabotage, Subject};
+use crate::{Lsn, Sabotage, Subject};
 
-/// Bytes of all filters together.
+/// Bound on the bytes of all filters together.
 const FILTER_BYTES_MAX: u64 = 64 << 20;
-/// Bits for each key, and how many of them are set: one key in about 2,000 that is not there seems
-/// to be. A delete asks all filters of older extents, and one that errs keeps it.
+/// Bits per key. About one absent key in 2,000 gives a false positive. A delete asks all filters of
+/// older extents, and one false positive keeps it.
 const BITS_PER_KEY: u64 = 16;
 const BITS_SET: u64 = 8;
-/// Keys noted of an extent that is being written, at most.
-const MOVED_MAX: usize = 256 << 10;
-/// Entries of a footer that are taken in before others get their turn.
+/// Footer entries that are processed before the task yields.
 const TURN: usize = 1024;
 
 /// A Bloom filter.
@@ -68,12 +64,12 @@ impl Filter {
     }
 }
 
-/// Bytes of a filter of so many keys.
+/// Bytes of a filter for so many keys.
 fn filter_bytes(keys: u64) -> u64 {
     (keys * BITS_PER_KEY).div_ceil(64) * 8
 }
 
-/// Spreads a hash whose bits may not be even (the last step of splitmix64).
+/// Spreads a hash with uneven bits (the last step of splitmix64).
 fn mixed(hash: u64) -> u64 {
     let mut z = hash.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -81,82 +77,18 @@ fn mixed(hash: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Records that were moved into an extent that is being written.
-#[derive(Debug)]
-pub(super) struct Moved {
-    keys: BTreeSet<u64>,
-    /// The lowest version of a record that was not moved.
-    own_from: Lsn,
-    /// It may hold any key: there were too many, or a record is not understood.
-    any: bool,
-}
-
-impl Moved {
-    fn may_hold(&self, key: u64, version: Lsn) -> bool {
-        self.any || self.own_from <= version || self.keys.contains(&key)
-    }
-}
-
-/// Compaction reads it while the committer writes the extent.
-type MovedInto = Arc<Mutex<Moved>>;
-
-/// What was moved into extents that are being written, by extent and epoch: one or two. What was
-/// written before this is kept is not in it, so an extent is here only from its first frame on.
-#[derive(Debug, Default)]
-pub(crate) struct MovedRecords(Mutex<BTreeMap<(u32, u64), MovedInto>>);
-
-impl MovedRecords {
-    /// Nothing has been written to this extent yet.
-    pub(crate) fn begun(&self, id: &ExtentId) {
-        let none = Moved { keys: BTreeSet::new(), own_from: Lsn::MAX, any: false };
-        self.0.lock().insert((id.extent, id.epoch), Arc::new(Mutex::new(none)));
-    }
-
-    /// These records are in this extent. Called before its lowest version is changed.
-    pub(crate) fn wrote(&self, id: &ExtentId, records: &[Applied], applier: &dyn Applier) {
-        let Some(moved) = self.get(id.extent, id.epoch) else { return };
-        let mut moved = moved.lock();
-        for record in records {
-            if !record.moved {
-                moved.own_from = moved.own_from.min(record.version);
-                continue;
-            }
-            match applier.subject(&record.head) {
-                Subject::Put(key) => {
-                    moved.keys.insert(key);
-                }
-                Subject::Delete(_) => {}
-                Subject::Unknown => moved.any = true,
-            }
-        }
-        if moved.any || moved.keys.len() > MOVED_MAX {
-            moved.any = true;
-            moved.keys.clear();
-        }
-    }
-
-    fn get(&self, extent: u32, epoch: u64) -> Option<MovedInto> {
-        self.0.lock().get(&(extent, epoch)).cloned()
-    }
-
-    /// Forgets extents that are not being written any more.
-    fn retain(&self, is_open: impl Fn(u32, u64) -> bool) {
-        self.0.lock().retain(|(extent, epoch), _| is_open(*extent, *epoch));
-    }
-}
-
-/// The filters that there are, by extent and epoch; `None` where there can be none.
+/// The filters, by extent and epoch; `None` where there can be none.
 #[derive(Debug, Default)]
 pub(super) struct Filters {
     filters: BTreeMap<(u32, u64), Option<Arc<Filter>>>,
     bytes: u64,
-    /// One was not made for want of memory.
+    /// Set if a filter was not built for lack of memory.
     full: bool,
 }
 
-/// Filters that did not fit are tried again when so much is free: not each time that an extent is
-/// recycled.
-const FREE_AGAIN_BYTES: u64 = FILTER_BYTES_MAX / 8;
+/// Free bytes at which failed filters are retried, so that not every recycled extent causes a
+/// retry.
+const RETRY_FREE_BYTES: u64 = FILTER_BYTES_MAX / 8;
 
 impl Filters {
     fn put(&mut self, at: (u32, u64), filter: Option<Filter>) {
@@ -164,7 +96,7 @@ impl Filters {
         self.filters.insert(at, filter.map(Arc::new));
     }
 
-    /// Forgets filters of extents that are not there any more.
+    /// Forgets filters of extents that no longer exist.
     fn retain(&mut self, is_there: impl Fn(u32, u64) -> bool) {
         let before = self.filters.len();
         self.filters.retain(|(extent, epoch), _| is_there(*extent, *epoch));
@@ -172,23 +104,23 @@ impl Filters {
             return;
         }
         self.bytes = self.filters.values().flatten().map(|filter| filter.0.len() as u64 * 8).sum();
-        if self.full && self.bytes + FREE_AGAIN_BYTES <= FILTER_BYTES_MAX {
+        if self.full && self.bytes + RETRY_FREE_BYTES <= FILTER_BYTES_MAX {
             self.full = false;
             self.filters.retain(|_, filter| filter.is_some());
         }
     }
 
-    /// Whether the extent has no filter, and can get one.
+    /// Whether the extent has no filter and can get one.
     fn can_learn(&self, slot: &ExtentInfo) -> bool {
         let sealed = slot.state == ExtentState::Sealed && slot.footer.is_some();
         sealed && !self.filters.contains_key(&(slot.extent, slot.epoch))
     }
 }
 
-/// What is known of the keys in an extent.
+/// Knowledge of the keys in an extent.
 #[derive(Debug)]
 enum Keys {
-    /// Nothing: it may hold any.
+    /// Unknown: the extent may hold any key.
     Unknown,
     Filter(Arc<Filter>),
     Moved(MovedInto),
@@ -204,7 +136,7 @@ impl Keys {
     }
 }
 
-/// Another extent than the one to be emptied.
+/// An extent other than the victim.
 #[derive(Debug)]
 struct Other {
     extent: u32,
@@ -213,8 +145,8 @@ struct Other {
     keys: Keys,
 }
 
-/// The other extents of records with what may be older than the newest record of the one to be
-/// emptied, by their lowest version.
+/// The other commit extents that may hold records older than the newest of the victim, by their
+/// lowest version.
 #[derive(Debug, Default)]
 pub(super) struct Others(Vec<Other>);
 
@@ -224,8 +156,8 @@ impl Others {
         self.0.first().map_or(Lsn::MAX, |other| other.min_version)
     }
 
-    /// The extent for which a delete of `key` with this version has to be kept. One that is known
-    /// to matter before one of which nothing is known: what is learned of that would not help.
+    /// The extent for which a delete of `key` with this version is kept. Extents with a known
+    /// reason are preferred to unknown ones: learning the keys of the latter would not help.
     fn holder(&self, key: u64, version: Lsn) -> Option<(usize, &Other)> {
         let mut unknown = None;
         for (n, other) in self.0.iter().enumerate().take_while(|(_, other)| other.min_version <= version) {
@@ -238,7 +170,7 @@ impl Others {
         unknown
     }
 
-    /// For a record: the lowest version of what it may hide elsewhere, and the number of the extent
+    /// For a record: the lowest version that it may hide elsewhere, and the number of the extent
     /// for which a delete is kept.
     pub(super) fn oldest_for(&self, subject: Subject, version: Lsn) -> (Lsn, Option<usize>) {
         match subject {
@@ -251,26 +183,25 @@ impl Others {
         }
     }
 
-    /// Whether nothing is known of the keys in the extent with this number.
+    /// Whether the keys in the extent with this number are unknown.
     pub(super) fn is_unknown(&self, n: usize) -> bool {
         self.0.get(n).is_some_and(|other| matches!(other.keys, Keys::Unknown))
     }
 }
 
-/// Bytes of deletes that were kept for another extent.
+/// Bytes of deletes kept for another extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeptFor {
     extent: u32,
     epoch: u64,
-    /// More of its keys may come to be known, when it is sealed or when there is memory.
+    /// Whether its keys may become known, when it is sealed or memory is free.
     may_be_known: bool,
     bytes: u64,
 }
 
 impl Compactor {
-    /// What else there is beside the extent that is to be emptied. Nothing but compaction moves old
-    /// records or recycles extents of records: what others add while this is used is newer than all
-    /// that the victim holds.
+    /// The extents other than the victim. Only compaction moves old records and recycles commit
+    /// extents, so records added meanwhile are newer than all of the victim.
     pub(super) fn others(&self, victim: &ExtentInfo) -> Others {
         if self.sabotaged(Sabotage::EarlyTombstones) {
             return Others::default();
@@ -307,7 +238,7 @@ impl Compactor {
         Others(others)
     }
 
-    /// Makes filters of those of the others that have none. Whether there are more now.
+    /// Builds the missing filters of the others. Returns whether it built any.
     pub(super) async fn learn(&self, others: &Others) -> Result<bool, Halt> {
         let mut learned = false;
         for other in others.0.iter().filter(|other| matches!(other.keys, Keys::Unknown)) {
@@ -322,8 +253,8 @@ impl Compactor {
         Ok(learned)
     }
 
-    /// The filter of a sealed extent; none where its footer cannot be read whole, a record is not
-    /// understood, or memory does not suffice.
+    /// The filter of a sealed extent. `None` if its footer cannot be read whole, a record has no
+    /// subject, or memory is short.
     async fn filter(&self, info: &ExtentInfo) -> Result<Option<Filter>, Halt> {
         let shared = self.shared();
         let Some((footer_offset, footer_len)) = info.footer else { return Ok(None) };
@@ -363,8 +294,8 @@ impl Compactor {
         shared.env.blocking(move || Filter::of(&keys)).await.map(Some).ok_or(Halt::Later)
     }
 
-    /// Adds what a recovery has cut off. It lies between the frames that count and the footer, and
-    /// would be read again, were the trailer lost.
+    /// Adds the records that a recovery has cut. They lie between the valid frames and the footer,
+    /// and would be read again if the trailer were lost.
     async fn add_cut(&self, info: &ExtentInfo, end: u64, keys: &mut Vec<u64>) -> bool {
         let shared = self.shared();
         let id = shared.extents.id(info.extent, info.epoch);
@@ -384,7 +315,7 @@ impl Compactor {
         true
     }
 
-    /// Says for which extents so many bytes of deletes are kept.
+    /// Lists the extents for which these bytes of deletes are kept.
     pub(super) fn kept_for(&self, others: &Others, bytes: &BTreeMap<usize, u64>) -> Vec<KeptFor> {
         let filters = self.filters.lock();
         let kept = |(n, bytes): (&usize, &u64)| {
@@ -396,7 +327,7 @@ impl Compactor {
         bytes.iter().filter_map(kept).collect()
     }
 
-    /// Of the bytes of deletes that were kept, those for which there may be no reason any more.
+    /// Of the bytes of kept deletes, those that may have no reason any more.
     pub(super) fn freed(&self, kept: &[KeptFor]) -> u64 {
         let filters = self.filters.lock();
         let freed = |kept: &&KeptFor| {
@@ -411,7 +342,10 @@ impl Compactor {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::moved::Moved;
 
     #[test]
     fn a_filter_holds_its_keys_and_few_others() {

@@ -1,9 +1,10 @@
-//! Compaction: moves what is live out of extents that are mostly dead, and recycles them.
+//! Compaction: moves live data out of mostly dead extents, and recycles them.
 //!
-//! Live records are appended again through the ordinary commit path with the version of the original; live chunks are copied into the
-//! open body extent and their owners re-pointed. An extent is recycled only when all copies have been flushed, nobody has it
-//! pinned, and, for records, the index's checkpoint has passed it (see `ARCHITECTURE.md`). Whatever cannot be read stays where it
-//! is and is named in the status; nothing is dropped silently.
+//! Live records are appended again through the ordinary commit path with the version of the
+//! original. Live chunks are copied into the open body extent, and their owners are re-pointed. An
+//! extent is recycled only when all copies have been flushed and no reader has it pinned. For
+//! records, the index's checkpoint must also have passed it (see `ARCHITECTURE.md`). Unreadable
+//! data stays where it is, and the status names its extent. Nothing is dropped silently.
 
 mod body;
 mod commit;
@@ -17,120 +18,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Serialize;
 use steadfast_flow::Pace;
 
 use crate::background::Stop;
 use crate::check::FooterFault;
 use crate::extents::{ExtentInfo, TakeError};
 use crate::format::ExtentKind;
-use crate::log::{Log, Shared};
+use crate::log::Log;
+use crate::shared::Shared;
+use crate::status::{CompactionStatus, StuckExtent};
 use crate::{LogError, Sabotage};
 
-use filters::{Filters, KeptFor, MovedRecords};
+use filters::{Filters, KeptFor};
 use victim::Pressure;
 
-/// Extents that cannot be compacted, kept for status.
+/// Extents that cannot be compacted, kept for the status.
 const STUCK_MAX: usize = 64;
-/// How long one wait for the write budget may take.
+/// Longest single wait for the write budget.
 const RESERVE_WAIT: Duration = Duration::from_secs(5);
 
-/// How compaction runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CompactionOptions {
-    /// Whether it runs.
-    pub enabled: bool,
-    /// Bytes read and written a second at most while there is space; 0 for no bound. When space is low there is none.
-    pub bytes_s: u64,
-    /// How much of an extent must be dead for it to be worth copying the rest, in percent.
-    pub dead_percent_min: u32,
-    /// The same when space is low.
-    pub dead_percent_min_low: u32,
-    /// Space is low when less than this is free, in percent of the extents there can be.
-    pub low_percent: u32,
-    /// How often to look for work.
-    pub interval: Duration,
-}
-
-impl Default for CompactionOptions {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            bytes_s: 64 << 20,
-            dead_percent_min: 50,
-            dead_percent_min_low: 10,
-            low_percent: 15,
-            interval: Duration::from_secs(1),
-        }
-    }
-}
-
-/// An extent that cannot be emptied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StuckExtent {
-    /// Number of the extent.
-    pub extent: u32,
-    /// Its epoch.
-    pub epoch: u64,
-    /// Why.
-    pub why: String,
-}
-
-/// What compaction did since the log was opened.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct CompactionStatus {
-    /// The extent that is being emptied.
-    pub extent: Option<u32>,
-    /// Whether space is low.
-    pub space_low: bool,
-    /// Extents recycled.
-    pub recycled: u64,
-    /// Records appended again.
-    pub records_moved: u64,
-    /// Chunks copied.
-    pub chunks_moved: u64,
-    /// Bytes of both.
-    pub moved_bytes: u64,
-    /// Bytes written to the disk for each byte that was asked to be written, in hundredths.
-    pub write_amplification_percent: u64,
-    /// Extents whose space waits for the index's checkpoint.
-    pub waiting_for_checkpoint: u64,
-    /// Emptied extents that somebody still reads, or that a snapshot keeps.
-    pub pinned: u64,
-    /// Extents that cannot be emptied, for instance because something in them is damaged.
-    pub stuck: Vec<StuckExtent>,
-}
-
-/// What compaction shares with others.
-#[derive(Default)]
-pub(crate) struct Compaction {
-    status: Mutex<CompactionStatus>,
-    pub(crate) moved: MovedRecords,
-}
-
-impl Compaction {
-    /// The status; `written_bytes` is all that the log has written.
-    pub(crate) fn status(&self, written_bytes: u64) -> CompactionStatus {
-        let mut status = self.status.lock().clone();
-        let asked = written_bytes.saturating_sub(status.moved_bytes).max(1);
-        status.write_amplification_percent = if written_bytes == 0 { 100 } else { written_bytes * 100 / asked };
-        status
-    }
-}
-
-/// Why an extent was not emptied.
+/// Reason why an extent was not emptied.
 pub(crate) enum Halt {
-    /// Try again later: at a bound, or being stopped.
+    /// Retry later: a bound was reached, or compaction is stopping.
     Later,
-    /// It does not gain enough, for one because of deletes that are kept for other extents.
+    /// The gain is too small, for instance because of deletes kept for other extents.
     NotWorth(Vec<KeptFor>),
-    /// Something in it is not what it was.
+    /// Data in it is damaged.
     Stuck(String),
-    /// The disk does not give all of it.
+    /// The disk failed to read part of it.
     Unread {
         /// Bytes from the start of the extent.
         offset: u64,
-        /// The operating system's words.
+        /// Message of the operating system.
         cause: String,
     },
 }
@@ -162,23 +81,23 @@ impl From<LogError> for Halt {
     }
 }
 
-/// What was learned of an extent when it was last looked at, so that it is not looked at again without need.
+/// Result of the last examination of an extent, which avoids needless repetitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Look {
+struct Examined {
     epoch: u64,
     live_bytes: i64,
-    /// Deletes that were kept, and for which extents.
+    /// Kept deletes, and the extents for which they are kept.
     kept: Vec<KeptFor>,
-    /// Whether a snapshot kept it: then more of it had to be dead.
+    /// Whether a snapshot held it, which raises the required dead part.
     held: bool,
     kind: ExtentKind,
-    /// How badly space was needed: at more, less had to be dead.
+    /// Need for space at that time; a higher need lowers the required dead part.
     pressure: Pressure,
-    /// When it was looked at.
+    /// Time of the examination.
     at: Duration,
 }
 
-/// An extent that was not emptied, and the bytes in it that would have to be copied.
+/// An extent that was not emptied, with its bytes that would have to be copied.
 #[derive(Debug, Clone, Copy)]
 struct Postponed {
     epoch: u64,
@@ -186,18 +105,19 @@ struct Postponed {
     live: u64,
 }
 
-/// How long chunks keep what was found of them while space is not low.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Time for which the examination of a body extent is valid while space is not low.
+const REEXAMINE_INTERVAL: Duration = Duration::from_secs(60);
 
 struct Compactor {
     log: Log,
     stop: Stop,
     pace: Pace,
-    /// Emptied; to be recycled as soon as nobody has them pinned.
+    /// Emptied extents, recycled as soon as no reader has them pinned.
     emptied: BTreeMap<u32, u64>,
-    not_worth: BTreeMap<u32, Look>,
+    not_worth: BTreeMap<u32, Examined>,
     filters: Mutex<Filters>,
-    /// Not emptied in this round, for want of room. Until something has been recycled, of its kind only what needs less is tried.
+    /// Extents not emptied in this round for lack of space. Until one is recycled, only extents of
+    /// the same kind that need less are tried.
     postponed: BTreeMap<u32, Postponed>,
     stuck: BTreeMap<u32, StuckExtent>,
 }
@@ -238,16 +158,19 @@ impl Compactor {
         change(&mut self.shared().compaction.status.lock());
     }
 
-    /// Chunks of writers at work are live and in no account. When such a writer goes without a commit, no account changes either: so
-    /// what was found of an extent with chunks holds for a while only, and when space is low for this round.
+    /// Chunks of unfinished uploads are live but not counted. If such an upload ends without a
+    /// commit, no count changes. So the examination of a body extent expires; while space is low,
+    /// after this round.
     fn forget_writers(&mut self) {
         let now = self.shared().env.now();
         let low = self.shared().compaction.status.lock().space_low;
-        let holds = |look: &Look| look.kind != ExtentKind::Body || !low && now.saturating_sub(look.at) < LOOK_AGAIN;
-        self.not_worth.retain(|_, look| holds(look));
+        let holds = |examined: &Examined| {
+            examined.kind != ExtentKind::Body || !low && now.saturating_sub(examined.at) < REEXAMINE_INTERVAL
+        };
+        self.not_worth.retain(|_, examined| holds(examined));
     }
 
-    /// Empties one extent; whether there may be more to do at once.
+    /// Empties one extent. Returns whether there may be more work at once.
     async fn step(&mut self) -> bool {
         let shared = self.shared().clone();
         if shared.latch.check().is_err() {
@@ -278,13 +201,14 @@ impl Compactor {
                 done = true;
             }
             Err(Halt::Later) => {
-                // A full pool is won back from what is dead altogether, whatever scores higher but needs room to be copied.
+                // Completely dead extents free a full pool, while ones with a higher score may need
+                // space for copies.
                 let live = info.live_bytes.max(0) as u64;
                 self.postponed.insert(info.extent, Postponed { epoch: info.epoch, kind: info.kind, live });
                 done = true;
             }
             Err(Halt::NotWorth(kept)) => {
-                let look = Look {
+                let examined = Examined {
                     epoch: info.epoch,
                     live_bytes: info.live_bytes,
                     kept,
@@ -293,7 +217,7 @@ impl Compactor {
                     pressure,
                     at: shared.env.now(),
                 };
-                self.not_worth.insert(info.extent, look);
+                self.not_worth.insert(info.extent, examined);
                 done = true;
             }
             Err(halt @ (Halt::Stuck(_) | Halt::Unread { .. })) => {
@@ -316,7 +240,8 @@ impl Compactor {
         }
     }
 
-    /// Lifts the pace as soon as space is low, in the middle of an extent, too: writers may be waiting for what it gives.
+    /// Lifts the pace as soon as space is low, even in the middle of an extent, because writers may
+    /// wait.
     async fn lift_pace(&self) -> Infallible {
         let shared = self.shared();
         loop {
@@ -331,7 +256,7 @@ impl Compactor {
         self.shared().options.sabotage == how
     }
 
-    /// All that made an extent empty is durable.
+    /// Waits until everything that emptied an extent is durable.
     async fn settled(&self) -> Result<(), Halt> {
         if !self.sabotaged(Sabotage::EarlyRecycle) {
             self.log.flush().await?;
@@ -339,7 +264,7 @@ impl Compactor {
         Ok(())
     }
 
-    /// Recycles what is empty and not pinned. Whether any was.
+    /// Recycles empty extents without pins. Returns whether there were any.
     async fn recycle_emptied(&mut self) -> bool {
         let mut recycled = 0;
         for (extent, epoch) in self.emptied.clone() {
@@ -354,7 +279,7 @@ impl Compactor {
                 }
                 Ok(false) | Err(TakeError::Full) => {}
                 Err(error @ TakeError::Disk(..)) => {
-                    // The latch is closed by it, which is all that can be done about it.
+                    // The error has closed the latch; nothing else can be done.
                     tracing::debug!(error = %error.into_log_error(), "an extent was not recycled");
                     return false;
                 }

@@ -1,4 +1,5 @@
-//! The records of a sealed extent: from its footer, or where that is missing or damaged, from its frames.
+//! The records of a sealed extent: from its footer, or if that is missing or damaged, from its
+//! frames.
 
 use bytes::Bytes;
 use steadfast_disk::BLOCK;
@@ -9,8 +10,8 @@ use crate::check::{Entries, Window};
 use crate::copies::{Copies, FrameAt};
 use crate::extents::ExtentInfo;
 use crate::format::{ExtentId, ExtentKind, FrameHeader, FrameKind};
-use crate::log::Shared;
-use crate::{Location, Lsn, mend};
+use crate::shared::Shared;
+use crate::{Location, Lsn, heal};
 
 /// A record or chunk of a sealed extent.
 #[derive(Debug, Clone)]
@@ -21,21 +22,21 @@ pub(crate) struct Item {
     pub(crate) location: Location,
 }
 
-/// Goes through an extent's items.
+/// Iterates over an extent's items.
 pub(crate) enum Items {
     Footer(Entries),
     Frames { copies: Copies, window: Window, at: u64, ready: std::collections::VecDeque<Item> },
 }
 
 impl Compactor {
-    /// The extent's items, from the footer if there is one that verifies as a whole.
+    /// The extent's items, from its footer if that verifies as a whole.
     pub(super) async fn items(&self, info: &ExtentInfo) -> Items {
         Items::open(self.shared(), info, &self.pace).await
     }
 }
 
 impl Items {
-    /// The items of an extent, from the footer if there is one that verifies as a whole.
+    /// The items of an extent, from its footer if that verifies as a whole.
     pub(crate) async fn open(shared: &Shared, info: &ExtentInfo, pace: &Pace) -> Self {
         let start = shared.extents.start(info.extent);
         let id = shared.extents.id(info.extent, info.epoch);
@@ -46,8 +47,8 @@ impl Items {
             return Items::Footer(entries);
         }
         if shared.copies.count() > 1 {
-            // What the footer lost may be on another copy.
-            mend::extent(&shared.copies, &shared.pool, info, Some(pace.clone())).await;
+            // Another copy may have the lost part of the footer.
+            heal::extent(&shared.copies, &shared.pool, info, Some(pace.clone())).await;
             if let Some(mut entries) = Entries::open(shared.disk.clone(), &shared.pool, id).await
                 && entries.verify().await
             {
@@ -59,7 +60,8 @@ impl Items {
         Items::Frames { copies, window, at: BLOCK as u64, ready: std::collections::VecDeque::new() }
     }
 
-    /// The next item. Where frames have to be read, nothing that does not verify is passed over in an extent of records.
+    /// The next item. If frames are read, invalid data in a commit extent is an error, never
+    /// skipped.
     pub(crate) async fn next(&mut self, info: &ExtentInfo, pool: [u8; 16]) -> Result<Option<Item>, Halt> {
         let place = |offset: u32, head_len: usize, body_len: u32| Location {
             extent: info.extent,
@@ -88,13 +90,15 @@ impl Items {
                 let id = ExtentId { pool, extent: info.extent, epoch: info.epoch };
                 let (header, frame) = match frame_at(copies, window, id, *at, info).await {
                     Ok(found) => found,
-                    // Between chunks there may be places that were never written.
-                    Err(Fault::NoFrame) if info.kind == ExtentKind::Body => {
+                    // Places between chunks may never have been written.
+                    Err(FrameFault::NoFrame) if info.kind == ExtentKind::Body => {
                         *at += BLOCK as u64;
                         continue;
                     }
-                    Err(Fault::NoFrame) => return Err(Halt::Stuck(format!("no valid frame at {at}, and no footer"))),
-                    Err(Fault::Unreadable(cause)) => {
+                    Err(FrameFault::NoFrame) => {
+                        return Err(Halt::Stuck(format!("no valid frame at {at}, and no footer")));
+                    }
+                    Err(FrameFault::Unreadable(cause)) => {
                         return Err(Halt::Unread { offset: *at, cause: cause.to_string() });
                     }
                 };
@@ -117,19 +121,19 @@ impl Items {
     }
 }
 
-enum Fault {
+enum FrameFault {
     NoFrame,
     Unreadable(std::io::Error),
 }
 
-/// The frame at `at`; from another copy of the disk where the first does not have it whole.
+/// The frame at `at`, from another copy of the disk if the first lacks it.
 async fn frame_at(
     copies: &Copies,
     window: &mut Window,
     id: ExtentId,
     at: u64,
     info: &ExtentInfo,
-) -> Result<(FrameHeader, Bytes), Fault> {
+) -> Result<(FrameHeader, Bytes), FrameFault> {
     let found = first_copy(window, &id, at, info.data_end).await;
     let whole = found.as_ref().is_ok_and(|(header, frame)| header.verify_payload(frame).is_ok());
     if whole || copies.count() == 1 {
@@ -143,11 +147,11 @@ async fn frame_at(
     }
 }
 
-async fn first_copy(window: &mut Window, id: &ExtentId, at: u64, end: u64) -> Result<(FrameHeader, Bytes), Fault> {
-    let block = window.get(at, BLOCK as u64).await.map_err(Fault::Unreadable)?;
+async fn first_copy(window: &mut Window, id: &ExtentId, at: u64, end: u64) -> Result<(FrameHeader, Bytes), FrameFault> {
+    let block = window.get(at, BLOCK as u64).await.map_err(FrameFault::Unreadable)?;
     let header = match FrameHeader::decode(&block) {
         Ok((header, _)) if header.is_at(id, at, end) => header,
-        _ => return Err(Fault::NoFrame),
+        _ => return Err(FrameFault::NoFrame),
     };
-    Ok((header, window.get(at, header.total_len()).await.map_err(Fault::Unreadable)?))
+    Ok((header, window.get(at, header.total_len()).await.map_err(FrameFault::Unreadable)?))
 }

@@ -1,4 +1,4 @@
-//! Which extent to empty next.
+//! Choice of the next extent to empty.
 
 use steadfast_disk::BLOCK;
 
@@ -7,21 +7,22 @@ use crate::Sabotage;
 use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::ExtentKind;
 
-/// How much of an extent that a snapshot keeps must be dead for the rest to be copied, in percent.
+/// The least dead part of a held extent for which copying the rest is worth it, in percent.
 const HELD_DEAD_PERCENT_MIN: u64 = 75;
-/// How much of an extent must be dead when nobody else gets room any more, in percent. Not less: what batches of records are padded
-/// with is dead too, and would be copied round and round.
+/// The least dead part of an extent in a full pool, in percent. A lower value would copy the
+/// padding of record batches repeatedly.
 const FULL_DEAD_PERCENT_MIN: u64 = 5;
 
-/// How badly space is needed.
+/// Need for space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Pressure {
     Normal,
     Low,
-    /// Writers are refused: only what is kept in reserve is left.
+    /// Writers are refused; only the reserve is left.
     Full,
-    /// And the open extent of records has much dead in it, as when deletes come one by one and each is padded to a block. No sealed one
-    /// may be worth copying, but copying one takes the rest of the open extent, which is worth it then.
+    /// Like `Full`, and the open commit extent is partly dead, as when deletes arrive singly and
+    /// each is padded to a block. No sealed extent may be worth copying, but copying one rolls the
+    /// open extent, which is worth it then.
     Packed,
 }
 
@@ -30,8 +31,8 @@ pub(super) fn used_bytes(info: &ExtentInfo) -> u64 {
     info.data_end.saturating_sub(BLOCK as u64)
 }
 
-/// Benefit by cost, as in Rosenblum and Ousterhout's log-structured file system: space gained times the age of the data, by
-/// what has to be read and written.
+/// Benefit by cost, as in Rosenblum and Ousterhout's log-structured file system: space gained times
+/// the age of the data, divided by the bytes to read and write.
 pub(super) fn score(live: u64, used: u64, age: u64) -> u128 {
     let dead = u128::from(used.saturating_sub(live));
     dead * u128::from(age + 1) * 1024 / u128::from(used.saturating_add(live).max(1))
@@ -42,7 +43,7 @@ impl Compactor {
         let shared = self.shared().clone();
         let mut counts = shared.extents.counts();
         if counts.free <= u64::from(shared.options.reserve_extents) && counts.growable > 0 {
-            // What could grow in principle may not in fact: its file system may be full.
+            // Growth may fail, because the file system may be full.
             if shared.extents.grow(|| shared.extents.free() <= shared.options.reserve_extents).await.is_err() {
                 counts.growable = 0;
             }
@@ -61,21 +62,22 @@ impl Compactor {
         }
     }
 
-    /// Whether the open extent of records has so much dead in it that it would be worth copying, were it sealed.
+    /// Whether the open commit extent has enough dead data to be worth copying, if it were sealed.
     fn open_is_worth(&self) -> bool {
         let least = self.shared().pool.extent_bytes * FULL_DEAD_PERCENT_MIN / 100;
         self.open_commit(|used, live| used.saturating_sub(live) >= least)
     }
 
-    /// Whether the open extent of records has too little room for writers, whose last part is not theirs, or for what points at moved
-    /// chunks, and would give much of it back were it sealed: nothing else may, where most of a full pool is chunks.
+    /// Whether the open commit extent has too little space for writers, or for records that name
+    /// moved chunks. It must also free much space if sealed. In a full pool of mostly chunks, no
+    /// other extent may.
     pub(super) fn open_is_spent(&self) -> bool {
         let eighth = self.shared().pool.extent_bytes / 8;
         !self.shared().room.open_holds(3 * eighth)
             && self.open_commit(|used, live| used >= 2 * eighth && live <= used / 2)
     }
 
-    /// Whether this holds of bytes used and live in the open extent of records.
+    /// Whether `is` holds for the used and live bytes of the open commit extent.
     fn open_commit(&self, is: impl Fn(u64, u64) -> bool) -> bool {
         let is = |slot: &ExtentInfo| is(used_bytes(slot), slot.live_bytes.max(0) as u64);
         self.shared().extents.with(|table| table.open_commits().any(is))
@@ -92,8 +94,9 @@ impl Compactor {
         }
     }
 
-    /// Whether emptying an extent in which `live` of `used` bytes have to be copied is worth it. What a snapshot keeps gives no room
-    /// back now: it is emptied once, and only when it is mostly dead, so that the snapshots that come later need not keep it.
+    /// Whether emptying an extent is worth it if `live` of `used` bytes must be copied. A held
+    /// extent frees no space now. It is emptied once, when it is mostly dead, so that later
+    /// snapshots need not hold it.
     pub(super) fn worth(&self, info: &ExtentInfo, live: u64, used: u64, pressure: Pressure) -> bool {
         let dead = used.saturating_sub(live);
         let dead_percent_min = self.dead_percent_min(info.kind, pressure);
@@ -105,7 +108,8 @@ impl Compactor {
         live == 0 || dead * 100 >= used * dead_percent_min && dead > 0
     }
 
-    /// The fewest bytes of this kind that found no room in this round. Where chunks find none, records may: they need one extent less.
+    /// The fewest bytes of this kind without space in this round. Records may find space where
+    /// chunks do not, because they need one extent less.
     fn no_room_from(&self, kind: ExtentKind) -> u64 {
         let live = self.postponed.values().filter(|one| one.kind == kind).map(|one| one.live);
         live.min().unwrap_or(u64::MAX)
@@ -139,7 +143,7 @@ impl Compactor {
                 continue;
             }
             let (live, used) = (info.live_bytes.max(0) as u64, used_bytes(&info));
-            // What may have come free since it was looked at, for another look to be worth it.
+            // The bytes that must have died since the last examination to justify another one.
             let slack = if pressure >= Pressure::Full { used / 64 } else { used / 16 };
             if let Some(look) = self.not_worth.get(&info.extent)
                 && known(look.epoch)
@@ -155,7 +159,8 @@ impl Compactor {
                 waiting += 1;
                 continue;
             }
-            // When nobody gets room, what gives most of it comes first, however young: it is also what fits into what is left.
+            // In a full pool the extent that frees the most comes first, whatever its age: its
+            // copies are also the smallest.
             let age = if pressure >= Pressure::Full { 0 } else { next_epoch.saturating_sub(info.epoch) };
             let score = score(live.min(used), used, age);
             if best.as_ref().is_none_or(|(most, _)| score > *most) {

@@ -3,20 +3,21 @@
 use serde::Serialize;
 use steadfast_disk::BLOCK;
 
+use super::Lsn;
 use super::{ExtentId, FORMAT_VERSION, FormatError, Lineage, field, put, u32_at, u64_at};
-use crate::Lsn;
 
-/// Bytes with content of both blocks; all within the first sector, so that a torn write leaves the old or the new one.
+/// Bytes of content of both blocks. They are within the first sector, so that a torn write leaves
+/// the old or the new ones.
 const LEN: usize = 128;
-/// Where in a header its lineage begins.
+/// Offset of the lineage in a header.
 const LINEAGE_AT: usize = 64;
 const _: () = assert!(LINEAGE_AT + Lineage::LEN <= LEN - 4);
 
-/// What an extent is used for.
+/// Purpose of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExtentKind {
-    /// Not in use. The mark is durable before anything may rely on what it held being gone.
+    /// Free. The mark is durable before anything relies on the loss of the contents.
     Free,
     /// Frames of records.
     Commit,
@@ -54,7 +55,7 @@ fn begin(magic: [u8; 8], id: &ExtentId, kind: ExtentKind) -> [u8; BLOCK] {
     b
 }
 
-/// `offset` only seeds the checksum: header and trailer are told apart by it.
+/// `offset` only seeds the checksum, which distinguishes header and trailer.
 fn finish(b: &mut [u8; BLOCK], id: &ExtentId, offset: u32) {
     let crc = id.seed().crc(offset, &b[..LEN - 4]);
     put(b, LEN - 4, &crc.to_le_bytes());
@@ -78,19 +79,20 @@ fn open(b: &[u8], magic: [u8; 8], offset: u32, what: &'static str) -> Result<(Ex
     Ok((id, ExtentKind::from_code(b[12])?))
 }
 
-/// Block 0 of an extent. Durable before anything else of that epoch is written into the extent: so no bytes of an epoch exist
-/// that a later start does not know of and might use again.
+/// Block 0 of an extent. It is durable before other data of that epoch is written into the extent.
+/// So a later start knows of every epoch that has bytes, and does not reuse it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentHeader {
-    /// Which use of which extent.
+    /// Identity of this use of the extent.
     pub id: ExtentId,
-    /// What for.
+    /// Purpose.
     pub kind: ExtentKind,
-    /// Every record in it has an LSN of at least this.
+    /// Lower bound of the LSNs in it.
     pub base_lsn: Lsn,
-    /// The highest LSN in any commit extent that had been recycled when this was written: a gap in LSNs up to there is none.
+    /// The highest LSN in any commit extent that had been recycled when this was written. Up to
+    /// there, a gap in LSNs is no loss.
     pub recycled_lsn: Lsn,
-    /// Of which history of the pool it is; of none in what older builds have written.
+    /// The pool's history; empty in headers of older builds.
     pub lineage: Lineage,
 }
 
@@ -98,7 +100,7 @@ impl ExtentHeader {
     const MAGIC: [u8; 8] = *b"SFEXTENT";
     const WHAT: &str = "extent header";
 
-    /// The block as it is written.
+    /// The encoded block.
     pub fn encode(&self) -> [u8; BLOCK] {
         let mut b = begin(Self::MAGIC, &self.id, self.kind);
         put(&mut b, 48, &self.base_lsn.to_le_bytes());
@@ -108,10 +110,10 @@ impl ExtentHeader {
         b
     }
 
-    /// Reads it. The caller compares the identity with the place it read from.
+    /// Decodes the header. The caller compares the identity with the place that it read.
     ///
     /// # Errors
-    /// When it is not a whole header of this version.
+    /// If the block is not a whole header of this version.
     pub fn decode(b: &[u8]) -> Result<Self, FormatError> {
         let (id, kind) = open(b, Self::MAGIC, 0, Self::WHAT)?;
         let lineage = Lineage::decode(b, LINEAGE_AT);
@@ -119,26 +121,27 @@ impl ExtentHeader {
     }
 }
 
-/// The last block of a sealed extent: says where the data ends and where the footer is.
+/// The last block of a sealed extent, with the end of the data and the place of the footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
-    /// Which use of which extent.
+    /// Identity of this use of the extent.
     pub id: ExtentId,
     /// [`ExtentKind::Commit`] or [`ExtentKind::Body`].
     pub kind: ExtentKind,
-    /// Frames end here, in bytes from the start of the extent; whatever follows up to the footer was cut.
+    /// End of the frames, in bytes from the start of the extent. Data between it and the footer was
+    /// cut.
     pub data_end: u32,
-    /// Where the footer begins.
+    /// Offset of the footer.
     pub footer_offset: u32,
     /// Bytes of the footer.
     pub footer_len: u32,
     /// Records in the extent.
     pub record_count: u64,
-    /// LSN of the first record; 0 when there is none (and in body extents).
+    /// LSN of the first record; 0 if there is none, and in body extents.
     pub first_lsn: Lsn,
-    /// LSN of the last record; 0 when there is none.
+    /// LSN of the last record; 0 if there is none.
     pub last_lsn: Lsn,
-    /// The lowest version among the records; `u64::MAX` when there is none.
+    /// The lowest version of the records; `u64::MAX` if there is none.
     pub min_version: Lsn,
     /// Checksum of the last frame's header: the end of the chain.
     pub last_checksum: u32,
@@ -150,7 +153,7 @@ impl Trailer {
     const MAGIC: [u8; 8] = *b"SFTRAILR";
     const WHAT: &str = "extent trailer";
 
-    /// The block as it is written.
+    /// The encoded block.
     pub fn encode(&self) -> [u8; BLOCK] {
         let mut b = begin(Self::MAGIC, &self.id, self.kind);
         put(&mut b, 48, &self.data_end.to_le_bytes());
@@ -166,10 +169,10 @@ impl Trailer {
         b
     }
 
-    /// Reads it; `extent_bytes` bounds what it may point at.
+    /// Decodes the trailer. `extent_bytes` bounds its offsets.
     ///
     /// # Errors
-    /// When it is not a whole trailer of this version, or points outside the extent.
+    /// If the block is not a whole trailer of this version, or an offset is outside the extent.
     pub fn decode(b: &[u8], extent_bytes: u64) -> Result<Self, FormatError> {
         let (id, kind) = open(b, Self::MAGIC, u32::MAX, Self::WHAT)?;
         let trailer = Self {

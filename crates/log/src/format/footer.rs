@@ -1,16 +1,18 @@
-//! The footer of a sealed extent: the heads of its records with their places, so that start-up reads footers and not data.
+//! The footer of a sealed extent: the heads of its records with their places, so that start-up
+//! reads footers instead of data.
 //!
-//! A sequence of blocks, each a multiple of the disk's block long and verifiable alone, so that writer and reader stream it.
+//! A sequence of blocks, each a multiple of the disk's block long and separately verifiable, so
+//! that writer and reader stream it.
 
 use steadfast_disk::BLOCK;
 
+use super::Lsn;
 use super::record::HEAD_BYTES_MAX;
 use super::{ExtentId, FORMAT_VERSION, FormatError, field, put, u16_at, u32_at, u64_at};
-use crate::Lsn;
 
 /// Bytes of a footer block's header.
 pub const FOOTER_BLOCK_HEADER: usize = 64;
-/// A footer block is closed when it has this many bytes of entries.
+/// Bytes of entries at which a footer block is closed.
 pub const FOOTER_BLOCK_BYTES: usize = 256 << 10;
 
 const ENTRY: usize = 32;
@@ -18,7 +20,7 @@ const WHAT: &str = "footer block";
 const MAGIC: u32 = u32::from_le_bytes(*b"SFFT");
 const FLAG_MOVED: u32 = 1;
 
-/// A record as the footer has it.
+/// A record's entry in the footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FooterEntry<'a> {
     /// Its LSN; 0 for a chunk.
@@ -61,10 +63,11 @@ impl FooterEntry<'_> {
     }
 }
 
-/// Fills in the header of a footer block and pads it. `block` is [`FOOTER_BLOCK_HEADER`] bytes and then the encoded entries.
+/// Fills in the header of a footer block and pads it. `block` is [`FOOTER_BLOCK_HEADER`] bytes and
+/// then the encoded entries.
 ///
 /// # Panics
-/// When `block` is shorter than its header.
+/// If `block` is shorter than its header.
 pub fn seal_footer_block(block: &mut Vec<u8>, id: &ExtentId, offset: u32, index: u32, entries: u32) {
     let len = block.len() - FOOTER_BLOCK_HEADER;
     block[..FOOTER_BLOCK_HEADER].fill(0);
@@ -96,10 +99,11 @@ pub struct FooterBlock<'a> {
 }
 
 impl<'a> FooterBlock<'a> {
-    /// Bytes on disk of the block that begins with `bytes`, as its header claims; at most [`FooterBlock::len_max`].
+    /// Bytes on disk of the block that begins with `bytes`, from its header; at most
+    /// [`FooterBlock::len_max`].
     ///
     /// # Errors
-    /// When no footer block begins there.
+    /// If no footer block begins there.
     pub fn peek_len(bytes: &[u8]) -> Result<usize, FormatError> {
         if bytes.len() < FOOTER_BLOCK_HEADER {
             return Err(FormatError::Short(WHAT));
@@ -119,10 +123,11 @@ impl<'a> FooterBlock<'a> {
         (FOOTER_BLOCK_HEADER + FOOTER_BLOCK_BYTES + ENTRY + HEAD_BYTES_MAX).next_multiple_of(BLOCK)
     }
 
-    /// Reads and verifies the block at the start of `bytes`, which lies at `offset` in the extent and must be number `index`.
+    /// Decodes and verifies the block at the start of `bytes`, which lies at `offset` in the extent
+    /// and must be number `index`.
     ///
     /// # Errors
-    /// When it is cut short or not that block.
+    /// If it is cut short or another block.
     pub fn decode(bytes: &'a [u8], id: &ExtentId, offset: u32, index: u32) -> Result<Self, FormatError> {
         Self::peek_len(bytes)?;
         let len = u32_at(bytes, 44) as usize;
@@ -141,17 +146,17 @@ impl<'a> FooterBlock<'a> {
         Ok(Self { entries: &block[FOOTER_BLOCK_HEADER..], count: u32_at(block, 40) })
     }
 
-    /// Bytes that its checksum covers; the rest of its last block is zero.
+    /// Bytes that its checksum covers. The rest of its last block is zero.
     pub fn covered_bytes(&self) -> usize {
         FOOTER_BLOCK_HEADER + self.entries.len()
     }
 
-    /// How many entries it says it has.
+    /// Number of entries, from its header.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Its entries, in the order they were written; ends after the first error.
+    /// Its entries in the order of the writes. Ends after the first error.
     pub fn entries(&self) -> impl Iterator<Item = Result<FooterEntry<'a>, FormatError>> + use<'a> {
         let mut rest = self.entries;
         let mut left = self.count;

@@ -2,8 +2,8 @@
 
 use steadfast_disk::BLOCK;
 
+use super::Lsn;
 use super::{ExtentId, FORMAT_VERSION, FormatError, RecordView, Seed, field, put, u16_at, u32_at, u64_at};
-use crate::Lsn;
 
 /// Bytes of a frame's header.
 pub const FRAME_HEADER: usize = 112;
@@ -11,7 +11,7 @@ const WHAT: &str = "frame header";
 const MAGIC: u32 = u32::from_le_bytes(*b"SFRM");
 const FLAG_COPY: u8 = 1;
 
-/// What a frame holds.
+/// Kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// Records that were committed together.
@@ -23,19 +23,20 @@ pub enum FrameKind {
 /// A frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it holds.
+    /// Kind of the frame.
     pub kind: FrameKind,
-    /// Whether recovery wrote it, copying records forward with their LSNs.
+    /// Whether recovery wrote it as a copy of records with their LSNs.
     pub copy: bool,
-    /// Which use of which extent.
+    /// Identity of this use of the extent.
     pub id: ExtentId,
-    /// Where it is, in bytes from the start of the extent.
+    /// Offset from the start of the extent, in bytes.
     pub offset: u32,
     /// LSN of its first record; 0 in a chunk.
     pub first_lsn: Lsn,
     /// LSN of its last record; 0 in a chunk.
     pub last_lsn: Lsn,
-    /// LSN of the last record before this frame, in this extent or the one before: a gap in LSNs is one only if this says so.
+    /// LSN of the last record before this frame, in this extent or the one before. It distinguishes
+    /// a lost record from an unused LSN.
     pub prev_lsn: Lsn,
     /// All records up to this LSN were durable when the frame was written.
     pub durable_lsn: Lsn,
@@ -43,14 +44,14 @@ pub struct FrameHeader {
     pub min_version: Lsn,
     /// Checksum of the header of the frame before it in this extent, or 0.
     pub prev_checksum: u32,
-    /// How many records.
+    /// Number of records.
     pub record_count: u32,
     /// Bytes from the start of the frame to the first record.
     pub payload_start: u32,
     /// Bytes of records.
     pub payload_len: u32,
-    /// How many bytes of the payload, from its start, `payload_checksum` covers: all in a commit; in a chunk all before the body,
-    /// which has its own checksums.
+    /// Bytes of the payload, from its start, that `payload_checksum` covers: all in a commit frame.
+    /// In a chunk, all before the body, which has its own checksums.
     pub checked_len: u32,
     /// Checksum of the payload.
     pub payload_checksum: u32,
@@ -65,7 +66,7 @@ impl FrameHeader {
     /// Writes the header into the first [`FRAME_HEADER`] bytes of `b` and returns its checksum.
     ///
     /// # Panics
-    /// When `b` is shorter than that.
+    /// If `b` is shorter than that.
     pub fn encode(&self, b: &mut [u8]) -> u32 {
         let b = &mut b[..FRAME_HEADER];
         b.fill(0);
@@ -96,16 +97,17 @@ impl FrameHeader {
         crc
     }
 
-    /// Whether a block might begin with a frame: cheap, to skip what cannot.
+    /// Whether a block may begin a frame: a cheap test to skip others.
     pub fn looks_like(b: &[u8]) -> bool {
         b.len() >= FRAME_HEADER && u32_at(b, 0) == MAGIC
     }
 
-    /// Reads a header and returns it with its checksum. It is consistent in itself; the caller compares identity and
-    /// offset with the place it read from (see [`FrameHeader::is_at`]) and verifies the payload.
+    /// Decodes a header and returns it with its checksum. Its fields are consistent. The caller
+    /// compares identity and offset with the place that it read (see [`FrameHeader::is_at`]) and
+    /// verifies the payload.
     ///
     /// # Errors
-    /// When it is not a whole header of this version.
+    /// If the block is not a whole header of this version.
     pub fn decode(b: &[u8]) -> Result<(Self, u32), FormatError> {
         if b.len() < FRAME_HEADER {
             return Err(FormatError::Short(WHAT));
@@ -160,7 +162,8 @@ impl FrameHeader {
         Ok((header, crc))
     }
 
-    /// Whether it is the frame of this use of this extent at this offset, and ends within `extent_bytes`.
+    /// Whether this is the frame of this use of this extent at this offset, and ends within
+    /// `extent_bytes`.
     pub fn is_at(&self, id: &ExtentId, offset: u64, extent_bytes: u64) -> bool {
         self.id == *id && u64::from(self.offset) == offset && offset + self.total_len() <= extent_bytes
     }
@@ -170,10 +173,11 @@ impl FrameHeader {
         seed.crc(offset ^ 1, checked)
     }
 
-    /// Checks the payload against its checksum. `frame` begins at the header and holds at least the checked bytes.
+    /// Checks the payload against its checksum. `frame` begins at the header and holds at least the
+    /// covered bytes.
     ///
     /// # Errors
-    /// When it does not match or `frame` is too short.
+    /// If it does not match or `frame` is too short.
     pub fn verify_payload(&self, frame: &[u8]) -> Result<(), FormatError> {
         let start = self.payload_start as usize;
         let checked = frame.get(start..start + self.checked_len as usize).ok_or(FormatError::Short("frame payload"))?;
@@ -196,7 +200,8 @@ impl FrameHeader {
     }
 }
 
-/// Goes through the records of a frame; ends after the first error. The head of each is verified, the body is not.
+/// Iterates over the records of a frame; ends after the first error. The head of each is verified,
+/// the body is not.
 #[derive(Debug)]
 pub struct RecordIter<'a> {
     frame: &'a [u8],

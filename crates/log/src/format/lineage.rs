@@ -1,21 +1,24 @@
-//! Of which openings of the pool its records are: what tells one history of it from another.
+//! The openings of the pool that committed its records. They distinguish one history from another.
 
+use super::Lsn;
 use super::{put, u64_at};
-use crate::Lsn;
 
-/// How many openings an extent's header names.
+/// Number of openings in an extent's header.
 pub const LINEAGE: usize = 3;
 
-/// An opening of the pool: the records that it has committed are those after `after`, up to where the next one began.
+/// An opening of the pool. It committed the records after `after`, up to the start of the next
+/// opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Opening {
-    /// Drawn at random; 0 for none.
+    /// Random number; 0 for none.
     pub id: u64,
-    /// The last LSN that was there when it began, but for those that it has written again elsewhere, since they may not have been durable.
+    /// The last LSN before it began. Excludes records that may not have been durable, which it
+    /// rewrote elsewhere.
     pub after: Lsn,
 }
 
-/// The last openings that have committed anything, and the present one before them: newest first, filled up with none.
+/// The present opening and the last ones before it that committed records: newest first, filled
+/// with none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lineage(pub [Opening; LINEAGE]);
 
@@ -38,7 +41,7 @@ impl Lineage {
         lineage
     }
 
-    /// Those that there are.
+    /// The openings, without the fillers.
     pub fn openings(&self) -> impl Iterator<Item = Opening> + use<> {
         self.0.into_iter().take_while(|opening| opening.id != 0)
     }

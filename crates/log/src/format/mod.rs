@@ -1,8 +1,9 @@
-//! The bytes on disk. `docs/format.md` draws them.
+//! The bytes on disk, as drawn in `docs/format.md`.
 //!
-//! Every decoder takes bytes from outside: it never panics and never allocates from a length that it has not checked against
-//! the bytes it was given. All integers are little-endian. All checksums are CRC32C, seeded with pool, extent and epoch
-//! and with the place in the extent, so bytes of an earlier use of the extent and misdirected writes never validate.
+//! Every decoder takes foreign bytes. It never panics, and never allocates from a length that it
+//! has not checked against the input. All integers are little-endian. All checksums are CRC32C,
+//! seeded with pool, extent, epoch and the offset in the extent. So bytes of an earlier use of the
+//! extent, and misdirected writes, never validate.
 
 mod extent;
 mod features;
@@ -32,29 +33,35 @@ pub use superblock::{Ledger, SUPERBLOCK_OFFSETS, Superblock, TRAILER_PLACES, Zon
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Version of the format that this build writes and reads. The superblock of a pool on zones says [`ZONED_VERSION`].
+/// Log sequence number: the position of a record in the order of commits. The first record of a log
+/// has 1.
+pub type Lsn = u64;
+
+/// Version of the format that this build writes and reads. The superblock of a pool on zones has
+/// [`ZONED_VERSION`].
 pub const FORMAT_VERSION: u32 = 1;
-/// Version in the superblock of a pool on zones. All other structures in it are of [`FORMAT_VERSION`].
+/// Version in the superblock of a pool on zones. All its other structures have [`FORMAT_VERSION`].
 pub const ZONED_VERSION: u32 = 2;
-/// Version in the superblock of a pool, on zones or not, that uses features which builds from before [`Features`] must not overlook.
+/// Version in the superblock of a pool, on zones or not, whose features builds older than
+/// [`Features`] must not ignore.
 pub const FEATURES_VERSION: u32 = 3;
-/// Where extent 0 begins; superblocks are before it.
+/// Offset of extent 0, behind the superblocks.
 pub const EXTENTS_START: u64 = 1 << 20;
 /// Smallest extent, in bytes.
 pub const EXTENT_BYTES_MIN: u64 = 256 << 10;
 /// Largest extent, in bytes: an offset in it fits 32 bits.
 pub const EXTENT_BYTES_MAX: u64 = 1 << 31;
 
-/// Why bytes were refused.
+/// Reason why a decoder refused bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Fewer bytes than the structure has.
     #[error("{0} is cut short")]
     Short(&'static str),
-    /// The structure does not begin with its mark: something else is there.
+    /// The structure does not begin with its magic: other data is there.
     #[error("no {0} here")]
     Magic(&'static str),
-    /// Whole and genuine, but of another version of the format.
+    /// Whole and valid, but of another version of the format.
     #[error(
         "{what} of format version {found}; this build reads version {FORMAT_VERSION} (and {ZONED_VERSION}, a pool on zones, and {FEATURES_VERSION}, one with features)"
     )]
@@ -64,32 +71,32 @@ pub enum FormatError {
         /// The version found.
         found: u32,
     },
-    /// Whole and genuine, and uses features of the format that this build does not know.
+    /// Whole and valid, but with features of the format that this build does not know.
     #[error(
-        "the pool uses features of the format (incompatible {0:#x}) that this build does not know: it takes a newer build to open it"
+        "the pool uses features of the format (incompatible {0:#x}) that this build does not know: open it with a newer build"
     )]
     Features(u32),
     /// The checksum does not match the bytes.
     #[error("checksum mismatch in {0}")]
     Checksum(&'static str),
-    /// A field holds what it must not.
+    /// A field has a forbidden value.
     #[error("impossible field: {0}")]
     Field(&'static str),
 }
 
-/// Which use of which extent of which pool: what all checksums in it are seeded with.
+/// Identity of one use of an extent of a pool. It seeds all checksums in the extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentId {
     /// UUID of the pool.
     pub pool: [u8; 16],
     /// Number of the extent.
     pub extent: u32,
-    /// Counts the uses of extents: higher than that of every use before, of any extent of the pool.
+    /// Number of this use: higher than that of every earlier use of any extent of the pool.
     pub epoch: u64,
 }
 
 impl ExtentId {
-    /// The seed of its checksums.
+    /// The seed of the checksums.
     pub fn seed(&self) -> Seed {
         let mut bytes = [0u8; 28];
         bytes[..16].copy_from_slice(&self.pool);
@@ -101,12 +108,13 @@ impl ExtentId {
     }
 }
 
-/// The state from which checksums in one use of an extent start.
+/// Initial state of the checksums in one use of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(u32);
 
 impl Seed {
-    /// A digest for bytes at `offset` in the extent. For equal bytes, different offsets give different checksums.
+    /// A digest for bytes at `offset` in the extent. Equal bytes at different offsets have
+    /// different checksums.
     pub fn digest(self, offset: u32) -> Digest {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.0));
         digest.update(&offset.to_le_bytes());
@@ -121,12 +129,12 @@ impl Seed {
     }
 }
 
-/// Plain CRC32C, for what is not in an extent.
+/// Plain CRC32C, for structures outside extents.
 fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// Reads little-endian fields at fixed places. The caller has checked the length.
+/// Reads little-endian fields at fixed offsets. The caller has checked the length.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

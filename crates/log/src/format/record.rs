@@ -1,15 +1,15 @@
-//! Records: head and body, each verifiable alone.
+//! Records: head and body, each separately verifiable.
 
 use bytes::Bytes;
 
+use super::Lsn;
 use super::{FormatError, Seed, put, u16_at, u32_at, u64_at};
-use crate::Lsn;
 
 /// Bytes of a record's header.
 pub const RECORD_HEADER: usize = 32;
 /// The largest head, in bytes.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Bytes of the body that share a checksum: what a range read has to read at least.
+/// Bytes of the body per checksum: the least that a range read reads.
 pub const CHECK_BYTES: usize = 64 << 10;
 
 const WHAT: &str = "record";
@@ -19,9 +19,9 @@ const FLAG_MOVED: u16 = 1;
 /// A record's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// Its place in the order of commits; 0 in a chunk.
+    /// Position in the order of commits; 0 in a chunk.
     pub lsn: Lsn,
-    /// The LSN of the original where it is a moved copy, else `lsn`.
+    /// LSN of the original if this is a moved copy, else `lsn`.
     pub version: Lsn,
     /// Whether it was appended with a version.
     pub moved: bool,
@@ -31,7 +31,7 @@ pub struct RecordHeader {
     pub body_len: u32,
 }
 
-/// Checksums that a body of `body_len` bytes has.
+/// Number of checksums of a body of `body_len` bytes.
 pub fn check_count(body_len: u32) -> usize {
     (body_len as usize).div_ceil(CHECK_BYTES)
 }
@@ -42,12 +42,12 @@ pub fn record_bytes(head_len: u32, body_len: u32) -> u64 {
 }
 
 impl RecordHeader {
-    /// Where the checksums of the body begin, in bytes from the record's start.
+    /// Offset of the body's checksums from the record's start, in bytes.
     pub fn table_start(head_len: u32) -> u64 {
         RECORD_HEADER as u64 + u64::from(head_len)
     }
 
-    /// Where the body begins, in bytes from the record's start.
+    /// Offset of the body from the record's start, in bytes.
     pub fn body_start(head_len: u32, body_len: u32) -> u64 {
         Self::table_start(head_len) + 4 * check_count(body_len) as u64
     }
@@ -72,10 +72,11 @@ impl RecordHeader {
     }
 }
 
-/// Writes a record into `out`, which is exactly [`record_bytes`] long and lies at `offset` in the extent. Copies each byte once.
+/// Writes a record into `out`, which is exactly [`record_bytes`] long and lies at `offset` in the
+/// extent. Copies each byte once.
 ///
 /// # Panics
-/// When `out`, `head` and `body` do not have the lengths that `header` says.
+/// If the lengths of `out`, `head` and `body` differ from those in `header`.
 pub fn encode_record(out: &mut [u8], seed: Seed, offset: u32, header: &RecordHeader, head: &[u8], body: &[Bytes]) {
     assert_eq!(out.len() as u64, record_bytes(header.head_len, header.body_len));
     let start = RecordHeader::body_start(header.head_len, header.body_len) as usize;
@@ -89,10 +90,10 @@ pub fn encode_record(out: &mut [u8], seed: Seed, offset: u32, header: &RecordHea
     fill_record_front(front, seed, offset, header, head, room);
 }
 
-/// Writes everything of a record that comes before its body, which lies right behind it in the extent.
+/// Writes everything of a record before its body, which follows directly in the extent.
 ///
 /// # Panics
-/// When the lengths do not agree with `header`.
+/// If the lengths differ from those in `header`.
 pub fn fill_record_front(front: &mut [u8], seed: Seed, offset: u32, header: &RecordHeader, head: &[u8], body: &[u8]) {
     assert_eq!(front.len() as u64, RecordHeader::body_start(header.head_len, header.body_len));
     assert_eq!((head.len(), body.len()), (header.head_len as usize, header.body_len as usize));
@@ -106,11 +107,13 @@ pub fn fill_record_front(front: &mut [u8], seed: Seed, offset: u32, header: &Rec
     }
 }
 
-/// Verifies whole check blocks of a body. `blocks` begins with check block `first`, `table` with its checksum;
-/// `body_offset` is where the body begins in the extent. The last block may be short only where the body ends.
+/// Verifies whole check blocks of a body. `blocks` begins with check block `first`, and `table`
+/// with its checksum. `body_offset` is the offset of the body in the extent. Only the body's last
+/// block may be short.
 ///
 /// # Errors
-/// [`FormatError::Checksum`] for the first block that does not match, [`FormatError::Short`] when `table` has too few checksums.
+/// [`FormatError::Checksum`] for the first block that does not match, [`FormatError::Short`] if
+/// `table` has too few checksums.
 pub fn verify_body(seed: Seed, body_offset: u32, first: usize, table: &[u8], blocks: &[u8]) -> Result<(), FormatError> {
     for (i, block) in blocks.chunks(CHECK_BYTES).enumerate() {
         let expected = table.get(4 * i..4 * i + 4).ok_or(FormatError::Short("checksum table"))?;
@@ -123,7 +126,7 @@ pub fn verify_body(seed: Seed, body_offset: u32, first: usize, table: &[u8], blo
     Ok(())
 }
 
-/// A record in memory, head verified.
+/// A record in memory, with a verified head.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordView<'a> {
     /// Its header.
@@ -139,10 +142,10 @@ pub struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// Reads the record at the start of `bytes`, which lies at `offset` in the extent.
+    /// Parses the record at the start of `bytes`, which lies at `offset` in the extent.
     ///
     /// # Errors
-    /// When it is cut short, is none, or its header or head does not match the checksum.
+    /// If it is cut short, not a record, or its header or head does not match the checksum.
     pub fn parse(bytes: &'a [u8], seed: Seed, offset: u32) -> Result<Self, FormatError> {
         let (header, head) = Self::parse_head(bytes, seed, offset)?;
         let table = RecordHeader::table_start(header.head_len) as usize;
@@ -152,10 +155,10 @@ impl<'a> RecordView<'a> {
         Ok(Self { header, offset, head, table: &whole[table..start], body: &whole[start..] })
     }
 
-    /// As [`RecordView::parse`], for when only the header and the head are at hand.
+    /// As [`RecordView::parse`], for bytes with header and head only.
     ///
     /// # Errors
-    /// As there.
+    /// As [`RecordView::parse`].
     pub fn parse_head(bytes: &'a [u8], seed: Seed, offset: u32) -> Result<(RecordHeader, &'a [u8]), FormatError> {
         if bytes.len() < RECORD_HEADER {
             return Err(FormatError::Short(WHAT));
@@ -190,7 +193,7 @@ impl<'a> RecordView<'a> {
     /// Verifies the body against its checksums.
     ///
     /// # Errors
-    /// When it does not match.
+    /// If it does not match.
     pub fn verify_body(&self, seed: Seed) -> Result<(), FormatError> {
         let start = u64::from(self.offset) + RecordHeader::body_start(self.header.head_len, self.header.body_len);
         let start = u32::try_from(start).map_err(|_| FormatError::Field("body offset"))?;

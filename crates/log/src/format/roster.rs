@@ -1,13 +1,14 @@
-//! A block of the roster: which extents are in use, and for what, so that one whose bytes are gone is missed.
+//! A block of the roster: the extents in use and their purpose, so that lost ones are detected.
 
 use steadfast_disk::BLOCK;
 
+use super::Lsn;
 use super::{ExtentKind, FORMAT_VERSION, FormatError, SUPERBLOCK_OFFSETS, crc32c, field, put, u32_at, u64_at};
-use crate::Lsn;
 
-/// Extents that one block tells of.
+/// Number of extents in one block.
 pub const ROSTER_ENTRIES: usize = (BLOCK - HEADER) / ENTRY;
-/// Blocks of the roster, in each of its two copies: as many as fit behind a superblock. Extents beyond are not in it.
+/// Blocks of each of the two copies of the roster: as many as fit behind a superblock. It omits
+/// extents beyond that.
 pub const ROSTER_BLOCKS: usize = (512 << 10) / BLOCK - 1;
 
 const HEADER: usize = 64;
@@ -15,18 +16,18 @@ const ENTRY: usize = 16;
 const MAGIC: [u8; 8] = *b"SFROSTER";
 const WHAT: &str = "roster of extents";
 
-/// Where the blocks of copy `copy` (0 or 1) begin, in bytes from the start of the disk.
+/// Offset of the blocks of copy `copy` (0 or 1) from the start of the disk, in bytes.
 pub fn roster_begin(copy: usize) -> u64 {
     SUPERBLOCK_OFFSETS[copy % 2] + BLOCK as u64
 }
 
-/// What an extent is used for, as the roster has it.
+/// Purpose of an extent in the roster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RosterUse {
-    /// Free, or never used: nothing is missed.
+    /// Free, or never used.
     #[default]
     Free,
-    /// It was in use, and it was lost before the roster knew for what.
+    /// Lost, with an unknown purpose.
     Unknown,
     /// Frames of records.
     Commit,
@@ -55,18 +56,19 @@ impl From<ExtentKind> for RosterUse {
     }
 }
 
-/// One extent in the roster. It is written when the header of that use is durable, and before anything else of that use is.
+/// One extent in the roster. It is written when the header of that use is durable, and before other
+/// data of that use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RosterEntry {
-    /// What for.
+    /// Purpose.
     pub used: RosterUse,
-    /// In which epoch; below 2^62.
+    /// Epoch; below 2^62.
     pub epoch: u64,
     /// As in the extent's header.
     pub base_lsn: Lsn,
 }
 
-/// The block `index` of the roster of this pool, as it is written. Entries beyond [`ROSTER_ENTRIES`] are left out.
+/// Encodes block `index` of the roster of this pool. Ignores entries beyond [`ROSTER_ENTRIES`].
 pub fn encode_roster(pool: &[u8; 16], index: u32, entries: &[RosterEntry]) -> [u8; BLOCK] {
     let mut b = [0u8; BLOCK];
     put(&mut b, 0, &MAGIC);
@@ -82,10 +84,10 @@ pub fn encode_roster(pool: &[u8; 16], index: u32, entries: &[RosterEntry]) -> [u
     b
 }
 
-/// Reads block `index` of the roster of this pool: [`ROSTER_ENTRIES`] entries.
+/// Decodes block `index` of the roster of this pool: [`ROSTER_ENTRIES`] entries.
 ///
 /// # Errors
-/// When it is not that block, whole and of this version.
+/// If it is not that block, whole and of this version.
 pub fn decode_roster(bytes: &[u8], pool: &[u8; 16], index: u32) -> Result<Vec<RosterEntry>, FormatError> {
     let mut b: [u8; BLOCK] = bytes.get(..BLOCK).and_then(|b| b.try_into().ok()).ok_or(FormatError::Short(WHAT))?;
     if b[..8] != MAGIC {

@@ -1,74 +1,78 @@
-//! The superblock: what the pool is.
+//! The superblock: identity and layout of the pool.
 
 use steadfast_disk::BLOCK;
 
+use super::Lsn;
 use super::{
     EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, EXTENTS_START, FEATURES_VERSION, FORMAT_VERSION, Features, FormatError,
     ZONED_VERSION, crc32c, field, put, u32_at, u64_at,
 };
-use crate::Lsn;
 
 const WHAT: &str = "superblock";
 const MAGIC: [u8; 8] = *b"STEADFST";
-/// Bytes with content; all within the first sector, so that a torn write leaves the old or the new one.
+/// Bytes of content. They are within the first sector, so that a torn write leaves the old or the
+/// new ones.
 const LEN: usize = 128;
 
-/// Where the copies are, in bytes from the start of the disk.
+/// Offsets of the copies from the start of the disk, in bytes.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 512 << 10];
 
-/// How the extents of a pool lie on a disk whose zones are written in order: one in each zone.
+/// Placement of the extents on a disk whose zones are written in order: one in each zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Zoning {
-    /// Where extent 0 begins, in bytes.
+    /// Offset of extent 0, in bytes.
     pub begin: u64,
     /// Bytes from the start of one zone to the start of the next.
     pub zone_bytes: u64,
-    /// Bytes at the beginning of the disk that may be written anywhere: the superblocks are there. 0: they are in the first two zones.
+    /// Bytes at the beginning of the disk that may be written anywhere and hold the superblocks. 0:
+    /// the superblocks are in the first two zones.
     pub conventional_bytes: u64,
-    /// How many zones may be open at a time; 0 for no limit.
+    /// Limit of open zones; 0 for no limit.
     pub open_zones_max: u32,
-    /// The disk is no zoned device: it is driven as if it were one, through [`steadfast_disk::Zoned`].
+    /// Whether the disk is not zoned and the zones are emulated by [`steadfast_disk::Zoned`].
     pub emulated: bool,
 }
 
-/// What a pool on zones must not forget when a zone, and the header in it, is reset. Written in each new copy of the superblock.
+/// Facts about a pool on zones that must survive the reset of a zone with its header. Written in
+/// each new copy of the superblock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Counts the copies; the highest counts.
+    /// Number of the copy; the highest one is valid.
     pub generation: u64,
-    /// Every epoch that was ever used is lower.
+    /// Exclusive upper bound of all epochs ever used.
     pub epoch_bound: u64,
     /// As [`super::ExtentHeader::recycled_lsn`].
     pub recycled_lsn: Lsn,
-    /// The opening that has the pool, or had it last; 0 where that is not known, and on zones. It needs no ledger.
+    /// The opening that has or last had the pool; 0 if unknown, and on zones. It needs no ledger.
     pub opening: u64,
 }
 
-/// What the pool is. In two copies; written once, on zones again with each new [`Ledger`].
+/// Identity and layout of the pool, in two copies. Written once; on zones again with each new
+/// [`Ledger`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superblock {
     /// UUID of the pool.
     pub pool: [u8; 16],
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// When it was formatted, milliseconds since the Unix epoch.
+    /// Time of formatting, milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// How it lies on zones; `None` for a pool that may be written anywhere.
+    /// Placement on zones; `None` for a pool that may be written anywhere.
     pub zones: Option<Zoning>,
-    /// Which features of the format it uses.
+    /// Features of the format that the pool uses.
     pub features: Features,
 }
 
 impl Superblock {
-    /// The block as it is written.
+    /// The encoded block.
     pub fn encode(&self) -> [u8; BLOCK] {
         self.encode_with(&Ledger::default())
     }
 
-    /// The block as it is written, with this ledger. A pool that is not on zones has none.
+    /// The encoded block with this ledger. A pool without zones has no ledger.
     pub fn encode_with(&self, ledger: &Ledger) -> [u8; BLOCK] {
         let mut b = [0u8; BLOCK];
-        // A build from before features would overlook them.
+        // A build older than features would ignore them.
         let version = match &self.zones {
             _ if self.features.keep_away() => FEATURES_VERSION,
             Some(_) => ZONED_VERSION,
@@ -99,20 +103,20 @@ impl Superblock {
         b
     }
 
-    /// Reads a copy. The mark, the version and the checksum keep their places in every version of the format, so that a
-    /// pool of another version is recognised as such.
+    /// Decodes a copy. Magic, version and checksum keep their places in every version of the
+    /// format, so that a pool of another version is recognised.
     ///
     /// # Errors
-    /// [`FormatError::Magic`] when no pool is there, [`FormatError::Version`] for another version's, [`FormatError::Features`] for
-    /// one that uses incompatible features that this build does not know.
+    /// [`FormatError::Magic`] if there is no pool, [`FormatError::Version`] for another version,
+    /// [`FormatError::Features`] for incompatible features that this build does not know.
     pub fn decode(b: &[u8]) -> Result<Self, FormatError> {
         Self::decode_with(b).map(|(superblock, _)| superblock)
     }
 
-    /// [`Superblock::decode`], with the ledger in it.
+    /// [`Superblock::decode`], with its ledger.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Superblock::decode`].
     pub fn decode_with(b: &[u8]) -> Result<(Self, Ledger), FormatError> {
         if b.len() < LEN {
             return Err(FormatError::Short(WHAT));
@@ -169,39 +173,41 @@ impl Superblock {
         Ok((superblock, ledger))
     }
 
-    /// Where an extent begins on the disk, in bytes.
+    /// Offset of an extent on the disk, in bytes.
     pub fn extent_start(&self, extent: u32) -> u64 {
         let (begin, stride) = self.lies();
         begin.saturating_add(u64::from(extent).saturating_mul(stride))
     }
 
-    /// How many whole extents there are on a disk of `len` bytes.
+    /// Number of whole extents on a disk of `len` bytes.
     pub fn extents_in(&self, len: u64) -> u32 {
         let (begin, stride) = self.lies();
         u32::try_from(len.saturating_sub(begin) / stride).unwrap_or(u32::MAX)
     }
 
-    /// Where extents begin, and from one to the next.
+    /// Offset of extent 0, and the distance from one extent to the next.
     fn lies(&self) -> (u64, u64) {
         self.zones.map_or((EXTENTS_START, self.extent_bytes), |zones| (zones.begin, zones.zone_bytes))
     }
 
-    /// Where in an extent its trailer may lie, in the order in which to look: the last block; on zones, where the gap in front of it would have to be
-    /// written, the last block of each of [`TRAILER_PLACES`] equal parts.
+    /// Possible offsets of a trailer in its extent, in search order. Normally the last block. On
+    /// zones a gap before it would have to be written, so the last block of each of
+    /// [`TRAILER_PLACES`] equal parts.
     pub fn trailer_places(&self) -> impl Iterator<Item = u64> + use<> {
         let (bytes, places) = (self.extent_bytes, if self.zones.is_some() { TRAILER_PLACES } else { 1 });
         (1..=places).rev().map(move |n| trailer_place(bytes, n, places))
     }
 
-    /// Where the trailer goes when the footer ends at `end`. The caller has kept a block free for it at the end of the extent.
+    /// Offset of the trailer if the footer ends at `end`. The caller has reserved a block for it at
+    /// the end of the extent.
     pub fn trailer_after(&self, end: u64) -> u64 {
         let last = self.extent_bytes - BLOCK as u64;
         self.trailer_places().take_while(|place| *place >= end).last().unwrap_or(last)
     }
 }
 
-/// How many places of a zone may hold its trailer. More of them would leave less to be filled when an extent is sealed early; fewer, less to look
-/// at when one was not sealed.
+/// Number of places of a zone that may hold its trailer. More places mean less padding when an
+/// extent is sealed early; fewer mean a shorter search when it was not sealed.
 pub const TRAILER_PLACES: u64 = 64;
 
 fn trailer_place(extent_bytes: u64, n: u64, places: u64) -> u64 {

@@ -1,4 +1,5 @@
-//! Property tests of the formats: round trip, every single flipped bit is found, no decoder panics on anything.
+//! Property tests of the formats: round trips, detection of every flipped bit, decoders that never
+//! panic.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -43,14 +44,14 @@ fn superblock_of_a_pool_on_zones() {
     let bytes = sb.encode_with(&ledger);
     assert_eq!(Superblock::decode_with(&bytes), Ok((sb, ledger)));
     flips(&bytes, 128, |b| Superblock::decode(b).is_err());
-    // An earlier build says by its version that it is not for it; a pool that is not on zones is as it was.
+    // The version keeps earlier builds away; a pool without zones is unchanged.
     assert_eq!((bytes[8], plain.encode()[8]), (2, 1));
     assert!(plain.encode()[56..124].iter().all(|b| *b == 0));
-    // Extents lie at the zones, and end where those cannot be written.
+    // Extents begin at the zones, and end at their writable capacity.
     assert_eq!((sb.extent_start(0), sb.extent_start(3)), (1 << 28, 4 << 28));
     assert_eq!((sb.extents_in((5 << 28) + 100), sb.extents_in(1 << 20)), (4, 0));
     assert_eq!((plain.extent_start(2), plain.extents_in(1 << 30)), ((1 << 20) + (400 << 20), 5));
-    // Without space that may be written anywhere, the first two zones are the superblocks'.
+    // Without conventional space, the first two zones are the superblocks'.
     let bare = Superblock { zones: Some(Zoning { begin: 2 << 28, conventional_bytes: 0, ..zones }), ..plain };
     assert_eq!(Superblock::decode(&bare.encode()), Ok(bare));
     for wrong in [
@@ -63,7 +64,8 @@ fn superblock_of_a_pool_on_zones() {
     }
 }
 
-/// What builds from before features did with a superblock: they knew versions 1 and 2, and ignored what is behind the ledger.
+/// How builds older than features read a superblock: they know versions 1 and 2, and ignore
+/// everything behind the ledger.
 fn opened_by_an_old_build(b: &[u8]) -> bool {
     crc32c(&b[..124]) == u32_at(b, 124) && matches!(u32_at(b, 8), 1 | 2)
 }
@@ -280,7 +282,7 @@ proptest! {
         }
     }
 
-    /// Headers whose checksum is right but whose fields are anything: what a fuzzer with the seed could make.
+    /// Headers with valid checksums but arbitrary fields, as a fuzzer with the seed can make them.
     #[test]
     fn genuine_headers_with_wild_fields_never_panic(payload_start in 0u32..5000, payload_len: u32, count: u32, offset: u32,
                                                     bytes in proptest::collection::vec(any::<u8>(), 112..3000)) {

@@ -1,4 +1,5 @@
-//! Making a pool ready for writing once all is known: what may not be durable is copied forward, what ends is sealed.
+//! Prepares a pool for writing once all is known: copies forward what may not be durable, and seals
+//! extents.
 
 use steadfast_disk::{BLOCK, BufPool};
 
@@ -8,45 +9,38 @@ use super::report::RecoveryReport;
 use super::survey::Found;
 use crate::copies::FrameAt;
 use crate::extents::{Sealed, TakeError};
-use crate::format::{ExtentKind, FrameKind};
+use crate::format::{ExtentKind, FrameHeader, FrameKind};
 use crate::frame::{FrameBuilder, OpenCommit};
 use crate::scan::Reader;
 use crate::seal::Seal;
 use crate::{LogError, Lsn, Priority, Record, Sabotage};
 
-/// Zones that recovery opens: the one that it goes on in, and while that is sealed, the next.
+/// Zones that recovery opens: the one in which it continues and, while that is sealed, the next.
 const RECOVERY_ZONES: u32 = 2;
 
-impl Recovery<'_> {
-    /// Makes the pool ready for writing: the second half of what the top of `recover/mod.rs` says.
-    pub(super) async fn go_on(
+impl Recovery {
+    /// Prepares the pool for writing: the second half of the procedure in `recover/mod.rs`.
+    pub(super) async fn continue_chain(
         &self,
         found: &[Found],
         replay: &mut Replay<'_>,
         seen: Lsn,
         report: &mut RecoveryReport,
     ) -> Result<OpenCommit, LogError> {
-        // Extents that hold nothing first: in a full pool, the new one may need their place.
-        for extent in replay.empty_extents() {
-            if replay.unsealed.get(&extent).is_some_and(|unsealed| unsealed.broken_off) {
-                continue;
-            }
-            replay.unsealed.remove(&extent);
-            let epoch = self.extents.with(|t| t.get(extent).map_or(0, |slot| slot.epoch));
-            self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
-        }
+        // Empty extents first: in a full pool, the new one may need their place.
+        self.recycle_empty(replay).await?;
         self.close_zones(found).await.map_err(failed)?;
         let open = self.copy_forward(replay, seen, report).await?;
         let mut wrote = false;
         for (extent, unsealed) in std::mem::take(&mut replay.unsealed) {
             let Some(slot) = self.extents.with(|t| t.get(extent).copied()) else { continue };
             if slot.footer.is_some() {
-                // Sealed long ago; its footer was bad, so its frames were read.
+                // Sealed earlier. Its footer was bad, so its frames were read.
                 continue;
             }
             let id = self.extents.id(extent, slot.epoch);
             if unsealed.broken_off {
-                // Whoever reads its frames comes upon the hole.
+                // Readers of its frames find the hole.
                 let data_end = self.pool.extent_bytes - BLOCK as u64;
                 self.extents.sealed(extent, slot.epoch, Sealed { data_end, ..unsealed.without_footer() });
                 continue;
@@ -57,12 +51,13 @@ impl Recovery<'_> {
                 self.extents.recycle(extent, slot.epoch, false).await.map_err(take_failed)?;
                 continue;
             }
-            // A cut that is not written down might come undone.
+            // A cut that is not recorded could be undone.
             let cut = unsealed.scan_end > unsealed.data_end;
             let (start, end) = (self.extents.start(extent), unsealed.scan_end.max(unsealed.data_end));
             let placement = self.extents.placement();
             let Some(footer_offset) = placement.footer_place(start, end, unsealed.footer.bytes_max(0)) else {
-                // A zone that is full, for instance with a footer that was cut off: each start reads its frames, until it is compacted.
+                // A full zone, for instance with a torn footer. Each start reads its frames until
+                // it is compacted.
                 placement.finish(&self.io, start).await.map_err(failed)?;
                 self.extents.sealed(extent, slot.epoch, unsealed.without_footer());
                 continue;
@@ -80,7 +75,8 @@ impl Recovery<'_> {
             };
             let sealed = match seal.write(&self.io, placement).await.map_err(failed)? {
                 Ok(sealed) => sealed,
-                // Where nothing was cut off, it does without: it is read frame by frame until compaction has emptied it.
+                // Without a cut, the extent needs no footer: it is read frame by frame until
+                // compaction has emptied it.
                 Err(no_footer) if !cut => {
                     let (sealed, place) = no_footer.do_without(extent);
                     self.extents.sealed(extent, slot.epoch, sealed);
@@ -93,14 +89,27 @@ impl Recovery<'_> {
             wrote = true;
         }
         if wrote {
-            // A cut that is not durable when the next commit is might come undone, and old records appear between new ones.
+            // If the cut were not durable before the next commit, old records could reappear
+            // between new ones.
             self.io.flush().await.map_err(failed)?;
         }
         Ok(open)
     }
 
-    /// On zones: what was left open counts against the limit of open zones, so all is closed that nothing will be written to. So many are left as can be while
-    /// there is room for those that recovery opens itself.
+    async fn recycle_empty(&self, replay: &mut Replay<'_>) -> Result<(), LogError> {
+        for extent in replay.empty_extents() {
+            if replay.unsealed.get(&extent).is_some_and(|unsealed| unsealed.broken_off) {
+                continue;
+            }
+            replay.unsealed.remove(&extent);
+            let epoch = self.extents.with(|t| t.get(extent).map_or(0, |slot| slot.epoch));
+            self.extents.recycle(extent, epoch, false).await.map_err(take_failed)?;
+        }
+        Ok(())
+    }
+
+    /// On zones, open zones count towards the limit. So all zones are closed that are not written
+    /// again. Others stay open while recovery has zones left for itself.
     async fn close_zones(&self, found: &[Found]) -> Result<(), LogError> {
         let placement = self.extents.placement();
         let mut unsealed = Vec::new();
@@ -127,7 +136,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Copies records that may not have been durable into a new extent, keeping their LSNs, and makes them durable.
+    /// Copies records that may not have been durable into a new extent, with their LSNs, and makes
+    /// them durable.
     async fn copy_forward(
         &self,
         replay: &mut Replay<'_>,
@@ -141,8 +151,9 @@ impl Recovery<'_> {
             Ok(open) => open,
             Err(TakeError::Disk(error)) => return Err(failed(error)),
             Err(TakeError::Full) => {
-                // Nowhere to copy to. All of it has been read after the flush at the start, which has to do as a proof.
-                tracing::warn!("the pool is full: no extent is free to go on in");
+                // No space for the copies. The records were read after the flush at the start,
+                // which must suffice as a proof.
+                tracing::warn!("the pool is full: no free extent to continue in");
                 replay.waiting = waiting;
                 replay.witness_to(replay.last);
                 replay.settle();
@@ -159,7 +170,7 @@ impl Recovery<'_> {
             let other;
             let (header, bytes) = match reader.frame(id, at, self.pool.extent_bytes).await {
                 Ok((header, _, bytes)) => (header, bytes),
-                // One that another copy had and that could not be written here.
+                // A frame from another copy that could not be written here.
                 Err(what) => {
                     let place = FrameAt { id: *id, at, end: self.pool.extent_bytes, kind: FrameKind::Commit };
                     other = self.copies.rescue(start + at, &place, |(header, _)| *header == frame.header).await;
@@ -168,32 +179,12 @@ impl Recovery<'_> {
                     (other.value.0, &other.bytes[..])
                 }
             };
-            let mut records = Vec::new();
-            for view in header.records(bytes) {
-                let view = view.map_err(|e| LogError::Open(e.to_string()))?;
-                let version = view.header.moved.then_some(view.header.version);
-                let head = bytes::Bytes::copy_from_slice(view.head);
-                let body = vec![bytes::Bytes::copy_from_slice(view.body)];
-                records.push((view.header.lsn, Record { head, body, version }));
-            }
+            let records = records_to_copy(&header, bytes)?;
             let entries: u64 =
                 records.iter().map(|(_, r)| crate::format::footer_entry_bytes(r.head.len()) as u64).sum();
             if !open.fits(header.total_len(), entries, u64::MAX) {
                 let next = self.open_extent(header.prev_lsn, seen).await.map_err(take_failed)?;
-                let full = std::mem::replace(&mut open, next);
-                let id = full.id;
-                let sealed = full.seal().write(&self.io, self.extents.placement()).await.map_err(failed)?;
-                let (sealed, suspect) = match sealed {
-                    Ok(sealed) => (sealed, None),
-                    Err(no_footer) => {
-                        let (sealed, place) = no_footer.do_without(id.extent);
-                        (sealed, Some(place))
-                    }
-                };
-                self.extents.sealed(id.extent, id.epoch, sealed);
-                if let Some(place) = suspect {
-                    self.extents.suspect(id.extent, id.epoch, place);
-                }
+                self.seal_full(std::mem::replace(&mut open, next)).await?;
             }
             let capacity = (header.total_len() as usize).max(self.frame_bytes_max);
             let pool = if capacity > self.frame_bytes_max { BufPool::new(2 * capacity) } else { buffers.clone() };
@@ -216,11 +207,42 @@ impl Recovery<'_> {
         Ok(open)
     }
 
+    /// Seals an extent that the copies have filled; without a footer if that cannot be written.
+    async fn seal_full(&self, full: OpenCommit) -> Result<(), LogError> {
+        let id = full.id;
+        let sealed = full.seal().write(&self.io, self.extents.placement()).await.map_err(failed)?;
+        let (sealed, suspect) = match sealed {
+            Ok(sealed) => (sealed, None),
+            Err(no_footer) => {
+                let (sealed, place) = no_footer.do_without(id.extent);
+                (sealed, Some(place))
+            }
+        };
+        self.extents.sealed(id.extent, id.epoch, sealed);
+        if let Some(place) = suspect {
+            self.extents.suspect(id.extent, id.epoch, place);
+        }
+        Ok(())
+    }
+
     async fn open_extent(&self, prev_lsn: Lsn, seen: Lsn) -> Result<OpenCommit, TakeError> {
         let base_lsn = prev_lsn.min(seen) + 1;
         let id = self.extents.take(ExtentKind::Commit, base_lsn, Priority::Compaction).await?;
         Ok(OpenCommit::new(id, self.extents.start(id.extent), self.pool.extent_bytes, prev_lsn))
     }
+}
+
+/// The records of a verified frame with their LSNs, as copies. Moved records keep their versions.
+fn records_to_copy(header: &FrameHeader, frame: &[u8]) -> Result<Vec<(Lsn, Record)>, LogError> {
+    let mut records = Vec::new();
+    for view in header.records(frame) {
+        let view = view.map_err(|e| LogError::Open(e.to_string()))?;
+        let version = view.header.moved.then_some(view.header.version);
+        let head = bytes::Bytes::copy_from_slice(view.head);
+        let body = vec![bytes::Bytes::copy_from_slice(view.body)];
+        records.push((view.header.lsn, Record { head, body, version }));
+    }
+    Ok(records)
 }
 
 pub(super) fn failed(error: LogError) -> LogError {
@@ -232,7 +254,7 @@ pub(super) fn failed(error: LogError) -> LogError {
 
 fn take_failed(error: TakeError) -> LogError {
     match error {
-        TakeError::Full => LogError::Open("the pool is full: no extent is free to go on in".into()),
+        TakeError::Full => LogError::Open("the pool is full: no free extent to continue in".into()),
         TakeError::Disk(error) => failed(error),
     }
 }

@@ -1,4 +1,5 @@
-//! Extents that were in use and are not there any more: they read as zeros, as something older, or the disk ends before them.
+//! Lost extents: they were in use, but read as zeros or as older data, or the disk ends before
+//! them.
 
 use crate::extents::{ExtentInfo, ExtentState};
 use crate::format::{ExtentKind, RosterEntry, RosterUse};
@@ -9,19 +10,20 @@ use super::replay::Replay;
 use super::report::{Doubt, LostExtent, RecoveryReport};
 use super::survey::Found;
 
-/// What was in an extent that is lost, as far as anything says.
+/// The known facts about a lost extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) used: RosterUse,
-    /// 0 when it is not known.
+    /// Epoch; 0 if unknown.
     pub(super) epoch: u64,
-    /// Every record in it had an LSN of at least this.
+    /// Lower bound of its LSNs.
     pub(super) base_lsn: Lsn,
 }
 
-/// Marks what is lost of a pool that may be written anywhere. An extent that was ever used has a header: one of that use, of a later one, or one that says
-/// that it is free. Where there is no roster (a pool of an older build), extents below the last one that was ever used have been used too, as they are
-/// taken in that order; and the index knows those that it refers to.
+/// Marks lost extents of a pool that may be written anywhere. Every extent that was ever used has a
+/// header: of that use, of a later one, or one that marks it free. A pool of an older build has no
+/// roster. There, extents below the last used one have been used too, because extents are taken in
+/// that order; and the index knows those to which it refers.
 pub(super) fn mark(found: &mut Vec<Found>, roster: &RosterRead, usage: &[ExtentUsage]) {
     let referred = usage.iter().filter(|u| u.live_bytes > 0 && roster.get(u.extent).is_none());
     let end = referred.clone().map(|u| u.extent + 1).max().unwrap_or(0).max(roster.extents());
@@ -51,12 +53,13 @@ pub(super) fn mark(found: &mut Vec<Found>, roster: &RosterRead, usage: &[ExtentU
     }
 }
 
-/// Whether an extent of which the newest use that can be seen has this epoch (0: none) was in use later, as the roster says.
+/// Whether the roster records a later use of an extent than `epoch`, its newest visible one (0:
+/// none).
 pub(super) fn is_missing(entry: &RosterEntry, epoch: u64) -> bool {
     entry.used != RosterUse::Free && (entry.epoch > epoch || epoch == 0)
 }
 
-/// What the roster is to say of the extents as they are.
+/// The roster entries for the extents as found.
 pub(super) fn roster(found: &[Found], slots: &[ExtentInfo]) -> Vec<RosterEntry> {
     let entry = |(f, slot): (&Found, &ExtentInfo)| match &f.lost {
         Some(lost) => RosterEntry { used: lost.used, epoch: lost.epoch, base_lsn: lost.base_lsn },
@@ -68,7 +71,8 @@ pub(super) fn roster(found: &[Found], slots: &[ExtentInfo]) -> Vec<RosterEntry> 
     found.iter().zip(slots).map(entry).collect()
 }
 
-/// Says what is lost, and returns why nothing may be written, if that is so: records are gone that nothing else knows of.
+/// Reports lost extents. Returns a reason if nothing may be written because records may be gone
+/// without a trace.
 pub(super) fn judge(found: &[Found], slots: &[ExtentInfo], seen: Lsn, report: &mut RecoveryReport) -> Option<String> {
     let checkpoint = report.checkpoint;
     let mut read_only = None;
@@ -81,14 +85,14 @@ pub(super) fn judge(found: &[Found], slots: &[ExtentInfo], seen: Lsn, report: &m
             RosterUse::Unknown | RosterUse::Free => "data",
         };
         let text = format!(
-            "the extent is lost: it was in use for {what}, and there is nothing of it; {live_bytes} bytes of it were live"
+            "the extent is lost: it was in use for {what}, and its data is gone; {live_bytes} bytes of it were live"
         );
         report.damage(f.extent, 0, text);
         report.lost.push(LostExtent { extent: f.extent, epoch: lost.epoch, live_bytes });
         let below = missing_below(found, &lost, seen, checkpoint);
         if below > checkpoint {
             let why = format!(
-                "extent {} is lost, and with it records that had been acknowledged; what may have been in it is neither found nor called absent",
+                "extent {} is lost, and with it records that had been acknowledged; lookups of what it may have held fail",
                 f.extent
             );
             report.doubt(Doubt { below });
@@ -98,8 +102,10 @@ pub(super) fn judge(found: &[Found], slots: &[ExtentInfo], seen: Lsn, report: &m
     read_only
 }
 
-/// Marks extents of records whose end is gone: they were never sealed, or their trailers are gone too, and the next one says that more came before it. What
-/// an index has or recycling explains is no hole in the order of all records, so nothing else would tell. Returns why nothing may be written, if so.
+/// Marks commit extents whose end is gone: they were never sealed or lost their trailers, and the
+/// next extent records that more came before it. Records that an index has, or that were recycled,
+/// leave no hole in the order, so no other check finds this. Returns a reason if nothing may be
+/// written.
 pub(super) fn broken_off(found: &[Found], replay: &mut Replay<'_>, report: &mut RecoveryReport) -> Option<String> {
     let mut commits: Vec<&Found> = found.iter().filter(|f| f.kind == ExtentKind::Commit).collect();
     commits.sort_by_key(|f| f.epoch);
@@ -125,11 +131,12 @@ pub(super) fn broken_off(found: &[Found], replay: &mut Replay<'_>, report: &mut 
     read_only
 }
 
-/// Records with LSNs below this may have been in the extent; 0 when there were none.
+/// Exclusive upper bound of the LSNs that may have been in the extent; 0 if it had none.
 fn missing_below(found: &[Found], lost: &Lost, seen: Lsn, checkpoint: Lsn) -> Lsn {
     match lost.used {
         RosterUse::Body => 0,
-        // Known only by the index that refers to it, or by the order of use: an index that has it all will do.
+        // Known only by the index that refers to it, or by the order of use. A complete index
+        // suffices then.
         RosterUse::Unknown | RosterUse::Free => {
             if checkpoint > 0 {
                 0
@@ -140,7 +147,7 @@ fn missing_below(found: &[Found], lost: &Lost, seen: Lsn, checkpoint: Lsn) -> Ls
         RosterUse::Commit => {
             let later = found.iter().filter(|f| f.kind == ExtentKind::Commit && f.epoch > lost.epoch);
             match later.min_by_key(|f| f.epoch).map(|f| f.trailer) {
-                // Nothing says where it ended.
+                // Its last LSN is unknown.
                 None => Lsn::MAX,
                 Some(Some(trailer)) if trailer.record_count > 0 => trailer.prev_lsn + 1,
                 Some(_) => seen + 1,

@@ -1,11 +1,13 @@
-//! Opening a pool: what was committed, what was torn, what is damaged.
+//! Opening a pool: distinguishes committed, torn and damaged data.
 //!
-//! Nothing is changed before the whole picture is known. Then, in this order: records that may not have been durable are copied
-//! into a new extent; a flush; the old extents are sealed before those records; a flush; only then is anything served. A crash
-//! in between leaves both copies, and the next recovery takes the first one again.
+//! Recovery changes nothing before it knows everything. Then, in this order: it copies records that
+//! may not have been durable into a new extent; flushes; seals the old extents before those
+//! records; flushes; and only then serves requests. A crash in between leaves both copies, and the
+//! next recovery takes the first one again.
 
 mod forward;
 mod lost;
+mod read;
 mod replay;
 mod report;
 mod restore;
@@ -19,37 +21,36 @@ use steadfast_flow::{Env, Throttle};
 use tokio::sync::{mpsc, watch};
 
 use forward::failed;
-use replay::{Accepted, Replay, records_of};
+use replay::Replay;
 pub use report::{Cut, DamageFound, Doubt, HEALED_MAX, LostExtent, RecoveryReport};
 use survey::Found;
 
 use crate::apply;
 use crate::background::Background;
-use crate::body::Bodies;
+use crate::bodies::Bodies;
 use crate::commit::Queue;
 use crate::committer::Committer;
-use crate::compact::Compaction;
-use crate::copies::{Copies, FrameAt, Healed};
+use crate::committer::{Ended, Refused};
+use crate::copies::{Copies, Healed};
 use crate::extents::{ExtentInfo, ExtentState, Extents, Table};
-use crate::format::{
-    ExtentId, ExtentKind, FooterEntry, FrameHeader, FrameKind, RosterUse, SUPERBLOCK_OFFSETS, Superblock,
-};
+use crate::format::{ExtentKind, Features, RosterUse, SUPERBLOCK_OFFSETS, Superblock};
 use crate::frame::OpenCommit;
-use crate::guard::{Ended, Guard, Refused};
-use crate::history::{History, Told};
+use crate::guard::Guard;
+use crate::heal_queue::HealQueue;
+use crate::history::{ExtentLineage, History};
 use crate::io::Io;
 use crate::latch::Latch;
-use crate::log::{Log, Shared};
-use crate::mend::Mends;
+use crate::log::Log;
+use crate::moved::Compaction;
 use crate::options::LogOptions;
 use crate::placement::Placement;
 use crate::pool::Head;
 use crate::reserve::Room;
-use crate::roster::Roster;
-use crate::scan::{Reader, read_footer};
-use crate::scrub::Scrub;
+use crate::roster::{Roster, RosterRead};
+use crate::scrub_state::Scrub;
+use crate::shared::Shared;
 use crate::status::Metrics;
-use crate::{Applied, Applier, Location, LogError, Lsn, PoolInfo, Sabotage};
+use crate::{Applier, LogError, Lsn, PoolInfo};
 
 pub(crate) async fn open(
     disk: Arc<dyn Disk>,
@@ -58,45 +59,24 @@ pub(crate) async fn open(
     applier: Arc<dyn Applier>,
 ) -> Result<(Log, RecoveryReport), LogError> {
     let begun = env.now();
-    // What can be read but was not durable is made durable: else it might be replayed now and be gone after the next crash.
+    // Readable data that was not durable is made durable. Otherwise it might be replayed now and be
+    // gone after the next crash.
     disk.flush().await.map_err(|e| LogError::Open(format!("cannot flush {}: {e}", disk.describe())))?;
     let Head { disk, superblock: mut pool, ledger, bad: bad_copies } = crate::pool::read_head(&disk).await?;
     if let Some(why) = pool.features.unwritable() {
         return Err(LogError::Open(format!("{}: {why}", disk.describe())));
     }
     let mut report = RecoveryReport::new(PoolInfo::from(&pool));
-    for offset in bad_copies {
-        tracing::warn!(offset, "a damaged copy of the superblock is written again from the other one");
-        report.damage.push(DamageFound { extent: None, offset, what: "superblock copy was damaged".into() });
-        // On zones, both are written with the ledger when the next extent is taken.
-        if pool.zones.is_none() {
-            crate::pool::write_superblock(&disk, &pool, offset).await?;
-        }
-    }
-    if pool.features | options.features != pool.features {
-        pool.features = pool.features | options.features;
-        // On zones they go with the ledger.
-        if pool.zones.is_none() {
-            for offset in SUPERBLOCK_OFFSETS {
-                crate::pool::write_superblock(&disk, &pool, offset).await?;
-            }
-        }
-    }
+    rewrite_superblocks(&disk, &mut pool, bad_copies, options.features, &mut report).await?;
     let healed = Arc::new(Healed::default());
     let copies = Copies::new(disk.clone(), healed.clone());
-    let mut found = survey::survey(&copies, &pool).await;
-    let roster_read = crate::roster::read(&disk, &pool).await;
-    if pool.zones.is_none() {
-        restore::restore(&copies, &pool, &mut found, &roster_read).await;
-        lost::mark(&mut found, &roster_read, &applier.usage());
-    }
+    let (found, roster_read) = find_extents(&copies, &pool, &*applier).await;
     report.extents = found.len() as u64;
-    let checkpoint = applier.checkpoint();
-    report.checkpoint = checkpoint;
+    report.checkpoint = applier.checkpoint();
     let recycled_lsn = found.iter().map(|f| f.recycled_lsn).max().unwrap_or(0).max(ledger.recycled_lsn);
     let history = history(&found, recycled_lsn);
-    if !applier.goes_on(&history) {
-        return Err(LogError::Open("what was derived from the log is not of this log's history".into()));
+    if !applier.can_continue(&history) {
+        return Err(LogError::Open("the index does not belong to this log's history".into()));
     }
     let placement = Placement::new(disk.clone(), pool, ledger, options.sabotage);
     let latch = Arc::new(Latch::new());
@@ -104,118 +84,38 @@ pub(crate) async fn open(
     let mut table = table(&placement, &pool, &found, &*applier, recycled_lsn, &mut report);
     table.next_epoch = table.next_epoch.max(roster_read.epoch_bound());
     let roster = Roster::new(&pool, lost::roster(&found, table.slots()));
-    let extents =
-        Extents::new(disk.clone(), io.clone(), (pool, placement.clone(), roster), table, options.reserve_extents);
+    let extents = Extents::new(disk, io.clone(), (pool, placement, roster), table, options.reserve_extents);
 
     let frame_bytes_max =
         (options.frame_bytes_max as u64).min(pool.extent_bytes / 4).max(16 << 10) as usize / BLOCK * BLOCK;
     let recovery = Recovery {
-        copies: copies.clone(),
-        io: io.clone(),
-        pool,
-        extents: extents.clone(),
-        options: &options,
-        frame_bytes_max,
-    };
-    let mut replay = Replay::new(&*applier, checkpoint, recycled_lsn);
-    let mut commits: Vec<&Found> = found.iter().filter(|f| f.kind == ExtentKind::Commit).collect();
-    commits.sort_by_key(|f| f.epoch);
-    for extent in commits {
-        recovery.read_extent(extent, &mut replay, &mut report).await;
-    }
-    let mut read_only = replay.verdict(&mut report);
-    let seen = replay.seen.max(checkpoint).max(recycled_lsn);
-    if read_only.is_none() && checkpoint > replay.last.max(recycled_lsn) {
-        let why = format!(
-            "the index has records up to LSN {checkpoint}, the log ends at {}: commits that were acknowledged are missing. If the \
-             pool was restored from a snapshot, restart it once with `steadfast serve --restored`, which rebuilds the index",
-            replay.last
-        );
-        report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });
-        report.doubt(Doubt { below: 0 });
-        read_only = Some(why);
-    }
-    let lost = lost::judge(&found, &extents.all(), seen, &mut report);
-    read_only = read_only.or(lost);
-    if pool.zones.is_none() {
-        let broken_off = lost::broken_off(&found, &mut replay, &mut report);
-        read_only = read_only.or(broken_off);
-    }
-    if healed.total() > 0 {
-        // What was taken from another copy is on the first one, durably, before anything depends on it.
-        let flushed = io.flush().await;
-        if read_only.is_none() {
-            flushed.map_err(failed)?;
-        }
-    }
-    let open = match &read_only {
-        Some(_) => {
-            replay.give_the_rest();
-            extents.with(|table| table.lineage = history.lineage());
-            None
-        }
-        None => {
-            // What is copied forward lies where no other opening has it: it counts as of this one.
-            let last = replay.copied_from().max(recycled_lsn);
-            let lineage = history.begin([env.random_u64(), env.random_u64()], last);
-            extents.with(|table| table.lineage = lineage);
-            if let (None, Some(opening)) = (&pool.zones, lineage.openings().next()) {
-                // Before anything else is written that another server might write, too.
-                crate::pool::write_opening(&disk, &pool, opening.id).await?;
-            }
-            extents.roster().sync(&io, &roster_read).await.map_err(failed)?;
-            Some(recovery.go_on(&found, &mut replay, seen, &mut report).await?)
-        }
-    };
-    if replay.stuck {
-        // Nothing was changed but what any start changes.
-        return Err(LogError::Open("what the log holds could not be taken in".into()));
-    }
-    // Before compaction can run.
-    extents.keep(applier.holds());
-    report.records_replayed = replay.replayed;
-    report.last_lsn = replay.last;
-    report.read_only = read_only.is_some();
-    drop(recovery);
-    // Not `seen`: LSNs that were cut are not used again, but nothing came before the next frame either that had them.
-    let durable_lsn = replay.last.max(recycled_lsn);
-    let background = Background::new(&latch);
-    let shared = Arc::new(Shared {
-        room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
-        bodies: Bodies::new(options.body_writes_max, &placement, pool.extents_in(disk.geometry().capacity_bytes)),
-        latch,
-        io,
-        queue: Queue::new(seen + 1),
-        metrics: Metrics::default(),
-        compaction: Compaction::default(),
-        scrub: Scrub::default(),
-        copies: copies.pinning(extents.clone()),
+        copies,
         healed,
-        mends: Mends::default(),
-        background,
-        // Whoever waits for all that was accepted must not wait for what was cut.
-        applied: watch::Sender::new(seen),
-        applying: AtomicU64::new(durable_lsn),
-        durable: watch::Sender::new(durable_lsn),
-        chunks_written: AtomicU64::new(0),
-        read_failures_told: Throttle::new(crate::read::FAILURES_TOLD_EVERY),
-        ended: watch::Sender::new(open.is_none()),
-        frame_bytes_max,
-        footer_bytes_max: options.footer_bytes_max.min(pool.extent_bytes / 4),
-        chunk_bytes_max: (options.chunk_bytes_max as u64).min(pool.extent_bytes / 4) as usize / BLOCK * BLOCK,
-        disk,
+        io,
+        latch,
+        pool,
+        extents,
         env,
         options,
-        pool,
-        applier,
-        extents,
-    });
+        frame_bytes_max,
+        history,
+        recycled_lsn,
+        roster_read,
+    };
+    let mut replay = Replay::new(&*applier, report.checkpoint, recycled_lsn);
+    let recovered = recovery.run(&found, &mut replay, &mut report).await?;
+    // Before compaction can run.
+    recovery.extents.keep(applier.holds());
+    report.records_replayed = replay.replayed;
+    report.last_lsn = replay.last;
+    report.read_only = recovered.read_only.is_some();
+    let shared = recovery.into_shared(applier, &recovered);
     let log = Log { shared: shared.clone() };
-    start(&log, open, durable_lsn, read_only);
+    start(&log, recovered);
     report.took_ms = shared.env.now().saturating_sub(begun).as_millis() as u64;
     tracing::info!(
         records = report.records_replayed,
-        checkpoint,
+        checkpoint = report.checkpoint,
         last_lsn = report.last_lsn,
         took_ms = report.took_ms,
         read_only = report.read_only,
@@ -225,14 +125,56 @@ pub(crate) async fn open(
     Ok((log, report))
 }
 
-fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Option<String>) {
+/// Rewrites the damaged copies of the superblock, and adds the format features to use.
+async fn rewrite_superblocks(
+    disk: &Arc<dyn Disk>,
+    pool: &mut Superblock,
+    bad_copies: Vec<u64>,
+    features: Features,
+    report: &mut RecoveryReport,
+) -> Result<(), LogError> {
+    for offset in bad_copies {
+        tracing::warn!(offset, "rewriting a damaged copy of the superblock from the other one");
+        report.damage.push(DamageFound { extent: None, offset, what: "superblock copy was damaged".into() });
+        // On zones, both are written with the ledger when the next extent is taken.
+        if pool.zones.is_none() {
+            crate::pool::write_superblock(disk, pool, offset).await?;
+        }
+    }
+    if pool.features | features != pool.features {
+        pool.features = pool.features | features;
+        // On zones they are written with the ledger.
+        if pool.zones.is_none() {
+            for offset in SUPERBLOCK_OFFSETS {
+                crate::pool::write_superblock(disk, pool, offset).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds all extents, and reads the roster. Lost extents are restored from another copy of the
+/// disk, or marked.
+async fn find_extents(copies: &Copies, pool: &Superblock, applier: &dyn Applier) -> (Vec<Found>, RosterRead) {
+    let mut found = survey::survey(copies, pool).await;
+    let roster_read = crate::roster::read(copies.disk(), pool).await;
+    if pool.zones.is_none() {
+        restore::restore(copies, pool, &mut found, &roster_read).await;
+        lost::mark(&mut found, &roster_read, &applier.usage());
+    }
+    (found, roster_read)
+}
+
+/// Starts the log's tasks: committer, applier, fence and compaction only if it takes writes.
+fn start(log: &Log, recovered: Recovered) {
+    let Recovered { open, durable_lsn, read_only, .. } = recovered;
     let shared = &log.shared;
     crate::scrub::report_lost(shared);
     let scrubbed = shared.clone();
     shared.background.spawn(&shared.env, "log-scrub", |stop| crate::scrub::run(scrubbed, stop));
     if shared.copies.count() > 1 {
-        let mended = shared.clone();
-        shared.background.spawn(&shared.env, "log-heal", |stop| crate::mend::run(mended, stop));
+        let healing = shared.clone();
+        shared.background.spawn(&shared.env, "log-heal", |stop| crate::heal::run(healing, stop));
     }
     if let Some(why) = read_only {
         shared.latch.set_read_only(why);
@@ -247,7 +189,8 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
     let committer = Committer::new(shared.clone(), open, durable_lsn, tx);
     let (committing, applying) = (shared.clone(), shared.clone());
     shared.env.spawn("log-committer", async move {
-        // The applier ends after it, and says so; but what waits here would wait for ever.
+        // The applier ends later and signals it. Without this, batches in the queue would wait
+        // forever.
         let _refused = Refused(committing.clone());
         let _guard = Guard::new("log-committer", &committing.latch);
         committer.run().await;
@@ -265,15 +208,15 @@ fn start(log: &Log, open: Option<OpenCommit>, durable_lsn: Lsn, read_only: Optio
     }
 }
 
-/// What the headers tell of the log's history.
+/// The log's history from its headers.
 fn history(found: &[Found], recycled_lsn: Lsn) -> History {
-    // A header that is damaged says nothing: not that a build that knows of no histories was here either.
+    // A damaged header proves nothing, not even a build without histories.
     let in_use = |f: &Found| f.kind != ExtentKind::Free && f.damage.is_none();
-    let told = |f: &Found| Told { epoch: f.epoch, in_use: in_use(f), lineage: f.lineage };
-    History::new(&found.iter().map(told).collect::<Vec<_>>(), recycled_lsn)
+    let lineage = |f: &Found| ExtentLineage { epoch: f.epoch, in_use: in_use(f), lineage: f.lineage };
+    History::new(&found.iter().map(lineage).collect::<Vec<_>>(), recycled_lsn)
 }
 
-/// The table of extents as it was found.
+/// The table of extents as found.
 fn table(
     placement: &Placement,
     pool: &Superblock,
@@ -293,10 +236,10 @@ fn table(
         let mut slot = ExtentInfo { epoch: f.epoch, kind: f.kind, ..ExtentInfo::new(f.extent) };
         let empty = f.trailer.is_some_and(|t| t.record_count == 0);
         if let Some(lost) = f.lost {
-            // Never taken: a header in it would hide that something is gone.
+            // Never taken: a new header would hide the loss.
             slot.state = ExtentState::Lost;
             slot.epoch = lost.epoch;
-            // What was deleted stays deleted, should it come back.
+            // Deleted records stay deleted if the extent comes back.
             slot.min_version = 0;
             slot.kind = match lost.used {
                 RosterUse::Commit => ExtentKind::Commit,
@@ -339,151 +282,186 @@ fn table(
                 tracing::debug!(
                     extent = usage.extent,
                     epoch = usage.epoch,
-                    "an extent of the checkpoint is not there any more"
+                    "an extent of the checkpoint no longer exists"
                 );
             }
             None => {}
         }
     }
     let next_epoch = found.iter().map(|f| f.epoch_max).max().unwrap_or(0) + 1;
-    // Of what was reset, only the ledger knows.
+    // Only the ledger knows of extents that were reset.
     let next_epoch = next_epoch.max(placement.ledger().epoch_bound);
     let mut table = Table::new(next_epoch, recycled_lsn);
     slots.into_iter().for_each(|slot| table.push(slot));
     table
 }
 
-struct Recovery<'a> {
+/// A recovery, once the extents are known.
+struct Recovery {
     copies: Copies,
+    healed: Arc<Healed>,
     io: Arc<Io>,
+    latch: Arc<Latch>,
     pool: Superblock,
     extents: Extents,
-    options: &'a LogOptions,
+    env: Env,
+    options: LogOptions,
     frame_bytes_max: usize,
+    history: History,
+    recycled_lsn: Lsn,
+    roster_read: RosterRead,
 }
 
-impl Recovery<'_> {
-    async fn read_extent(&self, found: &Found, replay: &mut Replay<'_>, report: &mut RecoveryReport) {
-        if let Some(trailer) = &found.trailer {
-            if trailer.record_count == 0 {
-                return;
-            }
-            if trailer.last_lsn <= report.checkpoint {
-                return replay.skip_sealed(trailer.last_lsn);
-            }
-            let mut records = Vec::new();
-            let start = self.extents.start(found.extent);
-            let mut healed = Vec::new();
-            let mut each = |entry: &FooterEntry<'_>| {
-                records.push(Applied {
-                    lsn: entry.lsn,
-                    version: entry.version,
-                    moved: entry.moved,
-                    head: bytes::Bytes::copy_from_slice(entry.head),
-                    location: Location {
-                        extent: found.extent,
-                        epoch: found.epoch,
-                        offset: entry.offset,
-                        head_len: entry.head.len() as u32,
-                        body_len: entry.body_len,
-                    },
-                });
-            };
-            let read = read_footer(&self.copies, start, trailer, &mut each, |at, what| healed.push((at, what))).await;
-            for (at, what) in healed {
-                report.healed(found.extent, at, what);
-            }
-            match read {
-                Ok(()) => {
-                    report.footers_read += 1;
-                    return replay.sealed(found.extent, found.epoch, trailer.prev_lsn, records);
-                }
-                Err(what) => {
-                    report.damage(found.extent, u64::from(trailer.footer_offset), format!("footer: {what}"));
-                    replay.witness_to(trailer.last_lsn);
-                }
+/// The state from which the log continues.
+struct Recovered {
+    /// The open commit extent; `None` if the log is read-only.
+    open: Option<OpenCommit>,
+    /// Why the log is read-only.
+    read_only: Option<String>,
+    /// The highest LSN seen anywhere.
+    seen: Lsn,
+    durable_lsn: Lsn,
+}
+
+impl Recovery {
+    /// Reads the log, judges its damage and prepares the pool for writing, if it may be written.
+    async fn run(
+        &self,
+        found: &[Found],
+        replay: &mut Replay<'_>,
+        report: &mut RecoveryReport,
+    ) -> Result<Recovered, LogError> {
+        self.read_commits(found, replay, report).await;
+        let seen = replay.seen.max(report.checkpoint).max(self.recycled_lsn);
+        let read_only = self.judge(found, replay, seen, report);
+        if self.healed.total() > 0 {
+            // Data from another copy is durable on the first one before anything depends on it.
+            let flushed = self.io.flush().await;
+            if read_only.is_none() {
+                flushed.map_err(failed)?;
             }
         }
-        self.scan(found, replay, report).await;
+        let open = match &read_only {
+            Some(_) => {
+                replay.give_the_rest();
+                self.extents.with(|table| table.lineage = self.history.lineage());
+                None
+            }
+            None => Some(self.begin_opening(found, replay, seen, report).await?),
+        };
+        if replay.stuck {
+            // Only changes that any start makes have been made.
+            return Err(LogError::Open("the index could not apply the records of the log".into()));
+        }
+        // Not `seen`: cut LSNs are not reused, but no record with them precedes the next frame.
+        let durable_lsn = replay.last.max(self.recycled_lsn);
+        Ok(Recovered { open, read_only, seen, durable_lsn })
     }
 
-    /// Reads an extent frame by frame.
-    async fn scan(&self, found: &Found, replay: &mut Replay<'_>, report: &mut RecoveryReport) {
-        report.extents_scanned += 1;
-        let id = self.extents.id(found.extent, found.epoch);
-        let extent_bytes = self.pool.extent_bytes;
-        let data_end = found.trailer.map_or(extent_bytes - BLOCK as u64, |t| u64::from(t.data_end));
-        if found.trailer.is_none() {
-            let unsealed = replay.unsealed.entry(found.extent).or_default();
-            unsealed.data_end = BLOCK as u64;
-            unsealed.scan_end = BLOCK as u64;
+    /// Judges holes, lost extents and missing commits. Returns a reason if nothing may be written.
+    fn judge(
+        &self,
+        found: &[Found],
+        replay: &mut Replay<'_>,
+        seen: Lsn,
+        report: &mut RecoveryReport,
+    ) -> Option<String> {
+        let checkpoint = report.checkpoint;
+        let mut read_only = replay.verdict(report);
+        if read_only.is_none() && checkpoint > replay.last.max(self.recycled_lsn) {
+            let why = format!(
+                "the index has records up to LSN {checkpoint}, the log ends at {}: acknowledged commits are missing. If the \
+                 pool was restored from a snapshot, restart it once with `steadfast serve --restored`, which rebuilds the index",
+                replay.last
+            );
+            report.damage.push(DamageFound { extent: None, offset: 0, what: why.clone() });
+            report.doubt(Doubt { below: 0 });
+            read_only = Some(why);
         }
-        let start = self.extents.start(found.extent);
-        let trusting = self.options.sabotage == Sabotage::TornFrames;
-        let mut reader = Reader::new(self.copies.disk().clone(), start, BLOCK as u64, data_end);
-        reader.trusting = trusting;
-        let mut at = BLOCK as u64;
-        let mut prev_checksum = 0;
-        let mut chained = true;
-        while at < data_end {
-            let mut frame = reader.frame(&id, at, extent_bytes).await.and_then(|(header, checksum, bytes)| {
-                if chained && header.prev_checksum != prev_checksum {
-                    return Err("the frame does not follow the one before it".into());
-                }
-                Ok(Accepted { extent: found.extent, header, checksum, records: records_of(&header, bytes)? })
-            });
-            if let Err(what) = &frame
-                && let Some(rescued) = self.rescue(&id, at, chained.then_some(prev_checksum)).await
-            {
-                report.healed(found.extent, at, what.clone());
-                frame = Ok(rescued);
-            }
-            match frame {
-                Ok(frame) => {
-                    report.frames_scanned += 1;
-                    prev_checksum = frame.checksum;
-                    at += frame.header.total_len();
-                    replay.frame(frame, chained);
-                }
-                Err(what) => {
-                    let until = match found.trailer {
-                        Some(_) => data_end,
-                        None => at.saturating_add(self.options.recovery_search_bytes),
-                    };
-                    let from = at + BLOCK as u64;
-                    let mut next = reader.find_frame(&id, from, until, extent_bytes).await;
-                    for copy in 1..self.copies.count() {
-                        // A frame that is whole on any copy was written, and may vouch for what is missing here.
-                        let disk = self.copies.disk().clone();
-                        let mut other = Reader::of_copy(copy, disk, start, from, next.unwrap_or(data_end));
-                        if let Some(found) = other.find_frame(&id, from, until, extent_bytes).await {
-                            next = Some(found);
-                            // The first reader has gone on beyond.
-                            reader = Reader::new(self.copies.disk().clone(), start, found, data_end);
-                            reader.trusting = trusting;
-                        }
-                    }
-                    // Inside a sealed extent all was durable.
-                    let durable = found.trailer.map(|t| t.last_lsn);
-                    if next.is_some() || durable.is_some() {
-                        replay.broken(found.extent, found.epoch, at, what, durable);
-                    }
-                    let Some(next) = next else { return };
-                    at = next;
-                    chained = false;
-                }
-            }
+        let lost = lost::judge(found, &self.extents.all(), seen, report);
+        read_only = read_only.or(lost);
+        if self.pool.zones.is_none() {
+            let broken_off = lost::broken_off(found, replay, report);
+            read_only = read_only.or(broken_off);
         }
+        read_only
     }
 
-    /// The frame at `at` from another copy, when copy 0 does not have it whole; copy 0 has been healed with it then. `follows` is the checksum of
-    /// the frame that it must follow. A frame that was never acknowledged may come to be kept that way; none that was is ever cut.
-    async fn rescue(&self, id: &ExtentId, at: u64, follows: Option<u32>) -> Option<Accepted> {
-        let place = FrameAt { id: *id, at, end: self.pool.extent_bytes, kind: FrameKind::Commit };
-        let accept = |(header, _): &(FrameHeader, u32)| follows.is_none_or(|prev| header.prev_checksum == prev);
-        let whole = self.copies.rescue(self.extents.start(id.extent) + at, &place, accept).await?;
-        let (header, checksum) = whole.value;
-        let records = records_of(&header, &whole.bytes).ok()?;
-        Some(Accepted { extent: id.extent, header, checksum, records })
+    /// Begins a new opening in the log's history, and prepares the pool for writing.
+    async fn begin_opening(
+        &self,
+        found: &[Found],
+        replay: &mut Replay<'_>,
+        seen: Lsn,
+        report: &mut RecoveryReport,
+    ) -> Result<OpenCommit, LogError> {
+        // No other opening has the forward copies at their place, so they count as of this one.
+        let last = replay.copied_from().max(self.recycled_lsn);
+        let lineage = self.history.begin([self.env.random_u64(), self.env.random_u64()], last);
+        self.extents.with(|table| table.lineage = lineage);
+        if let (None, Some(opening)) = (&self.pool.zones, lineage.openings().next()) {
+            // Before any other write that another server might make too.
+            crate::pool::write_opening(self.copies.disk(), &self.pool, opening.id).await?;
+        }
+        self.extents.roster().sync(&self.io, &self.roster_read).await.map_err(failed)?;
+        self.continue_chain(found, replay, seen, report).await
+    }
+
+    /// The state shared by all parts of the open log.
+    fn into_shared(self, applier: Arc<dyn Applier>, recovered: &Recovered) -> Arc<Shared> {
+        let Self { copies, healed, io, latch, pool, extents, env, options, frame_bytes_max, .. } = self;
+        let disk = copies.disk().clone();
+        let background = Background::new(&latch);
+        Arc::new(Shared {
+            room: Room::new(extents.clone(), pool.extent_bytes, &options, &env),
+            bodies: Bodies::new(
+                options.body_writes_max,
+                extents.placement(),
+                pool.extents_in(disk.geometry().capacity_bytes),
+            ),
+            latch,
+            io,
+            queue: Queue::new(recovered.seen + 1),
+            metrics: Metrics::default(),
+            compaction: Compaction::default(),
+            scrub: Scrub::default(),
+            copies: copies.pinning(extents.clone()),
+            healed,
+            heal_queue: HealQueue::default(),
+            background,
+            // A wait for all accepted records must not include those that were cut.
+            applied: watch::Sender::new(recovered.seen),
+            applying: AtomicU64::new(recovered.durable_lsn),
+            durable: watch::Sender::new(recovered.durable_lsn),
+            chunks_written: AtomicU64::new(0),
+            read_failure_reports: Throttle::new(crate::read::FAILURE_REPORT_INTERVAL),
+            ended: watch::Sender::new(recovered.open.is_none()),
+            frame_bytes_max,
+            footer_bytes_max: options.footer_bytes_max.min(pool.extent_bytes / 4),
+            chunk_bytes_max: (options.chunk_bytes_max as u64).min(pool.extent_bytes / 4) as usize / BLOCK * BLOCK,
+            disk,
+            env,
+            options,
+            pool,
+            applier,
+            extents,
+        })
+    }
+}
+
+impl Log {
+    /// Opens the pool on the disk: recovers committed records, passes the applier those after its
+    /// checkpoint, and starts the log's tasks. If recovery finds damage in acknowledged data, the
+    /// log is read-only: see the report.
+    ///
+    /// # Errors
+    /// [`LogError::Open`] if the disk holds no readable pool.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        env: Env,
+        options: LogOptions,
+        applier: Arc<dyn Applier>,
+    ) -> Result<(Log, RecoveryReport), LogError> {
+        open(disk, env, options, applier).await
     }
 }

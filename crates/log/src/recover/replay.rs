@@ -1,8 +1,8 @@
-//! Puts the records that survived in order, and tells a torn tail from corruption.
+//! Orders the surviving records, and distinguishes a torn tail from corruption.
 //!
-//! Frames are accepted as long as each says that the one before it is the last one accepted. What comes after a hole is held back.
-//! If any of that was written when something in the hole was already durable, the hole is corruption; otherwise nobody was
-//! promised anything in or after it, and it is cut.
+//! Frames are accepted while each names the last accepted frame as its predecessor. Frames behind a
+//! hole are held back. If any of them was written when a record in the hole was already durable,
+//! the hole is corruption. Otherwise nothing in it or behind it was acknowledged, and it is cut.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,26 +16,26 @@ use crate::format::{FooterEntry, FrameHeader};
 use crate::seal::FooterBuilder;
 use crate::{Applied, Applier, Location, Lsn};
 
-/// How many records the applier gets at a time from footers.
+/// Records from footers that the applier gets at a time.
 const BATCH: usize = 1024;
 
 /// A commit extent that was not sealed.
 #[derive(Default)]
 pub(super) struct Unsealed {
-    /// What its footer will hold.
+    /// Contents of its future footer.
     pub(super) footer: FooterBuilder,
-    /// Where the frames that it keeps end.
+    /// End of the frames that are kept.
     pub(super) data_end: u64,
-    /// Where the last valid frame ends, kept or not.
+    /// End of the last valid frame, kept or not.
     pub(super) scan_end: u64,
     pub(super) last_checksum: u32,
     pub(super) prev_lsn: Option<Lsn>,
-    /// Frames behind its last one are gone: it stays as it is, so that each start says so.
+    /// Frames behind its last one are gone. It stays unsealed, so that each start reports the loss.
     pub(super) broken_off: bool,
 }
 
 impl Unsealed {
-    /// What is known of an extent that keeps being without a footer.
+    /// Facts about an extent that stays without a footer.
     pub(super) fn without_footer(&self) -> Sealed {
         Sealed {
             min_version: self.footer.min_version(),
@@ -62,7 +62,7 @@ struct Hole {
     what: String,
 }
 
-enum Held {
+enum HeldBack {
     Frame(Accepted),
     Records(Vec<Applied>),
 }
@@ -70,24 +70,24 @@ enum Held {
 pub(super) struct Replay<'a> {
     applier: &'a dyn Applier,
     checkpoint: Lsn,
-    /// LSNs up to here need not be there: indexed, or recycled.
+    /// LSNs up to here may be missing: indexed, or recycled.
     excused: Lsn,
-    /// The last one in order.
+    /// The last LSN in order.
     pub(super) last: Lsn,
-    /// The highest seen anywhere.
+    /// The highest LSN seen anywhere.
     pub(super) seen: Lsn,
-    /// All up to here was durable, as a later frame, a trailer or the checkpoint shows.
+    /// Everything up to here was durable, as a later frame, a trailer or the checkpoint proves.
     pub(super) witness: Lsn,
-    /// In order, but not known to have been durable.
+    /// In order, but not proved durable.
     pub(super) waiting: VecDeque<Accepted>,
     hole: Option<Hole>,
-    held: Vec<Held>,
+    held: Vec<HeldBack>,
     held_witness: Lsn,
-    /// The first LSN behind the last gap in what was held back.
+    /// The first LSN behind the last gap in the held frames.
     gap_end: Lsn,
     pub(super) unsealed: BTreeMap<u32, Unsealed>,
     pub(super) replayed: u64,
-    /// The applier could not take a record: what follows is of no use to it.
+    /// The applier could not apply a record, so it gets no more.
     pub(super) stuck: bool,
 }
 
@@ -111,38 +111,38 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A sealed extent whose records the applier has.
+    /// Skips a sealed extent whose records the applier has.
     pub(super) fn skip_sealed(&mut self, last_lsn: Lsn) {
         self.last = self.last.max(last_lsn);
         self.seen = self.seen.max(last_lsn);
         self.witness = self.witness.max(last_lsn);
     }
 
-    /// All up to here was durable.
+    /// Records that everything up to here was durable.
     pub(super) fn witness_to(&mut self, lsn: Lsn) {
         self.witness = self.witness.max(lsn);
     }
 
-    /// The last LSN before what is copied forward; the last of all when nothing is.
+    /// The last LSN before the forward copies; the last of all if there are none.
     pub(super) fn copied_from(&self) -> Lsn {
         self.waiting.front().map_or(self.last, |frame| frame.header.prev_lsn.min(self.last))
     }
 
-    /// Extents that were not sealed and hold nothing that is kept or waits to be copied.
+    /// Unsealed extents without records that are kept or copied.
     pub(super) fn empty_extents(&self) -> Vec<u32> {
         let waits = |extent: u32| self.waiting.iter().any(|frame| frame.extent == extent);
         let unsealed = self.unsealed.iter().filter(|(_, u)| u.footer.record_count == 0);
         unsealed.map(|(extent, _)| *extent).filter(|extent| !waits(*extent)).collect()
     }
 
-    /// The last LSN of an extent that was not sealed, in what is kept of it or waits to be copied.
+    /// The last LSN of an unsealed extent that is kept or copied.
     pub(super) fn last_of(&self, extent: u32) -> Lsn {
         let kept = self.unsealed.get(&extent).map_or(0, |unsealed| unsealed.footer.last_lsn);
         let waits = self.waiting.iter().filter(|frame| frame.extent == extent).map(|frame| frame.header.last_lsn);
         waits.fold(kept, Lsn::max)
     }
 
-    /// A sealed extent's records, all at once. A trailer shows that all before it was durable.
+    /// Adds a sealed extent's records. A trailer proves that all before it was durable.
     pub(super) fn sealed(&mut self, extent: u32, epoch: u64, prev_lsn: Lsn, records: Vec<Applied>) {
         let Some(last_lsn) = records.last().map(|r| r.lsn) else { return };
         self.seen = self.seen.max(last_lsn);
@@ -152,7 +152,7 @@ impl<'a> Replay<'a> {
         if self.connects(prev_lsn, epoch) {
             self.witness = self.witness.max(last_lsn);
             self.settle();
-            // It may begin with copies of what is still in its first place.
+            // It may begin with copies of records that are still in their first place.
             let known = records.partition_point(|record| record.lsn <= self.last);
             self.give(&records[known..]);
             self.last = last_lsn;
@@ -160,11 +160,11 @@ impl<'a> Replay<'a> {
             let after = self.last.max(self.excused);
             self.open_hole(after, extent, epoch, 0, "records before this extent are missing".into());
             self.held_witness = self.held_witness.max(last_lsn);
-            self.held.push(Held::Records(records));
+            self.held.push(HeldBack::Records(records));
         }
     }
 
-    /// A valid frame. `chained`: it follows the one before it in its extent without a hole.
+    /// Adds a valid frame. `chained`: it follows the one before it in its extent without a hole.
     pub(super) fn frame(&mut self, frame: Accepted, chained: bool) {
         let header = frame.header;
         self.seen = self.seen.max(header.last_lsn);
@@ -172,7 +172,8 @@ impl<'a> Replay<'a> {
         unsealed.scan_end = unsealed.scan_end.max(u64::from(header.offset) + header.total_len());
         let again = chained && header.last_lsn <= self.last;
         if again && self.connects(header.prev_lsn, header.id.epoch) {
-            // A copy that a recovery made of what is still in its first place. If there was a hole, that recovery has cut there.
+            // A copy by recovery of a record in its first place. If there was a hole, that recovery
+            // has cut there.
             self.witness = self.witness.max(header.durable_lsn);
             return self.settle();
         }
@@ -188,13 +189,15 @@ impl<'a> Replay<'a> {
             let what = "records before this frame are missing".into();
             self.open_hole(after, frame.extent, header.id.epoch, offset, what);
             self.held_witness = self.held_witness.max(header.durable_lsn);
-            self.held.push(Held::Frame(frame));
+            self.held.push(HeldBack::Frame(frame));
         }
     }
 
-    /// The chain of an extent has ended where more frames follow, or where more had been durable.
+    /// Records that the chain of an extent ends although more frames follow, or more had been
+    /// durable.
     pub(super) fn broken(&mut self, extent: u32, epoch: u64, offset: u64, what: String, durable: Option<Lsn>) {
-        // Behind a frame of its extent the hole begins after that one; at the start of an extent, after whatever came before.
+        // Behind a frame of its extent, the hole begins after that frame. At the start of an
+        // extent, it begins after the record before.
         let after = if offset > BLOCK as u64 { self.last } else { self.last.max(self.excused) };
         self.open_hole(after, extent, epoch, offset, what);
         self.held_witness = self.held_witness.max(durable.unwrap_or(0));
@@ -206,8 +209,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether what says that `prev_lsn` came before it goes on from the last record in order. A later extent may go on from
-    /// before a hole: a recovery has cut there.
+    /// Whether a frame or extent after `prev_lsn` continues from the last record in order. A later
+    /// extent may continue from before a hole, where a recovery has cut.
     fn connects(&mut self, prev_lsn: Lsn, epoch: u64) -> bool {
         if prev_lsn > self.last.max(self.excused) {
             return false;
@@ -224,7 +227,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Gives the applier what is known to have been durable.
+    /// Passes the applier the records proved durable.
     pub(super) fn settle(&mut self) {
         while self.waiting.front().is_some_and(|frame| frame.header.last_lsn <= self.witness) {
             let Some(frame) = self.waiting.pop_front() else { return };
@@ -233,7 +236,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The frame stays where it is.
+    /// Keeps the frame in its place.
     fn keep(&mut self, frame: &Accepted) {
         let unsealed = self.unsealed.entry(frame.extent).or_default();
         for record in &frame.records {
@@ -262,7 +265,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Decides what the hole is. Returns why the pool is read-only, if it is: then everything that is left has been given to the applier.
+    /// Classifies the hole. Returns a reason if the pool is read-only; then the applier has got all
+    /// remaining records.
     pub(super) fn verdict(&mut self, report: &mut RecoveryReport) -> Option<String> {
         let hole = self.hole.take()?;
         if self.held_witness.max(self.checkpoint) <= hole.after {
@@ -277,21 +281,21 @@ impl<'a> Replay<'a> {
         report.damage(hole.extent, hole.offset, why.clone());
         let durable = self.held_witness;
         self.give_the_rest();
-        // What is missing lies before the last gap, or at the end.
+        // The missing records are before the last gap, or at the end.
         let below = if self.last < durable { durable + 1 } else { self.gap_end };
         report.doubt(Doubt { below });
         Some(why)
     }
 
-    /// Everything that can be read is served.
+    /// Passes the applier everything that can be read.
     pub(super) fn give_the_rest(&mut self) {
         for frame in std::mem::take(&mut self.waiting) {
             self.give(&frame.records);
         }
         for held in std::mem::take(&mut self.held) {
             let records = match held {
-                Held::Frame(frame) => frame.records,
-                Held::Records(records) => records,
+                HeldBack::Frame(frame) => frame.records,
+                HeldBack::Records(records) => records,
             };
             let known = records.partition_point(|record| record.lsn <= self.last);
             if let Some(next) = records.get(known).filter(|next| next.lsn > self.last + 1) {

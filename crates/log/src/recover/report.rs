@@ -1,58 +1,60 @@
-//! What recovery found and did.
+//! The result of a recovery.
 
 use serde::Serialize;
 
 use crate::{Lsn, PoolInfo};
 
-/// A torn tail that was cut: nobody had been promised anything in it.
+/// A torn tail that was cut. Nothing in it had been acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cut {
     /// Number of the extent.
     pub extent: u32,
     /// Bytes from its start.
     pub offset: u64,
-    /// What was found there.
+    /// The bytes found there.
     pub what: String,
 }
 
-/// Something damaged.
+/// Damaged data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DamageFound {
     /// Number of the extent; `None` for the superblock.
     pub extent: Option<u32>,
     /// Bytes from the start of the extent (or of the disk).
     pub offset: u64,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
-/// An extent that was in use, and of which nothing is there.
+/// An extent that was in use and whose data is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct LostExtent {
     /// Its number.
     pub extent: u32,
-    /// Its epoch; 0 when that is not known.
+    /// Its epoch; 0 if unknown.
     pub epoch: u64,
     /// Bytes in it that the checkpoint refers to.
     pub live_bytes: u64,
 }
 
-/// Records that had been acknowledged are gone, and nothing says which: what is not found may have been there, and what is found may have been replaced.
+/// Acknowledged records are gone, and it is unknown which. A missing record may have existed, and a
+/// found one may have been replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Doubt {
-    /// The missing ones have LSNs below this: what has a version of at least this is certain. 0 when only what is not found is in doubt.
+    /// Exclusive upper bound of the missing LSNs: records with a version of at least this are
+    /// certain. 0 if only missing records are in doubt.
     pub below: Lsn,
 }
 
 /// Healed places kept in a report; more are only counted.
 pub const HEALED_MAX: usize = 1_000;
 
-/// What recovery found and did.
+/// The result of a recovery.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecoveryReport {
     /// The pool.
     pub pool: PoolInfo,
-    /// Extents that the disk has room for now.
+    /// Extents that the disk has space for now.
     pub extents: u64,
     /// Commit extents whose footer was read.
     pub footers_read: u64,
@@ -60,11 +62,11 @@ pub struct RecoveryReport {
     pub extents_scanned: u64,
     /// Frames scanned.
     pub frames_scanned: u64,
-    /// Where the applier's checkpoint was.
+    /// The applier's checkpoint.
     pub checkpoint: Lsn,
     /// Records given to the applier.
     pub records_replayed: u64,
-    /// Records copied forward because nothing showed that they had been durable.
+    /// Records copied forward because nothing proved them durable.
     pub records_copied: u64,
     /// The last LSN that survived.
     pub last_lsn: Lsn,
@@ -72,17 +74,18 @@ pub struct RecoveryReport {
     pub cut: Vec<Cut>,
     /// What is damaged.
     pub damage: Vec<DamageFound>,
-    /// What was bad or missing on the disk's first copy and was taken from another one, which healed the first; at most [`HEALED_MAX`].
+    /// Data that was bad or missing on the disk's first copy and came from another one, which
+    /// healed the first; at most [`HEALED_MAX`].
     pub healed: Vec<DamageFound>,
-    /// How many such places there were.
+    /// Total number of such places.
     pub healed_total: u64,
-    /// Extents that are gone.
+    /// Lost extents.
     pub lost: Vec<LostExtent>,
-    /// What cannot be known because of damage.
+    /// Facts that are unknown because of damage.
     pub doubt: Option<Doubt>,
-    /// Whether the pool is read-only because of it.
+    /// Whether the damage makes the pool read-only.
     pub read_only: bool,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub took_ms: u64,
 }
 

@@ -1,10 +1,12 @@
 //! Extents that copy 0 of the disk has lost as a whole, and that another copy still has.
 //!
-//! Copy 0 without header, first frame and trailer looks like an extent that was never used: only the roster knows better. What is given back goes
-//! in an order in which a crash leaves the extent missing, or known by its trailer, which says what is to be there: its header comes when the rest is durable.
+//! Without header, first frame and trailer, an extent on copy 0 looks unused; only the roster shows
+//! the loss. The order of the restore makes a crash leave the extent either missing, or known by
+//! its trailer, which proves its contents. The header is written when the rest is durable.
 //!
-//! Records count only with their trailer. The end of an extent that was open may be missing on the other copy, too, which nothing there shows: what a
-//! super-disk's fast leg did not have is filled from the durable one, and so with the zeros of what was lost. Chunks are named by records, so a missing one is missed.
+//! Records count only with their trailer. The other copy may also lack the end of an open extent,
+//! without a trace: a super-disk's fast leg is filled from the durable one, and so with the zeros
+//! of lost data. Records name their chunks, so a missing chunk is detected.
 
 use steadfast_disk::BLOCK;
 
@@ -13,13 +15,14 @@ use super::survey::Found;
 use crate::copies::{Copies, HeaderOf, Heal, TrailerOf};
 use crate::extents::ExtentInfo;
 use crate::format::{ExtentHeader, ExtentId, ExtentKind, FormatError, RosterEntry, RosterUse, Superblock, Trailer};
-use crate::mend;
+use crate::heal;
 use crate::roster::RosterRead;
 
-/// Bytes read at a time to see whether a copy can be read.
+/// Bytes read at a time to test whether a copy can be read.
 const PIECE: u64 = 1 << 20;
 
-/// Gives back what the roster misses from the first copy that has it. What no copy has stays as it was found.
+/// Restores the extents that the roster misses from the first copy that has them. Others stay as
+/// found.
 pub(super) async fn restore(copies: &Copies, pool: &Superblock, found: &mut [Found], roster: &RosterRead) {
     for f in found {
         let Some(entry) = roster.get(f.extent).filter(|entry| entry.epoch > 0 && is_missing(entry, f.epoch)) else {
@@ -27,8 +30,8 @@ pub(super) async fn restore(copies: &Copies, pool: &Superblock, found: &mut [Fou
         };
         for copy in 1..copies.count() {
             let Some((header, trailer)) = whole(copies, pool, f.extent, &entry, copy).await else { continue };
-            if !give_back(copies, pool, copy, &header, trailer.as_ref()).await {
-                // As lost as before; the next start tries again.
+            if !restore_extent(copies, pool, copy, &header, trailer.as_ref()).await {
+                // Still lost; the next start retries.
                 continue;
             }
             f.is(&header);
@@ -41,8 +44,8 @@ pub(super) async fn restore(copies: &Copies, pool: &Superblock, found: &mut [Fou
     }
 }
 
-/// Header and trailer of the use that is missed, from one copy. An extent of chunks that was open has no trailer: then the copy counts only if all of it
-/// can be read, and its last block is nothing that may have been a trailer.
+/// Header and trailer of the missing use, from one copy. An open body extent has no trailer. Then
+/// the copy counts only if all of it can be read, and its last block cannot have been a trailer.
 async fn whole(
     copies: &Copies,
     pool: &Superblock,
@@ -54,7 +57,7 @@ async fn whole(
     let id = ExtentId { pool: pool.pool, extent, epoch: entry.epoch };
     let header = copies.read(copy, start, &HeaderOf { id, exact: false }).await.ok()?.value;
     if header.kind == ExtentKind::Free {
-        // It was recycled since; the roster says so later.
+        // It was recycled since; the roster is updated later.
         return Some((header, None));
     }
     if header.id.epoch == entry.epoch && entry.used != RosterUse::Unknown && RosterUse::from(header.kind) != entry.used
@@ -85,8 +88,8 @@ async fn whole(
     Some((header, None))
 }
 
-/// Heals copy 0 with all that is there; whether it has the header again, durably.
-async fn give_back(
+/// Heals copy 0 with all available data. Returns whether the header is durable there again.
+async fn restore_extent(
     copies: &Copies,
     pool: &Superblock,
     copy: u32,
@@ -98,7 +101,7 @@ async fn give_back(
         extent = id.extent,
         epoch = id.epoch,
         copy,
-        "the first copy of an extent is lost; it is given back"
+        "the first copy of an extent is lost; restoring it from another copy"
     );
     if header.kind != ExtentKind::Free {
         let info = ExtentInfo {
@@ -108,18 +111,18 @@ async fn give_back(
             footer: trailer.map(|t| (t.footer_offset, t.footer_len)),
             ..ExtentInfo::new(id.extent)
         };
-        match mend::contents(copies, pool, &info).await {
+        match heal::contents(copies, pool, &info).await {
             Ok(true) => {}
             Ok(false) => return false,
             Err(error) => {
-                tracing::error!(extent = id.extent, %error, "what was given back is not durable");
+                tracing::error!(extent = id.extent, %error, "a restored extent is not durable");
                 return false;
             }
         }
     }
     let healed = copies.heal(0, start, &header.encode().to_vec().into(), &HeaderOf { id, exact: true }).await;
     if healed == Heal::Failed {
-        tracing::error!(extent = id.extent, "the header of an extent that was given back cannot be written");
+        tracing::error!(extent = id.extent, "the header of a restored extent cannot be written");
     }
     matches!(healed, Heal::Done | Heal::Nothing)
 }

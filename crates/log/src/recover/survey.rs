@@ -1,4 +1,4 @@
-//! What every extent says of itself: header, trailer, and where those are no good, its first frame.
+//! Reads every extent's header and trailer and, if those are bad, its first frame.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use crate::format::{
     ExtentHeader, ExtentId, ExtentKind, FormatError, FrameHeader, FrameKind, Lineage, Superblock, Trailer,
 };
 
-/// An extent as it was found.
+/// An extent as found.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) extent: u32,
-    /// 0 when it was never used.
+    /// Epoch; 0 if never used.
     pub(super) epoch: u64,
     pub(super) kind: ExtentKind,
     pub(super) trailer: Option<Trailer>,
     pub(super) recycled_lsn: Lsn,
-    /// As in its header; empty when that is not known.
+    /// Lineage in its header; empty if unknown.
     pub(super) lineage: Lineage,
-    /// As in its header; 0 when that is not known.
+    /// As in its header; 0 if unknown.
     pub(super) base_lsn: Lsn,
-    /// It was in use, and nothing of that use is there.
+    /// Set if the extent was in use and the data of that use is gone.
     pub(super) lost: Option<Lost>,
-    /// What is wrong with it.
+    /// The fault.
     pub(super) damage: Option<String>,
-    /// What was taken from another copy of the disk, and where it belongs.
+    /// Offsets and faults of data taken from another copy of the disk.
     pub(super) healed: Vec<(u64, String)>,
-    /// The highest epoch seen in it, of whatever use.
+    /// The highest epoch seen in it, of any use.
     pub(super) epoch_max: u64,
 }
 
-/// Looks at all extents.
+/// Reads all extents.
 pub(super) async fn survey(copies: &Copies, sb: &Superblock) -> Vec<Found> {
     let count = sb.extents_in(copies.disk().len());
     stream::iter(0..count).map(|extent| look(copies.clone(), *sb, extent)).buffered(32).collect().await
@@ -50,7 +50,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
     let disk = copies.disk();
     let start = sb.extent_start(extent);
     let trailer_at = sb.extent_bytes - BLOCK as u64;
-    // Where a trailer has one place only, both ends of the extent are asked for at once.
+    // If a trailer has only one possible place, both ends of the extent are read at once.
     let (first, last) = match sb.zones {
         None => futures::join!(block(disk, start), crate::trailer::find(disk, &sb, extent, None)),
         Some(_) => (block(disk, start).await, None),
@@ -72,7 +72,8 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
     match header {
         Ok(header) => found.is(&header),
         Err(what) => {
-            // Everything else of an epoch is written after its header is durable: so the header was there, and is damaged.
+            // Other data of an epoch is written after its header is durable. So the header existed,
+            // and is damaged.
             let first_frame = block(disk, start + BLOCK as u64).await.ok().and_then(|b| FrameHeader::decode(&b).ok());
             let frame =
                 first_frame.map(|(frame, _)| frame).filter(|f| mine(&f.id) && u64::from(f.offset) == BLOCK as u64);
@@ -82,7 +83,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
             });
             let by_trailer = trailer.map(|t| (t.id.epoch, t.kind));
             let known = by_frame.max(by_trailer);
-            // Nothing at all was ever written here, as far as this copy says: then no other one says better.
+            // On this copy the extent was never written. Then no other copy is consulted.
             let doubtful = what.is_some() || known.is_some();
             let id = ExtentId { pool: sb.pool, extent, epoch: known.map_or(0, |(epoch, _)| epoch) };
             let other = HeaderOf { id, exact: false };
@@ -95,7 +96,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
                 found.kind = kind;
                 found.damage = Some(what.unwrap_or_else(|| "no extent header here".into()));
             } else if what.is_some() {
-                // Bytes that nothing vouches for: a device that was used before, or a header that was being written first.
+                // Unverified bytes: a device that was used before, or a torn header.
                 tracing::debug!(extent, ?what, "an extent without a valid header or frame is taken as free");
             }
         }
@@ -103,7 +104,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
     found.epoch_max = found.epoch_max.max(found.epoch);
     found.trailer = trailer.filter(|t| t.id.epoch == found.epoch && t.kind == found.kind);
     if found.trailer.is_none() && found.kind != ExtentKind::Free {
-        // Where a trailer is, on whatever copy, all before it was durable.
+        // A trailer on any copy proves that all before it was durable.
         let id = ExtentId { pool: sb.pool, extent, epoch: found.epoch };
         let other = TrailerOf { id, extent_bytes: sb.extent_bytes };
         let kind = found.kind;
@@ -116,7 +117,7 @@ async fn look(copies: Copies, sb: Superblock, extent: u32) -> Found {
 }
 
 impl Found {
-    /// An extent of which nothing is there.
+    /// An extent without data.
     pub(super) fn nothing(extent: u32) -> Self {
         Self {
             extent,
@@ -133,7 +134,7 @@ impl Found {
         }
     }
 
-    /// What is there instead, if anything, is of an earlier use and means nothing.
+    /// Other contents, if any, are of an earlier use and are ignored.
     pub(super) fn is_lost(&mut self, lost: Lost) {
         *self = Self {
             lost: Some(lost),
@@ -143,7 +144,7 @@ impl Found {
         };
     }
 
-    /// It is as its header says.
+    /// Sets the state from its header.
     pub(super) fn is(&mut self, header: &ExtentHeader) {
         self.epoch = header.id.epoch;
         self.kind = header.kind;

@@ -155,7 +155,7 @@ async fn features_are_in_both_superblocks_before_anything_else_and_keep_builds_f
             assert_eq!(read(offset).await, wanted, "and they stay");
         }
     }
-    // One that says that who does not know it must not write.
+    // A feature that forbids other builds to write.
     let top: Arc<dyn Disk> = Arc::new(disk.clone());
     let (mut sb, ..) = crate::pool::read_superblock(&top).await.expect("read");
     sb.features.read_only = 1 << 7;

@@ -1,4 +1,4 @@
-//! Space returns, and nothing that is live or still hides something is lost.
+//! Space is freed, and no record is lost that is live or still hides another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use steadfast_disk::{Disk, MemDisk};
 use steadfast_flow::Env;
 
 use super::harness::{Random, format};
-use super::model::{Kv, State, options};
+use super::model::{Kv, ModelState, options};
 use crate::format::{ExtentHeader, ExtentId, ExtentKind};
 use crate::{LogError, verify};
 
 const EXTENT: u64 = 1 << 20;
 
-/// Runs random overwrites and deletes of `keys` keys until it has written `total` bytes. Whatever the pool lacks, compaction makes in time.
+/// Runs random overwrites and deletes of `keys` keys until it has written `total` bytes. Compaction
+/// must free space in time.
 async fn churn(kv: &Kv, random: &mut Random, keys: u64, total: u64) {
     let mut written = 0;
     let mut op = 0u64;
@@ -40,11 +41,11 @@ async fn verified(disk: &MemDisk) {
     assert!(report.is_clean(), "{:#?}", report.damage);
 }
 
-/// What is found from the saved state and from nothing is what was there.
+/// The contents are the same from the saved state and from nothing.
 async fn reopen_both_ways(disk: &MemDisk, kv: Kv) {
     let content = kv.content();
     let saved = kv.crash().await;
-    for state in [saved, State::default()] {
+    for state in [saved, ModelState::default()] {
         let from_nothing = state.entries.is_empty();
         let kv = Kv::open(disk, state, options()).await;
         assert!(kv.report.damage.is_empty(), "{:?}", kv.report);
@@ -59,7 +60,7 @@ async fn reopen_both_ways(disk: &MemDisk, kv: Kv) {
 async fn overwrites_and_deletes_go_on_in_a_pool_that_is_mostly_full() {
     let disk = MemDisk::fixed(33 * EXTENT);
     format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, State::default(), options()).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
     let mut random = Random(1);
     // About half of the pool is live; eight times the pool is written.
     churn(&kv, &mut random, 150, 8 * 32 * EXTENT).await;
@@ -75,7 +76,7 @@ async fn overwrites_and_deletes_go_on_in_a_pool_that_is_mostly_full() {
 async fn crashes_between_do_no_harm() {
     let disk = MemDisk::fixed(33 * EXTENT);
     format(&disk, EXTENT).await;
-    let mut saved = State::default();
+    let mut saved = ModelState::default();
     for round in 0..6 {
         let kv = Kv::open(&disk, saved, options()).await;
         assert!(kv.report.damage.is_empty(), "{:?}", kv.report);
@@ -83,7 +84,7 @@ async fn crashes_between_do_no_harm() {
         churn(&kv, &mut Random(round), 120, 40 * EXTENT).await;
         let content = kv.content();
         saved = kv.crash().await;
-        let again = Kv::open(&disk, State::default(), options()).await;
+        let again = Kv::open(&disk, ModelState::default(), options()).await;
         assert_eq!(again.content(), content, "round {round}");
         again.crash().await;
     }
@@ -93,7 +94,7 @@ async fn crashes_between_do_no_harm() {
 async fn deletes_outlive_what_they_hide_and_then_go() {
     let disk = MemDisk::fixed(33 * EXTENT);
     format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, State::default(), options()).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
     for key in 0..200 {
         kv.put(key, key, 30_000).await.expect("there is room");
     }
@@ -101,7 +102,7 @@ async fn deletes_outlive_what_they_hide_and_then_go() {
         kv.delete(key).await.expect("a delete");
     }
     let mut seed = 0;
-    // Others come and go, until the deletes themselves have been compacted away.
+    // Other keys are written and deleted, until the deletes themselves have been compacted away.
     while kv.deletes_dropped() < 200 {
         seed += 1;
         assert!(seed < 200_000, "the deletes stay for ever: {:#?}", kv.log.status().compaction);
@@ -117,10 +118,11 @@ async fn deletes_outlive_what_they_hide_and_then_go() {
 async fn chunks_of_a_writer_that_gave_up_are_found_dead_though_they_were_seen_live() {
     let disk = MemDisk::fixed(10 * EXTENT);
     format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, State::default(), options()).await;
-    // Half of the pool: four full extents and an open one. Compaction looks at the full ones, and finds that all is live.
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
+    // Half of the pool: four full extents and an open one. Compaction examines the full ones and
+    // finds them live.
     kv.begin_chunks(1, 1, &[200_000; 21]).await;
-    while kv.asked_while_writing() < 20 {
+    while kv.liveness_queries_while_writing() < 20 {
         Env::tokio().sleep(Duration::from_millis(1)).await;
     }
     kv.give_up(1, 1);
@@ -135,7 +137,7 @@ async fn chunks_of_a_writer_that_gave_up_are_found_dead_though_they_were_seen_li
 async fn an_extent_made_ready_and_never_written_is_no_damage() {
     let disk = MemDisk::fixed(33 * EXTENT);
     format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, State::default(), options()).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
     churn(&kv, &mut Random(7), 60, 80 * EXTENT).await;
     let content = kv.content();
     let saved = kv.crash().await;
@@ -175,7 +177,7 @@ async fn an_extent_with_damage_is_kept_and_named() {
     format(&disk, EXTENT).await;
     let mut quiet = options();
     quiet.compaction.enabled = false;
-    let kv = Kv::open(&disk, State::default(), quiet).await;
+    let kv = Kv::open(&disk, ModelState::default(), quiet).await;
     for key in 0..60 {
         kv.put(key, key, 60_000).await.expect("there is room");
     }
@@ -211,7 +213,7 @@ async fn the_scrub_verifies_all_that_is_sealed_and_names_what_is_damaged() {
     options.compaction.enabled = false;
     options.scrub.interval = Duration::from_millis(1);
     options.scrub.bytes_s = 0;
-    let kv = Kv::open(&disk, State::default(), options).await;
+    let kv = Kv::open(&disk, ModelState::default(), options).await;
     for key in 0..60 {
         kv.put(key, key, 60_000).await.expect("there is room");
     }

@@ -1,4 +1,5 @@
-//! A disk of two copies: damage on one is healed from the other, and what only one ever had does no harm.
+//! A disk of two copies: damage on one is healed from the other, and stale data on one does no
+//! harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::{Durability, Location, LogError, LogOptions, Priority, ScrubOptions, 
 const EXTENT: u64 = 1 << 20;
 const B: u64 = BLOCK as u64;
 
-/// Ten frames of a block each in extent 0; sealed, or left as a crash leaves it.
+/// Ten frames of a block each in extent 0; sealed, or as a crash leaves it.
 async fn ten(sealed: bool) -> Twin {
     let disk = Twin::new(8 * EXTENT);
     format(&disk, EXTENT).await;
@@ -27,23 +28,23 @@ async fn ten(sealed: bool) -> Twin {
     disk
 }
 
-/// Where the structures of [`ten`] lie. The frames are in the blocks 1 to 10.
+/// Offsets of the structures of [`ten`]. The frames are in the blocks 1 to 10.
 const HEADER: u64 = EXTENTS_START;
 const FRAME: u64 = EXTENTS_START + 5 * B;
 const FOOTER: u64 = EXTENTS_START + 11 * B;
 const TRAILER: u64 = EXTENTS_START + EXTENT - B;
 
-/// Bad by a flipped bit, or not readable at all.
+/// A flipped bit, or an unreadable block.
 #[derive(Debug, Clone, Copy)]
-enum How {
+enum DamageKind {
     Flip,
     Unreadable,
 }
 
-fn damage(disk: &Twin, copy: usize, at: u64, how: How) {
-    match how {
-        How::Flip => disk.flip(copy, at + 40),
-        How::Unreadable => disk.unreadable(copy, at),
+fn damage(disk: &Twin, copy: usize, at: u64, kind: DamageKind) {
+    match kind {
+        DamageKind::Flip => disk.flip(copy, at + 40),
+        DamageKind::Unreadable => disk.unreadable(copy, at),
     }
 }
 
@@ -55,15 +56,15 @@ async fn is_clean(disk: &Twin) {
 
 #[tokio::test]
 async fn recovery_heals_the_first_copy_from_the_second() {
-    for how in [How::Flip, How::Unreadable] {
+    for kind in [DamageKind::Flip, DamageKind::Unreadable] {
         for (sealed, at) in
             [(false, HEADER), (true, HEADER), (false, FRAME), (true, FOOTER), (true, TRAILER), (false, FRAME + 5 * B)]
         {
             let disk = ten(sealed).await;
-            damage(&disk, 0, at, how);
+            damage(&disk, 0, at, kind);
             let second = open(&disk).await;
             let report = &second.report;
-            let what = format!("{how:?} {at} sealed {sealed}: {report:?}");
+            let what = format!("{kind:?} {at} sealed {sealed}: {report:?}");
             assert_eq!(second.lsns(), (1..=10).collect::<Vec<_>>(), "{what}");
             assert_eq!(second.check_all().await, 10, "{what}");
             assert!(!report.read_only && report.damage.is_empty() && report.cut.is_empty(), "{what}");
@@ -111,7 +112,7 @@ async fn what_is_bad_on_both_copies_is_named() {
 
 #[tokio::test]
 async fn a_frame_that_only_the_second_copy_has_whole_is_kept_and_durable() {
-    // The last frame was being written when the power went: the first copy has lost it.
+    // The last frame was being written at the power cut: the first copy has lost it.
     let disk = ten(false).await;
     let last = EXTENTS_START + 10 * B;
     disk.copies[0].write(last, vec![0; BLOCK].into()).await.expect("writes");
@@ -120,7 +121,7 @@ async fn a_frame_that_only_the_second_copy_has_whole_is_kept_and_durable() {
     assert_eq!(second.report.healed_total, 1);
     second.check_all().await;
     drop(second);
-    // The second copy is gone the next time.
+    // The second copy is gone at the next start.
     disk.absent(0, 8 * EXTENT);
     let third = open(&disk).await;
     assert_eq!(third.lsns().len(), 10, "{:?}", third.report);
@@ -128,10 +129,10 @@ async fn a_frame_that_only_the_second_copy_has_whole_is_kept_and_durable() {
 }
 
 #[tokio::test]
-async fn a_later_frame_that_only_the_second_copy_has_tells_corruption_from_a_torn_tail() {
+async fn a_later_frame_on_the_second_copy_alone_proves_corruption() {
     let disk = ten(false).await;
     let (eighth, ninth) = (EXTENTS_START + 8 * B, EXTENTS_START + 9 * B);
-    // The eighth was acknowledged, since the ninth says so.
+    // The eighth frame was acknowledged, as the ninth proves.
     disk.flip(0, eighth + 200);
     disk.flip(1, eighth + 200);
     for at in [ninth, ninth + B] {
@@ -145,7 +146,7 @@ async fn a_later_frame_that_only_the_second_copy_has_tells_corruption_from_a_tor
 
 #[tokio::test]
 async fn a_stale_second_copy_loses_nothing_and_adds_nothing() {
-    // Of an earlier time: before the extent was used, in the middle of it, or of another epoch.
+    // A stale copy: from before the extent was used, from the middle of it, or of another epoch.
     for blank in [0u64, 1, 4, 9] {
         let disk = ten(false).await;
         let stale = disk.fork().await;
@@ -154,7 +155,7 @@ async fn a_stale_second_copy_loses_nothing_and_adds_nothing() {
             second.put(n, 200).await;
         }
         second.log.close().await.expect("closes");
-        // What the second copy is now: what it was then, with the first blocks never written.
+        // The second copy as it was then, with the first blocks never written.
         let old = stale.copies[1].read(0, 8 << 20).await.expect("reads").to_vec();
         let mut old = old;
         for block in 0..blank {
@@ -176,20 +177,21 @@ async fn a_stale_second_copy_loses_nothing_and_adds_nothing() {
 async fn a_header_of_an_earlier_use_does_not_stand_in() {
     let disk = ten(true).await;
     let header = disk.copies[1].read(HEADER, BLOCK).await.expect("reads");
-    // The next use of the extent, as recycling and taking make it.
+    // The next use of the extent, as recycling and taking produce it.
     let second = open(&disk).await;
     let epoch = second.log.shared.extents.all()[0].epoch;
     let recycled = second.log.shared.extents.recycle(0, epoch, false).await;
     assert!(matches!(recycled, Ok(true)));
     let first_use = second.log.shared.extents.all()[0].epoch;
     second.log.close().await.expect("closes");
-    // Copy 0 has lost the header, copy 1 has the one of the first use; frames and trailer are still those of the first use.
+    // Copy 0 has lost the header; copy 1 has the one of the first use. Frames and trailer are still
+    // those of the first use.
     disk.flip(0, HEADER + 40);
     disk.copies[1].write(HEADER, header).await.expect("writes");
     let third = open(&disk).await;
     assert_eq!(third.log.shared.extents.all()[0].epoch, first_use);
     drop(third);
-    // With a trailer of a later epoch on copy 0, that header is known to be old.
+    // A trailer of a later epoch on copy 0 proves that the header is old.
     let all = disk.copies[0].read(EXTENTS_START, EXTENT as usize).await.expect("reads");
     let trailer = crate::format::Trailer::decode(&all[(EXTENT - B) as usize..], EXTENT).expect("a trailer");
     let id = crate::format::ExtentId { epoch: epoch + 100, ..trailer.id };
@@ -201,7 +203,7 @@ async fn a_header_of_an_earlier_use_does_not_stand_in() {
     assert_eq!(fourth.report.healed_total, 0, "{:?}", fourth.report);
 }
 
-/// A body in chunks, and where they lie.
+/// A body in chunks, with their locations.
 async fn chunks(opened: &Opened, count: usize) -> Vec<Location> {
     let mut places = Vec::new();
     for n in 0..count {
@@ -226,7 +228,7 @@ async fn healed(opened: &Opened, which: usize, count: u64) {
 
 #[tokio::test]
 async fn a_read_heals_the_copy_that_was_bad() {
-    for how in [How::Flip, How::Unreadable] {
+    for kind in [DamageKind::Flip, DamageKind::Unreadable] {
         let disk = Twin::new(8 * EXTENT);
         format(&disk, EXTENT).await;
         let opened = open(&disk).await;
@@ -238,20 +240,20 @@ async fn a_read_heals_the_copy_that_was_bad() {
         let at = |l: &Location| EXTENTS_START + u64::from(l.extent) * EXTENT + u64::from(l.offset);
         let bad = [at(&known) / B * B + 3 * B, at(&places[1]) / B * B + 20 * B];
         for at in bad {
-            damage(&disk, 1, at, how);
+            damage(&disk, 1, at, kind);
         }
         opened.check_all().await;
         assert_eq!(opened.log.read(places[1], 0..150_000).await.expect("reads"), super::harness::body(1, 150_000));
         healed(&opened, 1, 2).await;
         for at in bad {
-            assert!(disk.agree(at, BLOCK).await, "{how:?}");
+            assert!(disk.agree(at, BLOCK).await, "{kind:?}");
         }
         // Each copy is bad in another part of one chunk.
-        damage(&disk, 1, bad[1], how);
-        damage(&disk, 0, bad[1] - 17 * B, how);
+        damage(&disk, 1, bad[1], kind);
+        damage(&disk, 0, bad[1] - 17 * B, kind);
         assert_eq!(opened.log.read(places[1], 0..150_000).await.expect("reads"), super::harness::body(1, 150_000));
         assert_eq!(opened.log.read(places[1], 50_000..140_001).await.expect("reads").len(), 90_001);
-        damage(&disk, 0, bad[1] - B, how);
+        damage(&disk, 0, bad[1] - B, kind);
         let lost = opened.log.read(places[1], 0..150_000).await;
         assert!(matches!(lost, Err(LogError::Damaged { .. } | LogError::Read { .. })), "{lost:?}");
     }
@@ -285,23 +287,23 @@ async fn the_scrub_heals_every_structure_on_either_copy_and_reports_what_is_bad_
     assert_eq!(chunk.extent, 1, "the records are in extent 0");
     // Footer and trailer of the records lie as in `ten`, one frame later.
     let places = [HEADER, FRAME, FOOTER + B, TRAILER, body_extent, chunk_at, body_extent + EXTENT - B];
-    for how in [How::Flip, How::Unreadable] {
+    for kind in [DamageKind::Flip, DamageKind::Unreadable] {
         for copy in 0..2 {
             let disk = disk.fork().await;
             let opened = open_with(Arc::new(disk.clone()), 0, scrubbing()).await;
             let before = two_passes(&opened).await;
             assert_eq!((before.damaged, before.healed, before.healed_copies), (0, 0, [0, 0]));
             for at in places {
-                damage(&disk, copy, at, how);
+                damage(&disk, copy, at, kind);
             }
             let after = two_passes(&opened).await;
-            assert_eq!((after.damaged, after.healed), (0, 2), "{how:?} on {copy}: {after:?}");
-            assert_eq!(after.healed_copies[copy], places.len() as u64, "{how:?} on {copy}: {after:?}");
+            assert_eq!((after.damaged, after.healed), (0, 2), "{kind:?} on {copy}: {after:?}");
+            assert_eq!(after.healed_copies[copy], places.len() as u64, "{kind:?} on {copy}: {after:?}");
             assert_eq!(after.healed_copies[1 - copy], 0);
             for at in places {
-                assert!(disk.agree(at, BLOCK).await, "{how:?} {at}");
+                assert!(disk.agree(at, BLOCK).await, "{kind:?} {at}");
             }
-            // Both bad: said, with what it concerns, and not for other things.
+            // Both copies bad: reported, with the affected record only.
             disk.flip(0, FRAME + 130);
             disk.flip(1, FRAME + 131);
             disk.flip(0, chunk_at);
@@ -342,7 +344,8 @@ async fn the_scrub_passes_over_what_the_second_copy_does_not_have() {
 
 #[tokio::test]
 async fn a_neighbour_in_the_same_block_is_not_healed_to_death() {
-    // Three small records in one frame and one block. Each copy is bad in another of them: no copy has the frame whole.
+    // Three small records in one frame and one block. Each copy is bad in another of them, so that
+    // no copy has the frame whole.
     let disk = Twin::new(8 * EXTENT);
     format(&disk, EXTENT).await;
     let opened = open(&disk).await;
@@ -381,15 +384,16 @@ async fn the_scrub_verifies_what_is_open_and_heals_it_from_either_copy() {
     assert!(before.extents_total >= 2 && before.records >= 12, "{before:?}");
     for copy in 0..2 {
         for at in [in_chunk, in_frame, start(&chunk), start(&commit)] {
-            damage(&disk, copy, at, How::Flip);
+            damage(&disk, copy, at, DamageKind::Flip);
         }
         let after = two_passes(&opened).await;
         assert_eq!((after.damaged, after.healed_copies[copy]), (0, 4), "copy {copy}: {after:?}");
     }
-    // Writing goes on beside it, and what is bad on both is told, once, with what it concerns where that is known.
+    // Writes continue meanwhile. Damage on both copies is reported once, with the affected record
+    // if known.
     for copy in 0..2 {
-        damage(&disk, copy, in_chunk, How::Flip);
-        damage(&disk, copy, in_frame, How::Flip);
+        damage(&disk, copy, in_chunk, DamageKind::Flip);
+        damage(&disk, copy, in_frame, DamageKind::Flip);
     }
     let mut puts = 10;
     let begun = opened.log.status().scrub.passes;
@@ -408,10 +412,10 @@ async fn the_scrub_verifies_what_is_open_and_heals_it_from_either_copy() {
 }
 
 #[tokio::test]
-async fn a_pass_of_the_scrub_begins_and_ends_when_somebody_asks() {
+async fn a_scrub_pass_starts_and_stops_on_request() {
     let disk = Twin::new(12 * EXTENT);
     format(&disk, EXTENT).await;
-    // Not by itself; and slowly, so that there is something to end.
+    // Not scheduled; and slow, so that the pass is still running at the stop.
     let scrub = ScrubOptions { enabled: false, bytes_s: 1 << 20, interval: Duration::from_millis(1), window: None };
     let opened = open_with(Arc::new(disk.clone()), 0, LogOptions { scrub, ..options() }).await;
     for n in 0..4 {
@@ -428,12 +432,12 @@ async fn a_pass_of_the_scrub_begins_and_ends_when_somebody_asks() {
         }
     };
     assert_eq!(opened.log.status().scrub.passes, 0);
-    opened.log.scrub(crate::ScrubWish::Start).expect("open");
+    opened.log.scrub(crate::ScrubRequest::Start).expect("open");
     let running = until(|scrub| scrub.running).await;
     assert!(running.extents_total > 0 && running.expected_end_ms > running.started_ms, "{running:?}");
-    opened.log.scrub(crate::ScrubWish::Stop).expect("open");
+    opened.log.scrub(crate::ScrubRequest::Stop).expect("open");
     let stopped = until(|scrub| !scrub.running).await;
     assert_eq!((stopped.passes, stopped.stopped), (0, 1), "{stopped:?}");
     opened.log.close().await.expect("closes");
-    assert!(opened.log.scrub(crate::ScrubWish::Start).is_err());
+    assert!(opened.log.scrub(crate::ScrubRequest::Start).is_err());
 }

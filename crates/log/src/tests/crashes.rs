@@ -10,7 +10,7 @@ use super::harness::{format, open, record};
 use crate::format::EXTENTS_START;
 use crate::{Durability, Log};
 
-/// A disk with the same bytes, except that what `cut` names is zeros.
+/// A disk with the same bytes, except that the range `cut` is zeros.
 pub(super) async fn copy_without(disk: &MemDisk, cut: std::ops::Range<u64>) -> MemDisk {
     let copy = MemDisk::fixed(disk.geometry().capacity_bytes);
     let step = 1 << 20;
@@ -47,7 +47,7 @@ async fn a_tail_torn_at_any_block_is_cut_and_the_rest_survives() {
         let second = open(&torn).await;
         assert_eq!(second.check_all().await, 3, "torn at block {block}");
         assert!(!second.report.read_only && second.report.damage.is_empty(), "{:?}", second.report);
-        // The third was not known to be durable before the fourth was there to say so.
+        // Only the fourth frame could prove that the third was durable.
         assert!(second.report.records_copied >= 1, "{:?}", second.report);
         second.put(100, 50).await;
         let third = open(&torn).await;
@@ -104,7 +104,8 @@ async fn a_crash_at_any_write_of_recovery_loses_nothing() {
     for n in 0..6 {
         first.put(n, 5000).await;
     }
-    // Two copies of the superblock, header of the new extent, two copies of the roster, the frame, footer and trailer.
+    // Two copies of the superblock, header of the new extent, two copies of the roster, the frame,
+    // footer and trailer.
     for writes in 0..12 {
         let copy = copy_without(&disk, 0..0).await;
         let faults = steadfast_disk::Faults::new();
@@ -150,18 +151,18 @@ async fn three_async_frames(disk: &MemDisk) {
 }
 
 #[tokio::test]
-async fn frames_after_a_hole_that_nobody_was_promised_are_cut_for_good() {
+async fn unacknowledged_frames_after_a_hole_are_cut_for_good() {
     let disk = MemDisk::fixed(8 << 20);
     format(&disk, 1 << 20).await;
     three_async_frames(&disk).await;
-    // The device kept the second asynchronous frame's neighbours and lost it.
+    // The device lost the second asynchronous frame and kept its neighbours.
     let at = EXTENTS_START + 3 * BLOCK as u64;
     let torn = copy_without(&disk, at..at + BLOCK as u64).await;
     let second = open(&torn).await;
     assert_eq!(second.lsns(), vec![1, 2]);
     assert_eq!(second.report.cut.len(), 1, "{:?}", second.report);
     assert!(!second.report.read_only && second.report.damage.is_empty());
-    // What was cut is not waited for: nothing of it will ever be applied.
+    // The hold does not wait for cut records, which are never applied.
     let holding = second.log.begin_hold();
     let lsn = Log::cut(&[&second.log])[0];
     let hold = Env::tokio().timeout(Duration::from_secs(20), second.log.hold(&holding, [1; 16], lsn)).await;
@@ -175,7 +176,7 @@ async fn frames_after_a_hole_that_nobody_was_promised_are_cut_for_good() {
         assert_eq!(again.check_all().await, 4);
         assert!(again.report.damage.is_empty() && again.report.cut.is_empty(), "{:?}", again.report);
     }
-    // Nor does it come back when the first extent loses its trailer.
+    // Nor do they come back when the first extent loses its trailer.
     torn.flip(EXTENTS_START + (1 << 20) - BLOCK as u64, 4);
     let again = open(&torn).await;
     assert_eq!(again.lsns(), vec![1, 2, 5, 6]);

@@ -1,4 +1,4 @@
-//! Deletes are kept as long as what they hide may be there, and no longer.
+//! Deletes are kept as long as the records that they hide may exist, and no longer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use steadfast_disk::MemDisk;
 use steadfast_flow::Env;
 
 use super::harness::{Random, format};
-use super::model::{Kv, State, options};
+use super::model::{Kv, ModelState, options};
 use crate::{LogOptions, Sabotage};
 
 const EXTENT: u64 = 256 << 10;
 
-/// Waits until compaction finds nothing more to do.
+/// Waits until compaction has no more work.
 async fn rest(kv: &Kv) {
     let env = Env::tokio();
     let mut last = None;
@@ -29,9 +29,9 @@ async fn rest(kv: &Kv) {
     }
 }
 
-/// What a start without a saved state replays, and what it finds.
+/// Number of replayed records and of keys found by a start without a saved state.
 async fn replayed(disk: &MemDisk) -> (u64, usize) {
-    let kv = Kv::open(disk, State::default(), LogOptions { compaction: quiet().compaction, ..options() }).await;
+    let kv = Kv::open(disk, ModelState::default(), LogOptions { compaction: quiet().compaction, ..options() }).await;
     let found = (kv.report.records_replayed, kv.content().len());
     kv.crash().await;
     found
@@ -47,9 +47,9 @@ fn quiet() -> LogOptions {
 async fn deletes_do_not_pile_up_beside_records_that_stay() {
     let disk = MemDisk::growable(256 * EXTENT);
     format(&disk, EXTENT).await;
-    let mut kv = Kv::open(&disk, State::default(), options()).await;
+    let mut kv = Kv::open(&disk, ModelState::default(), options()).await;
     for life in 0..3 {
-        // Some of what stays is not moved: the rest of its extent stays, too.
+        // Some of the kept records are not moved: the rest of their extent stays too.
         for cold in 0..30 {
             kv.put(life * 100 + cold, cold, 8_000).await.expect("there is room");
         }
@@ -61,7 +61,7 @@ async fn deletes_do_not_pile_up_beside_records_that_stay() {
         rest(&kv).await;
         let (dropped, status) = (kv.deletes_dropped() as u64, kv.log.status());
         assert!(dropped >= 900, "{dropped} deletes were dropped in life {life}: {:#?}", status.compaction);
-        // The next one begins with an extent that recovery has cut and sealed.
+        // The next extent is one that recovery has cut and sealed.
         let saved = kv.crash().await;
         kv = Kv::open(&disk, saved, options()).await;
         assert!(kv.report.damage.is_empty(), "{:?}", kv.report);
@@ -74,13 +74,13 @@ async fn deletes_do_not_pile_up_beside_records_that_stay() {
     assert!(replayed <= 600, "{replayed} records are replayed for 90 that are there");
 }
 
-/// Deletes keys whose older records are in extents that stay, among many others. Whether they stay
-/// deleted.
+/// Deletes keys whose older records are in extents that stay, among many others. Returns whether
+/// they stay deleted.
 async fn stay_deleted(sabotage: Sabotage) -> bool {
     let disk = MemDisk::growable(256 * EXTENT);
     format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, State::default(), LogOptions { sabotage, ..options() }).await;
-    // Two extents and more that stay, each with a little that goes.
+    let kv = Kv::open(&disk, ModelState::default(), LogOptions { sabotage, ..options() }).await;
+    // More than two extents that stay, each with a few dead records.
     for key in 0..60 {
         kv.put(key, key, 12_000).await.expect("there is room");
     }
@@ -96,7 +96,7 @@ async fn stay_deleted(sabotage: Sabotage) -> bool {
     let content = kv.content();
     assert_eq!(content.len(), 54);
     kv.crash().await;
-    let kv = Kv::open(&disk, State::default(), options()).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
     let same = kv.content() == content;
     kv.crash().await;
     same
@@ -108,7 +108,7 @@ async fn a_delete_is_kept_beside_what_it_hides() {
     assert!(!stay_deleted(Sabotage::BlindFilters).await, "the test would not notice");
 }
 
-/// Keys that stay, keys that come and go again and again, and keys that are used once.
+/// Permanent keys, keys that are written and deleted repeatedly, and keys that are used once.
 async fn churn(kv: &Kv, random: &mut Random, expected: &mut BTreeMap<u64, u64>, once: &mut u64) {
     for op in 0..600 {
         let seed = random.below(1 << 40);
@@ -154,9 +154,9 @@ async fn lives(seed: u64, from_nothing: Vec<bool>) {
     let disk = MemDisk::growable(200 * EXTENT);
     format(&disk, EXTENT).await;
     let (mut random, mut expected, mut once) = (Random(seed), BTreeMap::new(), 1_000);
-    let mut saved = State::default();
+    let mut saved = ModelState::default();
     for from_nothing in from_nothing {
-        let state = if from_nothing { State::default() } else { saved };
+        let state = if from_nothing { ModelState::default() } else { saved };
         let kv = Kv::open(&disk, state, options()).await;
         assert!(kv.report.damage.is_empty(), "{:?}", kv.report);
         let found: BTreeMap<u64, u64> = kv.content().into_iter().map(|(key, (_, seed))| (key, seed)).collect();

@@ -1,4 +1,4 @@
-//! Writes that fail where nobody was promised anything: the data goes elsewhere, and writes go on.
+//! Failed writes of unacknowledged data: the data goes elsewhere, and writes continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,11 +41,11 @@ async fn reads(log: &Log, n: u64, at: Location) {
     assert_eq!(read, body(n, at.body_len as usize));
 }
 
-fn is_well(opened: &Opened) -> bool {
+fn is_healthy(opened: &Opened) -> bool {
     opened.log.status().log == LogState::Ok
 }
 
-/// Where the open extent of chunks lies.
+/// Offset of the open body extent.
 fn open_body(log: &Log) -> (u32, u64) {
     let all = log.shared.extents.all();
     let open = all.iter().find(|slot| slot.state == ExtentState::Open && slot.kind == ExtentKind::Body);
@@ -58,7 +58,7 @@ async fn a_chunk_that_the_disk_does_not_take_goes_elsewhere() {
     let log = &opened.log;
     let before = chunk(log, 1, 9_000).await.expect("written");
     let (extent, start) = open_body(log);
-    // Nothing behind what is there can be written any more.
+    // No write behind the present data succeeds any more.
     let rest = start + log.shared.extents.get(extent, before.epoch).expect("open").data_end;
     faults.add(Fault::new(OpKind::Write, Effect::Error(EIO)).within(rest..start + EXTENT));
     let moved = chunk(log, 2, 9_001).await.expect("written elsewhere");
@@ -67,7 +67,7 @@ async fn a_chunk_that_the_disk_does_not_take_goes_elsewhere() {
     for (n, at) in [(1, before), (2, moved), (3, after)] {
         reads(log, n, at).await;
     }
-    assert!(is_well(&opened));
+    assert!(is_healthy(&opened));
     assert!(log.status().writes_elsewhere >= 1);
     opened.put(7, 100).await;
     log.close().await.expect("closes");
@@ -94,7 +94,7 @@ async fn space_that_the_device_does_not_have_after_all_is_a_full_pool() {
     faults.add(Fault::new(OpKind::Write, Effect::Error(ENOSPC)).times(1));
     let refused = chunk(&opened.log, 2, 9_000).await;
     assert!(matches!(refused, Err(LogError::Full)), "{refused:?}");
-    assert!(is_well(&opened));
+    assert!(is_healthy(&opened));
     let at = chunk(&opened.log, 3, 9_000).await.expect("there is some elsewhere");
     reads(&opened.log, 3, at).await;
 }
@@ -107,7 +107,7 @@ async fn what_fails_for_a_moment_is_tried_again() {
     let at = chunk(&opened.log, 2, 9_000).await.expect("written");
     reads(&opened.log, 2, at).await;
     assert_eq!(opened.log.status().writes_elsewhere, 0);
-    assert!(is_well(&opened));
+    assert!(is_healthy(&opened));
 }
 
 #[tokio::test]
@@ -117,14 +117,14 @@ async fn a_commit_whose_write_fails_for_a_moment_is_tried_again() {
         faults.add(Fault::new(OpKind::Write, Effect::Error(errno)).times(3));
         opened.put(1, 9_000).await;
         opened.put(2, 9_000).await;
-        assert!(is_well(&opened), "{errno}: {:?}", opened.log.status().log);
+        assert!(is_healthy(&opened), "{errno}: {:?}", opened.log.status().log);
         assert_eq!(opened.check_all().await, 2);
-        // A flush that fails is never tried again.
+        // A failed flush is never retried.
         faults.add(Fault::new(OpKind::Flush, Effect::Error(errno)).times(2));
         let commit = opened.submit(vec![super::harness::record(3, 9_000)], crate::Durability::Sync).await;
-        let told = commit.expect("accepted").await;
-        assert!(matches!(told, Err(LogError::Unknown { .. })), "{errno}: {told:?}");
-        assert!(!is_well(&opened));
+        let outcome = commit.expect("accepted").await;
+        assert!(matches!(outcome, Err(LogError::Unknown { .. })), "{errno}: {outcome:?}");
+        assert!(!is_healthy(&opened));
     }
 }
 
@@ -142,15 +142,15 @@ async fn an_extent_whose_footer_cannot_be_written_does_without() {
     while log.shared.extents.all()[first as usize].state != ExtentState::Sealed {
         tokio::task::yield_now().await;
     }
-    assert!(is_well(&opened), "{:?}", log.status().log);
+    assert!(is_healthy(&opened), "{:?}", log.status().log);
     assert_eq!(log.shared.extents.all()[first as usize].footer, None);
     assert_eq!(opened.check_all().await, 100);
-    // The block stays bad: so it is at the next start, and the one after that.
+    // The block stays bad, also at the next two starts.
     for _ in 0..2 {
         let bad: Arc<dyn Disk> = Arc::new(Faulty::new(Arc::new(disk.clone()), faults.clone()));
         let again = open_with(bad, 0, options()).await;
         assert!(again.report.damage.is_empty(), "{:?}", again.report.damage);
-        assert!(is_well(&again), "{:?}", again.log.status().log);
+        assert!(is_healthy(&again), "{:?}", again.log.status().log);
         assert_eq!(again.check_all().await, 100);
         assert_eq!(again.lsns(), (1..=100).collect::<Vec<_>>());
     }
@@ -178,6 +178,6 @@ async fn a_place_that_failed_is_proved_before_it_is_used_again() {
         let state = extents.all()[extent as usize].state;
         let wanted = if stays_bad { (ExtentState::Busy, free) } else { (ExtentState::Free, free + 1) };
         assert_eq!((state, extents.free()), wanted);
-        assert!(is_well(&opened));
+        assert!(is_healthy(&opened));
     }
 }

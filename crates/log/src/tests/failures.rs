@@ -32,7 +32,7 @@ async fn a_failed_flush_latches_and_what_was_acknowledged_stays() {
         assert!(matches!(later, Err(LogError::Failed { .. })), "{later:?}");
         assert!(matches!(opened.log.status().log, LogState::Failed { .. }));
         assert!(matches!(opened.log.flush().await, Ok(5)), "that much is durable");
-        assert_eq!(opened.check_all().await, 5, "reads go on");
+        assert_eq!(opened.check_all().await, 5, "reads continue");
         assert!(opened.log.close().await.is_err());
         let again = open(&disk).await;
         let count = again.check_all().await;
@@ -67,7 +67,8 @@ async fn a_full_pool_refuses_new_data_first_and_deletes_later() {
     assert_eq!(again.check_all().await as u64, count);
 }
 
-/// Two extents are kept. One of them is prepared when the open one is half full, and still one of the two.
+/// Two extents are reserved. One of them is prepared when the open one is half full, and still
+/// counts.
 #[tokio::test]
 async fn what_is_prepared_does_not_shut_writers_out_of_what_is_open() {
     let disk = MemDisk::fixed(9 << 20);
@@ -98,7 +99,7 @@ async fn many_at_once_grow_a_pool_no_further_than_they_need() {
     let slow: Arc<dyn Disk> = Arc::new(Slow::new(Arc::new(disk.clone()), Env::tokio(), slowness));
     let opened = open_with(slow, 0, options()).await;
     let wait = Duration::from_secs(10);
-    // The pool has room for 100 of them, not for 100 extents.
+    // The pool has space for 100 reservations, not for 100 extents.
     let rooms = (0..100).map(|_| opened.log.reserve(10_000, Priority::Write, wait));
     let rooms = futures::future::join_all(rooms).await;
     assert!(rooms.iter().all(Result::is_ok), "{:?}", rooms.iter().find(|room| room.is_err()));
@@ -135,7 +136,7 @@ async fn what_is_held_and_cannot_be_read_is_not_called_damaged() {
     let hold = log.hold(&holding, [1; 16], lsn).await.expect("held");
     faults.add(Fault::new(OpKind::Read, Effect::Error(5)));
     let mut records = log.held_records(&hold, 0);
-    while !records.next().await.expect("goes on").is_empty() {}
+    while !records.next().await.expect("continues").is_empty() {}
     assert!(matches!(records.faults(), [LogError::Read { .. }]), "{:?}", records.faults());
 }
 

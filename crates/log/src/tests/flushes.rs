@@ -1,4 +1,4 @@
-//! What must have been flushed before something else may happen.
+//! Flushes that must precede other steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use steadfast_disk::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture, MemDisk};
 use steadfast_flow::BoxFuture;
 
 use super::harness::format;
-use super::model::{Kv, Look, State, options};
+use super::model::{Hook, Kv, ModelState, options};
 
 const EXTENT: u64 = 1 << 20;
 
-/// A disk that counts what was written, and what of it a flush covers.
+/// A disk that counts writes, and those that a flush covers.
 struct Counting {
     disk: MemDisk,
     written: Arc<AtomicU64>,
@@ -86,7 +86,7 @@ async fn copies_of_chunks_are_flushed_before_a_record_names_them() {
     format(&disk, EXTENT).await;
     let mut still = options();
     still.compaction.enabled = false;
-    let kv = Kv::open(&disk, State::default(), still).await;
+    let kv = Kv::open(&disk, ModelState::default(), still).await;
     for key in 0..30 {
         kv.put_chunks(key, key, &[200_000; 3]).await.expect("there is room");
     }
@@ -94,14 +94,14 @@ async fn copies_of_chunks_are_flushed_before_a_record_names_them() {
         kv.delete(key).await.expect("a delete");
     }
     let saved = kv.crash().await;
-    // Nobody but compaction writes from here on.
+    // Only compaction writes from here on.
     let (written, flushed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let counting = Counting { disk: disk.clone(), written: written.clone(), flushed: flushed.clone() };
     let (found, mut next) = tokio::sync::mpsc::channel(1);
-    let look: Look = Arc::new(move || {
+    let hook: Hook = Arc::new(move || {
         let _ = found.try_send((flushed.load(Ordering::SeqCst), written.load(Ordering::SeqCst)));
     });
-    let kv = Kv::open_looking(Arc::new(counting), saved, options(), Vec::new(), Some(look)).await;
+    let kv = Kv::open_with_hook(Arc::new(counting), saved, options(), Vec::new(), Some(hook)).await;
     let (flushed, written) = next.recv().await.expect("chunks are moved");
     assert_eq!(flushed, written, "of so many writes a flush covers so many");
     kv.check_all().await;

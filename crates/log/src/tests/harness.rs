@@ -1,4 +1,4 @@
-//! What the tests share: an applier that remembers, and short ways to write and read.
+//! Shared parts of the tests: an applier that remembers records, and shortcuts to write and read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{
     Priority, Record, RecoveryReport, Ticket,
 };
 
-/// Remembers every record in the order it came.
+/// Remembers every record in the order of arrival.
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) records: Mutex<Vec<Applied>>,
@@ -81,7 +81,7 @@ pub(super) async fn open<D: Disk + Clone>(disk: &D) -> Opened {
     open_at(Arc::new(disk.clone()), 0).await
 }
 
-/// A body that tells where it came from.
+/// A body that identifies its record.
 pub(super) fn body(n: u64, len: usize) -> Bytes {
     (0..len).map(|i| (i as u64).wrapping_mul(31).wrapping_add(n) as u8).collect::<Vec<_>>().into()
 }

@@ -1,4 +1,4 @@
-//! What a snapshot holds can be read, whatever happens later; and its space comes back.
+//! Held data can be read whatever happens later, and its space is freed after the release.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use steadfast_disk::MemDisk;
 use steadfast_flow::Env;
 
 use super::harness::{body, format};
-use super::model::{Kv, Model, State, options};
+use super::model::{Kv, Model, ModelState, options};
 use crate::{Applier, CompactionOptions, Hold, Log, LogOptions, Sabotage};
 
 const EXTENT: u64 = 1 << 20;
 
 type Content = BTreeMap<u64, (u64, u64)>;
 
-/// Makes a hold, and what it holds.
+/// Makes a hold, and returns it with the contents that it holds.
 async fn hold(kv: &Kv, id: u8) -> (Hold, Content) {
     let holding = kv.log.begin_hold();
     let lsn = Log::cut(&[&kv.log])[0];
@@ -24,7 +24,7 @@ async fn hold(kv: &Kv, id: u8) -> (Hold, Content) {
     (hold, kv.content())
 }
 
-/// What can be read of a hold; every value is read.
+/// Reads all records and values of a hold.
 async fn read(log: &Log, hold: &Hold) -> Result<Content, String> {
     let model = Model::replaying();
     let mut records = log.held_records(hold, 0);
@@ -73,7 +73,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 async fn what_is_held_stays_through_churn_crashes_and_rebuilds() {
     let disk = MemDisk::fixed(129 * EXTENT);
     format(&disk, EXTENT).await;
-    let mut saved = State::default();
+    let mut saved = ModelState::default();
     let mut held: Vec<(Hold, Content)> = Vec::new();
     for round in 0..4u64 {
         let kv = Kv::open_holding(&disk, saved, options(), held.iter().map(|(hold, _)| hold.clone()).collect()).await;
@@ -88,9 +88,9 @@ async fn what_is_held_stays_through_churn_crashes_and_rebuilds() {
         assert!(counts.held > 0 && counts.held_bytes > 0, "{counts:?}");
         kv.check_all().await;
         let crashed = kv.crash().await;
-        saved = if round % 2 == 0 { crashed } else { State::default() };
+        saved = if round % 2 == 0 { crashed } else { ModelState::default() };
     }
-    // One after the other goes, the oldest first, and takes nothing with it that another one holds.
+    // The holds are released from the oldest on, and no release affects data of another hold.
     let kv = Kv::open_holding(&disk, saved, options(), held.iter().map(|(hold, _)| hold.clone()).collect()).await;
     while !held.is_empty() {
         let (gone, _) = held.remove(0);
@@ -113,7 +113,7 @@ async fn without_holds_it_would_be_gone() {
     let disk = MemDisk::fixed(65 * EXTENT);
     format(&disk, EXTENT).await;
     let broken = LogOptions { sabotage: Sabotage::PinsIgnored, ..options() };
-    let kv = Kv::open(&disk, State::default(), broken).await;
+    let kv = Kv::open(&disk, ModelState::default(), broken).await;
     churn(&kv, 0, 250).await;
     let (hold, content) = hold(&kv, 1).await;
     churn(&kv, 250, 1500).await;
@@ -129,9 +129,10 @@ async fn without_holds_it_would_be_gone() {
 async fn overlapping_holds_do_not_keep_dead_extents_for_ever() {
     let disk = MemDisk::fixed(65 * EXTENT);
     format(&disk, EXTENT).await;
-    let kv = Kv::open(&disk, State::default(), options()).await;
+    let kv = Kv::open(&disk, ModelState::default(), options()).await;
     let mut last: Option<Hold> = None;
-    // Each round overwrites everything. Were each hold to keep what only the one before it kept, the pool would be full soon.
+    // Each round overwrites everything. If each hold also kept what only the one before it kept,
+    // the pool would soon be full.
     for round in 0..30u64 {
         for key in 0..60 {
             kv.put(key, round * 100 + key, 60_000).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
@@ -153,13 +154,13 @@ async fn compaction_does_not_copy_what_it_cannot_free() {
     let disk = MemDisk::fixed(65 * EXTENT);
     format(&disk, EXTENT).await;
     let eager = CompactionOptions { dead_percent_min: 20, ..options().compaction };
-    let kv = Kv::open(&disk, State::default(), LogOptions { compaction: eager, ..options() }).await;
+    let kv = Kv::open(&disk, ModelState::default(), LogOptions { compaction: eager, ..options() }).await;
     for key in 0..100 {
         kv.put(key, key, 60_000).await.expect("room");
     }
     kv.save().await;
     let (held, content) = hold(&kv, 1).await;
-    // Half of what is held is dead.
+    // Half of the held data is dead.
     for key in (0..100).step_by(2) {
         kv.put(key, 1000 + key, 60_000).await.expect("room");
     }
@@ -184,7 +185,7 @@ async fn a_cut_over_several_logs_never_has_the_later_without_the_earlier() {
     for _ in 0..2 {
         let disk = MemDisk::fixed(33 * EXTENT);
         format(&disk, EXTENT).await;
-        kvs.push(Kv::open(&disk, State::default(), quiet.clone()).await);
+        kvs.push(Kv::open(&disk, ModelState::default(), quiet.clone()).await);
     }
     let kvs = Arc::new(kvs);
     let done = Arc::new(AtomicBool::new(false));
@@ -193,7 +194,7 @@ async fn a_cut_over_several_logs_never_has_the_later_without_the_earlier() {
         let (kvs, done) = (kvs.clone(), done.clone());
         async move {
             let mut n = 0;
-            // No more than the pools have room for.
+            // No more than the pools have space for.
             while !done.load(Relaxed) && n < 4000 {
                 n += 1;
                 // The second only when the first has been answered.
@@ -204,7 +205,7 @@ async fn a_cut_over_several_logs_never_has_the_later_without_the_earlier() {
     });
     let logs: Vec<&Log> = kvs.iter().map(|kv| &kv.log).collect();
     let mut last = 0;
-    // Until it has been looked at in many places.
+    // Until many moments have been tried.
     for _ in 0..3000 {
         let cut = Log::cut(&logs);
         assert!(cut[0] == cut[1] || cut[0] == cut[1] + 1, "{cut:?}");

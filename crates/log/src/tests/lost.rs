@@ -1,4 +1,4 @@
-//! Extents that are not there any more: as zeros, as something older, or because the disk ends before them.
+//! Lost extents: they read as zeros or as older data, or the disk ends before them.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ async fn header(disk: &MemDisk, n: u32) -> Option<ExtentHeader> {
     ExtentHeader::decode(&disk.read(extent(n).start, BLOCK).await.expect("reads")).ok()
 }
 
-/// A pool of 24 extents with records in several and chunks in some; closed. Returns the last LSN, too.
+/// A closed pool of 24 extents with records in several and chunks in some. Also returns the last
+/// LSN.
 async fn filled() -> (MemDisk, u64) {
     let disk = MemDisk::fixed(EXTENTS_START + 24 * EXTENT);
     format(&disk, EXTENT).await;
@@ -61,7 +62,7 @@ async fn each_lost_extent_is_found_with_and_without_an_index() {
         let hurt = copy_without(&disk, extent(n)).await;
         let verified = verify(&hurt).await;
         assert_eq!(verified.damage.iter().map(|d| d.extent).collect::<Vec<_>>(), [n], "{:?}", verified.damage);
-        // Without an index: read-only where records are gone, whatever LSNs the others have.
+        // Without an index: read-only if records are gone, whatever LSNs the others have.
         let second = open(&hurt).await;
         let empty = kind == ExtentKind::Commit && !second.report.read_only;
         assert!(!empty, "extent {n}");
@@ -70,7 +71,8 @@ async fn each_lost_extent_is_found_with_and_without_an_index() {
         assert_eq!(second.report.doubt.is_some(), kind == ExtentKind::Commit);
         assert_eq!(second.log.status().extents.lost, 1);
         drop(second);
-        // With one that knows all: the rest goes on, the loss is told at each start, and what was there is called damaged.
+        // With a complete index: the rest continues, each start reports the loss, and reads of lost
+        // data fail as damaged.
         let hurt = copy_without(&disk, extent(n)).await;
         for _ in 0..2 {
             let second = open_at(Arc::new(hurt.clone()), last).await;
@@ -134,7 +136,7 @@ async fn half_a_file_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_pool_of_an_older_build_gets_a_roster_and_misses_what_the_order_of_use_tells() {
+async fn a_pool_of_an_older_build_gets_a_roster_and_finds_losses_by_order_of_use() {
     let (disk, last) = filled().await;
     let old = copy_without(&disk, BLOCK as u64..512 << 10).await;
     let old = copy_without(&old, (512 << 10) + BLOCK as u64..EXTENTS_START).await;
@@ -147,7 +149,7 @@ async fn a_pool_of_an_older_build_gets_a_roster_and_misses_what_the_order_of_use
     let opened = open_at(Arc::new(hurt.clone()), last).await;
     assert!(!opened.report.read_only && opened.report.lost.len() == 1, "{:?}", opened.report);
     drop(opened);
-    // A whole one opens as ever, and has a roster from then on.
+    // A whole pool opens as before, and has a roster from then on.
     let opened = open(&old).await;
     assert!(opened.report.damage.is_empty(), "{:?}", opened.report);
     opened.log.close().await.expect("closes");
@@ -176,9 +178,10 @@ async fn one_copy_of_the_roster_is_enough_and_a_bad_one_is_written_again() {
     }
 }
 
-/// The end of an extent of records is gone with its trailer, and an index has all that was in it: the extent must not be sealed as if it had always ended there.
+/// The end of a commit extent is gone with its trailer, and an index has all its records. Recovery
+/// must not seal the extent as if it had always ended there.
 #[tokio::test]
-async fn an_extent_whose_second_half_is_gone_is_told_at_each_start() {
+async fn an_extent_without_its_second_half_is_reported_at_each_start() {
     let (disk, last) = filled().await;
     let range = extent(1);
     let hurt = copy_without(&disk, range.start + EXTENT / 2..range.end).await;
@@ -209,7 +212,7 @@ async fn the_scrub_reports_an_extent_that_vanishes_while_the_log_runs() {
     let status = two_passes(&opened).await;
     let places: Vec<_> = status.damage.iter().map(|d| (d.extent, d.epoch)).collect();
     assert_eq!(places, [(commit.extent, commit.epoch)], "{:?}", status.damage);
-    // A whole extent of an earlier use is damage, too.
+    // A whole extent of an earlier use is damage too.
     let header = older.read(extent(body.extent).start, BLOCK).await.expect("reads");
     let mut header = ExtentHeader::decode(&header).expect("a header");
     header.id.epoch -= 1;

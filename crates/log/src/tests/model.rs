@@ -1,4 +1,4 @@
-//! A small store of keys and values for the tests of compaction: all that the log asks of an applier, done by the book.
+//! A small key-value store for the tests of compaction: a complete applier.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,51 +19,51 @@ const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const CHUNK: u8 = 3;
 
-/// What a key holds.
+/// Value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ModelEntry {
     pub(super) version: Lsn,
     pub(super) seed: u64,
     at: Location,
     chunks: Vec<Location>,
 }
 
-impl Entry {
-    /// Where its record lies.
+impl ModelEntry {
+    /// Location of its record.
     pub(super) fn location(&self) -> Location {
         self.at
     }
 }
 
-/// The state, and how far it goes.
+/// The state, with its last LSN.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
-    pub(super) entries: BTreeMap<u64, Entry>,
+pub(super) struct ModelState {
+    pub(super) entries: BTreeMap<u64, ModelEntry>,
     usage: BTreeMap<(u32, u64), u64>,
     lsn: Lsn,
 }
 
-/// Something that looks.
-pub(super) type Look = Arc<dyn Fn() + Send + Sync>;
+/// A callback.
+pub(super) type Hook = Arc<dyn Fn() + Send + Sync>;
 
-struct Inner {
-    state: State,
-    saved: State,
-    /// During a replay: deleted keys, and the LSN it began from.
+struct ModelInner {
+    state: ModelState,
+    saved: ModelState,
+    /// During a replay: deleted keys, and the LSN from which it began.
     replay: Option<(BTreeMap<u64, Lsn>, Lsn)>,
     log: Option<Log>,
     holds: Vec<Hold>,
     deletes_dropped: BTreeSet<u64>,
-    /// Key and seed of what is being written: its chunks are live although no record names them yet.
+    /// Keys and seeds of unfinished puts: their chunks are live although no record names them yet.
     writing: BTreeSet<(u64, u64)>,
-    /// How often such a chunk was asked for.
-    asked: u64,
-    /// Told before chunks that were moved are named in a record.
-    before_repoint: Option<Look>,
+    /// Number of liveness queries for such chunks.
+    liveness_queries: u64,
+    /// Called before moved chunks are named in a record.
+    before_repoint: Option<Hook>,
 }
 
 /// The applier.
-pub(super) struct Model(Mutex<Inner>);
+pub(super) struct Model(Mutex<ModelInner>);
 
 fn encode(kind: u8, key: u64, seed: u64, chunks: &[Location]) -> Bytes {
     let mut head = vec![kind];
@@ -92,7 +92,7 @@ fn decode(head: &[u8]) -> (u8, u64, u64, Vec<Location>) {
     (head[0], u64_at(head, 1), u64_at(head, 9), chunks.collect())
 }
 
-impl Inner {
+impl ModelInner {
     fn account(&mut self, at: &Location, live: bool) {
         let bytes = Log::footprint(at);
         let entry = self.state.usage.entry((at.extent, at.epoch)).or_default();
@@ -101,7 +101,7 @@ impl Inner {
         if live { log.credit(at.extent, at.epoch, bytes) } else { log.retire(at.extent, at.epoch, bytes) }
     }
 
-    fn account_all(&mut self, entry: &Entry, live: bool) {
+    fn account_all(&mut self, entry: &ModelEntry, live: bool) {
         for at in entry.chunks.iter().chain([&entry.at]) {
             self.account(at, live);
         }
@@ -132,7 +132,7 @@ impl Inner {
         if let Some(old) = old {
             self.account_all(&old, false);
         }
-        let entry = Entry { version: r.version, seed, at: r.location, chunks };
+        let entry = ModelEntry { version: r.version, seed, at: r.location, chunks };
         self.account_all(&entry, true);
         self.state.entries.insert(key, entry);
     }
@@ -187,7 +187,7 @@ impl Applier for Model {
         let (_, key, seed, _) = decode(head);
         let mut inner = self.0.lock();
         let writing = inner.writing.contains(&(key, seed));
-        inner.asked += u64::from(writing);
+        inner.liveness_queries += u64::from(writing);
         let live = writing || inner.state.entries.get(&key).is_some_and(|e| e.chunks.contains(location));
         Box::pin(async move { live })
     }
@@ -211,7 +211,7 @@ impl Model {
         let (_, key, seed, _) = decode(head);
         let (log, entry) = {
             let inner = self.0.lock();
-            // What is being written stays where it is until its record is there.
+            // Chunks of an unfinished put stay where they are until its record is committed.
             if inner.writing.contains(&(key, seed)) {
                 return Err(LogError::Moved);
             }
@@ -229,30 +229,30 @@ impl Model {
         log.submit(room, vec![record], Durability::Sync)?.await.map(drop)
     }
 
-    /// One that is given the records of a log from its beginning.
+    /// A model that gets the records of a log from its beginning.
     pub(super) fn replaying() -> Self {
-        Self(Mutex::new(Inner {
-            state: State::default(),
-            saved: State::default(),
+        Self(Mutex::new(ModelInner {
+            state: ModelState::default(),
+            saved: ModelState::default(),
             replay: Some((BTreeMap::new(), 0)),
             log: None,
             holds: Vec::new(),
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
-            asked: 0,
+            liveness_queries: 0,
             before_repoint: None,
         }))
     }
 
-    /// Keys with versions and values, without where they lie.
+    /// Keys with versions and values, without locations.
     pub(super) fn content(&self) -> BTreeMap<u64, (Lsn, u64)> {
         self.0.lock().state.entries.iter().map(|(key, e)| (*key, (e.version, e.seed))).collect()
     }
 
-    /// Each piece of each value: the value's seed, where the piece lies, its number.
+    /// Each piece of each value: the value's seed, the piece's location, its number.
     pub(super) fn parts(&self) -> Vec<(u64, Location, u64)> {
         let inner = self.0.lock();
-        let parts = |e: &Entry| if e.chunks.is_empty() { vec![e.at] } else { e.chunks.clone() };
+        let parts = |e: &ModelEntry| if e.chunks.is_empty() { vec![e.at] } else { e.chunks.clone() };
         let all = inner.state.entries.values().map(|e| (e.seed, parts(e)));
         all.flat_map(|(seed, parts)| (0..).zip(parts).map(move |(i, at)| (seed, at, i))).collect()
     }
@@ -277,26 +277,27 @@ pub(super) fn options() -> LogOptions {
 }
 
 impl Kv {
-    /// Opens from a saved state; the default one is nothing.
-    pub(super) async fn open(disk: &MemDisk, saved: State, options: LogOptions) -> Self {
+    /// Opens from a saved state; the default is empty.
+    pub(super) async fn open(disk: &MemDisk, saved: ModelState, options: LogOptions) -> Self {
         Self::open_holding(disk, saved, options, Vec::new()).await
     }
 
-    /// The same, and there are these holds.
-    pub(super) async fn open_holding(disk: &MemDisk, saved: State, options: LogOptions, holds: Vec<Hold>) -> Self {
-        Self::open_looking(Arc::new(disk.clone()), saved, options, holds, None).await
+    /// As [`Kv::open`], with these holds.
+    pub(super) async fn open_holding(disk: &MemDisk, saved: ModelState, options: LogOptions, holds: Vec<Hold>) -> Self {
+        Self::open_with_hook(Arc::new(disk.clone()), saved, options, holds, None).await
     }
 
-    /// The same on any disk, with a look before each time that chunks which were moved are named in a record.
-    pub(super) async fn open_looking(
+    /// As [`Kv::open`] on any disk, with a hook that runs before moved chunks are named in a
+    /// record.
+    pub(super) async fn open_with_hook(
         disk: Arc<dyn Disk>,
-        saved: State,
+        saved: ModelState,
         options: LogOptions,
         holds: Vec<Hold>,
-        before_repoint: Option<Look>,
+        before_repoint: Option<Hook>,
     ) -> Self {
         let base = saved.lsn;
-        let inner = Inner {
+        let inner = ModelInner {
             state: saved.clone(),
             saved,
             replay: Some((BTreeMap::new(), base)),
@@ -304,7 +305,7 @@ impl Kv {
             holds,
             deletes_dropped: BTreeSet::new(),
             writing: BTreeSet::new(),
-            asked: 0,
+            liveness_queries: 0,
             before_repoint,
         };
         let model = Arc::new(Model(Mutex::new(inner)));
@@ -314,16 +315,16 @@ impl Kv {
             inner.replay = None;
             inner.log = Some(log.clone());
             for (&(extent, epoch), &live) in &inner.state.usage {
-                let told = inner.saved.usage.get(&(extent, epoch)).copied().unwrap_or(0);
+                let live_bytes = inner.saved.usage.get(&(extent, epoch)).copied().unwrap_or(0);
                 log.credit(extent, epoch, live);
-                log.retire(extent, epoch, told);
+                log.retire(extent, epoch, live_bytes);
             }
         }
         Self { log, model, report }
     }
 
-    /// Stops as a crash would: nothing is sealed, what was committed is there.
-    pub(super) async fn crash(self) -> State {
+    /// Stops like a crash: nothing is sealed, and committed records stay.
+    pub(super) async fn crash(self) -> ModelState {
         self.log.shared.background.stop().await;
         self.log.flush().await.expect("flushes");
         let mut inner = self.model.0.lock();
@@ -344,7 +345,7 @@ impl Kv {
         put
     }
 
-    /// Chunks of a put that is still going on; [`Kv::give_up`] ends it without a commit.
+    /// Chunks of an unfinished put; [`Kv::give_up`] ends it without a commit.
     pub(super) async fn begin_chunks(&self, key: u64, seed: u64, lens: &[usize]) {
         self.model.0.lock().writing.insert((key, seed));
         for (i, len) in lens.iter().enumerate() {
@@ -352,8 +353,8 @@ impl Kv {
         }
     }
 
-    pub(super) fn asked_while_writing(&self) -> u64 {
-        self.model.0.lock().asked
+    pub(super) fn liveness_queries_while_writing(&self) -> u64 {
+        self.model.0.lock().liveness_queries
     }
 
     pub(super) fn give_up(&self, key: u64, seed: u64) {
@@ -391,11 +392,11 @@ impl Kv {
         self.model.0.lock().saved = state;
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ModelState {
         self.model.0.lock().state.clone()
     }
 
-    /// Keys with versions and values, without where they lie.
+    /// Keys with versions and values, without locations.
     pub(super) fn content(&self) -> BTreeMap<u64, (Lsn, u64)> {
         self.model.content()
     }

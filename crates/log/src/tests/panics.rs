@@ -1,4 +1,4 @@
-//! Tasks that panic: nobody waits for them, and nothing more is taken on.
+//! Panics of tasks: callers get an answer, and the log accepts nothing more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Applied, Applier, ChunkMove, Durability, ExtentUsage, Location, Log,
 
 const EXTENT: u64 = 1 << 20;
 
-/// Panics when it is told to.
+/// Panics on demand.
 #[derive(Default)]
 struct Mine {
     armed: AtomicBool,
@@ -24,12 +24,12 @@ impl Mine {
     #[allow(clippy::panic, reason = "what is tested")]
     fn step_on(&self) {
         if self.armed.load(SeqCst) {
-            panic!("as it was told to");
+            panic!("as requested");
         }
     }
 }
 
-/// An applier with one in each place.
+/// An applier with a mine in each method.
 #[derive(Default)]
 struct Mined {
     apply: Mine,
@@ -78,14 +78,14 @@ async fn put(log: &Log, n: u64) -> Result<(), LogError> {
     log.submit(room, vec![record(n, 10_000)], Durability::Sync)?.await.map(drop)
 }
 
-/// It has failed, says which task, takes nothing, and can be closed.
+/// Asserts that the log has failed, names the task, accepts nothing and can be closed.
 async fn failed(log: &Log, task: &str) {
     let mut watch = log.watch();
     let state = watch.wait_for(|state| *state != LogState::Ok).await.expect("the log is there").clone();
     let LogState::Failed { what: "task", cause } = state else { unreachable!("{state:?}") };
     assert!(cause.contains(task), "{cause}");
     assert!(matches!(put(log, 1_000).await, Err(LogError::Failed { .. })));
-    // Whatever comes of them, they come to their end.
+    // Whatever their results, they return.
     drop(log.flush().await);
     assert!(log.close().await.is_err());
 }
@@ -110,7 +110,7 @@ async fn a_compaction_that_panics_ends_writes() {
     failed(&log, "log-compact").await;
 }
 
-/// A disk whose driver panics when it is told to.
+/// A disk whose driver panics on demand.
 struct MinedDisk {
     disk: MemDisk,
     mine: Arc<Mine>,
@@ -187,7 +187,7 @@ async fn what_waits_for_a_committer_that_panics_is_answered() {
     opened.put(1, 100).await;
     let mut tickets = Vec::new();
     mine.armed.store(true, SeqCst);
-    // More than one frame holds: some of them are not taken by the committer when it ends.
+    // More than one frame holds, so that the committer ends with some of them still queued.
     for n in 0..10 {
         match opened.submit(vec![record(n, 200_000)], Durability::Sync).await {
             Ok(ticket) => tickets.push(ticket),
@@ -199,7 +199,7 @@ async fn what_waits_for_a_committer_that_panics_is_answered() {
         ticket.await.expect_err("nothing of it was written");
     }
     failed(&opened.log, "log-committer").await;
-    assert_eq!(opened.check_all().await, 1, "reads go on");
+    assert_eq!(opened.check_all().await, 1, "reads continue");
 }
 
 #[tokio::test]

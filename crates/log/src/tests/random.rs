@@ -1,4 +1,5 @@
-//! Random workloads with random crashes: what was acknowledged is there, in order; the rest is whole or absent.
+//! Random workloads with random crashes: acknowledged records are present in order, others whole or
+//! absent.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use crate::Durability;
 #[derive(Debug, Clone)]
 struct Life {
     batches: Vec<(usize, usize, bool)>,
-    /// The write that is torn and fails, with all after it, and after how many blocks it is torn.
+    /// The number of the write that is torn and fails, with all after it, and the blocks before the
+    /// tear.
     torn: (u64, usize),
     clean: bool,
 }
@@ -29,7 +31,8 @@ async fn live(disk: &MemDisk, life: &Life, must: &mut Vec<u64>, next: &mut u64) 
     assert!(opened.report.damage.is_empty(), "{:?}", opened.report);
     opened.check_all().await;
     let found = heads(&opened);
-    // All that must be there is, in order; what else is there was being written when the machine stopped.
+    // All required records are present in order; others were being written when the machine
+    // stopped.
     let mut expected = must.iter();
     let mut missing = expected.next();
     for n in &found {
@@ -47,7 +50,7 @@ async fn live(disk: &MemDisk, life: &Life, must: &mut Vec<u64>, next: &mut u64) 
         *next += *count as u64;
         let durability = if *sync { Durability::Sync } else { Durability::Async };
         let Ok(ticket) = opened.submit(batch, durability).await else { break };
-        // In memory nothing written is lost, so an asynchronous commit counts as well.
+        // In memory no written data is lost, so an asynchronous commit counts too.
         if ticket.await.is_err() {
             break;
         }

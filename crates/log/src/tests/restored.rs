@@ -1,4 +1,5 @@
-//! Extents that the first copy of a disk has lost as a whole: another copy gives them back, or they are missed.
+//! Extents that the first copy of a disk has lost as a whole: restored from another copy, or
+//! reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,8 @@ fn start(extent: u32) -> u64 {
     EXTENTS_START + u64::from(extent) * EXTENT
 }
 
-/// Records in several extents, and chunks; closed, or as a crash leaves it. Returns the last LSN and where the chunks are.
+/// Records in several extents, and chunks; closed, or as a crash leaves it. Returns the last LSN
+/// and the locations of the chunks.
 async fn filled(closed: bool) -> (Twin, u64, Vec<Location>) {
     let disk = Twin::new(start(EXTENTS));
     format(&disk, EXTENT).await;
@@ -64,7 +66,7 @@ async fn newest(disk: &Twin) -> u32 {
     newest.1
 }
 
-async fn all_is_there(opened: &Opened, last: u64, chunks: &[Location], what: &str) {
+async fn assert_all_present(opened: &Opened, last: u64, chunks: &[Location], what: &str) {
     let report = &opened.report;
     assert_eq!(opened.lsns(), (1..=last).collect::<Vec<_>>(), "{what}: {report:?}");
     assert!(!report.read_only && report.damage.is_empty() && report.lost.is_empty(), "{what}: {report:?}");
@@ -87,18 +89,18 @@ async fn an_extent_that_the_first_copy_lost_is_given_back_by_the_second() {
             let what = format!("closed {closed}, extent {extent} of {kind:?}");
             let opened = open(&hurt).await;
             if kind == ExtentKind::Commit && !sealed(&disk, extent).await {
-                // Its end may be missing on the other copy, too.
+                // Its end may be missing on the other copy too.
                 let report = &opened.report;
                 assert!(report.read_only && report.doubt.is_some() && report.lost.len() == 1, "{what}: {report:?}");
                 continue;
             }
-            all_is_there(&opened, last, &chunks, &what).await;
-            let told = opened.report.healed.iter().any(|h| h.extent == Some(extent) && h.offset == 0);
-            assert!(told || kind == ExtentKind::Free, "{what}: {:?}", opened.report);
+            assert_all_present(&opened, last, &chunks, &what).await;
+            let reported = opened.report.healed.iter().any(|h| h.extent == Some(extent) && h.offset == 0);
+            assert!(reported || kind == ExtentKind::Free, "{what}: {:?}", opened.report);
             drop(opened);
-            // The first copy has it all again.
+            // The first copy is complete again.
             hurt.absent(0, start(EXTENTS));
-            all_is_there(&open(&hurt).await, last, &chunks, &format!("{what}, again")).await;
+            assert_all_present(&open(&hurt).await, last, &chunks, &format!("{what}, again")).await;
             commits += u32::from(kind == ExtentKind::Commit);
             bodies += u32::from(kind == ExtentKind::Body);
         }
@@ -113,7 +115,8 @@ async fn a_copy_that_may_have_lost_its_end_does_not_stand_in() {
     for closed in [true, false] {
         let (disk, last, _) = filled(closed).await;
         let newest = newest(&disk).await;
-        // With the trailer, or where there never was one with any block of it, the end might be gone.
+        // Without the trailer, or without any block of an extent that never had one, the end may be
+        // gone.
         let flip: Damage = |disk, at| disk.flip(1, at + 40);
         let unreadable: Damage = |disk, at| disk.unreadable(1, at);
         let absent: Damage = |disk, at| disk.absent(at, B);
@@ -138,7 +141,8 @@ async fn a_copy_that_may_have_lost_its_end_does_not_stand_in() {
 async fn an_end_that_was_filled_with_the_zeros_of_the_first_copy_is_missed() {
     let (disk, last, _) = filled(false).await;
     let newest = newest(&disk).await;
-    // All behind the first frame was not on the second copy when the first lost it, and was copied from there since.
+    // The second copy lacked everything behind the first frame when the first copy lost it, and was
+    // filled from there since.
     for copy in 0..2 {
         let from = if copy == 0 { 0 } else { first_frame_end(&disk, newest).await };
         zero(&disk, copy, start(newest) + from, EXTENT - from).await;
@@ -151,7 +155,7 @@ async fn an_end_that_was_filled_with_the_zeros_of_the_first_copy_is_missed() {
     }
 }
 
-/// Where the first frame of an extent ends.
+/// Offset of the end of an extent's first frame.
 async fn first_frame_end(disk: &Twin, extent: u32) -> u64 {
     let block = disk.copies[1].read(start(extent) + B, BLOCK).await.expect("reads");
     let (frame, _) = FrameHeader::decode(&block).expect("a frame");
@@ -172,10 +176,10 @@ async fn a_copy_that_goes_while_an_extent_is_taken_from_it_is_missed() {
                 hurt.gone_after(reads);
                 let opened = open(&hurt).await;
                 let report = &opened.report;
-                let told = report.read_only || !report.lost.is_empty() || !report.damage.is_empty();
+                let reported = report.read_only || !report.lost.is_empty() || !report.damage.is_empty();
                 let what = format!("closed {closed}, extent {extent}, {reads} reads: {report:?}");
                 // All records are known, if not readable, or the loss is reported.
-                assert!(told || opened.lsns().len() as u64 == last, "{what}");
+                assert!(reported || opened.lsns().len() as u64 == last, "{what}");
                 if !hurt.is_gone() {
                     break;
                 }

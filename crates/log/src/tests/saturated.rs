@@ -1,4 +1,4 @@
-//! Clients that never pause: whenever the committer looks, something waits.
+//! Saturating clients: a batch waits whenever the committer looks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::{Durability, ExtentCounts, Log, LogOptions, Priority, Reservation};
 const EXTENT: u64 = 1 << 20;
 const WRITE: Duration = Duration::from_millis(1);
 
-/// Time passes by writes, and while somebody sleeps.
+/// A clock that advances with writes and during sleeps.
 struct Clock {
     tokio: TokioRuntime,
     now_us: Arc<AtomicU64>,
@@ -53,13 +53,13 @@ impl Runtime for Clock {
     }
 }
 
-/// Submits another batch while the disk writes, as long as it has room.
+/// Submits another batch during each disk write while it has reservations.
 #[derive(Default)]
 struct Client {
     log: Mutex<Option<Log>>,
     rooms: Mutex<Vec<Reservation>>,
     submitted: AtomicU64,
-    /// What there was when it submitted its last batch.
+    /// Extent counts at its last batch.
     at_last: Mutex<ExtentCounts>,
     done: Notify,
 }
@@ -145,7 +145,7 @@ impl Disk for Busy {
     }
 }
 
-/// A log, and a client with room for `batches` that has not begun.
+/// A log, and a client with reservations for `batches` that has not begun.
 async fn saturated(batches: usize) -> (Log, Arc<Client>) {
     let disk = MemDisk::fixed(65 * EXTENT);
     format(&disk, EXTENT).await;
@@ -164,7 +164,7 @@ async fn saturated(batches: usize) -> (Log, Arc<Client>) {
 }
 
 #[tokio::test]
-async fn asynchronous_commits_are_flushed_in_time_by_those_who_never_pause() {
+async fn saturating_clients_asynchronous_commits_are_flushed_in_time() {
     let (log, client) = saturated(600).await;
     client.submit();
     client.done.notified().await;
@@ -178,7 +178,7 @@ async fn asynchronous_commits_are_flushed_in_time_by_those_who_never_pause() {
 }
 
 #[tokio::test]
-async fn a_flush_that_is_asked_for_comes_where_clients_never_pause() {
+async fn a_requested_flush_happens_under_saturation() {
     let (log, client) = saturated(600).await;
     client.submit();
     for _ in 0..10 {
@@ -191,8 +191,8 @@ async fn a_flush_that_is_asked_for_comes_where_clients_never_pause() {
 }
 
 #[tokio::test]
-async fn an_extent_is_left_when_that_is_asked_for_though_clients_never_pause() {
-    // They all fit into one.
+async fn a_requested_roll_happens_under_saturation() {
+    // All batches fit into one extent.
     let (log, client) = saturated(150).await;
     client.submit();
     log.flush().await.expect("flushes");

@@ -1,4 +1,4 @@
-//! What must not cost more where there are many extents.
+//! Costs that must not grow with the number of extents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use steadfast_flow::Env;
 use super::harness::{format, open_with, options};
 use crate::Priority;
 
-/// Prints what a reservation costs: `cargo test --release -p steadfast-log -- --ignored --nocapture cost_of_a_reservation`.
+/// Prints the cost of a reservation: `cargo test --release -p steadfast-log -- --ignored
+/// --nocapture cost_of_a_reservation`.
 #[tokio::test]
 #[ignore = "a measurement, for people to read"]
 async fn cost_of_a_reservation() {

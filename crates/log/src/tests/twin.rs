@@ -11,12 +11,12 @@ use steadfast_disk::{AlignedBuf, BLOCK, Disk, DiskStats, Geometry, IoFuture, Mem
 use steadfast_flow::BoxFuture;
 
 #[derive(Default)]
-struct Bad {
+struct BadBlocks {
     /// Blocks that cannot be read until they are written.
     unreadable: BTreeSet<u64>,
     /// Blocks that do not exist.
     absent: BTreeSet<u64>,
-    /// Writes fail.
+    /// Blocks at which writes fail.
     worn: BTreeSet<u64>,
 }
 
@@ -24,8 +24,8 @@ struct Bad {
 #[derive(Clone)]
 pub(super) struct Twin {
     pub(super) copies: [MemDisk; 2],
-    bad: Arc<[Mutex<Bad>; 2]>,
-    /// Reads of the second copy until it is gone.
+    bad: Arc<[Mutex<BadBlocks>; 2]>,
+    /// Reads of the second copy until it disappears.
     left: Arc<AtomicU64>,
 }
 
@@ -35,7 +35,7 @@ impl Twin {
         Self { copies, bad: Arc::default(), left: Arc::new(AtomicU64::new(u64::MAX)) }
     }
 
-    /// After so many further reads the second copy is gone.
+    /// Removes the second copy after so many further reads.
     pub(super) fn gone_after(&self, reads: u64) {
         self.left.store(reads, SeqCst);
     }
@@ -45,7 +45,7 @@ impl Twin {
         self.left.load(SeqCst) == 0
     }
 
-    /// The same bytes, to be damaged in another way.
+    /// A disk with the same bytes, to be damaged in another way.
     pub(super) async fn fork(&self) -> Self {
         let len = self.copies[0].len();
         let other = Self::new(len);
@@ -110,7 +110,7 @@ impl Twin {
         self.copies[copy].write(offset, data).await
     }
 
-    /// Whether both copies hold the same there, and can be read.
+    /// Whether both copies are readable and equal there.
     pub(super) async fn agree(&self, offset: u64, len: usize) -> bool {
         let (a, b) = (self.read_from(0, offset, len).await, self.read_from(1, offset, len).await);
         a.is_ok_and(|a| b.is_ok_and(|b| a == b))

@@ -1,4 +1,4 @@
-//! The log on zones that are written in order: nothing that it does would be refused, and nothing is lost.
+//! The log on sequential zones: no device would refuse its writes, and nothing is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use crate::{Durability, FormatOptions, Location, Log, LogError, LogOptions, Prio
 
 const KIB: u64 = 1 << 10;
 const ZONE: u64 = 256 * KIB;
-/// Extents of all of a zone, behind 1 MiB that may be written anywhere, with as few open zones as the log takes.
+/// Extents of a whole zone, behind 1 MiB of conventional space, with as few open zones as the log
+/// needs.
 const CONVENTIONAL: ZonedOptions =
     ZonedOptions { zone_bytes: ZONE, zone_capacity_bytes: 0, conventional_bytes: 1 << 20, open_zones_max: 5 };
-/// Nothing but zones, of which a part cannot be written.
+/// Sequential zones only, of which a part cannot be written.
 const SEQUENTIAL: ZonedOptions =
     ZonedOptions { zone_bytes: ZONE + 64 * KIB, zone_capacity_bytes: ZONE, conventional_bytes: 0, open_zones_max: 7 };
 
-/// A disk of that many zones and room for the table of pointers.
+/// A disk of that many zones, with space for the table of write pointers.
 fn below(zones: ZonedOptions, count: u64) -> MemDisk {
     MemDisk::fixed(zones.conventional_bytes + count * zones.zone_bytes + 8 * KIB)
 }
@@ -37,7 +38,7 @@ async fn made(zones: ZonedOptions, count: u64) -> (MemDisk, Arc<Zoned>) {
     (below, disk)
 }
 
-/// Chunks of many sizes, many at a time.
+/// Chunks of many sizes, written concurrently.
 async fn chunks(opened: &Opened, count: u64) -> Vec<(u64, Location)> {
     let one = async |n: u64| {
         let len = 1 + (n as usize * 7919) % (48 << 10);
@@ -72,12 +73,12 @@ async fn records_and_chunks_keep_to_the_rules_and_come_back() {
         opened.log.close().await.expect("closes");
         check_chunks(&opened, &kept).await;
         assert_eq!(disk.refused(), 0);
-        // The superblocks' zones stay open; everything else has been finished.
+        // The superblocks' zones stay open; all others have been finished.
         assert_eq!(disk.open_zones(), if zones.conventional_bytes == 0 { 2 } else { 0 });
         let dynamic: Arc<dyn Disk> = disk.clone();
         let report = verify(&dynamic, |_, _| ()).await.expect("verifies");
         assert!(report.is_clean() && report.extents.commit_open + report.extents.body_open == 0, "{report:?}");
-        // A later start, after the machine was off.
+        // A later start, after a power-off.
         let disk = zoned(&below, zones).await;
         let opened = open_at(disk.clone(), 0).await;
         assert_eq!((opened.check_all().await, opened.report.read_only), (150, false));
@@ -103,7 +104,7 @@ async fn a_log_that_was_not_closed_is_recovered_and_its_zones_are_closed() {
             chunks(&opened, 5).await;
             all += 20;
             assert_eq!(disk.refused(), 0, "life {life}");
-            // Not closed: only what was flushed is sure.
+            // Not closed: only flushed data is certain.
             below.clone().flush().await.expect("flush");
             std::mem::forget(opened);
         }
@@ -119,7 +120,7 @@ async fn a_zone_that_cannot_be_sealed_any_more_is_read_frame_by_frame() {
     }
     let extent = opened.memory.records.lock()[0].location.extent;
     std::mem::forget(opened);
-    // As after a start that was cut off while it sealed: no room for a footer.
+    // As after a start that was interrupted during sealing: no space for a footer.
     let start = (1 << 20) + u64::from(extent) * ZONE;
     let disk2 = zoned(&below, CONVENTIONAL).await;
     disk2.finish_zone(start).await.expect("finishes");
@@ -134,7 +135,8 @@ async fn a_zone_that_cannot_be_sealed_any_more_is_read_frame_by_frame() {
     }
 }
 
-/// Each start takes epochs that no start before it took, and says so in the superblocks, also when the zones that hold those are full.
+/// Each start takes epochs that no start before it took, and records them in the superblocks, even
+/// when the zones of those are full.
 #[tokio::test]
 async fn epochs_are_not_used_twice_though_zones_are_reset() {
     let (below, _) = made(SEQUENTIAL, 40).await;
@@ -156,7 +158,7 @@ async fn epochs_are_not_used_twice_though_zones_are_reset() {
     assert!(info > 150, "superblocks were written {info} times");
 }
 
-/// The other way round: without the ledger they are used twice, and the test above would see it.
+/// The opposite: without the ledger epochs are reused, and the test above would fail.
 #[tokio::test]
 async fn without_the_ledger_epochs_would_be_used_twice() {
     let (below, _) = made(CONVENTIONAL, 20).await;
@@ -185,11 +187,12 @@ async fn one_superblock_zone_is_enough() {
     let opened = open_at(disk, 0).await;
     opened.put(1, 100).await;
     opened.log.close().await.expect("closes");
-    // Everything that the first of them holds.
+    // All data of the first extent.
     for block in 0..8 {
         below.flip(block * BLOCK as u64 + 20, 3);
     }
-    // The first bytes of the disk are damaged, so that the second is found only by who knows the zones.
+    // The first bytes of the disk are damaged. Only a reader that knows the zones finds the second
+    // copy.
     let disk = zoned(&below, SEQUENTIAL).await;
     let opened = open_at(disk.clone(), 0).await;
     assert_eq!(opened.check_all().await, 1);
@@ -236,7 +239,7 @@ async fn zones_that_the_log_cannot_use_are_refused() {
     let why = refusal(CONVENTIONAL, FormatOptions { extent_bytes: Some(1 << 20), ..plain() }).await;
     assert!(why.contains("an extent is a zone"), "{why}");
     let why = refusal(CONVENTIONAL, FormatOptions { zones: Some(CONVENTIONAL), ..plain() }).await;
-    assert!(why.contains("zoned already"), "{why}");
+    assert!(why.contains("zoned device"), "{why}");
 }
 
 #[tokio::test]
@@ -250,12 +253,12 @@ async fn a_pool_and_its_disk_agree_on_zones_or_are_not_opened() {
         }
     };
     let why = open(Arc::new(below.clone())).await;
-    assert!(why.contains("made for zones of 262144 bytes"), "{why}");
+    assert!(why.contains("formatted for zones of 262144 bytes"), "{why}");
     let why = open(zoned(&below, ZonedOptions { zone_bytes: 2 * ZONE, ..CONVENTIONAL }).await).await;
-    assert!(why.contains("made for zones of 262144 bytes"), "{why}");
+    assert!(why.contains("formatted for zones of 262144 bytes"), "{why}");
 }
 
-/// What breaks the rules is refused by the wrapper, and the log stops.
+/// The wrapper refuses writes that break the rules, and the log stops.
 #[tokio::test]
 async fn a_log_that_breaks_the_rules_is_caught() {
     for sabotage in [Sabotage::ZoneFinish] {

@@ -1,7 +1,8 @@
 //! MD5 of several streams at once: one stream in each lane of a vector register.
 //!
-//! MD5 is a chain of dependent steps, so a core computes one stream at about 600 MB/s however wide it is; the lanes of a vector
-//! compute 8 or 16 streams in the same time. Source of the idea: md5-simd, which MinIO uses; algorithm: RFC 1321.
+//! MD5 is a chain of dependent steps, so a core computes one stream at about 600 MB/s, however wide
+//! the core is. The lanes of a vector compute 8 or 16 streams in the same time. Source of the idea:
+//! md5-simd, which MinIO uses; algorithm: RFC 1321.
 
 /// Bytes of an MD5 block.
 pub(super) const BLOCK: usize = 64;
@@ -32,7 +33,7 @@ const K: [u32; 64] = {
     ]
 };
 
-/// The operations of MD5 on however many lanes.
+/// The operations of MD5 on any number of lanes.
 trait Word: Copy {
     fn splat(value: u32) -> Self;
     fn add(self, other: Self) -> Self;
@@ -73,7 +74,7 @@ fn block<W: Word>(state: &mut [W; 4], m: &[W; 16]) {
         };
     }
     quarter!(|x, y, z| W::choose(x, y, z), 0, 1, 0, 7 25 12 20 17 15 22 10);
-    // The second round's function is the first's with its arguments turned.
+    // The second round's function is the first round's with its arguments rotated.
     quarter!(|x, y, z| W::choose(z, x, y), 16, 5, 1, 5 27 9 23 14 18 20 12);
     quarter!(|x, y, z| W::parity(x, y, z), 32, 3, 5, 4 28 11 21 16 16 23 9);
     quarter!(|x, y, z| W::mix(x, y, z), 48, 7, 0, 6 26 10 22 15 17 21 11);
@@ -129,8 +130,8 @@ mod x86 {
     #[derive(Clone, Copy)]
     struct V8(__m256i);
 
-    // SAFETY of every block in these two implementations: the intrinsics need AVX-512F or AVX2; the types are used only in
-    // `advance_16` and `advance_8`, whose callers have checked for them.
+    // SAFETY of every block in these two implementations: the intrinsics need AVX-512F or AVX2.
+    // Only `advance_16` and `advance_8` use the types, and their callers have checked the CPU.
     impl Word for V16 {
         #[inline(always)]
         fn splat(value: u32) -> Self {
@@ -200,12 +201,13 @@ mod x86 {
         }
     }
 
-    /// Pointers for the lanes: those without a job read where the first reads, and what comes of it is dropped.
+    /// Pointers for the lanes. A lane without a job reads the first job's data; its result is
+    /// dropped.
     fn lanes<const N: usize>(jobs: &[Job<'_>], from: usize) -> [*const u8; N] {
         std::array::from_fn(|i| jobs.get(i).unwrap_or(&jobs[0]).data[from..].as_ptr())
     }
 
-    /// Advances up to 16 jobs by `blocks` blocks, which each of them has at `from`.
+    /// Advances up to 16 jobs by `blocks` blocks; each job has them at `from`.
     ///
     /// # Safety
     /// The CPU has AVX-512F.
@@ -235,7 +237,8 @@ mod x86 {
         }
     }
 
-    /// Turns 16 rows of 16 words, one row a stream, into 16 vectors of one word each of every stream.
+    /// Transposes 16 rows of 16 words, one row a stream, into 16 vectors of one word of every
+    /// stream.
     #[target_feature(enable = "avx512f")]
     fn transpose_16(r: [__m512i; 16]) -> [__m512i; 16] {
         // Within each 128-bit lane: 4x4 transposes of neighbouring rows; then 4x4 of the lanes.
@@ -263,7 +266,7 @@ mod x86 {
         out
     }
 
-    /// Advances up to 8 jobs by `blocks` blocks, which each of them has at `from`.
+    /// Advances up to 8 jobs by `blocks` blocks; each job has them at `from`.
     ///
     /// # Safety
     /// The CPU has AVX2.
@@ -319,7 +322,7 @@ mod x86 {
     }
 }
 
-/// How many streams one call advances in about the time of one, on this CPU.
+/// The number of streams that one call advances in about the time of one, on this CPU.
 pub(super) fn lanes() -> usize {
     #[cfg(target_arch = "x86_64")]
     {
@@ -333,9 +336,11 @@ pub(super) fn lanes() -> usize {
     1
 }
 
-/// Advances every job by all of its data. At most [`lanes`] jobs share a pass; the data may differ in length.
+/// Advances every job by all of its data. At most [`lanes`] jobs share a pass; the lengths of the
+/// data may differ.
 pub(super) fn advance(jobs: &mut [Job<'_>]) {
-    // Longest first: a pass goes as far as its shortest job, and then goes on with those that are left.
+    // Longest first: each pass covers the data of its shortest job, then continues without that
+    // job.
     jobs.sort_by_key(|job| std::cmp::Reverse(job.data.len()));
     let lanes = lanes();
     for group in jobs.chunks_mut(lanes) {
@@ -371,7 +376,7 @@ fn pass(jobs: &mut [Job<'_>], from: usize, blocks: usize, lanes: usize) {
     }
 }
 
-/// The digest of a stream of `length` bytes, whose last bytes that do not fill a block are `rest`.
+/// The digest of a stream of `length` bytes; `rest` holds the last bytes, less than a block.
 pub(super) fn finish(mut state: [u32; 4], rest: &[u8], length: u64) -> [u8; 16] {
     let mut tail = [0u8; 2 * BLOCK];
     tail[..rest.len()].copy_from_slice(rest);

@@ -1,4 +1,4 @@
-//! MD5 of bodies: where they arrive when they are small, many at once by a worker when they are large.
+//! MD5 of bodies: small ones where they arrive, many large ones at once on a worker.
 
 mod lanes;
 mod pool;
@@ -9,16 +9,16 @@ use bytes::Bytes;
 pub(crate) use pool::Md5Pool;
 use pool::Md5Stream;
 
-/// The MD5 of one body in the making.
+/// The MD5 of one body under computation.
 pub(crate) enum BodyMd5 {
-    /// Computed by whoever brings the pieces.
+    /// Computed by the caller of [`BodyMd5::update`].
     Here(Box<Md5>),
     /// Computed by the pool.
     Pooled(Md5Stream),
 }
 
 impl BodyMd5 {
-    /// By the pool where one is given.
+    /// A new MD5, on the pool if one is given.
     pub(crate) fn new(pool: Option<&Md5Pool>) -> Self {
         match pool {
             Some(pool) => Self::Pooled(pool.stream()),
@@ -33,7 +33,7 @@ impl BodyMd5 {
         }
     }
 
-    /// `None` when the pool has gone, as it does with its door.
+    /// The digest; `None` when the pool has been dropped, as it is with its door.
     pub(crate) async fn finish(self) -> Option<[u8; 16]> {
         match self {
             Self::Here(md5) => Some(md5.finalize().into()),

@@ -1,7 +1,8 @@
 //! MD5 of the bodies of large uploads, off the threads that serve requests, many uploads at once.
 //!
-//! Each upload has a [`Md5Stream`]; what it is given waits, bounded, until a worker takes the pieces of all streams that have some and
-//! advances them together ([`lanes`]). Nobody waits to fill the lanes: they fill by themselves when there is more to hash than one core does.
+//! Each upload has a [`Md5Stream`], which holds a bounded queue of pieces. A worker takes the
+//! queued pieces of all streams and advances them together ([`lanes`]). The worker does not wait
+//! for the lanes to fill: they fill when there is more to hash than one core can compute.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::lanes::{self, BLOCK, INITIAL, Job, LANES_MAX};
 
-/// Bytes that may wait in one stream; its owner waits for room above.
+/// Bytes that may be queued in one stream; above this, its owner waits.
 const PENDING_BYTES_MAX: usize = 512 << 10;
 
-/// The chaining value of a stream and the bytes that do not fill a block yet.
+/// The chaining value of a stream and the bytes that do not yet fill a block.
 struct Chain {
     state: [u32; 4],
     rest: [u8; BLOCK],
@@ -27,14 +28,14 @@ struct Chain {
 struct Waiting {
     pieces: VecDeque<Bytes>,
     bytes: usize,
-    /// In the pool's queue or with a worker.
+    /// Whether the stream is in the pool's queue or with a worker.
     queued: bool,
     finish: Option<oneshot::Sender<[u8; 16]>>,
 }
 
 struct Stream {
     waiting: Mutex<Waiting>,
-    /// Locked by the one worker that has the stream, so never contended.
+    /// Locked only by the one worker that has the stream, so never contended.
     chain: Mutex<Chain>,
     room: Notify,
 }
@@ -46,13 +47,13 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Shared {
+struct PoolShared {
     queue: Mutex<Queue>,
     work: Condvar,
 }
 
-/// Workers that compute MD5. Dropping it ends them when they have finished what they were given.
-pub(crate) struct Md5Pool(Arc<Shared>);
+/// Workers that compute MD5. When the pool is dropped, they finish the queued data and end.
+pub(crate) struct Md5Pool(Arc<PoolShared>);
 
 impl Md5Pool {
     /// Starts the workers: one where the CPU has wide vectors, else one for each core.
@@ -61,7 +62,7 @@ impl Md5Pool {
     /// When the operating system gives no thread.
     pub(crate) fn new() -> std::io::Result<Self> {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PoolShared::default());
         let workers = if lanes::lanes() > 1 { 1 } else { threads };
         for i in 0..workers {
             let shared = shared.clone();
@@ -70,7 +71,7 @@ impl Md5Pool {
         Ok(Self(shared))
     }
 
-    /// A new stream of no bytes.
+    /// A new, empty stream.
     pub(crate) fn stream(&self) -> Md5Stream {
         let chain = Chain { state: INITIAL, rest: [0; BLOCK], rest_len: 0, length: 0 };
         let stream = Stream { waiting: Mutex::default(), chain: Mutex::new(chain), room: Notify::new() };
@@ -85,14 +86,14 @@ impl Drop for Md5Pool {
     }
 }
 
-/// The MD5 of one body in the making.
+/// The MD5 of one body under computation.
 pub(crate) struct Md5Stream {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     stream: Arc<Stream>,
 }
 
 impl Md5Stream {
-    /// Appends `piece`; waits while more than a bound is ahead of it.
+    /// Appends `piece`; waits while more than [`PENDING_BYTES_MAX`] bytes are queued.
     pub(crate) async fn update(&mut self, piece: Bytes) {
         while self.stream.waiting.lock().bytes > PENDING_BYTES_MAX {
             self.stream.room.notified().await;
@@ -108,7 +109,7 @@ impl Md5Stream {
         }
     }
 
-    /// The digest of everything that was appended. `None` when the pool has been dropped.
+    /// The digest of all appended bytes; `None` when the pool has been dropped.
     pub(crate) async fn finish(self) -> Option<[u8; 16]> {
         let (tx, rx) = oneshot::channel();
         let queue = {
@@ -122,11 +123,13 @@ impl Md5Stream {
         rx.await.ok()
     }
 
-    /// As long as there are streams (bounded by the requests that are served), so long is the queue at most.
+    /// Queues the stream. The queue is at most as long as the number of streams, which the bound on
+    /// requests limits.
     fn enqueue(&self) {
         let mut queue = self.shared.queue.lock();
         if queue.closed {
-            // No worker may be left: let go of the digest's sender, so that nobody waits for it.
+            // No worker may be left: drop the sender of the digest, so that its receiver does not
+            // wait.
             self.stream.waiting.lock().finish = None;
             return;
         }
@@ -136,7 +139,7 @@ impl Md5Stream {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &PoolShared) {
     let width = lanes::lanes();
     loop {
         let batch: Vec<Arc<Stream>> = {
@@ -161,14 +164,14 @@ fn work(shared: &Shared) {
             waiting.queued = false;
             if let Some(finish) = waiting.finish.take() {
                 let chain = stream.chain.lock();
-                // The receiver may have gone with its request.
+                // The receiver is dropped when its request has ended.
                 let _ = finish.send(lanes::finish(chain.state, &chain.rest[..chain.rest_len], chain.length));
             }
         }
     }
 }
 
-/// Advances each stream by the pieces that wait in it now.
+/// Advances each stream by the pieces queued in it now.
 fn hash(batch: &[Arc<Stream>]) {
     let mut chains: Vec<_> = batch.iter().map(|stream| stream.chain.lock()).collect();
     let mut todo: Vec<VecDeque<Bytes>> =
@@ -195,7 +198,7 @@ fn hash(batch: &[Arc<Stream>]) {
 }
 
 impl Chain {
-    /// Takes `piece` in, but for its whole blocks, which the job that is returned stands for.
+    /// Adds `piece`. The returned job stands for its whole blocks, which are not yet computed.
     fn start<'a>(&'a mut self, mut piece: &'a [u8]) -> Option<Job<'a>> {
         self.length += piece.len() as u64;
         if self.rest_len > 0 {
@@ -249,12 +252,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_pool_leaves_nobody_waiting() {
+    async fn a_dropped_pool_ends_every_wait() {
         let pool = Md5Pool::new().expect("threads");
         let (mut early, late) = (pool.stream(), pool.stream());
         early.update(Bytes::from_static(b"abc")).await;
         drop(pool);
-        // Given before the end or after it: an answer either way.
+        // Queued before or after the workers end: the call returns either way.
         let _ = early.finish().await;
         assert_eq!(late.finish().await, None);
     }

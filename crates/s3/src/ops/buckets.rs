@@ -79,7 +79,7 @@ pub(crate) async fn location(
     req: S3Request<GetBucketLocationInput>,
 ) -> S3Result<S3Response<GetBucketLocationOutput>> {
     handler.store.bucket(&req.input.bucket).map_err(store_error)?;
-    // S3 says nothing for its first region, and clients know it by that.
+    // S3 leaves the element empty for its first region, and clients recognise the region by that.
     let region = Some(handler.options.region.clone()).filter(|r| r != "us-east-1");
     Ok(S3Response::new(GetBucketLocationOutput { location_constraint: region.map(BucketLocationConstraint::from) }))
 }
@@ -100,7 +100,7 @@ pub(crate) async fn acl(
     Ok(S3Response::new(GetBucketAclOutput { grants: Some(full_control()), owner: Some(owner()) }))
 }
 
-/// The only permission there is: whoever has the keys may do everything.
+/// The only grant: every configured key may do everything.
 pub(crate) fn full_control() -> Vec<Grant> {
     vec![Grant {
         grantee: Some(Grantee {

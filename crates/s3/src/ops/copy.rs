@@ -18,9 +18,9 @@ use crate::ops::write::{Intake, conditional_error, part_attributes, part_number}
 use crate::options::EtagKind;
 use crate::receive::{Received, Wanted};
 
-/// S3's limit on what one copy may move, in bytes.
+/// S3's limit on the bytes of one copy.
 const COPY_BYTES_MAX: u64 = 5 << 30;
-/// How often a copy of an object to itself starts over when the object changes under it.
+/// Attempts to copy an object to itself while other requests change it.
 const SELF_COPY_TRIES: usize = 8;
 
 fn source(source: &CopySource) -> S3Result<(&str, &str)> {
@@ -33,7 +33,7 @@ fn source(source: &CopySource) -> S3Result<(&str, &str)> {
     }
 }
 
-/// The conditions of an input on its source.
+/// The conditions that an input sets on its source.
 macro_rules! source_conditions {
     ($input:expr) => {
         ReadConditions {
@@ -65,17 +65,19 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     let to = (input.bucket.as_str(), input.key.as_str());
     let replace = directive(input.metadata_directive.as_ref().map(MetadataDirective::as_str), "metadata")?;
     let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str), "tagging")?;
-    let asked = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
-    if from == to && !replace && !replace_tags && asked.is_none() {
+    let requested = input.checksum_algorithm.as_ref().map(|a| Algorithm::parse(a.as_str())).transpose()?;
+    if from == to && !replace && !replace_tags && requested.is_none() {
         return Err(invalid_request(
             "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata, storage class, website redirect location or encryption attributes.",
         ));
     }
     let conditions = source_conditions!(input);
     let given = described!(input).attributes()?;
-    // What is copied is what was looked at: of another key through one reader, of the same key by its entity tag.
+    // The copy must take the object that was checked: one reader ensures it for another key, the
+    // entity tag for the same key.
     for _ in 0..SELF_COPY_TRIES {
-        // A reader reads a small object at once. What the index refuses already needs none.
+        // A reader reads a small object at once. A request that the index already refuses needs no
+        // reader.
         if conditions.any() {
             conditions.check_source(&handler.store.object(from.0, from.1).map_err(store_error)?)?;
         }
@@ -95,9 +97,9 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         set_checksums!(result, &attributes.checksums);
         let unchanged = match &condition {
             Condition::None if from == to => Condition::Matches(attributes.etag.clone()),
-            asked => asked.clone(),
+            other => other.clone(),
         };
-        let done = if let Some(algorithm) = asked.filter(|a| !has(&attributes, *a)) {
+        let done = if let Some(algorithm) = requested.filter(|a| !has(&attributes, *a)) {
             let mut writer = handler.store.writer(to.0, to.1, Some(info.size)).await.map_err(store_error)?;
             writer.is_a_copy();
             let mut wanted = Wanted::of_copy(info.size, EtagKind::Opaque);
@@ -154,7 +156,7 @@ fn directive(value: Option<&str>, what: &str) -> S3Result<bool> {
     }
 }
 
-/// `bytes=first-last`, both given and within the source, as S3 wants it here.
+/// Parses `bytes=first-last`; S3 requires both, within the source.
 fn part_range(text: &str, size: u64) -> S3Result<std::ops::Range<u64>> {
     let wrong = || {
         invalid_argument(
@@ -208,7 +210,7 @@ pub(crate) async fn copy_part(
     Ok(S3Response::with_headers(output, durable_header(written.durable)))
 }
 
-/// Moves a range of an object into a writer, through the hashes that are wanted.
+/// Copies a range of an object into a writer and computes the requested hashes.
 async fn read_in(
     handler: &Handler,
     reader: ObjectReader,
@@ -217,7 +219,7 @@ async fn read_in(
     wanted: Wanted,
     context: Option<Arc<RequestContext>>,
 ) -> S3Result<(ObjectWriter, Received)> {
-    // An error of the source must keep its name on the way through.
+    // `s3s` streams carry only the text of an error; this keeps the error of the source itself.
     let failure = Arc::new(parking_lot::Mutex::new(None));
     let seen = failure.clone();
     let pieces = reader.stream(range).map(move |piece| {
@@ -234,7 +236,7 @@ async fn read_in(
     taken.map_err(|error| source_failed(error, failure.lock().take()))
 }
 
-/// Whether there is this checksum, of the whole.
+/// Whether the attributes have this checksum, of the whole object.
 fn has(attributes: &Attributes, algorithm: Algorithm) -> bool {
     attributes.checksums.contains_key(algorithm.name()) && attributes.checksum_type == FULL_OBJECT
 }

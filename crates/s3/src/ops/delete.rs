@@ -41,7 +41,7 @@ pub(crate) async fn many(
     handler: &Handler,
     req: S3Request<DeleteObjectsInput>,
 ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-    let asked = durability(&req.headers)?;
+    let requested = durability(&req.headers)?;
     let input = req.input;
     let info = handler.store.bucket(&input.bucket).map_err(store_error)?;
     let objects = input.delete.objects;
@@ -65,7 +65,7 @@ pub(crate) async fn many(
             keys.push(object.key);
         }
     }
-    let results = handler.store.delete_many(&input.bucket, keys.clone(), asked).await;
+    let results = handler.store.delete_many(&input.bucket, keys.clone(), requested).await;
     let mut deleted = Vec::new();
     for (key, result) in keys.into_iter().zip(results) {
         match result {
@@ -87,7 +87,7 @@ pub(crate) async fn many(
         errors: (!errors.is_empty()).then_some(errors),
         request_charged: None,
     };
-    let durable = asked.unwrap_or(info.settings.durability) == Durability::Sync;
+    let durable = requested.unwrap_or(info.settings.durability) == Durability::Sync;
     Ok(S3Response::with_headers(output, durable_header(durable)))
 }
 

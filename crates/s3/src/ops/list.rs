@@ -15,7 +15,7 @@ use crate::handler::{Handler, owner};
 /// S3's limit on the entries of a page.
 pub(crate) const PAGE_MAX: i32 = 1000;
 
-/// How names are written into an answer.
+/// The encoding of names in an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Encoding(bool);
 
@@ -32,8 +32,8 @@ impl Encoding {
         if self.0 { url_encode(&name) } else { name }
     }
 
-    /// Refuses names that XML cannot carry as they are: no parser would take the answer, and a
-    /// client that did not ask for the encoding does not undo it.
+    /// Refuses names that XML cannot carry unencoded: no parser would accept the answer, and a
+    /// client that did not request the encoding does not decode it.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -70,9 +70,9 @@ fn object(entry: ListEntry, encoding: Encoding, with_owner: bool) -> Object {
     }
 }
 
-/// A page; an empty one, and the end, when nothing is asked for.
+/// One page; empty and final when the request asks for no entries.
 fn page(handler: &Handler, bucket: &str, query: &ListQuery, encoding: Encoding) -> S3Result<ListPage> {
-    // The answer repeats the question.
+    // The answer repeats these parameters.
     encoding.check([&query.prefix, &query.delimiter, &query.start_after])?;
     if query.limit == 0 {
         handler.store.bucket(bucket).map_err(store_error)?;

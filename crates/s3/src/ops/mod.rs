@@ -1,4 +1,4 @@
-//! The operations, by what they are about.
+//! The operations, grouped by subject.
 
 pub(crate) mod buckets;
 pub(crate) mod copy;

@@ -1,4 +1,4 @@
-//! Who is told of what happens to a bucket's objects.
+//! Notification rules: the targets that receive events of a bucket's objects.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,10 @@ const ID_BYTES_MAX: usize = 255;
 /// The longest prefix or suffix: that of a key.
 const FILTER_BYTES_MAX: usize = 1024;
 
-/// Bytes of all rules of a bucket: they go into its record.
+/// Limit on the bytes of all rules of a bucket, because its record holds them.
 const DOCUMENT_BYTES_MAX: usize = 20_000;
 
-/// Which of S3's elements a rule stood in.
+/// The S3 element that contained a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Element {
     Topic,
@@ -30,7 +30,7 @@ enum Element {
     CloudFunction,
 }
 
-/// A rule as it was given.
+/// A rule as the client sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Given {
     element: Element,
@@ -43,7 +43,8 @@ struct Given {
     suffix: Option<String>,
 }
 
-/// Events that may be asked for, and what they stand for. Browser uploads with POST are not offered, so that one never happens.
+/// The event names that a rule may contain, and the events that each stands for. Browser uploads
+/// with POST are not offered, so `s3:ObjectCreated:Post` never occurs.
 const EVENTS: [(&str, &[EventKind]); 7] = [
     ("s3:ObjectCreated:*", &[EventKind::Put, EventKind::Copy, EventKind::Complete]),
     ("s3:ObjectCreated:Put", &[EventKind::Put]),

@@ -1,4 +1,4 @@
-//! Objects to clients.
+//! Reads of objects.
 
 use std::ops::Range as Span;
 
@@ -19,12 +19,12 @@ use crate::handler::{Handler, owner};
 use crate::ops::buckets::full_control;
 use crate::ops::write::{checksum_type, part_number};
 
-/// Which bytes of an object are asked for.
+/// The bytes of an object that a request selects.
 struct Selection {
     span: Span<u64>,
     /// Whether the answer is 206 with `Content-Range`.
     partial: bool,
-    /// The part asked for, where the object has parts.
+    /// The selected part, where the object has parts.
     part: Option<PartInfo>,
 }
 
@@ -69,7 +69,7 @@ fn select(size: u64, parts: &[PartInfo], range: Option<&Range>, part: Option<i32
     }
 }
 
-/// Fills the fields that the outputs of GET and HEAD share.
+/// Fills the fields that the outputs of GET and HEAD have in common.
 macro_rules! describe_object {
     ($output:expr, $info:expr, $selection:expr, $checksums:expr) => {{
         let (info, selection): (&ObjectInfo, &Selection) = ($info, $selection);
@@ -100,7 +100,7 @@ fn length(span: &Span<u64>) -> i64 {
     i64::try_from(span.end - span.start).unwrap_or(i64::MAX)
 }
 
-/// The conditions of an input on what it reads.
+/// The conditions that an input sets on its object.
 macro_rules! read_conditions {
     ($input:expr) => {
         ReadConditions {
@@ -116,7 +116,8 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let conditions = read_conditions!(input);
-    // A reader reads a small object at once. What the index refuses already needs none.
+    // A reader reads a small object at once. A request that the index already refuses needs no
+    // reader.
     if conditions.any() || input.range.is_some() || input.part_number.is_some() {
         let info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
         conditions.check(&info)?;
@@ -126,7 +127,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     }
     let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
     let info = reader.info().clone();
-    // It may be another object by now.
+    // Another request may have replaced the object since the first check.
     conditions.check(&info)?;
     let selection = select(info.size, reader.parts(), input.range.as_ref(), input.part_number)?;
     let mut output = GetObjectOutput::default();
@@ -139,8 +140,8 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     Ok(S3Response::new(output))
 }
 
-/// The body of a response. The first piece is read before the answer begins, so that damage there is an error in S3's words; later,
-/// breaking the connection off is the only way to say so.
+/// The body of a response. It reads the first piece before the answer begins, so that damage there
+/// becomes an S3 error. Later, the server can only break the connection off.
 async fn body<S>(pieces: S, size: u64) -> S3Result<Body>
 where
     S: Stream<Item = Result<Bytes, StoreError>> + Send + 'static,
@@ -155,7 +156,7 @@ where
         return Ok(Body::from(first));
     }
     let rest = stream::once(async { Ok(first) }).chain(pieces);
-    // Never fewer bytes than announced with a clean end, never more.
+    // The stream never ends cleanly with fewer bytes than announced, and never sends more.
     let checked = stream::unfold((Box::pin(rest), size), |(mut rest, left)| async move {
         if left == 0 {
             return None;
@@ -183,7 +184,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {
         let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
-        // It may be another object by now.
+        // Another request may have replaced the object since the first check.
         conditions.check(reader.info())?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
     }
@@ -205,7 +206,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     Ok(response)
 }
 
-/// `response-*` parameters (for GET, `s3s` does it).
+/// Applies the `response-*` parameters (for GET, `s3s` does it).
 fn override_headers(headers: &mut HeaderMap, overrides: &[(&'static str, Option<&str>)]) -> S3Result<()> {
     for (name, value) in overrides {
         if let Some(value) = value {

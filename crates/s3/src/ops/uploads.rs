@@ -25,7 +25,8 @@ pub(crate) async fn create(
     let condition = header_condition(&req.headers)?;
     let input = req.input;
     refuse_unsupported!(input)?;
-    // The answers that name the key could not be read: those to this request and to the completion.
+    // No parser could read the answers that name the key: those to this request and to the
+    // completion.
     if input.key.contains(is_unfit) {
         return Err(invalid_argument(
             "The key has characters that XML cannot carry. Such an object can only be uploaded in one piece.",
@@ -37,7 +38,7 @@ pub(crate) async fn create(
         (Some(algorithm), kind) => {
             let kind = kind.as_ref().map_or(algorithm.default_type(), |k| k.as_str());
             algorithm.check_type(kind)?;
-            // The value is computed when the upload is completed.
+            // The completion of the upload computes the value.
             attributes.checksums.insert(algorithm.name().to_owned(), String::new());
             attributes.checksum_type = kind.to_owned();
         }
@@ -64,7 +65,7 @@ pub(crate) async fn create(
     }))
 }
 
-/// All parts of an upload by number.
+/// All parts of an upload, by number.
 fn all_parts(handler: &Handler, bucket: &str, key: &str, upload_id: &str) -> S3Result<BTreeMap<u16, PartInfo>> {
     let mut all = BTreeMap::new();
     let mut after = 0;
@@ -80,7 +81,7 @@ fn all_parts(handler: &Handler, bucket: &str, key: &str, upload_id: &str) -> S3R
     }
 }
 
-/// The parts that the client names, in order, each as it was stored.
+/// The parts that the client names, in order, as stored.
 fn chosen_parts(named: &[CompletedPart], stored: &BTreeMap<u16, PartInfo>) -> S3Result<Vec<PartInfo>> {
     let mut chosen: Vec<PartInfo> = Vec::with_capacity(named.len());
     for part in named {
@@ -107,7 +108,7 @@ fn malformed() -> s3s::S3Error {
     s3_error!(MalformedXML, "The XML you provided was not well-formed or did not validate against our published schema")
 }
 
-/// The checksum of the whole, as the upload was created to have it.
+/// The checksum of the whole object, of the algorithm and type that the upload was created with.
 fn whole_checksum(upload: &UploadInfo, parts: &[PartInfo]) -> Option<(Algorithm, String)> {
     let algorithm = algorithm_of(&upload.attributes.checksums)?;
     let mut sums = Vec::with_capacity(parts.len());
@@ -122,7 +123,8 @@ fn whole_checksum(upload: &UploadInfo, parts: &[PartInfo]) -> Option<(Algorithm,
     Some((algorithm, value?))
 }
 
-/// Where the client finds what it asks for now: applications store that. A proxy in front may say how it was asked.
+/// The URL of the object as the client reaches the server now, because applications store it. A
+/// proxy in front may set the scheme by `X-Forwarded-Proto`.
 fn location(https: bool, headers: &http::HeaderMap, uri: &http::Uri) -> String {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let scheme = match text("x-forwarded-proto") {
@@ -193,7 +195,7 @@ pub(crate) async fn complete(
     set_checksums!(output, &attributes.checksums);
     let choices =
         parts.into_iter().map(|p| PartChoice { number: p.number, etag: p.attributes.etag }).collect::<Vec<_>>();
-    // Either may have failed: the one that is asked for here, or the one that the upload began with.
+    // Either condition may have failed: the one of this request, or the one that began the upload.
     let matching = input.if_match.is_some() || matches!(upload.condition, Condition::Matches(_));
     let written = handler
         .store
@@ -280,7 +282,7 @@ pub(crate) async fn list(
     let key_marker = input.key_marker.clone().unwrap_or_default();
     // Without a key marker, S3 ignores the other one.
     let upload_marker = input.upload_id_marker.clone().filter(|_| !key_marker.is_empty()).unwrap_or_default();
-    // The answer repeats the question.
+    // The answer repeats these parameters.
     encoding.check([&prefix, &delimiter, &key_marker])?;
     let page = handler
         .store

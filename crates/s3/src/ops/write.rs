@@ -1,4 +1,4 @@
-//! Bodies from clients: objects and parts.
+//! Writes of objects and parts.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::error::{custom, invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, context, durable_header};
 use crate::receive::{Received, Wanted, receive};
 
-/// A body and all that is to be checked of it.
+/// A body and the claims to be checked against it.
 pub(crate) struct Intake {
     pub(crate) body: StreamingBlob,
     pub(crate) trailers: Option<TrailingHeaders>,
@@ -33,7 +33,7 @@ impl Handler {
         Wanted::read(headers, length, self.options.etag, self.options.put_bytes_max)
     }
 
-    /// Moves a body into a writer: here when it is small, on the compute threads when it is not.
+    /// Moves a body into a writer: inline if it is small, else on the compute threads.
     pub(crate) async fn take_in(&self, intake: Intake, mut writer: ObjectWriter) -> S3Result<(ObjectWriter, Received)> {
         let Intake { body, trailers, wanted, context } = intake;
         let env = self.env.clone();
@@ -54,7 +54,7 @@ impl Handler {
                 };
                 let result = tokio::select! {
                     biased;
-                    // No client waits for it any more: the connection is closed.
+                    // The client has closed the connection, so the result has no receiver.
                     () = tx.closed() => return,
                     result = work => result,
                 };
@@ -101,7 +101,7 @@ pub(crate) async fn put(
     Ok(S3Response::with_headers(output, durable_header(written.durable)))
 }
 
-/// `If-Match` on an object that is not there is a 404 in S3.
+/// `If-Match` on an absent object is a 404 in S3.
 pub(crate) fn conditional_error(
     handler: &Handler,
     error: steadfast_store::StoreError,
@@ -121,7 +121,7 @@ pub(crate) fn checksum_type(attributes: &Attributes) -> Option<ChecksumType> {
     (!attributes.checksum_type.is_empty()).then(|| ChecksumType::from(attributes.checksum_type.clone()))
 }
 
-/// The number of a part.
+/// The number of a part, checked against S3's range.
 pub(crate) fn part_number(number: i32) -> S3Result<u16> {
     match u16::try_from(number) {
         Ok(n @ 1..=10_000) => Ok(n),
@@ -170,7 +170,7 @@ pub(crate) async fn put_part(
     Ok(S3Response::with_headers(output, durable_header(written.durable)))
 }
 
-/// What is stored of a part.
+/// The attributes that the store keeps of a part.
 pub(crate) fn part_attributes(received: Received) -> Attributes {
     let mut attributes = Attributes { etag: received.etag, ..Attributes::default() };
     if let Some((algorithm, value)) = received.checksum {

@@ -1,6 +1,7 @@
-//! The S3 door, called in process.
+//! The S3 interface, called in process.
 //!
-//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+//! One binary: each further one would be linked, and compile the generic code of the crates, once
+//! more.
 
 #![allow(clippy::disallowed_methods, reason = "test code is outside the seam")]
 

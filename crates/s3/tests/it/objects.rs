@@ -1,4 +1,5 @@
-//! Objects through the door: what is put is what is got, and what is wrong is refused in S3's words.
+//! Objects through the S3 interface: reads return what was written, and invalid requests get S3's
+//! errors.
 
 use crate::common::{Client, options};
 use base64::Engine as _;
@@ -20,7 +21,7 @@ fn md5_hex(data: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn what_is_put_is_got() {
+async fn reads_return_what_was_written() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     for size in [0, 1, 4096, 70_000, 3 << 20] {
@@ -145,7 +146,7 @@ async fn conditions_of_writes() {
 }
 
 #[tokio::test]
-async fn what_is_not_there() {
+async fn absent_objects() {
     let c = Client::new().await;
     c.get("/nowhere/k").await.refused(404, "NoSuchBucket");
     c.put("/nowhere/k", "x").await.refused(404, "NoSuchBucket");
@@ -182,7 +183,7 @@ async fn digests_are_checked() {
         assert_eq!(got.header(name), value);
         let ranged = c.call("GET", "/bucket/k").header("x-amz-checksum-mode", "ENABLED").header("range", "bytes=0-3");
         assert_eq!(ranged.send().await.expect(206).header(name), "", "it is of the whole");
-        assert_eq!(c.get("/bucket/k").await.expect(200).header(name), "", "it was not asked for");
+        assert_eq!(c.get("/bucket/k").await.expect(200).header(name), "", "the request did not ask for it");
     }
     c.call("DELETE", "/bucket/k").send().await.expect(204);
     put("x-amz-checksum-crc32", "AAAAAA==").await.refused(400, "BadDigest");
@@ -206,7 +207,7 @@ async fn opaque_entity_tags() {
     assert!(first.ends_with("-1\"") && first.len() == 36, "{first}");
     c.call("PUT", "/bucket/k").body("x").header("if-match", &first).send().await.refused(412, "PreconditionFailed");
     c.call("PUT", "/bucket/k").body("x").header("if-match", &second).send().await.expect(200);
-    // A Content-MD5 is checked all the same.
+    // The server checks a Content-MD5 in this case too.
     let wrong = c.call("PUT", "/bucket/k").body("x").header("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==");
     wrong.send().await.refused(400, "BadDigest");
 }
@@ -301,7 +302,7 @@ async fn a_plus_in_the_source_of_a_copy_is_a_blank() {
 }
 
 #[tokio::test]
-async fn what_the_index_refuses_reads_nothing_from_the_disk() {
+async fn requests_refused_by_the_index_do_not_read_the_disk() {
     let faults = Faults::new();
     let disk: Arc<dyn Disk> = Arc::new(Faulty::new(Arc::new(MemDisk::fixed(256 << 20)), faults.clone()));
     Log::format(&disk, &Env::tokio(), &FormatOptions::default()).await.expect("a pool");
@@ -314,8 +315,8 @@ async fn what_the_index_refuses_reads_nothing_from_the_disk() {
         let path = format!("/bucket/{key}");
         let reads = faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)));
         c.get(&path).await.refused(500, "InternalError");
-        let asked = faults.harmed(reads);
-        assert!(asked > 0, "it is not in a cache");
+        let reads_before = faults.harmed(reads);
+        assert!(reads_before > 0, "the data is not in a cache");
         let (past, future) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Wed, 02 Jan 2030 03:04:05 GMT");
         for (name, value, status) in [
             ("if-none-match", tag.as_str(), 304),
@@ -340,8 +341,8 @@ async fn what_the_index_refuses_reads_nothing_from_the_disk() {
         about.send().await.expect(200);
         let copy = || c.call("PUT", "/bucket/copy").header("x-amz-copy-source", &path);
         copy().header("x-amz-copy-source-if-match", "\"0\"").send().await.refused(412, "PreconditionFailed");
-        assert_eq!(faults.harmed(reads), asked);
-        // What holds is answered by what is on the disk.
+        assert_eq!(faults.harmed(reads), reads_before);
+        // When the conditions hold, the answer comes from the disk.
         faults.clear();
         let held = c.call("GET", &path).header("if-match", &tag).header("range", "bytes=1-2").send().await.expect(206);
         assert_eq!(held.bytes(), &pattern(3)[1..]);
@@ -385,7 +386,7 @@ async fn tags() {
 }
 
 #[tokio::test]
-async fn what_is_not_offered_is_refused() {
+async fn unsupported_features_are_refused() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     let put = |name: &'static str, value: &'static str| c.call("PUT", "/bucket/k").body("x").header(name, value).send();

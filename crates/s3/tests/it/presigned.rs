@@ -1,8 +1,8 @@
-//! Headers that an SDK has moved into the query string of a URL when it presigned that.
+//! Headers that an SDK moved into the query string of a URL when it presigned the URL.
 
 use crate::common::{Answer, Client};
 
-/// A presigned PUT of this query.
+/// A presigned PUT with this query.
 async fn put(c: &Client, query: &[(&str, &str)]) -> Answer {
     let call = c.call("PUT", "/bucket/k").body("new");
     query.iter().fold(call, |call, (name, value)| call.query(name, value)).send_presigned(60).await
@@ -32,7 +32,7 @@ async fn headers_in_the_query_string_count() {
     assert_eq!(got.headers["x-amz-meta-name"], "=?UTF-8?B?w6k=?=");
     assert_eq!((got.header("x-amz-tagging-count"), got.header("x-amz-website-redirect-location")), ("2", "/there"));
     assert_eq!(c.get("/bucket/k?tagging").await.expect(200).xml_all("Value"), ["1", "c d"]);
-    // A copy, with all that belongs to one.
+    // A copy, with all of its headers.
     let copy = [
         ("X-Amz-Copy-Source", "/bucket/from"),
         ("x-amz-copy-source-if-match", "*"),
@@ -62,7 +62,7 @@ async fn headers_in_the_query_string_count() {
 }
 
 #[tokio::test]
-async fn what_is_refused_as_a_header_is_refused_in_the_query_string() {
+async fn refused_headers_are_refused_in_the_query_string() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     c.put("/bucket/k", "data").await.expect(200);
@@ -80,7 +80,7 @@ async fn what_is_refused_as_a_header_is_refused_in_the_query_string() {
         ("x-amz-copy-source", "nothing"),
         ("x-amz-write-offset-bytes", "0"),
         ("x-amz-write-offset-bytes", "x"),
-        ("x-amz-expected-bucket-owner", "somebody"),
+        ("x-amz-expected-bucket-owner", "another"),
         ("X-Amz-Meta-Large", &"x".repeat(2100)),
     ] {
         let by_header = c.call("PUT", "/bucket/k").header(&name.to_ascii_lowercase(), value).send().await;
@@ -95,7 +95,7 @@ async fn what_is_refused_as_a_header_is_refused_in_the_query_string() {
     for (name, value) in [("x-amz-meta-a", "a\nb"), ("x-amz-meta-a b", "c"), ("x-amz-meta-\u{e9}", "c")] {
         put(&c, &[(name, value)]).await.refused(400, "InvalidArgument");
     }
-    // Twice is not once, in capitals or not.
+    // A duplicate is refused, in capitals or not.
     for again in ["x-amz-tagging", "X-AMZ-TAGGING"] {
         put(&c, &[("x-amz-tagging", "a=1"), (again, "b=2")]).await.refused(400, "InvalidRequest");
     }
@@ -108,10 +108,10 @@ async fn what_is_refused_as_a_header_is_refused_in_the_query_string() {
 }
 
 #[tokio::test]
-async fn what_counts_in_no_query_string() {
+async fn query_parameters_that_are_not_headers() {
     let c = Client::new().await;
     c.bucket("bucket").await;
-    // SDKs compute these of the empty body that there is when they presign.
+    // SDKs compute these of the empty body at the time of presigning.
     for (name, value) in [
         ("x-amz-checksum-crc32", "AAAAAA=="),
         ("X-Amz-Checksum-Sha256", "wrong"),
@@ -123,7 +123,7 @@ async fn what_counts_in_no_query_string() {
     ] {
         put(&c, &[(name, value)]).await.expect(200);
     }
-    // A header that came too is the one that counts.
+    // A header on the request itself takes precedence.
     c.call("PUT", "/bucket/k?x-amz-meta-owner=ann")
         .body("x")
         .header("x-amz-meta-owner", "bob")
@@ -131,16 +131,16 @@ async fn what_counts_in_no_query_string() {
         .await
         .expect(200);
     assert_eq!(c.get("/bucket/k").await.header("x-amz-meta-owner"), "bob");
-    // It has to be signed as ever, whatever the query string says.
+    // It must be signed as always, whatever the query string holds.
     for value in ["ann", "bob"] {
         let call = c.call("PUT", "/bucket/k?x-amz-meta-owner=ann").unsigned("x-amz-meta-owner", value);
         call.send_presigned(60).await.refused(403, "AccessDenied");
     }
-    // Only presigned URLs have headers there.
+    // Only presigned URLs carry headers in the query string.
     c.call("PUT", "/bucket/k?x-amz-meta-owner=ann").body("x").send().await.expect(200);
     assert_eq!(c.get("/bucket/k").await.header("x-amz-meta-owner"), "");
     c.call("PUT", "/bucket/k?x-amz-copy-source=bucket/k").send().await.refused(501, "NotImplemented");
-    // Nor does it, before the signature is right.
+    // A wrong signature is refused first.
     let mut wrong = Client::over(crate::common::store().await, crate::common::options());
     wrong.signer.secret_key = "wrong".into();
     put(&wrong, &[("x-amz-meta-a", "a\nb")]).await.refused(403, "SignatureDoesNotMatch");

@@ -1,4 +1,4 @@
-//! Listings, uploads in parts, buckets and signatures through the door.
+//! Listings, uploads in parts, buckets and signatures through the S3 interface.
 
 use crate::common::{Client, options};
 
@@ -98,7 +98,7 @@ async fn conditions_of_uploads_in_parts() {
     let path = format!("/bucket/k?uploadId={id}");
     c.call("POST", &path).body(whole.clone()).send().await.refused(412, "PreconditionFailed");
     assert_eq!(c.get("/bucket/k").await.bytes(), b"came between");
-    // Those of the completion are asked for as well.
+    // The conditions of the completion apply as well.
     let id = begin("if-match", put.header("etag").to_owned()).await.expect(200).xml("UploadId").to_owned();
     c.put(&format!("/bucket/k?partNumber=1&uploadId={id}"), "part").await.expect(200);
     let path = format!("/bucket/k?uploadId={id}");
@@ -206,7 +206,7 @@ async fn signatures() {
     c.call("GET", "/bucket/k").send_presigned(60).await.refused(403, "SignatureDoesNotMatch");
     (c.signer.access_key, c.signer.secret_key) = ("second".into(), "other".into());
     c.get("/bucket/k").await.expect(200);
-    c.signer.access_key = "nobody".into();
+    c.signer.access_key = "unknown".into();
     c.get("/bucket/k").await.refused(403, "InvalidAccessKeyId");
     (c.signer.access_key, c.signer.secret_key) = ("access".into(), "secret".into());
     c.signer.amz_date = crate::common::amz_date_of(1_700_000_000);
@@ -223,20 +223,20 @@ async fn pages_of_other_origins() {
             c.call("OPTIONS", "/bucket/k").header("origin", origin).header("access-control-request-method", "PUT");
         call.header("access-control-request-headers", "content-type,x-amz-meta-a").send_unsigned()
     };
-    let told = ask(PAGE).await.expect(204);
-    assert_eq!(told.header("access-control-allow-origin"), PAGE);
-    assert!(told.header("access-control-allow-methods").contains("PUT"));
-    assert_eq!(told.header("access-control-allow-headers"), "content-type,x-amz-meta-a");
+    let answer = ask(PAGE).await.expect(204);
+    assert_eq!(answer.header("access-control-allow-origin"), PAGE);
+    assert!(answer.header("access-control-allow-methods").contains("PUT"));
+    assert_eq!(answer.header("access-control-allow-headers"), "content-type,x-amz-meta-a");
     let other = ask("https://evil.example").await;
     assert!(other.status >= 400 && other.header("access-control-allow-origin").is_empty(), "{other:?}");
-    // It may read answers, refusals too; and nothing without a signature.
+    // The page may read answers, including refusals; every request still needs a signature.
     let put = c.call("PUT", "/bucket/k").header("origin", PAGE).body("data").send().await.expect(200);
     assert_eq!((put.header("access-control-allow-origin"), put.header("access-control-expose-headers")), (PAGE, "*"));
     let refused = c.call("GET", "/bucket/k").header("origin", PAGE).send_unsigned().await.refused(403, "AccessDenied");
     assert_eq!((refused.header("access-control-allow-origin"), refused.header("vary")), (PAGE, "Origin"));
     let got = c.call("GET", "/bucket/k").header("origin", "https://evil.example").send().await.expect(200);
     assert_eq!(got.header("access-control-allow-origin"), "");
-    // Nobody is let in unless it is said.
+    // By default, no origin is allowed.
     let c = Client::new().await;
     let call = c.call("OPTIONS", "/bucket/k").header("origin", PAGE).header("access-control-request-method", "PUT");
     assert_eq!(call.send_unsigned().await.header("access-control-allow-origin"), "");

@@ -1,9 +1,9 @@
-//! What a signature covers, who is let in by it, and bodies whose pieces are signed.
+//! The headers that a signature covers, the requests it authorises, and bodies in signed pieces.
 
 use crate::common::{Client, options};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Every header that changes what some operation does, or that one reads.
+/// Every header that changes or conditions some operation.
 const HEADERS: &[(&str, &str)] = &[
     ("x-amz-copy-source", "/bucket/secret"),
     ("x-amz-copy-source-range", "bytes=0-1"),
@@ -39,8 +39,8 @@ const HEADERS: &[(&str, &str)] = &[
     ("x-amz-checksum-crc32", "AAAAAA=="),
     ("x-amz-trailer", "x-amz-checksum-crc32"),
     ("x-amz-decoded-content-length", "1"),
-    ("x-amz-expected-bucket-owner", "somebody"),
-    ("x-amz-source-expected-bucket-owner", "somebody"),
+    ("x-amz-expected-bucket-owner", "another"),
+    ("x-amz-source-expected-bucket-owner", "another"),
     ("x-amz-request-payer", "requester"),
     ("x-amz-mfa", "1 2"),
     ("x-amz-security-token", "token"),
@@ -49,7 +49,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("x-steadfast-anything", "1"),
 ];
 
-/// Requests for each operation that is served; `{id}` is an upload of `bucket/up`.
+/// Requests for each served operation; `{id}` is an upload of `bucket/up`.
 const OPERATIONS: &[(&str, &str, &str)] = &[
     ("PUT", "/bucket/mine", "new"),
     ("PUT", "/bucket/up?partNumber=1&uploadId={id}", "part"),
@@ -109,7 +109,7 @@ async fn a_header_that_is_not_signed_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_signed_need_not_be() {
+async fn optional_headers_need_no_signature() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     let put = || c.call("PUT", "/bucket/k").body("data");
@@ -119,11 +119,11 @@ async fn what_must_not_be_signed_need_not_be() {
         put().unsigned(name, value).send().await.expect(200);
         put().header(name, value).send_presigned(60).await.expect(200);
     }
-    // The hash of the body counts whether or not its header is signed, and is checked.
+    // The hash of the body applies, and is checked, whether or not its header is signed.
     put().header("x-amz-content-sha256", "UNSIGNED-PAYLOAD").send_presigned(60).await.expect(200);
     let wrong = crate::common::signer::sha256_hex(b"other");
     put().header("x-amz-content-sha256", &wrong).send_presigned(60).await.refused(400, "XAmzContentSHA256Mismatch");
-    // Signed, all the same headers do what they say.
+    // When signed, the same headers take effect.
     put().header("x-amz-tagging", "a=b").send().await.expect(200);
     assert_eq!(c.get("/bucket/k?tagging").await.expect(200).xml("Key"), "a");
 }
@@ -161,13 +161,13 @@ async fn an_unknown_sub_resource_is_not_the_plain_operation() {
         ("POST", "/bucket/k?uploads&anything"),
     ] {
         c.call(method, path).send().await.refused(501, "NotImplemented");
-        // A signature is asked for first.
+        // The signature is checked first.
         c.call(method, path).send_unsigned().await.refused(403, "AccessDenied");
     }
     c.call("HEAD", "/bucket/k?anything").send().await.expect(501);
     assert_eq!(c.get("/bucket/k").await.expect(200).bytes(), b"data");
     c.call("HEAD", "/other").send().await.expect(404);
-    // What SDKs and caches add does no harm.
+    // Parameters that SDKs and caches add have no effect.
     c.call("PUT", "/bucket/k?x-id=PutObject&x-amz-acl=private").body("new").send().await.expect(200);
     c.get("/bucket/k?x-id=GetObject&response-content-type=a/b&v=7").await.expect(200);
     c.get("/bucket?list-type=2&metadata=true&prefix=").await.expect(200);
@@ -202,7 +202,7 @@ async fn each_key_signs_only_for_itself() {
 }
 
 #[tokio::test]
-async fn version_2_is_told_what_to_set() {
+async fn version_2_error_names_the_setting() {
     let c = Client::new().await;
     for path in ["/bucket/k?AWSAccessKeyId=access&Signature=AAAA&Expires=4000000000", "/bucket/k?Signature=AAAA"] {
         let refused = c.call("GET", path).send_unsigned().await.refused(400, "InvalidRequest");
@@ -221,7 +221,7 @@ async fn signed_chunks() {
     assert_eq!(c.get("/bucket/k").await.expect(200).bytes(), chunks.concat());
     put("empty").send_chunks(&[], |_| ()).await.expect(200);
     assert_eq!(c.get("/bucket/empty").await.expect(200).bytes(), b"");
-    // A byte of a chunk's data: at its start, at its end, in the last one; and its signature.
+    // A byte of a chunk's data: at its start, at its end, in the last chunk; and its signature.
     let text = |body: &[u8], what: &[u8]| body.windows(what.len()).position(|w| w == what).expect("it is there");
     let refused = |key: &'static str, change: fn(&mut Vec<u8>, usize), what: &'static [u8]| {
         put(key).send_chunks(&chunks, move |body| {
@@ -236,7 +236,7 @@ async fn signed_chunks() {
     refused("d", |body, at| body[at + 17] = if body[at + 17] == b'0' { b'1' } else { b'0' }, b";chunk-signature=")
         .await
         .refused(403, "SignatureDoesNotMatch");
-    // The length of a chunk is a number in hexadecimal digits and nothing else.
+    // The length of a chunk is a number in hexadecimal digits only.
     refused("e", |body, at| body[at - 1] = b'z', b";chunk-signature=").await.expect(400);
     refused("f", |body, at| body[at..at + 17].copy_from_slice(b";chunk-signaturX="), b";chunk-signature=")
         .await
@@ -247,7 +247,7 @@ async fn signed_chunks() {
     }
 }
 
-/// Reads an answer with a content length, its head in lower case.
+/// Reads an answer with a content length; its head in lower case.
 async fn answer(near: &mut tokio::io::DuplexStream) -> String {
     let mut text = Vec::new();
     loop {
@@ -284,13 +284,13 @@ async fn chunks_in_chunks_keep_the_connection() {
         let mut head = format!("PUT {path} HTTP/1.1\r\ntransfer-encoding: chunked\r\n");
         headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         near.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
-        // In pieces as boto3 makes them, and the last of HTTP's own by itself.
+        // In the pieces that boto3 sends, with HTTP's last chunk in a piece of its own.
         for piece in ["9\r\n123456789\r\n", "0\r\nx-amz-checksum-crc32:y/Q5Jg==\r\n\r\n"] {
             near.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes()).await.unwrap();
         }
         near.write_all(b"0\r\n\r\n").await.unwrap();
-        let told = answer(&mut near).await;
-        assert!(told.starts_with("http/1.1 200") && !told.contains("connection: close"), "{told}");
+        let reply = answer(&mut near).await;
+        assert!(reply.starts_with("http/1.1 200") && !reply.contains("connection: close"), "{reply}");
     }
     drop(near);
     connection.await.expect("no panic").expect("served to its end");
@@ -314,7 +314,7 @@ async fn xml_has_bounds() {
     let tags = format!("<Tagging><TagSet>{}</TagSet></Tagging>", " ".repeat(300 << 10));
     c.put("/bucket/k?tagging", tags).await.refused(400, "MaxMessageLengthExceeded");
     assert_eq!(c.door.xml_status().used, 0);
-    // A body that has not come yet has its permit already; the next one is refused at once.
+    // A body that has not arrived already holds its permit; the next one is refused at once.
     let (mut near, far) = tokio::io::duplex(64 << 10);
     let connection = tokio::spawn(c.door.connection(far));
     let mut headers = std::collections::BTreeMap::from([("host".to_owned(), crate::common::HOST.to_owned())]);
@@ -334,7 +334,7 @@ async fn xml_has_bounds() {
     c.call("POST", "/bucket?delete").body(keys(1000, 1024)).send().await.expect(200);
 }
 
-/// Keys to be deleted, about a kilobyte each, and the head of a request that announces them.
+/// Keys to delete, about a kilobyte each, and the head of a request that announces them.
 fn many_keys(c: &Client, count: usize) -> (String, String) {
     let object = format!("<Object><Key>{}</Key></Object>", "k".repeat(1024));
     let body = format!("<Delete>{}</Delete>", object.repeat(count));
@@ -347,7 +347,7 @@ fn many_keys(c: &Client, count: usize) -> (String, String) {
 }
 
 #[tokio::test]
-async fn xml_that_trickles_is_given_up() {
+async fn xml_that_trickles_times_out() {
     use std::time::Duration;
     let c = Client::with(steadfast_s3::S3Options {
         body_stall: Duration::from_millis(300),
@@ -381,7 +381,7 @@ async fn xml_that_trickles_is_given_up() {
     };
     let answer = tokio::select! {
         answer = answered => answer,
-        () = trickle => unreachable!("it goes on"),
+        () = trickle => unreachable!("the client sends without end"),
     };
     assert!(answer.contains("<Code>RequestTimeout</Code>"), "{answer}");
     assert_eq!(c.door.xml_status().used, 0);
@@ -389,7 +389,7 @@ async fn xml_that_trickles_is_given_up() {
 }
 
 #[tokio::test]
-async fn errors_say_what_they_are_about() {
+async fn errors_name_their_request() {
     let mut c = Client::new().await;
     c.bucket("bucket").await;
     c.put("/bucket/k", "data").await.expect(200);

@@ -1,12 +1,11 @@
-//! Text in XML bodies and answers: what is named must be what is meant, and every answer one that a
-//! parser takes.
+//! Text in XML bodies and answers: names arrive unchanged, and every answer is well-formed.
 
 use crate::common::Client;
 
-/// Characters that XML 1.0 does not have.
+/// Characters that XML 1.0 excludes.
 const UNFIT: [char; 6] = ['\u{1}', '\u{8}', '\u{b}', '\u{1f}', '\u{fffe}', '\u{ffff}'];
 
-/// Whether a parser of XML 1.0 would take the characters of a document, references among them.
+/// Whether a parser of XML 1.0 would accept the characters of a document, references included.
 fn is_fit(text: &str) -> bool {
     let reference = |part: &str| {
         let number = part.split_once(';')?.0;
@@ -45,14 +44,14 @@ async fn text_in_pieces_is_one_text() {
         ("a&#9;b&#10;c", "a\tb\nc"),
     ] {
         c.put("/bucket/k?tagging", tagging(written)).await.expect(200);
-        let told = c.get("/bucket/k?tagging").await.expect(200).xml("Value").to_owned();
+        let read = c.get("/bucket/k?tagging").await.expect(200).xml("Value").to_owned();
         let plain = |text: &str| text.replace("&quot;", "\"").replace("&apos;", "'");
-        assert_eq!(plain(&told), plain(meant), "{written}");
+        assert_eq!(plain(&read), plain(meant), "{written}");
     }
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_malformed() {
+async fn invalid_text_is_malformed() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     c.put("/bucket/k", "x").await.expect(200);
@@ -82,14 +81,14 @@ async fn keys_in_sections_of_cdata() {
     assert_eq!(deleted.xml_all("Key"), ["a&amp;b", "&amp;amp;"]);
     let listed = c.get("/bucket?list-type=2").await.expect(200);
     assert_eq!(listed.xml_all("Key"), ["&lt;b&gt;", "a"]);
-    // Where no text belongs, none does.
+    // Text is refused where the schema has none.
     let delete = "<Delete><![CDATA[<Object><Key>a</Key></Object>]]><Object><Key>b</Key></Object></Delete>";
     c.call("POST", "/bucket?delete").body(delete).send().await.expect(200);
     assert_eq!(c.get("/bucket?list-type=2").await.expect(200).xml_all("Key"), ["&lt;b&gt;", "a"]);
 }
 
 #[tokio::test]
-async fn nothing_is_deleted_that_no_answer_could_name() {
+async fn keys_that_no_answer_can_name_are_not_deleted() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     c.put("/bucket/ok", "x").await.expect(200);
@@ -106,7 +105,7 @@ async fn nothing_is_deleted_that_no_answer_could_name() {
             }
         }
         c.get("/bucket/ok").await.expect(200);
-        // By itself it can be deleted, as that answer does not name it.
+        // A single delete works, because its answer does not name the key.
         c.call("DELETE", &format!("/bucket/{key}")).send().await.expect(204);
         c.get(&format!("/bucket/{key}")).await.refused(404, "NoSuchKey");
     }
@@ -124,8 +123,8 @@ async fn listings_of_keys_that_xml_cannot_carry() {
     for key in ["a/plain", "b/return\r", "b/tab\tline\n", "c/one\u{1}", "d/\u{1f}/x", "e/\u{ffff}"] {
         c.put(&format!("/bucket/{key}"), "x").await.expect(200);
     }
-    // What XML can carry comes whole: a carriage return by reference, or a parser would make a line
-    // feed of it.
+    // Text that XML can carry arrives whole. A carriage return needs a reference, or a parser would
+    // make a line feed of it.
     let listed = c.get("/bucket?list-type=2&prefix=b/").await.expect(200);
     assert_eq!(listed.xml_all("Key"), ["b/return&#13;", "b/tab\tline\n"]);
     for query in [
@@ -134,7 +133,7 @@ async fn listings_of_keys_that_xml_cannot_carry() {
         "prefix=d/",
         "delimiter=/&prefix=d/",
         "list-type=2&prefix=e/",
-        // What the answer would repeat.
+        // Parameters that the answer would repeat.
         "list-type=2&prefix=\u{1}",
         "list-type=2&prefix=a/&delimiter=\u{2}",
         "list-type=2&prefix=f/&start-after=\u{3}",
@@ -157,19 +156,19 @@ async fn listings_of_keys_that_xml_cannot_carry() {
 }
 
 #[tokio::test]
-async fn no_upload_begins_that_no_answer_could_name() {
+async fn uploads_that_no_answer_can_name_are_refused() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     for unfit in UNFIT {
         c.call("POST", &format!("/bucket/a{unfit}?uploads")).send().await.refused(400, "InvalidArgument");
-        // In one piece, or copied, it is named in no answer.
+        // For an upload in one piece, or a copy, no answer names the key.
         c.put(&format!("/bucket/a{unfit}"), "x").await.expect(200);
         let copy = c.call("PUT", &format!("/bucket/b{unfit}"));
         let source = crate::common::signer::encode(&format!("bucket/a{unfit}"), true);
         assert!(is_fit(copy.header("x-amz-copy-source", &source).send().await.expect(200).text()));
     }
     assert_eq!(c.get("/bucket?uploads").await.expect(200).xml_all("Upload").len(), 0);
-    // What a parser of XML would change comes back as it was.
+    // Characters that an XML parser would change come back unchanged.
     let key = "a\r\nb\rc\td";
     let begun = c.call("POST", &format!("/bucket/{key}?uploads")).send().await.expect(200);
     assert_eq!(begun.xml("Key"), "a&#13;\nb&#13;c\td");
@@ -189,7 +188,7 @@ async fn tags_that_xml_cannot_carry() {
 }
 
 #[tokio::test]
-async fn errors_are_xml_whatever_they_are_about() {
+async fn every_error_is_well_formed_xml() {
     let c = Client::new().await;
     c.bucket("bucket").await;
     for unfit in UNFIT {

@@ -1,4 +1,4 @@
-//! Metrics of block devices, read off the status; none where there are none.
+//! Metrics of block devices, taken from the status; none without block devices.
 
 use std::fmt;
 
@@ -8,32 +8,27 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-/// A number of an export's status: where it is, its metric's name, whether it only goes up, its scale, what it says.
+/// A number of an export's status: JSON pointer, name of the metric, whether it is a counter,
+/// scale, help.
 type Number = (&'static str, &'static str, bool, f64, &'static str);
 
-/// Those without a further label.
+/// Metrics without a further label.
 pub const NUMBERS: [Number; 9] = [
     ("/connections", "block_connections", false, 1.0, "Connections of clients"),
-    ("/in_flight", "block_in_flight", false, 1.0, "Requests that the disk has not completed"),
-    (
-        "/oldest_request_ms",
-        "block_oldest_request_seconds",
-        false,
-        1e-3,
-        "For how long the oldest request has been under way",
-    ),
+    ("/in_flight", "block_in_flight", false, 1.0, "Requests in progress at the disk"),
+    ("/oldest_request_ms", "block_oldest_request_seconds", false, 1e-3, "Age of the oldest request in progress"),
     ("/bytes_in_flight", "block_bytes_in_flight", false, 1.0, "Bytes of replies and payloads in memory"),
-    ("/bytes_in_flight_max", "block_bytes_in_flight_limit", false, 1.0, "The bound on them"),
-    ("/counts/connections_refused", "block_connections_refused", true, 1.0, "Connections above the bound"),
-    ("/counts/refused", "block_requests_refused", true, 1.0, "Requests that were malformed or out of range"),
-    ("/counts/read_bytes", "block_read_bytes", true, 1.0, "Bytes that reads have given"),
-    ("/counts/written_bytes", "block_written_bytes", true, 1.0, "Bytes that writes have brought"),
+    ("/bytes_in_flight_max", "block_bytes_in_flight_limit", false, 1.0, "Limit of these bytes"),
+    ("/counts/connections_refused", "block_connections_refused", true, 1.0, "Connections refused above the limit"),
+    ("/counts/refused", "block_requests_refused", true, 1.0, "Requests refused as malformed or out of range"),
+    ("/counts/read_bytes", "block_read_bytes", true, 1.0, "Bytes read by clients"),
+    ("/counts/written_bytes", "block_written_bytes", true, 1.0, "Bytes written by clients"),
 ];
 
 /// The kinds of requests, for the label `kind`.
 pub const KINDS: [&str; 5] = ["read", "write", "flush", "trim", "write_zeroes"];
 
-/// Puts them into the answer, each with the device's name as a label.
+/// Encodes the metrics, each with the name of the device as a label.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
     let devices = status["block"].as_array().map(Vec::as_slice).unwrap_or_default();
     if devices.is_empty() {
@@ -60,7 +55,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
         let failed = f64::from(u8::from(device["export"]["failure"].is_string()));
         ConstGauge::new(failed).encode(family.encode_family(&[("device", name(device))])?)?;
     }
-    let help = "Requests that were carried out, by kind";
+    let help = "Requests completed, by kind";
     let mut family = encoder.encode_descriptor("block_requests", help, None, MetricType::Counter)?;
     for device in devices {
         for kind in KINDS {
@@ -69,7 +64,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
     }
-    let help = "Operations of the disk that failed, by whether they were reads";
+    let help = "Disk operations that failed, by kind (read or write)";
     let mut family = encoder.encode_descriptor("block_errors", help, None, MetricType::Counter)?;
     for device in devices {
         for (kind, field) in [("read", "read_errors"), ("write", "write_errors")] {

@@ -1,4 +1,4 @@
-//! What the devices of each leg do: bytes, and how long reads, writes and flushes take. Read off the status.
+//! Metrics of the devices of each leg, taken from the status: bytes, and latencies of requests.
 
 use std::fmt;
 
@@ -9,32 +9,32 @@ use serde_json::Value;
 
 use super::collect::{Counted, MICROSECONDS};
 
-/// A histogram: where it is in a row of the status, its metric's name, and what it says.
+/// A histogram: JSON pointer into a row of the status, name of the metric, help.
 pub const HISTOGRAMS: [(&str, &str, &str); 3] = [
     (
         "/latency/read_us",
         "disk_leg_read_seconds",
-        "Reads of the device, from when one is given to it; by disk, leg and member",
+        "Duration of reads from their submission to the device; by disk, leg and member",
     ),
-    ("/latency/write_us", "disk_leg_write_seconds", "Writes to the device, without the flushes behind them"),
-    ("/latency/flush_us", "disk_leg_flush_seconds", "Flushes of the device"),
+    ("/latency/write_us", "disk_leg_write_seconds", "Duration of writes to the device, without flushes"),
+    ("/latency/flush_us", "disk_leg_flush_seconds", "Duration of flushes of the device"),
 ];
 
-/// A counter, in the same way.
+/// A counter, in the same form.
 pub const COUNTERS: [(&str, &str, &str); 2] = [
     ("/stats/read_bytes", "disk_leg_read_bytes", "Bytes read from the device"),
     ("/stats/write_bytes", "disk_leg_written_bytes", "Bytes written to the device"),
 ];
 
-/// The disk of the pool, its leg, and which of the leg's devices.
+/// The labels: the disk of the pool, its leg and the device of the leg.
 fn labels(row: &Value) -> [(&'static str, &str); 3] {
     [("disk", "pool_disk"), ("leg", "role"), ("member", "path")]
         .map(|(label, field)| (label, row[field].as_str().unwrap_or("?")))
 }
 
-/// Puts them into the answer.
+/// Encodes the metrics.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, rows: &[&Value]) -> Result<(), fmt::Error> {
-    // One that is missing, or is not measured, has none.
+    // A device that is missing or not measured has none.
     let measured: Vec<&Value> = rows.iter().copied().filter(|row| row["latency"].is_object()).collect();
     if measured.is_empty() {
         return Ok(());
@@ -65,8 +65,8 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, rows: &[&Value]) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::collect::TABLE;
     use crate::admin::collect::testing::metrics;
+    use crate::admin::table::TABLE;
 
     #[test]
     fn each_device_of_a_leg_has_its_own() {
@@ -97,7 +97,7 @@ mod tests {
         ] {
             assert!(out.lines().any(|l| l == line), "{line} is missing in:\n{out}");
         }
-        assert!(!out.contains("/dev/c"), "of one that is missing nothing is said");
+        assert!(!out.contains("/dev/c"), "a missing device has no metrics");
         assert!(!metrics(serde_json::json!({"disks": []})).contains("disk_leg"));
     }
 

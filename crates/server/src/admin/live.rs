@@ -1,4 +1,4 @@
-//! Metrics of the live door that have labels, read off the status; none where there is no live door.
+//! Metrics of the live port with labels, taken from the status; none without a live port.
 
 use std::fmt;
 
@@ -10,24 +10,24 @@ use serde_json::Value;
 
 use super::labels::{self, Field};
 
-/// Sessions by encoding and transport: its metric's name, and what it says.
+/// Sessions by encoding and transport: name of the metric, help.
 pub const SESSIONS: (&str, &str) = ("live_sessions", "Sessions, by encoding and transport");
 
-/// Counters by code: the field of the status, the metric's name, what it says.
+/// Counters by code: field of the status, name of the metric, help.
 pub const BY_CODE: [(&str, &str, &str); 2] = [
-    ("ended", "live_ended_sessions", "Sessions that have ended, by close code; 0: the client or the network ended it"),
-    ("refused", "live_refused_commands", "Commands that were refused, by error code"),
+    ("ended", "live_ended_sessions", "Sessions ended, by close code; 0: ended by the client or the network"),
+    ("refused", "live_refused_commands", "Commands refused, by error code"),
 ];
 
-/// Of the proxies to a back end, by event and name.
+/// Metrics of proxies to a back end, by event and name.
 pub const OF_PROXIES: [Field; 4] = [
     ("requests", "live_proxy_requests", "Requests to the back end, by event and proxy", MetricType::Counter),
-    ("failures", "live_proxy_failures", "Those of them that failed", MetricType::Counter),
-    ("refused", "live_proxy_refused", "Events that found the proxy full", MetricType::Counter),
-    ("in_flight", "live_proxy_in_flight", "Requests to the back end that are under way", MetricType::Gauge),
+    ("failures", "live_proxy_failures", "Requests to the back end that failed", MetricType::Counter),
+    ("refused", "live_proxy_refused", "Events refused because the proxy was at its limit", MetricType::Counter),
+    ("in_flight", "live_proxy_in_flight", "Requests to the back end in progress", MetricType::Gauge),
 ];
 
-/// Puts them into the answer.
+/// Encodes the metrics.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
     let live = &status["live"];
     let Some(kinds) = live["sessions_by"].as_array() else { return Ok(()) };
@@ -52,8 +52,8 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::collect::TABLE;
     use crate::admin::collect::testing::metrics;
+    use crate::admin::table::TABLE;
     use crate::admin::webhooks::OF_WEBHOOKS;
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         ] {
             assert!(out.lines().any(|l| l == line), "{line} is missing in:\n{out}");
         }
-        assert!(!metrics(serde_json::json!({"ready": true})).contains("live_"), "none without a live door");
+        assert!(!metrics(serde_json::json!({"ready": true})).contains("live_"), "none without a live port");
     }
 
     #[test]

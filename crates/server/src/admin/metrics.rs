@@ -1,4 +1,4 @@
-//! What is measured of requests and of the process.
+//! Metrics of requests and of the process.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Makes the metrics and puts them into `registry`.
+    /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self {
             seconds: Family::new_with_constructor(Latency),
@@ -47,17 +47,22 @@ impl Requests {
         };
         registry.register_with_unit(
             "s3_request",
-            "From a request's header to the end of its answer, by operation and status",
+            "Time from a request's header to the end of its answer, by operation and status",
             Unit::Seconds,
             this.seconds.clone(),
         );
-        registry.register_with_unit("s3_received", "Bytes of requests' bodies", Unit::Bytes, this.received.clone());
-        registry.register_with_unit("s3_sent", "Bytes of answers' bodies", Unit::Bytes, this.sent.clone());
-        registry.register("s3_incomplete", "Answers that could not be sent whole", this.incomplete.clone());
+        registry.register_with_unit(
+            "s3_received",
+            "Bytes of the bodies of requests",
+            Unit::Bytes,
+            this.received.clone(),
+        );
+        registry.register_with_unit("s3_sent", "Bytes of the bodies of answers", Unit::Bytes, this.sent.clone());
+        registry.register("s3_incomplete", "Answers that could not be sent completely", this.incomplete.clone());
         this
     }
 
-    /// A request has ended.
+    /// Records a request that has ended.
     pub fn record(
         &self,
         operation: &'static str,
@@ -77,7 +82,8 @@ impl Requests {
     }
 }
 
-/// From OpenMetrics to the older format of Prometheus, 0.0.4: there a counter has the name of its samples, and units and the end are not told.
+/// Converts OpenMetrics to the format of Prometheus, 0.0.4: a counter has the name of its samples,
+/// and units and the end mark are absent.
 pub fn plain(metrics: &str) -> String {
     let mut counters = std::collections::BTreeSet::new();
     for line in metrics.lines() {
@@ -107,11 +113,11 @@ pub fn plain(metrics: &str) -> String {
 pub struct ProcessMemory {
     /// Resident bytes now.
     pub resident_bytes: u64,
-    /// The most that was ever resident.
+    /// Peak of the resident bytes.
     pub resident_bytes_max: u64,
 }
 
-/// Asks the kernel; zeros when it does not say.
+/// Reads the memory from the kernel; zeros if that fails.
 pub fn process_memory() -> ProcessMemory {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = |name: &str| {
@@ -121,10 +127,10 @@ pub fn process_memory() -> ProcessMemory {
     ProcessMemory { resident_bytes: kib("VmRSS:") << 10, resident_bytes_max: kib("VmHWM:") << 10 }
 }
 
-/// CPU time of this process, user and system together; zero when the kernel does not say.
+/// CPU time of this process, user and system together; zero if the kernel does not report it.
 pub fn process_cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may hold spaces.
+    // The name, in parentheses, may contain spaces.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok()).unwrap_or_default();
     let per_second = rustix::param::clock_ticks_per_second().max(1);
@@ -136,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_of_this_process() {
+    fn the_kernel_reports_this_process() {
         let memory = process_memory();
         assert!(memory.resident_bytes > 100_000 && memory.resident_bytes_max >= memory.resident_bytes);
     }

@@ -1,4 +1,5 @@
-//! The admin port: health, metrics, status. It changes nothing. With a token, metrics and status are only for those who have it.
+//! The admin port: health, metrics, status. It changes nothing. If a token is set, metrics and
+//! status require it.
 
 pub mod block;
 pub mod collect;
@@ -7,6 +8,7 @@ pub mod legs;
 pub mod live;
 pub mod metrics;
 pub mod superdisk;
+pub mod table;
 pub mod webhooks;
 
 use std::convert::Infallible;
@@ -31,15 +33,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::config::{AdminSection, Secret};
 use crate::net::listener::Door;
 
-/// What the admin port tells about.
+/// The source of health and status.
 pub trait Source: Send + Sync + 'static {
-    /// Why the server should get no requests now; `None` when it should.
+    /// Why the server is not ready; `None` if it is.
     fn not_ready(&self) -> Option<String>;
 
-    /// What is wrong though the server takes requests, in words.
+    /// Warnings of a server that is ready.
     fn warnings(&self) -> Vec<String>;
 
-    /// Everything that there is to know, as JSON.
+    /// The whole status, as JSON.
     fn status(&self) -> serde_json::Value;
 }
 
@@ -52,19 +54,19 @@ pub struct Admin {
     access: Arc<Access>,
 }
 
-/// Who may read what the port tells.
+/// The access rules of the port.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// What metrics and status ask for; empty: nothing.
+    /// Token that metrics and status require; empty: none.
     pub token: Secret,
-    /// Names by which the port may be called, beside addresses and localhost.
+    /// Host names by which clients may call the port, besides addresses and localhost.
     pub hosts: Vec<String>,
-    /// Whether it may be called by any name where there are none of those.
+    /// Whether any name is allowed.
     pub any_host: bool,
 }
 
 impl Access {
-    /// That of a configuration.
+    /// The rules of a configuration.
     pub fn new(config: &AdminSection) -> Self {
         Self {
             token: config.token.clone(),
@@ -73,9 +75,9 @@ impl Access {
         }
     }
 
-    /// A page in a browser can have a name of its own stand for this machine (DNS rebinding), and would be let read what is here. The request says
-    /// by which name.
-    fn is_called_right(&self, headers: &HeaderMap) -> bool {
+    /// Whether the `Host` of a request is allowed. A web page can let its own name resolve to this
+    /// machine (DNS rebinding) and could then read the status.
+    fn is_host_allowed(&self, headers: &HeaderMap) -> bool {
         let Some(host) = headers.get(HOST) else { return true };
         let Ok(host) = host.to_str() else { return false };
         let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -93,17 +95,17 @@ impl Access {
     }
 }
 
-/// Whether two are the same, in a time that does not tell where they differ.
+/// Whether two texts are equal, in constant time.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 const PATHS: [&str; 4] = ["/health/live", "/health/ready", "/metrics", "/status"];
 
-/// How long a client may hold a connection: answers are small, and whoever asks again may connect again.
+/// Maximum time of a connection: answers are small, and a client can reconnect.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
 
-/// How long a client may take for a request's header, and stay idle.
+/// Time limit for a request's header, and of an idle connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Admin {
@@ -114,11 +116,11 @@ impl Admin {
 
     /// Answers one request.
     pub fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
-        if !self.access.is_called_right(headers) {
-            return text(StatusCode::FORBIDDEN, "this port is not called by that name: see admin.hosts\n".to_owned());
+        if !self.access.is_host_allowed(headers) {
+            return text(StatusCode::FORBIDDEN, "this host name is not allowed: see admin.hosts\n".to_owned());
         }
         if !PATHS.contains(&path) {
-            return text(StatusCode::NOT_FOUND, format!("there is {}\n", PATHS.join(", ")));
+            return text(StatusCode::NOT_FOUND, format!("the paths are {}\n", PATHS.join(", ")));
         }
         if *method != Method::GET && *method != Method::HEAD {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "use GET\n".to_owned());
@@ -126,7 +128,8 @@ impl Admin {
             return response;
         }
         if !path.starts_with("/health/") && !self.access.has_token(headers) {
-            let mut response = text(StatusCode::UNAUTHORIZED, "this needs the token of admin.token\n".to_owned());
+            let mut response =
+                text(StatusCode::UNAUTHORIZED, "this path requires the token of admin.token\n".to_owned());
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return response;
         }
@@ -147,7 +150,7 @@ impl Admin {
         }
     }
 
-    /// In the format of OpenMetrics for those who ask for it, else in that of Prometheus, which all understand.
+    /// The metrics in OpenMetrics if the client accepts it, else in the format of Prometheus.
     fn metrics(&self, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let mut out = String::with_capacity(16 << 10);
         if prometheus_client::encoding::text::encode(&mut out, &self.registry).is_err() {
@@ -222,9 +225,9 @@ mod tests {
     use http_body_util::BodyExt;
     use parking_lot::Mutex;
 
-    struct Told(Mutex<Option<String>>);
+    struct FixedSource(Mutex<Option<String>>);
 
-    impl Source for Told {
+    impl Source for FixedSource {
         fn not_ready(&self) -> Option<String> {
             self.0.lock().clone()
         }
@@ -258,13 +261,13 @@ mod tests {
 
     #[tokio::test]
     async fn routes() {
-        let told = Arc::new(Told(Mutex::new(None)));
+        let source = Arc::new(FixedSource(Mutex::new(None)));
         let mut registry = Registry::with_prefix("steadfast");
         let requests = metrics::Requests::register(&mut registry);
-        let admin = Admin::new(told.clone(), registry, Access::default(), Env::tokio());
+        let admin = Admin::new(source.clone(), registry, Access::default(), Env::tokio());
         assert_eq!(get(&admin, Method::GET, "/health/live").await, (200, "live\n".into()));
         assert_eq!(get(&admin, Method::GET, "/health/ready").await, (200, "ready\n".into()));
-        *told.0.lock() = Some("the disk failed".into());
+        *source.0.lock() = Some("the disk failed".into());
         assert_eq!(get(&admin, Method::GET, "/health/ready").await, (503, "not ready: the disk failed\n".into()));
         assert_eq!(get(&admin, Method::GET, "/health/live").await.0, 200);
         assert_eq!(get(&admin, Method::POST, "/status").await.0, 405);
@@ -294,8 +297,8 @@ mod tests {
                 token: Secret(token.to_owned()),
                 hosts: crate::config::Names(hosts.iter().map(|host| (*host).to_owned()).collect()),
             };
-            let told = Arc::new(Told(Mutex::new(None)));
-            Admin::new(told, Registry::with_prefix("steadfast"), Access::new(&config), Env::tokio())
+            let source = Arc::new(FixedSource(Mutex::new(None)));
+            Admin::new(source, Registry::with_prefix("steadfast"), Access::new(&config), Env::tokio())
         };
         let status = async |admin: &Admin, path: &str, with: &[(&'static str, &'static str)]| {
             get_with(admin, Method::GET, path, with).await.0

@@ -1,4 +1,4 @@
-//! Metrics of a super-disk, read off the status; none where there is no super-disk.
+//! Metrics of super-disks, taken from the status; none without a super-disk.
 
 use std::fmt;
 
@@ -8,69 +8,70 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::Value;
 
-/// A number of the super-disk's status: its field, its metric's name, whether it only goes up, its scale, what it says.
+/// A number of a super-disk's status: field, name of the metric, whether it is a counter, scale,
+/// help.
 type Number = (&'static str, &'static str, bool, f64, &'static str);
 
-/// Those without a label.
+/// Metrics without a further label.
 pub const NUMBERS: [Number; 22] = [
-    ("degraded", "superdisk_degraded", false, 1.0, "1 when there should be a fast leg and it is not in use"),
-    ("generation", "superdisk_generation", false, 1.0, "How often the pair has been opened with a fast leg"),
-    ("region_bytes", "superdisk_region_bytes", false, 1.0, "Bytes in a region, the unit of what follows"),
-    ("regions_total", "superdisk_regions", false, 1.0, "Regions that hold something and fit the fast leg"),
-    ("regions_clean", "superdisk_regions_clean", false, 1.0, "Regions wholly readable from the fast leg"),
-    ("regions_to_rebuild", "superdisk_regions_to_rebuild", false, 1.0, "Regions that wait to be copied to it"),
-    ("regions_quarantined", "superdisk_regions_quarantined", false, 1.0, "Regions out of use after repeated failures"),
-    (
-        "dirty_bytes",
-        "superdisk_dirty_bytes",
-        false,
-        1.0,
-        "Bytes of regions that may differ on the two legs after a crash",
-    ),
+    ("degraded", "superdisk_degraded", false, 1.0, "1 when a fast leg is configured and not in use"),
+    ("generation", "superdisk_generation", false, 1.0, "Times that the pair was opened with a fast leg"),
+    ("region_bytes", "superdisk_region_bytes", false, 1.0, "Size of a region"),
+    ("regions_total", "superdisk_regions", false, 1.0, "Regions with data that fit the fast leg"),
+    ("regions_clean", "superdisk_regions_clean", false, 1.0, "Regions fully readable from the fast leg"),
+    ("regions_to_rebuild", "superdisk_regions_to_rebuild", false, 1.0, "Regions waiting to be copied to the fast leg"),
+    ("regions_quarantined", "superdisk_regions_quarantined", false, 1.0, "Regions quarantined after repeated failures"),
+    ("dirty_bytes", "superdisk_dirty_bytes", false, 1.0, "Bytes of regions that a crash now would have copied"),
     (
         "dirty_bytes_max",
         "superdisk_dirty_limit_bytes",
         false,
         1.0,
-        "The bound on them, as far as both legs hold the same",
+        "Limit of these bytes while both legs hold the same data",
     ),
     ("rebuilt_bytes", "superdisk_rebuilt_bytes", true, 1.0, "Bytes copied to the fast leg in the background"),
-    ("rebuild_bytes_s", "superdisk_rebuild_bytes_per_second", false, 1.0, "Recent speed of that"),
-    ("rebuild_bytes_s_max", "superdisk_rebuild_limit_bytes_per_second", false, 1.0, "The bound on it; 0 for none"),
+    ("rebuild_bytes_s", "superdisk_rebuild_bytes_per_second", false, 1.0, "Recent rate of that copying"),
+    ("rebuild_bytes_s_max", "superdisk_rebuild_limit_bytes_per_second", false, 1.0, "Limit of that rate; 0 for none"),
     (
         "reads_hedged",
         "superdisk_hedged_reads",
         true,
         1.0,
-        "Reads that asked the pool too because the fast leg was late",
+        "Reads also sent to the durable leg because the fast leg was late",
     ),
-    ("hedges_won", "superdisk_hedges_won", true, 1.0, "How many of those the pool answered first"),
-    ("hedge_us", "superdisk_hedge_seconds", false, 1e-6, "After how long a small read asks the pool too"),
-    ("fast_overdue", "superdisk_fast_overdue", false, 1.0, "Reads of the fast leg that are overdue now"),
-    ("heal_failures", "superdisk_heal_failures", true, 1.0, "Repairs that did not succeed, of either leg"),
+    ("hedges_won", "superdisk_hedges_won", true, 1.0, "Hedged reads that the durable leg answered first"),
+    (
+        "hedge_us",
+        "superdisk_hedge_seconds",
+        false,
+        1e-6,
+        "Delay after which a small read is also sent to the durable leg",
+    ),
+    ("fast_overdue", "superdisk_fast_overdue", false, 1.0, "Overdue reads of the fast leg"),
+    ("heal_failures", "superdisk_heal_failures", true, 1.0, "Failed repairs of either leg"),
     ("fast_writes", "superdisk_fast_writes", true, 1.0, "Writes that went to both legs"),
-    ("skipped_fast_writes", "superdisk_skipped_fast_writes", true, 1.0, "Writes that the fast leg did not get"),
+    ("skipped_fast_writes", "superdisk_skipped_fast_writes", true, 1.0, "Writes that the fast leg missed"),
     (
         "fast_reopened",
         "superdisk_fast_reopened",
         true,
         1.0,
-        "How often the fast leg was closed and opened again, after a failed flush or silence",
+        "Times that the fast leg was reopened after a failed flush or a hang",
     ),
-    ("pending_bytes", "superdisk_pending_bytes", false, 1.0, "Bytes on their way to the fast leg"),
-    ("pending_bytes_max", "superdisk_pending_limit_bytes", false, 1.0, "The bound on them"),
+    ("pending_bytes", "superdisk_pending_bytes", false, 1.0, "Bytes being written to the fast leg"),
+    ("pending_bytes_max", "superdisk_pending_limit_bytes", false, 1.0, "Limit of these bytes"),
 ];
 
-/// A counter of each leg: its metric's name, what it says, and the fields for the legs.
+/// A counter of each leg: name of the metric, help, and the fields of the legs.
 type ByLeg = (&'static str, &'static str, [(&'static str, &'static str); 2]);
 
-/// Those of each leg, with the label `leg`.
+/// Metrics of each leg, with the label `leg`.
 pub const BY_LEG: [ByLeg; 3] = [
     ("superdisk_reads", "Reads that the leg answered", [("fast", "reads_fast"), ("durable", "reads_durable")]),
     ("superdisk_errors", "Errors of the leg", [("fast", "fast_errors"), ("durable", "durable_errors")]),
     (
         "superdisk_healed",
-        "Ranges of the leg that were found bad and made good",
+        "Damaged ranges of the leg that were healed",
         [("fast", "healed_fast"), ("durable", "healed_durable")],
     ),
 ];
@@ -78,7 +79,7 @@ pub const BY_LEG: [ByLeg; 3] = [
 /// The states of a fast leg, for the label `state`.
 pub const STATES: [&str; 6] = ["clean", "rebuilding", "stale", "missing", "foreign", "failed"];
 
-/// Puts them into the answer, each with the disk as a label.
+/// Encodes the metrics, each with the disk as a label.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[&Value]) -> Result<(), fmt::Error> {
     if all.is_empty() {
         return Ok(());
@@ -112,7 +113,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[&Value]) -> Result<(),
             }
         }
     }
-    let help = "1 for the state that the fast leg is in, 0 for the others";
+    let help = "1 for the present state of the fast leg, 0 for the others";
     let mut family = encoder.encode_descriptor("superdisk_fast_state", help, None, MetricType::Gauge)?;
     for superdisk in all {
         for state in STATES {
@@ -121,7 +122,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[&Value]) -> Result<(),
             ConstGauge::new(f64::from(u8::from(now))).encode(family.encode_family(&labels)?)?;
         }
     }
-    let help = "1 when the fast leg did not count when it was opened last";
+    let help = "1 if the content of the fast leg was refused at the last opening";
     let mut family = encoder.encode_descriptor("superdisk_fast_refused", help, None, MetricType::Gauge)?;
     for superdisk in all {
         let refused = superdisk["refused"].is_string();
@@ -133,11 +134,11 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[&Value]) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::collect::TABLE;
     use crate::admin::collect::testing::metrics;
+    use crate::admin::table::TABLE;
 
     #[test]
-    fn a_super_disk_is_told_of_by_leg_and_state() {
+    fn a_super_disk_has_metrics_by_leg_and_state() {
         let out = metrics(
             serde_json::json!({"superdisks": [{"disk": "/dev/a", "fast": {"state": "rebuilding"}, "degraded": true, "hedge_us": 2500,
             "reads_fast": 9, "reads_durable": 2, "healed_fast": 3, "healed_durable": 0, "heal_failures": 1},

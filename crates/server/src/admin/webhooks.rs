@@ -1,4 +1,4 @@
-//! Metrics of the webhooks that are told of objects; none where there are none.
+//! Metrics of webhooks; none without webhooks.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use super::labels::{self, Field};
 
-/// By webhook.
+/// Metrics by webhook.
 pub const OF_WEBHOOKS: [Field; 7] = [
-    ("delivered", "webhook_delivered", "Events that the webhook has taken", MetricType::Counter),
+    ("delivered", "webhook_delivered", "Events accepted by the webhook", MetricType::Counter),
     ("failures", "webhook_failures", "Requests to the webhook that failed", MetricType::Counter),
-    ("dropped", "webhook_dropped", "Events that were given up because too many waited", MetricType::Counter),
-    ("dead", "webhook_dead", "Events that were put among the dead letters", MetricType::Counter),
+    ("dropped", "webhook_dropped", "Events dropped because the queue was full", MetricType::Counter),
+    ("dead", "webhook_dead", "Events that became dead letters", MetricType::Counter),
     ("waiting", "webhook_waiting", "Events in the queue", MetricType::Gauge),
-    ("retrying", "webhook_retrying", "Events that were posted in vain, and are posted again", MetricType::Gauge),
-    ("failing", "webhook_failing", "Whether the last request failed", MetricType::Gauge),
+    ("retrying", "webhook_retrying", "Queued events that failed and are retried", MetricType::Gauge),
+    ("failing", "webhook_failing", "1 if the last request failed", MetricType::Gauge),
 ];
 
-/// Puts them into the answer.
+/// Encodes the metrics.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(), fmt::Error> {
     labels::encode(encoder, &status["webhooks"], &OF_WEBHOOKS, &[("webhook", "name")])
 }

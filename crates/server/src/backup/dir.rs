@@ -10,7 +10,7 @@ use steadfast_flow::Env;
 
 use super::{MANIFEST, Result, UNFINISHED};
 
-/// Bytes that are gathered before they are written.
+/// Size of the write buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A directory with exports.
@@ -28,7 +28,7 @@ fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Makes the directory, and those above it as far as they are not there; each is durable.
+/// Creates the directory and its missing parents, each durably.
 fn make_dir(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -79,7 +79,7 @@ impl Dir {
         .await
     }
 
-    pub(super) async fn create(&self, path: &str) -> Result<Writer> {
+    pub(super) async fn create(&self, path: &str) -> Result<DirWriter> {
         let path = self.path.join(path);
         let part = path.with_added_extension("part");
         let (file, part) = self
@@ -91,7 +91,7 @@ impl Dir {
                 Ok((file.map_err(fail(&part))?, part.clone()))
             })
             .await?;
-        Ok(Writer { dir: self.clone(), file: Some(file), path, part, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        Ok(DirWriter { dir: self.clone(), file: Some(file), path, part, buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     pub(super) async fn remove(&self, path: &str) -> Result<bool> {
@@ -116,14 +116,14 @@ impl Dir {
             if ours || entries.next().is_none() {
                 return Ok(());
             }
-            Err(format!("{}: it holds something that is no export: give another directory", path.display()))
+            Err(format!("{}: it holds files that are not an export: give another directory", path.display()))
         })
         .await
     }
 }
 
-/// A file that is being written, under another name until it is whole.
-pub struct Writer {
+/// A file being written, under a temporary name until it is complete.
+pub struct DirWriter {
     dir: Dir,
     file: Option<File>,
     path: PathBuf,
@@ -131,7 +131,7 @@ pub struct Writer {
     buffer: Vec<u8>,
 }
 
-impl Writer {
+impl DirWriter {
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= BUFFER_BYTES { self.flush().await } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! The manifest of an export: what was in the snapshot, and where the bodies are.
+//! The manifest of an export: the content of the snapshot, and the places of the bodies.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use super::{MANIFEST, Result, check_name};
 /// The version of the format that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// A line of a manifest: an object and its attributes are far below this.
+/// Maximum length of a line; objects with their attributes are far smaller.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes read of a manifest at a time.
+/// Bytes of a manifest read at a time.
 const STEP: u64 = 1 << 20;
 
-/// A line.
+/// A line of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Line {
-    /// The first one.
+pub enum ManifestLine {
+    /// The first line.
     Export(Header),
-    /// A bucket; before its objects.
+    /// A bucket; precedes its objects.
     Bucket(BucketInfo),
     /// An object.
     Object(Box<ObjectLine>),
-    /// The last one.
+    /// The last line.
     End(End),
 }
 
-/// What the export is.
+/// The identity of the export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of this format.
@@ -43,7 +43,7 @@ pub struct Header {
     pub snapshot: String,
     /// Identity of the pool.
     pub pool: String,
-    /// When the snapshot was made, milliseconds since the Unix epoch.
+    /// Creation time of the snapshot, milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
 
@@ -58,29 +58,29 @@ pub struct ObjectLine {
     pub size: u64,
     /// SHA-256 of its body, hexadecimal.
     pub sha256: String,
-    /// Which write made it: the same in two exports of a pool means the same object.
+    /// The write that created it: two exports of a pool with the same origin hold the same object.
     pub origin: String,
-    /// Where the body is: these pieces, one after another.
+    /// The pieces of the body, in order.
     pub body: Vec<Piece>,
-    /// Everything else.
+    /// All other attributes.
     pub stored: StoredObject,
 }
 
-/// Bytes of a file.
+/// A range of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// The export that has the file; this one when it is not said.
+    /// The export that has the file; this one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<String>,
     /// Number of the file.
     pub file: u64,
-    /// Bytes before it.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes of it.
+    /// Length, in bytes.
     pub length: u64,
 }
 
-/// What there was in all.
+/// Totals of the export.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// Buckets.
@@ -93,9 +93,9 @@ pub struct End {
     pub own_bytes: u64,
     /// Files of this export.
     pub files: u64,
-    /// The exports beside this one whose files it refers to.
+    /// The other exports in the place whose files this one needs.
     pub needs: BTreeSet<String>,
-    /// Objects that were in the snapshot and could not be read: the export lacks them.
+    /// Objects of the snapshot that could not be read and are not in the export.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub missing: u64,
     /// SHA-256 of all lines before this one, hexadecimal.
@@ -107,7 +107,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Makes the lines of a manifest, and their hash.
+/// Encodes the lines of a manifest and hashes them.
 #[derive(Default)]
 pub struct Lines {
     hash: Sha256,
@@ -117,8 +117,8 @@ impl Lines {
     /// A line as bytes.
     ///
     /// # Errors
-    /// None that is known.
-    pub fn encode(&mut self, line: &Line) -> Result<Vec<u8>> {
+    /// When the line cannot be encoded.
+    pub fn encode(&mut self, line: &ManifestLine) -> Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec(line).map_err(|e| format!("the manifest: {e}"))?;
         bytes.push(b'\n');
         self.hash.update(&bytes);
@@ -128,10 +128,10 @@ impl Lines {
     /// The last line.
     ///
     /// # Errors
-    /// None that is known.
+    /// When the line cannot be encoded.
     pub fn end(mut self, mut end: End) -> Result<Vec<u8>> {
         end.sha256 = hex(&std::mem::take(&mut self.hash).finalize());
-        self.encode(&Line::End(end))
+        self.encode(&ManifestLine::End(end))
     }
 }
 
@@ -140,7 +140,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Goes through the manifest of an export.
+/// Reads the manifest of an export, line by line.
 pub struct Reader {
     place: Place,
     path: String,
@@ -148,17 +148,17 @@ pub struct Reader {
     at: u64,
     buffer: Vec<u8>,
     hash: Sha256,
-    /// The last line, when it has been met.
+    /// The last line, once it was read.
     pub end: Option<End>,
     /// The first line.
     pub header: Header,
 }
 
 impl Reader {
-    /// Opens it.
+    /// Opens the manifest.
     ///
     /// # Errors
-    /// When there is no export of that name, or of another format.
+    /// When the export does not exist or has another format.
     pub async fn open(place: &Place, name: &str) -> Result<Self> {
         check_name(name)?;
         let path = format!("{name}/{MANIFEST}");
@@ -175,8 +175,8 @@ impl Reader {
         let (place, buffer, hash) = (place.clone(), Vec::new(), Sha256::new());
         let mut reader = Self { place, path, len, at: 0, buffer, hash, end: None, header };
         match reader.next().await? {
-            Some(Line::Export(header)) if header.version == VERSION => reader.header = header,
-            Some(Line::Export(header)) => {
+            Some(ManifestLine::Export(header)) if header.version == VERSION => reader.header = header,
+            Some(ManifestLine::Export(header)) => {
                 return Err(format!(
                     "{}: format version {}; this build knows {VERSION}: use a newer one",
                     reader.shown(),
@@ -192,11 +192,11 @@ impl Reader {
         format!("{}/{}", self.place.shown(), self.path)
     }
 
-    /// The next line; `None` at the end, when all of it was as it was written.
+    /// The next line; `None` at the end of an undamaged manifest.
     ///
     /// # Errors
     /// When it is damaged or cut short.
-    pub async fn next(&mut self) -> Result<Option<Line>> {
+    pub async fn next(&mut self) -> Result<Option<ManifestLine>> {
         let mut looked = 0;
         let line = loop {
             if let Some(at) = self.buffer[looked..].iter().position(|b| *b == b'\n') {
@@ -219,10 +219,10 @@ impl Reader {
         if self.end.is_some() {
             return Err(damaged("lines after the last one"));
         }
-        let parsed: Line = serde_json::from_slice(&line).map_err(|e| damaged(&e.to_string()))?;
-        if let Line::End(end) = &parsed {
+        let parsed: ManifestLine = serde_json::from_slice(&line).map_err(|e| damaged(&e.to_string()))?;
+        if let ManifestLine::End(end) = &parsed {
             if end.sha256 != hex(&self.hash.clone().finalize()) {
-                return Err(damaged("its hash is another"));
+                return Err(damaged("its hash does not match"));
             }
             self.end = Some(end.clone());
         } else {
@@ -231,14 +231,14 @@ impl Reader {
         Ok(Some(parsed))
     }
 
-    /// The next object; lines of buckets are passed over.
+    /// The next object; skips lines of buckets.
     ///
     /// # Errors
     /// Those of [`Reader::next`].
     pub async fn next_object(&mut self) -> Result<Option<Box<ObjectLine>>> {
         loop {
             match self.next().await? {
-                Some(Line::Object(object)) => return Ok(Some(object)),
+                Some(ManifestLine::Object(object)) => return Ok(Some(object)),
                 Some(_) => {}
                 None => return Ok(None),
             }

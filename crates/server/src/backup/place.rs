@@ -1,4 +1,5 @@
-//! Where exports are kept: a directory, or a prefix in a bucket of an S3 endpoint. Paths are relative, with `/` between.
+//! Places of exports: a directory, or a prefix in a bucket of an S3 endpoint. Paths are relative,
+//! with `/` as separator.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use super::Result;
 use super::dir::{self, Dir};
 use super::s3::{self, S3};
 
-/// What a command says of a place.
+/// A place as a command names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlaceSpec {
@@ -27,22 +28,22 @@ pub struct S3Spec {
     pub region: String,
     /// The bucket.
     pub bucket: String,
-    /// Before every path; empty, or ending with `/`.
+    /// Prefix of every path; empty, or with `/` at its end.
     pub prefix: String,
     /// Access key.
     pub access_key: String,
     /// Secret key.
-    pub secret_key: Secret,
-    /// Of temporary credentials.
-    pub session_token: Option<Secret>,
+    pub secret_key: S3Secret,
+    /// Session token of temporary credentials.
+    pub session_token: Option<S3Secret>,
 }
 
-/// A text that is not shown.
+/// A text that is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Secret(pub String);
+pub struct S3Secret(pub String);
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for S3Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("(secret)")
     }
@@ -58,10 +59,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place that is meant.
+    /// Opens a place.
     ///
     /// # Errors
-    /// When it cannot be one.
+    /// When the place is invalid.
     pub fn new(spec: &PlaceSpec, env: &Env) -> Result<Self> {
         Ok(match spec {
             PlaceSpec::Dir(path) => Self::Dir(Dir::new(path, env)?),
@@ -69,7 +70,7 @@ impl Place {
         })
     }
 
-    /// For people.
+    /// The place as text.
     pub fn shown(&self) -> String {
         match self {
             Self::Dir(dir) => dir.shown(),
@@ -77,10 +78,10 @@ impl Place {
         }
     }
 
-    /// Bytes of a file; `None` when there is none.
+    /// Size of a file in bytes; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When the place cannot be read.
     pub async fn size(&self, path: &str) -> Result<Option<u64>> {
         match self {
             Self::Dir(dir) => dir.size(path).await,
@@ -88,10 +89,10 @@ impl Place {
         }
     }
 
-    /// Bytes of a file, exactly as many as are asked for.
+    /// Reads exactly `len` bytes of a file.
     ///
     /// # Errors
-    /// When they are not there.
+    /// When the file is shorter or cannot be read.
     pub async fn read(&self, path: &str, offset: u64, len: u64) -> Result<Bytes> {
         let bytes = match self {
             Self::Dir(dir) => dir.read(path, offset, len).await?,
@@ -100,13 +101,13 @@ impl Place {
         if bytes.len() as u64 == len {
             return Ok(bytes);
         }
-        Err(format!("{}/{path}: {} of {len} bytes at {offset} are there", self.shown(), bytes.len()))
+        Err(format!("{}/{path}: only {} of {len} bytes at {offset} exist", self.shown(), bytes.len()))
     }
 
-    /// Begins a file; what is there under its name is replaced when it is finished.
+    /// Begins a file; finishing it replaces a file of the same name.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When the file cannot be created.
     pub async fn create(&self, path: &str) -> Result<Writer> {
         Ok(match self {
             Self::Dir(dir) => Writer::Dir(dir.create(path).await?),
@@ -114,7 +115,7 @@ impl Place {
         })
     }
 
-    /// A whole small file.
+    /// Writes a small file.
     ///
     /// # Errors
     /// Those of writing.
@@ -124,10 +125,10 @@ impl Place {
         writer.finish().await
     }
 
-    /// Removes a file; whether there was one.
+    /// Removes a file; returns whether it existed.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// When it cannot be removed.
     pub async fn remove(&self, path: &str) -> Result<bool> {
         match self {
             Self::Dir(dir) => dir.remove(path).await,
@@ -135,25 +136,25 @@ impl Place {
         }
     }
 
-    /// Makes sure that nothing of others is in the way of a folder that is to be made.
+    /// Checks that the folder of an export holds no foreign files.
     ///
     /// # Errors
-    /// When something is.
+    /// When it does.
     pub async fn refuse_foreign(&self, name: &str) -> Result<()> {
         match self {
             Self::Dir(dir) => dir.refuse_foreign(name).await,
-            // There are no folders; files that are in the way are replaced by the same names only.
+            // S3 has no folders; only files of the same names are replaced.
             Self::S3(_) => Ok(()),
         }
     }
 }
 
-/// A file that is being written. It is there, whole and durable, when [`Writer::finish`] has returned, and not before.
+/// A file being written. It exists, complete and durable, once [`Writer::finish`] has returned.
 pub enum Writer {
     /// In a directory.
-    Dir(dir::Writer),
+    Dir(dir::DirWriter),
     /// In a bucket.
-    S3(s3::Writer),
+    S3(s3::S3Writer),
 }
 
 impl Writer {
@@ -168,7 +169,7 @@ impl Writer {
         }
     }
 
-    /// Ends the file.
+    /// Completes the file.
     ///
     /// # Errors
     /// When it cannot be made durable.

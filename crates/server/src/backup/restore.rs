@@ -1,4 +1,5 @@
-//! Restoring an export: all of its manifest is checked before anything is written, and each body before its object exists.
+//! Restores an export. The whole manifest is checked before anything is written, and each body
+//! before its object becomes visible.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,36 +14,37 @@ use steadfast_store::{BucketInfo, Condition, ListQuery, Store, StoreError};
 use tokio::sync::OnceCell;
 
 use super::export::Missing;
-use super::manifest::{End, Line, ObjectLine, Reader, hex};
+use super::manifest::{End, ManifestLine, ObjectLine, Reader, hex};
 use super::place::Place;
 use super::{Result, check_name, data_file};
 
-/// Bytes read at a time, and how many such blocks are kept: small bodies lie one behind the other.
+/// Bytes read at a time; small bodies lie one behind the other.
 const BLOCK_BYTES: u64 = 4 << 20;
+/// Blocks kept in memory.
 const BLOCKS: usize = 16;
-/// Objects on their way at a time.
+/// Objects being restored at a time.
 const OBJECTS: usize = 16;
 
-/// A file of bodies: the export that has it, and its number.
+/// A file of bodies: its export and its number.
 type File = (String, u64);
 
-/// What a first look at the manifest has found.
-struct Plan {
+/// The result of the first pass over the manifest.
+struct RestorePlan {
     buckets: Vec<BucketInfo>,
     end: End,
-    /// Bytes that each file must have.
+    /// Minimum size of each file, in bytes.
     files: BTreeMap<File, u64>,
 }
 
-/// Reads all of the manifest: afterwards it is known to be whole, and so are the files that it names.
-async fn look(place: &Place, name: &str) -> Result<Plan> {
+/// Reads the whole manifest and checks that it and the files that it names are complete.
+async fn look(place: &Place, name: &str) -> Result<RestorePlan> {
     let mut reader = Reader::open(place, name).await?;
     let (mut buckets, mut files) = (Vec::<BucketInfo>::new(), BTreeMap::<File, u64>::new());
     let (mut objects, mut bytes) = (0, 0);
     while let Some(line) = reader.next().await? {
         match line {
-            Line::Bucket(bucket) => buckets.push(bucket),
-            Line::Object(object) => {
+            ManifestLine::Bucket(bucket) => buckets.push(bucket),
+            ManifestLine::Object(object) => {
                 objects += 1;
                 bytes += object.size;
                 let sum = object.body.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length));
@@ -55,33 +57,33 @@ async fn look(place: &Place, name: &str) -> Result<Plan> {
                     *needed = (*needed).max(piece.offset.saturating_add(piece.length));
                 }
             }
-            Line::Export(_) | Line::End(_) => {}
+            ManifestLine::Export(_) | ManifestLine::End(_) => {}
         }
     }
     let Some(end) = reader.end.take() else { return Err("the manifest has no end".to_owned()) };
     if (end.objects, end.bytes, end.buckets) != (objects, bytes, buckets.len() as u64) {
-        return Err(format!("{}: the manifest contradicts itself: its counts are others", place.shown()));
+        return Err(format!("{}: the manifest contradicts itself: its counts do not match", place.shown()));
     }
     for ((export, file), needed) in &mut files {
         check_name(export)?;
         let path = format!("{export}/{}", data_file(*file));
         match place.size(&path).await? {
             Some(size) if size >= *needed => *needed = size,
-            Some(size) => return Err(format!("{}/{path}: {size} bytes, and {needed} are needed", place.shown())),
+            Some(size) => return Err(format!("{}/{path}: {size} bytes, but {needed} are needed", place.shown())),
             None => {
                 return Err(format!(
-                    "{}/{path}: it is missing; the export {name:?} needs it, also that of an older one",
+                    "{}/{path}: it is missing; the export {name:?} needs it, even if it belongs to an older export",
                     place.shown()
                 ));
             }
         }
     }
-    Ok(Plan { buckets, end, files })
+    Ok(RestorePlan { buckets, end, files })
 }
 
 type Block = Arc<OnceCell<Bytes>>;
 
-/// Reads bodies by blocks, of which the latest are kept.
+/// Reads bodies by blocks, and keeps the latest ones.
 struct Blocks {
     place: Place,
     files: BTreeMap<File, u64>,
@@ -89,7 +91,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Bytes at `offset` of a file: as many as there are in the block, and not more than `most`.
+    /// Bytes of a file from `offset` to the end of their block, at most `most`.
     async fn read(&self, file: &File, offset: u64, most: u64) -> Result<Bytes> {
         let number = offset / BLOCK_BYTES;
         let key = (file.clone(), number);
@@ -123,9 +125,9 @@ impl Blocks {
 
 /// Why an object was not restored.
 enum NotRestored {
-    /// Its bytes are not there as they were: the others may be.
+    /// Its bytes are missing or changed; other objects may be intact.
     Bad { bucket: String, key: String, why: String },
-    /// The pool does not take it, nor what comes after it.
+    /// The pool refuses it, which ends the restore.
     Ended(String),
 }
 
@@ -174,12 +176,12 @@ async fn restore_object(
     let condition = if overwrite { Condition::None } else { Condition::Absent };
     match writer.commit_stored(line.stored, condition, None).await {
         Ok(_) => Ok(line.size),
-        Err(StoreError::ConditionFailed) => Err(bad("it is there already; --overwrite replaces it".to_owned())),
+        Err(StoreError::ConditionFailed) => Err(bad("it exists already; --overwrite replaces it".to_owned())),
         Err(e) => Err(fail(e)),
     }
 }
 
-/// Makes the buckets, or makes sure that they are as they should be.
+/// Creates the buckets, or sets the settings of existing ones.
 async fn restore_buckets(store: &Store, buckets: &[BucketInfo], overwrite: bool) -> Result<()> {
     if !overwrite {
         let query = ListQuery { limit: 1, ..ListQuery::default() };
@@ -189,8 +191,8 @@ async fn restore_buckets(store: &Store, buckets: &[BucketInfo], overwrite: bool)
                 Ok(page) if page.objects.is_empty() => {}
                 Ok(_) => {
                     return Err(format!(
-                        "the bucket {} holds objects already; nothing was restored. Restore into an empty pool, or replace what is \
-                         there with --overwrite (objects that the export does not have stay)",
+                        "the bucket {} holds objects already; nothing was restored. Restore into an empty pool, or use --overwrite, \
+                         which replaces objects with the same key and keeps the others",
                         bucket.name
                     ));
                 }
@@ -208,20 +210,20 @@ async fn restore_buckets(store: &Store, buckets: &[BucketInfo], overwrite: bool)
     Ok(())
 }
 
-/// Restores the export `name`; `tell` hears how far it is.
+/// Restores the export `name`. `report` gets the progress.
 ///
 /// # Errors
-/// Why not, and what to do. Objects that were restored before that stay.
+/// The reason and what to do. Objects restored before it stay.
 pub async fn run(
     store: &Store,
     env: &Env,
     place: &Place,
     name: &str,
     overwrite: bool,
-    tell: impl Fn(Value) + Sync,
+    report: impl Fn(Value) + Sync,
 ) -> Result<Value> {
     let begun = env.now();
-    tell(json!({"phase": "manifest", "part": 0.0}));
+    report(json!({"phase": "manifest", "part": 0.0}));
     let plan = look(place, name).await?;
     restore_buckets(store, &plan.buckets, overwrite).await?;
     let blocks = Blocks { place: place.clone(), files: plan.files, kept: Mutex::default() };
@@ -253,7 +255,7 @@ pub async fn run(
         objects += 1;
         if objects.is_multiple_of(64) || objects == plan.end.objects {
             let part = (bytes + 4096 * objects) as f64 / (plan.end.bytes + 4096 * plan.end.objects).max(1) as f64;
-            tell(json!({"phase": "bodies", "part": part, "objects": objects, "bytes": bytes}));
+            report(json!({"phase": "bodies", "part": part, "objects": objects, "bytes": bytes}));
         }
     }
     let needs: &BTreeSet<String> = &plan.end.needs;

@@ -1,4 +1,4 @@
-//! Exports in a bucket of any S3 endpoint: as much of the protocol as it takes to put and get files.
+//! Exports in a bucket of any S3 endpoint: the part of the protocol that stores and reads files.
 
 use std::io;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::Result;
 use super::place::S3Spec;
 use super::sign::{encode, headers};
 
-/// Bytes of a part of a large file; the protocol allows 10,000 of them.
+/// Bytes of a part of a large file; the protocol allows 10,000 parts.
 const PART_BYTES: usize = 16 << 20;
-/// How long one request may take.
+/// Time limit of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often a request is sent before its failure counts.
+/// Number of attempts of a request.
 const TRIES: u32 = 5;
-/// The longest answer.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Connections that are kept for the next request.
+/// Maximum number of idle connections kept.
 const IDLE_MAX: usize = 4;
 
 struct Shared {
     spec: S3Spec,
-    /// As it stands in the `Host` header.
+    /// Value of the `Host` header.
     authority: String,
     /// Scheme and authority.
     base: String,
@@ -45,7 +45,7 @@ struct Answer {
     body: Bytes,
 }
 
-/// The text between two tags, once.
+/// The text between the first pair of tags.
 fn between<'a>(text: &'a str, tag: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("<{tag}>"))?;
     Some(rest.split_once(&format!("</{tag}>"))?.0)
@@ -102,7 +102,8 @@ impl S3 {
         Ok(Answer { status, etag, length, body: answer.into_body() })
     }
 
-    /// Sends a request, again when it fails in passing; the answer, unless it is a refusal.
+    /// Sends a request and retries temporary failures. Returns the answer, or an error for a
+    /// refusal.
     async fn ask(
         &self,
         method: &str,
@@ -161,7 +162,7 @@ impl S3 {
     }
 
     pub(super) async fn remove(&self, path: &str) -> Result<bool> {
-        // Deleting what is not there succeeds in S3.
+        // S3 reports success for deleting a file that does not exist.
         let there = self.size(path).await?.is_some();
         if there {
             self.ask("DELETE", path, "", None, Bytes::new(), &[404]).await?;
@@ -169,14 +170,14 @@ impl S3 {
         Ok(there)
     }
 
-    pub(super) fn create(&self, path: &str) -> Writer {
+    pub(super) fn create(&self, path: &str) -> S3Writer {
         let path = path.to_owned();
-        Writer { s3: self.clone(), path, buffer: Vec::new(), upload: None, etags: Vec::new(), finished: false }
+        S3Writer { s3: self.clone(), path, buffer: Vec::new(), upload: None, etags: Vec::new(), finished: false }
     }
 }
 
-/// A file that is being written: small ones in one request, larger ones as an upload in parts.
-pub struct Writer {
+/// A file being written: a small one in one request, a larger one as a multipart upload.
+pub struct S3Writer {
     s3: S3,
     path: String,
     buffer: Vec<u8>,
@@ -185,7 +186,7 @@ pub struct Writer {
     finished: bool,
 }
 
-impl Writer {
+impl S3Writer {
     pub(super) async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at((PART_BYTES - self.buffer.len()).min(bytes.len()));
@@ -204,7 +205,8 @@ impl Writer {
             None => {
                 let begun = self.s3.ask("POST", &self.path, "uploads=", None, Bytes::new(), &[]).await?;
                 let text = String::from_utf8_lossy(&begun.body).into_owned();
-                let id = between(&text, "UploadId").ok_or_else(|| format!("{}: no upload was begun", self.path))?;
+                let id =
+                    between(&text, "UploadId").ok_or_else(|| format!("{}: the endpoint began no upload", self.path))?;
                 self.upload.insert(id.to_owned()).clone()
             }
         };
@@ -235,7 +237,7 @@ impl Writer {
         let query = format!("uploadId={}", encode(&upload, false));
         let answer = self.s3.ask("POST", &self.path, &query, None, list.into(), &[]).await?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
-        // An answer of 200 may carry an error all the same.
+        // An answer with status 200 may still carry an error.
         if text.contains("<Error>") {
             return Err(format!("{}: {}: {}", self.s3.shown(), self.path, between(&text, "Message").unwrap_or(&text)));
         }
@@ -244,15 +246,15 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for S3Writer {
     fn drop(&mut self) {
         let (Some(upload), false) = (self.upload.take(), self.finished) else { return };
         let (s3, path) = (self.s3.clone(), self.path.clone());
-        // Else its parts would cost space for ever.
+        // Otherwise its parts would take space for ever.
         self.s3.0.env.spawn("s3-abort", async move {
             let query = format!("uploadId={}", encode(&upload, false));
             if let Err(e) = s3.ask("DELETE", &path, &query, None, Bytes::new(), &[404]).await {
-                tracing::warn!(error = %e, "an upload in parts could not be given up");
+                tracing::warn!(error = %e, "a multipart upload could not be aborted");
             }
         });
     }

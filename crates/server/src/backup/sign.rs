@@ -1,6 +1,7 @@
-//! AWS Signature Version 4 for requests of ours.
+//! AWS Signature Version 4 for our requests.
 //!
-//! Source: <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>.
+//! Source:
+//! <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -10,7 +11,7 @@ use super::manifest::hex;
 use super::place::S3Spec;
 
 fn hmac(key: &[u8], data: &[u8]) -> Vec<u8> {
-    // HMAC takes keys of any length.
+    // HMAC accepts keys of any length.
     let Ok(mac) = Hmac::<Sha256>::new_from_slice(key) else { return Vec::new() };
     mac.chain_update(data).finalize().into_bytes().to_vec()
 }
@@ -23,7 +24,7 @@ fn amz_date(unix: u64) -> String {
     format!("{:04}{:02}{:02}T{hour:02}{minute:02}{second:02}Z", date.year(), u8::from(date.month()), date.day())
 }
 
-/// Percent-encodes everything but what is unreserved; `/` too unless it is to be kept.
+/// Percent-encodes everything but unreserved characters; `/` too, unless `keep_slash` is set.
 pub fn encode(text: &str, keep_slash: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -36,7 +37,8 @@ pub fn encode(text: &str, keep_slash: bool) -> String {
     out
 }
 
-/// The headers that sign a request, by name. `path` and `query` are encoded already, the query sorted by name.
+/// The headers that sign a request. `path` and `query` are already encoded, the query sorted by
+/// name.
 pub fn headers(
     spec: &S3Spec,
     host: &str,
@@ -74,7 +76,7 @@ pub fn headers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backup::place::Secret;
+    use crate::backup::place::S3Secret;
 
     #[test]
     fn dates_and_encoding_match_known_values() {
@@ -93,7 +95,7 @@ mod tests {
             bucket: String::new(),
             prefix: String::new(),
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
-            secret_key: Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into()),
+            secret_key: S3Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into()),
             session_token: None,
         };
         // 24 May 2013, 00:00:00 UTC.

@@ -110,7 +110,7 @@ impl Backup {
     }
 
     async fn export(&self, store: &Store, name: &str, since: Option<&str>) -> Result<serde_json::Value, String> {
-        // That of an earlier export may still be on its way out.
+        // The task of an earlier export may still be ending.
         let scratch = self.dir.path().join(format!("scratch-{}", self.env.random_u64()));
         let (name, since) = (name.to_owned(), since.map(str::to_owned));
         let export = Export { name, since, scratch, bytes_s: 0, file_bytes_max: 300_000 };
@@ -134,16 +134,16 @@ async fn what_was_exported_is_restored_with_all_that_belongs_to_it() {
     let before = content(&store).await;
     put(&store, "a", "dir/1", 1000, 50).await;
     put(&store, "a", "new", 1001, 5000).await;
-    let said = backup.export(&store, "one", None).await.expect("exported");
-    assert_eq!((said["objects"].as_u64(), said["buckets"].as_u64()), (Some(42), Some(3)), "{said}");
-    assert!(said["files"].as_u64() > Some(10), "bodies cross the borders of files: {said}");
+    let summary = backup.export(&store, "one", None).await.expect("exported");
+    assert_eq!((summary["objects"].as_u64(), summary["buckets"].as_u64()), (Some(42), Some(3)), "{summary}");
+    assert!(summary["files"].as_u64() > Some(10), "bodies cross the borders of files: {summary}");
     assert!(backup.export(&store, "one", None).await.expect_err("twice").contains("already"));
 
     let fresh = self::store().await;
-    let said = backup.restore(&fresh, "one", false).await.expect("restored");
-    assert_eq!(said["objects"].as_u64(), Some(42));
+    let summary = backup.restore(&fresh, "one", false).await.expect("restored");
+    assert_eq!(summary["objects"].as_u64(), Some(42));
     assert!(content(&fresh).await == before);
-    // What is there is not replaced unasked.
+    // Existing objects are not replaced by default.
     let why = backup.restore(&fresh, "one", false).await.expect_err("it is full");
     assert!(why.contains("--overwrite"), "{why}");
     put(&fresh, "a", "dir/1", 1, 1).await;
@@ -165,8 +165,8 @@ async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
         store.delete("a", "dir/7", Condition::None, None).await.expect("deleted");
         store.create_snapshot(name).await.expect("made");
         known.push(content(&store).await);
-        let said = backup.export(&store, name, Some(since)).await.expect("exported");
-        assert_eq!(said["written_bytes"].as_u64(), Some(5000), "of {unchanged}: {said}");
+        let summary = backup.export(&store, name, Some(since)).await.expect("exported");
+        assert_eq!(summary["written_bytes"].as_u64(), Some(5000), "of {unchanged}: {summary}");
     }
     let reader = Reader::open(&backup.place, "three").await.expect("opens");
     assert_eq!(reader.header.name, "three");
@@ -175,7 +175,7 @@ async fn an_incremental_export_writes_what_has_changed_and_restores_whole() {
         backup.restore(&fresh, name, false).await.unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(self::content(&fresh).await == *content, "{name}");
     }
-    // Of another pool nothing is taken over, and nothing is begun.
+    // An export of another pool is refused, and nothing is begun.
     let other = self::store().await;
     other.create_snapshot("four").await.expect("made");
     assert!(backup.export(&other, "four", Some("one")).await.expect_err("foreign").contains("another pool"));
@@ -189,7 +189,7 @@ async fn an_export_that_was_not_finished_is_none_and_is_done_again() {
     fill(&store).await;
     store.create_snapshot("one").await.expect("made");
     backup.export(&store, "one", None).await.expect("exported");
-    // As if it had been cut off before its end, with more files than it will have.
+    // As after an interruption, with more files than the export will have.
     std::fs::rename(backup.path("one/manifest.jsonl"), backup.path("one/manifest.jsonl.part")).expect("renamed");
     std::fs::write(backup.path("one/unfinished"), "{}").expect("written");
     let files = std::fs::read_dir(backup.path("one/data")).expect("there").count() as u64;
@@ -204,11 +204,11 @@ async fn an_export_that_was_not_finished_is_none_and_is_done_again() {
     assert!(!backup.path("one/unfinished").exists());
     backup.restore(&fresh, "one", false).await.expect("restored");
     assert!(content(&fresh).await == content(&store).await);
-    // A folder of somebody else's is left alone.
+    // A foreign folder is left alone.
     store.create_snapshot("home").await.expect("made");
     std::fs::create_dir(backup.path("home")).expect("made");
     std::fs::write(backup.path("home/diary"), "x").expect("written");
-    assert!(backup.export(&store, "home", None).await.expect_err("foreign").contains("no export"));
+    assert!(backup.export(&store, "home", None).await.expect_err("foreign").contains("not an export"));
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn damage_is_found_before_it_is_restored() {
         std::fs::write(&path, bytes).expect("written");
         move || std::fs::write(&path, whole).expect("written")
     };
-    // The manifest: nothing at all is restored, wherever it is damaged.
+    // A damaged manifest: nothing is restored, wherever the damage is.
     let manifest = backup.path("one/manifest.jsonl");
     let len = std::fs::metadata(&manifest).expect("there").len() as usize;
     for at in (0..len).step_by(97) {
@@ -238,17 +238,17 @@ async fn damage_is_found_before_it_is_restored() {
     std::fs::write(&manifest, &whole[..len / 2]).expect("written");
     assert!(backup.restore(&self::store().await, "one", false).await.is_err());
     std::fs::write(&manifest, &whole).expect("written");
-    // A body: its object is named and not there; all others are.
+    // A damaged body: its object is named and missing; all others are restored.
     let heal = spoil(backup.path("one/data/00000003"), 1000);
     let fresh = self::store().await;
-    let said = backup.restore(&fresh, "one", false).await.expect("the others are restored");
-    assert_eq!((said["missing_total"].as_u64(), said["objects"].as_u64()), (Some(1), Some(41)), "{said}");
-    let missing = &said["missing"][0];
-    assert!(missing["why"].as_str().is_some_and(|why| why.contains("SHA-256")), "{said}");
+    let summary = backup.restore(&fresh, "one", false).await.expect("the others are restored");
+    assert_eq!((summary["missing_total"].as_u64(), summary["objects"].as_u64()), (Some(1), Some(41)), "{summary}");
+    let missing = &summary["missing"][0];
+    assert!(missing["why"].as_str().is_some_and(|why| why.contains("SHA-256")), "{summary}");
     let (bucket, key) = (missing["bucket"].as_str().expect("named"), missing["key"].as_str().expect("named"));
-    assert!(matches!(fresh.reader(bucket, key).await.map(drop), Err(StoreError::NoSuchKey)), "{said}");
+    assert!(matches!(fresh.reader(bucket, key).await.map(drop), Err(StoreError::NoSuchKey)), "{summary}");
     heal();
-    // A file that is missing, or too short, is found before anything is restored.
+    // A missing or short file is detected before anything is restored.
     let file = backup.path("one/data/00000002");
     let whole = std::fs::read(&file).expect("there");
     std::fs::write(&file, &whole[..whole.len() - 1]).expect("written");
@@ -261,7 +261,7 @@ async fn damage_is_found_before_it_is_restored() {
     backup.restore(&fresh, "one", false).await.expect("restored");
 }
 
-/// Where a body begins that is written at a block of its own.
+/// Offset of a body that begins at a block of its own.
 async fn place_of(disk: &MemDisk, data: &[u8]) -> u64 {
     for at in (0..disk.len()).step_by(BLOCK) {
         if disk.read(at, BLOCK).await.expect("reads")[..] == data[..BLOCK] {
@@ -283,17 +283,17 @@ async fn damaged_bodies_are_named_and_the_others_are_exported() {
         let at = place_of(&disk, &body(seed, len)).await;
         disk.flip(at + 100, 1);
     }
-    let said = backup.export(&store, "one", None).await.expect("the others are exported");
-    assert_eq!((said["missing_total"].as_u64(), said["objects"].as_u64()), (Some(3), Some(40)), "{said}");
+    let summary = backup.export(&store, "one", None).await.expect("the others are exported");
+    assert_eq!((summary["missing_total"].as_u64(), summary["objects"].as_u64()), (Some(3), Some(40)), "{summary}");
     let named: Vec<&str> =
-        said["missing"].as_array().expect("a list").iter().filter_map(|one| one["key"].as_str()).collect();
+        summary["missing"].as_array().expect("a list").iter().filter_map(|one| one["key"].as_str()).collect();
     assert_eq!(named, ["dir/20", "dir/34", "large"]);
     let fresh = self::store().await;
-    let said = backup.restore(&fresh, "one", false).await.expect("restored");
-    assert_eq!((said["objects"].as_u64(), said["missing_in_export"].as_u64()), (Some(40), Some(3)), "{said}");
+    let summary = backup.restore(&fresh, "one", false).await.expect("restored");
+    assert_eq!((summary["objects"].as_u64(), summary["missing_in_export"].as_u64()), (Some(40), Some(3)), "{summary}");
 }
 
-/// Objects whose records are gone from what the snapshot keeps, and which the index knows.
+/// Objects whose records are lost from the snapshot, and which the index knows.
 #[tokio::test]
 async fn what_the_snapshot_has_lost_is_named_by_the_index() {
     let disk = MemDisk::growable(256 << 20);
@@ -329,10 +329,10 @@ async fn what_the_snapshot_has_lost_is_named_by_the_index() {
         }
     }
     assert!(unreadable.len() > 5);
-    let said = backup.export(&store, "one", None).await.expect("the others are exported");
+    let summary = backup.export(&store, "one", None).await.expect("the others are exported");
     let named: Vec<&str> =
-        said["missing"].as_array().expect("a list").iter().filter_map(|one| one["key"].as_str()).collect();
-    assert_eq!(named, unreadable, "{said}");
-    assert_eq!(said["objects"].as_u64(), Some(60 - unreadable.len() as u64), "{said}");
-    assert!(said["faults"].as_array().is_some_and(|faults| !faults.is_empty()), "{said}");
+        summary["missing"].as_array().expect("a list").iter().filter_map(|one| one["key"].as_str()).collect();
+    assert_eq!(named, unreadable, "{summary}");
+    assert_eq!(summary["objects"].as_u64(), Some(60 - unreadable.len() as u64), "{summary}");
+    assert!(summary["faults"].as_array().is_some_and(|faults| !faults.is_empty()), "{summary}");
 }

@@ -1,4 +1,4 @@
-//! Making the disks of a block device, and having the durable one forget its fast leg.
+//! Creates the disks of a block device, and discards the fast leg of a durable disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::config::{BlockSpec, Config};
 use crate::disks::contents::{self, Contents};
 use crate::disks::open::Taking;
 
-/// How a device is made.
+/// Options for creating a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Making {
-    /// Bytes of the durable disk, where that is a file to be made.
+pub struct FormatRequest {
+    /// Bytes of the durable disk if it is a file to be created.
     pub size: Option<u64>,
-    /// Whether what the disks hold may be lost.
+    /// Whether data on the disks may be overwritten.
     pub force: bool,
 }
 
@@ -28,11 +28,11 @@ async fn blocking<T: Send + 'static>(
     env.blocking(work).await.unwrap_or_else(|| Err("it panicked".to_owned()))
 }
 
-/// Makes the disks of a device. Answers the bytes of its data.
+/// Creates the disks of a device. Returns the bytes of its data.
 ///
 /// # Errors
-/// When a disk holds something and `force` is not set, or cannot be written; for people.
-pub async fn make(spec: &BlockSpec, config: &Config, making: Making, env: &Env) -> Result<u64, String> {
+/// When a disk holds data and `force` is not set, or cannot be written; as a message.
+pub async fn make(spec: &BlockSpec, config: &Config, making: FormatRequest, env: &Env) -> Result<u64, String> {
     let path = spec.durable.clone();
     let durable = blocking(env, move || prepare(&path, making)).await?;
     let window = data_of(&durable, env).await?;
@@ -44,39 +44,39 @@ pub async fn make(spec: &BlockSpec, config: &Config, making: Making, env: &Env) 
     let fast = disks.superdisk();
     disks.close().await;
     match fast.as_ref().and_then(|fast| fast.why()) {
-        Some(why) => Err(format!("the fast leg could not be made: {why}")),
+        Some(why) => Err(format!("the fast leg could not be created: {why}")),
         None => Ok(window.len),
     }
 }
 
-/// Makes the durable file, or checks what is there, and writes the layout.
-fn prepare(path: &Path, making: Making) -> Result<std::path::PathBuf, String> {
+/// Creates the durable file, or checks the existing disk, and writes the layout.
+fn prepare(path: &Path, making: FormatRequest) -> Result<std::path::PathBuf, String> {
     let shown = path.display();
     let found = contents::look(path);
     match (&found.contents, making.size) {
         (Contents::Unreadable { why }, _) => return Err(format!("{shown}: {why}")),
         (Contents::Absent, None) => {
-            return Err(format!("{shown} does not exist: say with --size how large to make it"));
+            return Err(format!("{shown} does not exist: give its size with --size"));
         }
         (Contents::Absent, Some(_)) if path.starts_with("/dev") => {
-            return Err(format!("{shown}: there is no such device"));
+            return Err(format!("{shown}: no such device"));
         }
         (Contents::Absent, Some(size)) => reserve(path, size)?,
         (_, Some(size)) if !found.device && found.size_bytes == 0 => reserve(path, size)?,
         (_, Some(_)) => return Err(format!("{shown} exists: its size cannot be set")),
         (held, None) if !held.is_empty() && !making.force => {
-            return Err(format!("{shown} holds {held}; --force overwrites it, and ALL THAT IS ON IT IS LOST"));
+            return Err(format!("{shown} holds {held}; --force overwrites it, and ALL ITS DATA IS LOST"));
         }
         (_, None) => {}
     }
-    // Refused while a server has it.
+    // Fails while a server uses the disk.
     let lock = FileDisk::open(path, &DiskOptions::default()).map_err(|e| e.to_string())?;
     write_layout(path).map_err(|e| e.to_string())?;
     drop(lock);
     Ok(path.to_owned())
 }
 
-/// Allocates a file, so that no write of the client fails for want of space.
+/// Allocates a file, so that no write of a client fails for lack of space.
 fn reserve(path: &Path, size: u64) -> Result<(), String> {
     let text = |e: std::io::Error| format!("{}: {e}", path.display());
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(text)?;
@@ -94,10 +94,10 @@ async fn open_alone(path: &Path, read_only: bool, env: &Env) -> Result<Arc<dyn D
     blocking(env, move || FileDisk::open(&path, &options).map_err(|e| e.to_string())).await.map(|disk| disk as _)
 }
 
-/// Has the durable disk name no fast leg.
+/// Removes the fast leg from the label of the durable disk.
 ///
 /// # Errors
-/// When it is in use or no durable leg, for people.
+/// When the disk is in use or is not a durable leg, as a message.
 pub async fn forget_fast(durable: &Path, env: &Env) -> Result<(), String> {
     data_of(durable, env).await?;
     let disk = open_alone(durable, false, env).await?;
@@ -108,10 +108,11 @@ pub async fn forget_fast(durable: &Path, env: &Env) -> Result<(), String> {
     }
 }
 
-/// The labels of a device that is not served; `None` when it has never had a fast leg. And the bytes of its data.
+/// The bytes of the data of a device that is not served, and its labels; `None` if it never had a
+/// fast leg.
 ///
 /// # Errors
-/// When a disk cannot be read, for people.
+/// When a disk cannot be read, as a message.
 pub async fn labels(durable: &Path, fast: Option<&Path>, env: &Env) -> Result<(u64, Option<Labels>), String> {
     let window = data_of(durable, env).await?;
     let disk = open_alone(durable, true, env).await?;

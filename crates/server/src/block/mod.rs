@@ -1,4 +1,4 @@
-//! Block devices: the data partition of a durable disk, with fast disks in front of it, served over NBD.
+//! Block devices: the data partition of a durable disk with fast disks in front of it, over NBD.
 
 pub mod make;
 
@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use crate::config::{BlockSpec, Config, DiskSet, Size};
 use crate::disks::open::{Disks, Taking};
 
-/// What the whole configuration says of disks, for one block device. `len`: the durable disk's size in bytes.
+/// The disk settings for one block device. `len`: the size of the durable disk in bytes.
 fn settings_of(config: &Config, len: u64) -> Config {
     let mut settings = Config { superdisk: config.superdisk.clone(), ..Config::default() };
     settings.data.io = config.data.io;
     settings.data.queue_depth = config.data.queue_depth;
-    // Neither the durable file nor a fast one grows beyond it.
+    // Neither the durable file nor a fast file grows beyond it.
     settings.data.pool_size = Some(Size(len));
     settings
 }
@@ -32,7 +32,7 @@ async fn open_disks(
     taking: Taking,
 ) -> Result<Disks, String> {
     let set = DiskSet { durable: vec![spec.durable.clone()], fast: spec.fast.0.clone(), hint: false };
-    // The MiB behind the data is the disk's own.
+    // The MiB behind the data belongs to the disk.
     let end = window.start + window.len;
     Disks::open_for_block(&settings_of(config, end + window.start), &set, env, taking, (window.start, end)).await
 }
@@ -43,7 +43,7 @@ async fn data_of(durable: &Path, env: &Env) -> Result<Window, String> {
     found.ok_or_else(|| "the partition table could not be read".to_owned())?.map_err(|e| e.to_string())
 }
 
-/// A block device that is open.
+/// An open block device.
 pub struct Device {
     spec: BlockSpec,
     disks: Disks,
@@ -51,10 +51,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the disks of a device. A fast leg that cannot be used is done without.
+    /// Opens the disks of a device. A fast leg that cannot be used is left out.
     ///
     /// # Errors
-    /// When the durable disk cannot be used, for people.
+    /// When the durable disk cannot be used, as a message.
     pub async fn open(spec: &BlockSpec, config: &Config, env: &Env) -> Result<Arc<Self>, String> {
         let named = |error: String| format!("block device {}: {error}", spec.name);
         let window = data_of(&spec.durable, env).await.map_err(named)?;
@@ -69,7 +69,7 @@ impl Device {
         Ok(Arc::new(Self { spec: spec.clone(), disks, export }))
     }
 
-    /// How it is, as JSON.
+    /// The status, as JSON.
     pub fn status(&self) -> Value {
         let name = self.disks.name();
         let rows = self.disks.list().into_iter().map(|mut row| {
@@ -86,7 +86,7 @@ impl Device {
         })
     }
 
-    /// What is wrong though it serves, in words.
+    /// Warnings of a device that serves.
     pub fn warnings(&self) -> Vec<String> {
         let name = &self.spec.name;
         let mut warnings: Vec<String> = self
@@ -111,10 +111,10 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Opens all and listens. Nothing is accepted before [`Devices::serve`].
+    /// Opens all devices and listens. No connection is accepted before [`Devices::serve`].
     ///
     /// # Errors
-    /// When one cannot be opened, for people.
+    /// When one cannot be opened, as a message.
     pub async fn open(specs: &[BlockSpec], config: &Config, env: &Env) -> Result<Self, String> {
         let (mut servers, mut devices) = (Vec::new(), Vec::new());
         for spec in specs {
@@ -132,7 +132,7 @@ impl Devices {
         self.devices.clone()
     }
 
-    /// Where each listens, for people.
+    /// The address of each device, for the ready line.
     pub fn addresses(&self) -> Vec<String> {
         let one = |(device, server): (&Arc<Device>, &Server)| {
             let listen = server.local().map_or_else(|_| device.spec.listen.to_string(), |local| local.to_string());
@@ -141,10 +141,11 @@ impl Devices {
         self.devices.iter().zip(&self.servers).map(one).collect()
     }
 
-    /// Serves until `stop` says true; then requests in flight are finished, and the disks flushed and closed.
+    /// Serves until `stop` is true, then completes the requests in flight, and flushes and closes
+    /// the disks.
     pub async fn serve(self, stop: watch::Receiver<bool>) {
         let stopped = |mut stop: watch::Receiver<bool>| async move {
-            // An error means that the sender is gone, which ends the server too.
+            // An error means that the sender was dropped, which ends the server too.
             let _ = stop.wait_for(|stop| *stop).await;
         };
         let servers = self.servers.into_iter().map(|server| server.serve(stopped(stop.clone())));

@@ -14,19 +14,20 @@ use tokio::sync::watch;
 use super::{Failure, status};
 use crate::admin::collect::StatusCollector;
 use crate::admin::{Access, Admin, Source};
-use crate::block::make::{self, Making};
+use crate::block::make::{self, FormatRequest};
 use crate::block::{Device, Devices};
+use crate::config::human_size;
 use crate::config::{BlockSpec, Config, IoMode, LogFormat, Paths, Size, check_block_name};
 use crate::net::listener::{ADMIN_CONNECTIONS, Port};
 use crate::output;
-use crate::report::{block_lines, size};
+use crate::report::block_lines;
 use crate::serve::signals::Signals;
 
 /// Arguments of `block`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A block device is a durable disk with local fast disks in front of it. A write is acknowledged when the durable \
-disk has it; reads come from the fast disks. Clients connect over NBD.\n\n\
+    after_help = "A block device is a durable disk with local fast disks in front of it. A write is acknowledged \
+when the durable disk has it. Reads come from the fast disks. Clients connect over NBD.\n\n\
 Example:\n  steadfast block format --durable /dev/sdb --fast /dev/nvme0n1\n  \
 steadfast block serve --durable /dev/sdb --fast /dev/nvme0n1 --listen unix:/run/db.sock\n  \
 nbd-client -unix /run/db.sock /dev/nbd0"
@@ -38,54 +39,58 @@ pub struct BlockArgs {
 
 #[derive(Subcommand, Debug)]
 enum BlockCommand {
-    /// Make the disks of a block device
-    Format(FormatArgs),
+    /// Create a block device on its disks
+    Format(BlockFormatArgs),
     /// Serve a block device until SIGTERM
-    Serve(ServeArgs),
-    /// Show a served block device, or the labels of one that is not served
-    Status(StatusArgs),
-    /// Have the durable disk forget its fast disks: they are filled anew
-    ForgetFast(ForgetArgs),
+    Serve(BlockServeArgs),
+    /// Show a block device: its status if served, else the labels on its disks
+    Status(BlockStatusArgs),
+    /// Discard the content of the fast disks; the next start refills them
+    ForgetFast(ForgetFastArgs),
 }
 
 /// The disks of a device.
 #[derive(Args, Debug)]
-struct Disks {
+struct BlockDiskArgs {
     /// Durable disk: a file or a block device
     #[arg(long, value_name = "PATH")]
     durable: PathBuf,
 
-    /// Fast disk; several are striped
+    /// Fast disk; repeat the option for a stripe
     #[arg(long, value_name = "PATH")]
     fast: Vec<PathBuf>,
 }
 
-impl Disks {
+impl BlockDiskArgs {
     fn spec(self, name: String, listen: Listen, read_only: bool) -> BlockSpec {
         BlockSpec { name, durable: self.durable, fast: Paths(self.fast), listen, read_only }
     }
 }
 
 #[derive(Args, Debug)]
-struct FormatArgs {
+#[command(after_help = "Example:\n  steadfast block format --durable /dev/sdb --fast /dev/nvme0n1")]
+struct BlockFormatArgs {
     #[command(flatten)]
-    disks: Disks,
+    disks: BlockDiskArgs,
 
-    /// Size of the durable disk, where that is a file to be made, such as "100 GiB"
+    /// Size of the durable disk if it is a file to be created, such as "100 GiB"
     #[arg(long, value_name = "SIZE", value_parser = size_from)]
     size: Option<u64>,
 
-    /// Format even if the disks hold something: ALL OF IT IS LOST
+    /// Overwrite disks that hold data: ALL OF IT IS LOST
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Args, Debug)]
-struct ServeArgs {
+#[command(
+    after_help = "Example:\n  steadfast block serve --durable /dev/sdb --fast /dev/nvme0n1 --listen unix:/run/db.sock"
+)]
+struct BlockServeArgs {
     #[command(flatten)]
-    disks: Disks,
+    disks: BlockDiskArgs,
 
-    /// Where clients connect: unix:PATH, or ADDRESS:PORT on loopback
+    /// Address for clients: unix:PATH, or ADDRESS:PORT on loopback
     #[arg(long, value_name = "ADDRESS")]
     listen: Listen,
 
@@ -97,15 +102,15 @@ struct ServeArgs {
     #[arg(long)]
     read_only: bool,
 
-    /// Bytes a second that are copied to the fast disks in the background; 0 for no limit
+    /// Maximum bytes a second copied to the fast disks in the background; 0: no limit
     #[arg(long, value_name = "SIZE", default_value = "100 MiB", value_parser = size_from)]
     rebuild_rate: u64,
 
-    /// How the disks are driven: uring, threads or auto
+    /// I/O method: uring, threads or auto
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoMode,
 
-    /// Address of a port for health, metrics and status
+    /// Address of the admin port (health, metrics, status); none by default
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<std::net::SocketAddr>,
 
@@ -115,8 +120,10 @@ struct ServeArgs {
 }
 
 #[derive(Args, Debug)]
-struct StatusArgs {
-    /// URL of the admin port of a server that serves block devices
+#[command(after_help = "Examples:\n  steadfast block status --admin http://127.0.0.1:9001\n  \
+steadfast block status --durable /dev/sdb --fast /dev/nvme0n1")]
+struct BlockStatusArgs {
+    /// URL of the admin port of the server
     #[arg(long, value_name = "URL", conflicts_with = "durable", required_unless_present = "durable")]
     admin: Option<String>,
 
@@ -124,17 +131,18 @@ struct StatusArgs {
     #[arg(long, value_name = "PATH")]
     durable: Option<PathBuf>,
 
-    /// Its fast disk, when it has one: whether it would count
+    /// Its fast disk; shows whether its content is usable
     #[arg(long, value_name = "PATH", requires = "durable")]
     fast: Option<PathBuf>,
 
-    /// Print all of it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args, Debug)]
-struct ForgetArgs {
+#[command(after_help = "Example:\n  steadfast block forget-fast --durable /dev/sdb")]
+struct ForgetFastArgs {
     /// Durable disk
     #[arg(long, value_name = "PATH")]
     durable: PathBuf,
@@ -149,7 +157,7 @@ fn name_from(text: &str) -> Result<String, String> {
     check_block_name(text).map(|()| text.to_owned())
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: BlockArgs) -> Result<(), Failure> {
     match args.command {
         BlockCommand::Format(args) => format(args),
@@ -157,21 +165,21 @@ pub fn run(args: BlockArgs) -> Result<(), Failure> {
         BlockCommand::Status(args) => show(&args),
         BlockCommand::ForgetFast(args) => {
             super::block_on(async { make::forget_fast(&args.durable, &Env::tokio()).await })?;
-            say!("the next fast disks are filled anew");
+            print_line!("the next start refills the fast disks");
             Ok(())
         }
     }
 }
 
-fn format(args: FormatArgs) -> Result<(), Failure> {
-    let making = Making { size: args.size, force: args.force };
+fn format(args: BlockFormatArgs) -> Result<(), Failure> {
+    let making = FormatRequest { size: args.size, force: args.force };
     let spec = args.disks.spec("disk".to_owned(), Listen::Unix(PathBuf::new()), false);
     let data = super::block_on(async { make::make(&spec, &Config::default(), making, &Env::tokio()).await })?;
-    say!("a block device of {} on {}", size(data), spec.durable.display());
+    print_line!("a block device of {} on {}", human_size(data), spec.durable.display());
     Ok(())
 }
 
-fn serve(args: ServeArgs) -> Result<(), Failure> {
+fn serve(args: BlockServeArgs) -> Result<(), Failure> {
     let mut config = Config::default();
     config.superdisk.rebuild_rate = Size(args.rebuild_rate);
     config.data.io = args.io;
@@ -204,11 +212,11 @@ async fn serve_one(
             port.run(inner, admin, stopped, Duration::from_secs(1)).await;
         });
     }
-    say!("steadfast {} ready: {shown}", env!("CARGO_PKG_VERSION"));
+    print_line!("steadfast {} ready: {shown}", env!("CARGO_PKG_VERSION"));
     let serving = devices.serve(stopped);
     tokio::pin!(serving);
     tokio::select! {
-        signal = signals.next() => tracing::info!(signal, "stopping: what was accepted is finished"),
+        signal = signals.next() => tracing::info!(signal, "stopping: accepted requests are completed"),
         () = &mut serving => return Err("the port has ended".to_owned()),
     }
     let _ = stop.send(true);
@@ -220,7 +228,7 @@ async fn serve_one(
     Ok(())
 }
 
-/// What the admin port of `block serve` shows.
+/// Source of the admin port of `block serve`.
 struct Served(Vec<Arc<Device>>);
 
 impl Source for Served {
@@ -238,11 +246,11 @@ impl Source for Served {
     }
 }
 
-fn show(args: &StatusArgs) -> Result<(), Failure> {
+fn show(args: &BlockStatusArgs) -> Result<(), Failure> {
     if let Some(url) = &args.admin {
         let status = status::ask(url)?;
         if args.json {
-            say!("{}", serde_json::to_string_pretty(&status["block"])?);
+            print_line!("{}", serde_json::to_string_pretty(&status["block"])?);
         } else {
             put!("{}", block_lines(&status));
         }
@@ -252,21 +260,21 @@ fn show(args: &StatusArgs) -> Result<(), Failure> {
     let fast = args.fast.as_deref();
     let (bytes, labels) = super::block_on(async { make::labels(durable, fast, &Env::tokio()).await })?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&json!({"data_bytes": bytes, "labels": labels}))?);
+        print_line!("{}", serde_json::to_string_pretty(&json!({"data_bytes": bytes, "labels": labels}))?);
         return Ok(());
     }
-    say!("data         {}", size(bytes));
+    print_line!("data         {}", human_size(bytes));
     let Some(labels) = labels else {
-        say!("fast leg     it has never had one");
+        print_line!("fast leg     never had one");
         return Ok(());
     };
-    say!("pair         {}, opened {} times with a fast leg", labels.pair, labels.generation);
-    say!("fast leg     {}", labels.fast.as_deref().unwrap_or("none: the next one is filled anew"));
-    say!("dirty        {}: copied after the next start", size(labels.dirty_bytes));
+    print_line!("pair         {}, opened {} times with a fast leg", labels.pair, labels.generation);
+    print_line!("fast leg     {}", labels.fast.as_deref().unwrap_or("none: the next one is refilled"));
+    print_line!("dirty        {}: copied after the next start", human_size(labels.dirty_bytes));
     if fast.is_some() {
         match &labels.refused {
-            None => say!("this one     counts"),
-            Some(why) => say!("this one     does not count: {why}"),
+            None => print_line!("this one     usable"),
+            Some(why) => print_line!("this one     not usable: {why}"),
         }
     }
     Ok(())

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::status::ask;
 use super::{DataArgs, Failure};
 use crate::config::Config;
+use crate::config::human_size;
 use crate::control::{Command, client};
 use crate::datadir::DataDir;
 use crate::disks::contents::{Contents, look};
 use crate::disks::plan::{Role, role};
 use crate::disks::words;
-use crate::report::size;
 
 /// Arguments of `disk`.
 #[derive(Args, Debug)]
@@ -29,34 +29,34 @@ pub struct DiskArgs {
 
 #[derive(Subcommand, Debug)]
 enum DiskCommand {
-    /// Show every disk of a pool: its role, its state, what it holds.
+    /// Show every disk of a pool: role, state and content.
     List(ListArgs),
-    /// Take a disk into the pool of a running server, and move its share of the objects there.
+    /// Add a disk to the pool and move its share of the data to it.
     Add(AddArgs),
-    /// Move all that a disk has to the others, then take it out of the pool.
+    /// Move all data of a disk to the other disks, then take it out of the pool.
     Drain(DrainArgs),
-    /// Take a disk into the pool in place of another: all that one has is moved, then it is taken out.
+    /// Move all data of a disk to a new disk, then take the old disk out of the pool.
     Replace(ReplaceArgs),
-    /// Go on with moving objects where that has failed.
+    /// Resume a move that failed.
     Resume(ResumeArgs),
-    /// Give up disks that are lost for good: what was on them is lost, and the pool goes on without them.
+    /// Give up disks that are lost for good, with their data.
     Forget(ForgetArgs),
 }
 
-const WHILE: &str = "A running server does it, while it goes on serving: reads and writes see nothing of it. Ctrl-C ends the watching, not the work; a restart of the \
-server goes on with it. How far it is: `steadfast status`. Nothing is changed on a disk that holds anything.\n\n";
+const WHILE: &str = "The running server moves the data; reads and writes continue. Ctrl-C stops the display, not the move; \
+a restart resumes it. Progress: `steadfast status`. A disk that holds data is never overwritten.\n\n";
 
-/// How to wait.
+/// Options of commands that move data.
 #[derive(Args, Debug)]
 struct WaitArgs {
     #[command(flatten)]
     data: DataArgs,
 
-    /// Return when the work has begun, not when it is done
+    /// Return when the move has begun, not when it is done
     #[arg(long)]
     no_wait: bool,
 
-    /// Print how far it is and the result as JSON, one object a line
+    /// Print the progress and the result as JSON, one object a line
     #[arg(long)]
     json: bool,
 }
@@ -65,7 +65,7 @@ struct WaitArgs {
 #[derive(Args, Debug)]
 #[command(after_help = format!("{WHILE}Example:\n  steadfast disk add /dev/sdx --data /var/lib/steadfast"))]
 struct AddArgs {
-    /// The disk: a blank block device, or a file that is not there yet
+    /// The disk: a blank block device, or a file that does not exist
     path: PathBuf,
 
     #[command(flatten)]
@@ -76,7 +76,7 @@ struct AddArgs {
 #[derive(Args, Debug)]
 #[command(after_help = format!("{WHILE}Example:\n  steadfast disk drain /dev/sdb --data /var/lib/steadfast"))]
 struct DrainArgs {
-    /// The disk, as `steadfast status` names it, or its UUID
+    /// The disk: its name in `steadfast status`, or its UUID
     disk: String,
 
     #[command(flatten)]
@@ -87,10 +87,10 @@ struct DrainArgs {
 #[derive(Args, Debug)]
 #[command(after_help = format!("{WHILE}Example:\n  steadfast disk replace /dev/sdb /dev/sdx --data /var/lib/steadfast"))]
 struct ReplaceArgs {
-    /// The disk that leaves, as `steadfast status` names it, or its UUID
+    /// The disk to take out: its name in `steadfast status`, or its UUID
     old: String,
 
-    /// The disk that comes: a blank block device, or a file that is not there yet
+    /// The new disk: a blank block device, or a file that does not exist
     new: PathBuf,
 
     #[command(flatten)]
@@ -100,17 +100,18 @@ struct ReplaceArgs {
 /// Arguments of `disk forget`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A running server does it, while all other disks of the pool are there. What is lost is named: how many objects, as far as their index \
-knows, and snapshots, which can only be deleted then. The keys that were on the disks are empty from then on, and can be written again; listings, buckets, \
-snapshots and moves work again. A disk that comes back later is left out; it can be wiped and added as a new one.\n\n\
+    after_help = "Needs a running server, and all other disks of the pool. The command prints how many objects are lost, as far \
+as the index knows, and which snapshots had data on the disks; those can only be deleted. The lost keys are empty and can be \
+written again. Listings, buckets, snapshots and moves work again. A lost disk that returns is ignored; wiped, it can be added \
+as a new disk.\n\n\
 Example:\n  steadfast disk forget /dev/sdb --yes-lose-its-data --data /var/lib/steadfast"
 )]
 struct ForgetArgs {
-    /// The missing disks, as `steadfast status` names them, or their UUIDs
+    /// The lost disks: their names in `steadfast status`, or their UUIDs
     #[arg(required = true)]
     disks: Vec<String>,
 
-    /// Say that what is on them may be lost for good
+    /// Confirm that the data on them may be lost for good
     #[arg(long)]
     yes_lose_its_data: bool,
 
@@ -133,8 +134,8 @@ struct ResumeArgs {
 /// Arguments of `disk list`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A running server is asked, over the socket in its data directory or at --admin; without one the disks themselves are looked \
-at. Nothing is changed. Exit code 3 when a disk is not as it should be.\n\n\
+    after_help = "Asks the running server, through the socket in its data directory or at --admin; without a server it reads the \
+disks. It changes nothing. Exit code 3 if a disk is missing, failed, hanging, foreign, stale or not in use.\n\n\
 Examples:\n  steadfast disk list --admin http://127.0.0.1:9001\n  steadfast disk list --config steadfast.toml --json"
 )]
 struct ListArgs {
@@ -150,7 +151,7 @@ struct ListArgs {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: DiskArgs) -> Result<(), Failure> {
     match args.command {
         DiskCommand::List(args) => list(&args),
@@ -170,21 +171,21 @@ pub fn run(args: DiskArgs) -> Result<(), Failure> {
     }
 }
 
-/// The server's own directory is another than ours.
+/// The absolute path: the server's working directory may be another.
 fn absolute(path: &Path) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Tells the server, and shows how far it is.
+/// Sends the command to the server and shows the progress.
 fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     let terminal = !args.json && std::io::stderr().is_terminal();
     if terminal && !args.no_wait {
-        eprintln!("Ctrl-C ends the watching, not the work.");
+        eprintln!("Ctrl-C stops the display, not the move.");
     }
     let done = client::ask(&config.data.dir, command, |progress| {
         if args.json {
-            say!("{}", json!({"progress": progress}));
+            print_line!("{}", json!({"progress": progress}));
         } else if terminal && let Some(line) = words::moving(progress) {
             eprint!("\r\x1b[K{line}");
         }
@@ -194,16 +195,16 @@ fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
     }
     let done = done?;
     if args.json {
-        say!("{}", json!({"done": done}));
+        print_line!("{}", json!({"done": done}));
         return Ok(());
     }
     match words::moving(&done["moved"]) {
-        Some(line) => say!("Done: {line}"),
-        None => say!("Begun; `steadfast status` says how far it is."),
+        Some(line) => print_line!("Done: {line}"),
+        None => print_line!("Begun; `steadfast status` shows the progress."),
     }
     if let (false, Some(line)) = (args.no_wait, done["configure"].as_str()) {
-        say!(
-            "Put this into [data] of the configuration, in place of what it says of disks (a restart finds them without it too):\n  {line}"
+        print_line!(
+            "Put this into [data] of the configuration, in place of its disks (a restart also works without it):\n  {line}"
         );
     }
     Ok(())
@@ -212,18 +213,18 @@ fn change(args: &WaitArgs, command: &Command) -> Result<(), Failure> {
 fn forget(args: &ForgetArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     if !args.yes_lose_its_data {
-        let what = "what is on it is lost for good, also when it comes back: say --yes-lose-its-data if that is meant";
+        let what = "the data on it is lost for good, even if the disk returns; confirm with --yes-lose-its-data";
         return Err(format!("{}: {what}", args.disks.join(", ")).into());
     }
     let disks = args.disks.iter().map(|disk| named(disk)).collect::<Result<_, String>>()?;
     let done = client::ask(&config.data.dir, &Command::DiskForget { disks }, |_| {})?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&done)?);
+        print_line!("{}", serde_json::to_string_pretty(&done)?);
         return Ok(());
     }
     for one in done["forgotten"].as_array().into_iter().flatten() {
         let objects = one["objects"].as_u64().map_or_else(|| "an unknown number of".to_owned(), |n| n.to_string());
-        say!(
+        print_line!(
             "{} is given up: {} of {} slots, {objects} objects are lost",
             one["name"].as_str().unwrap_or("?"),
             one["slots"],
@@ -233,15 +234,15 @@ fn forget(args: &ForgetArgs) -> Result<(), Failure> {
     let first = &done["forgotten"][0]["snapshots"];
     let snapshots: Vec<&str> = first.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !snapshots.is_empty() {
-        say!("Snapshots that had a part there can only be deleted: {}", snapshots.join(", "));
+        print_line!("Snapshots with data on lost disks can only be deleted: {}", snapshots.join(", "));
     }
     if let Some(line) = done["configure"].as_str() {
-        say!("Put this into [data] of the configuration, in place of what it says of disks:\n  {line}");
+        print_line!("Put this into [data] of the configuration, in place of its disks:\n  {line}");
     }
     Ok(())
 }
 
-/// A disk as it was named: a path that is there is what it is wherever the server runs.
+/// The name of a disk: an existing path as an absolute path, any other text unchanged.
 fn named(disk: &str) -> Result<String, String> {
     if Path::new(disk).exists() { Ok(absolute(Path::new(disk))?.display().to_string()) } else { Ok(disk.to_owned()) }
 }
@@ -259,14 +260,14 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
                 )
                 .into());
             }
-            // Whoever has the directory knows more than its disks tell.
+            // A server that holds the directory knows more than its disks show.
             let server = DataDir::open_to_read(dir).is_err();
             let by_socket = || client::ask(dir, &Command::Status {}, |_| {}).map(|status| of_status(&status));
             let by_port = || running(&format!("http://{}", config.admin.listen));
             match server.then(|| by_socket().or_else(|_| by_port())) {
                 Some(Ok(listed)) => listed,
                 Some(Err(why)) => {
-                    eprintln!("steadfast: {why}; the disks themselves are looked at (--admin names the right port)");
+                    eprintln!("steadfast: {why}; reading the disks instead (--admin sets the port of the server)");
                     offline(&config)
                 }
                 None => offline(&config),
@@ -274,7 +275,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         }
     };
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&listed)?);
+        print_line!("{}", serde_json::to_string_pretty(&listed)?);
     } else {
         put!("{}", table(&listed));
     }
@@ -283,7 +284,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     if all { Ok(()) } else { Err(Failure::Found) }
 }
 
-/// What a server says.
+/// The disks from the status of a server.
 fn running(url: &str) -> Result<Value, String> {
     Ok(of_status(&ask(url)?))
 }
@@ -292,7 +293,7 @@ fn of_status(status: &Value) -> Value {
     json!({"running": true, "disks": status["disks"], "superdisks": status["superdisks"]})
 }
 
-/// What the disks themselves say.
+/// The disks as read without a server.
 fn offline(config: &Config) -> Value {
     let mut rows = Vec::new();
     let sets = config.disk_sets();
@@ -327,7 +328,7 @@ fn offline(config: &Config) -> Value {
     json!({"running": false, "disks": rows})
 }
 
-/// For people.
+/// The disks as a table.
 fn table(listed: &Value) -> String {
     let mut out = String::new();
     for row in listed["disks"].as_array().into_iter().flatten() {
@@ -341,7 +342,7 @@ fn table(listed: &Value) -> String {
         let line = format!(
             "{name:<24} {:<28} {device:<13} {:>10}  {:<11} {holds}",
             text("path"),
-            size(number("size_bytes")),
+            human_size(number("size_bytes")),
             text("state")
         );
         out.push_str(line.trim_end());
@@ -358,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_server_says_gives_a_table() {
+    fn any_status_gives_a_table() {
         assert_eq!(table(&json!({})), "");
         let superdisk = |disk| json!({"disk": disk, "fast": {"state": "rebuilding"}, "configured": true, "regions_clean": 1, "regions_total": 4});
         let mut listed = json!({"disks": [{"role": "fast", "index": 1, "count": 2, "path": "/dev/x", "device": true,

@@ -17,9 +17,9 @@ use crate::serve::many;
 /// Arguments of `format`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A pool in files is also made by the first `serve`, and so are the files of fast legs. Block devices and stripes are \
-made here, once. Nothing that holds something is used without --force; --dry-run shows what would be made, and ends with 3 if something \
-stands in its way.\n\n\
+    after_help = "Format block devices and stripes once, before the first start; `serve` itself creates pools and fast legs in \
+files. A disk that holds data is refused without --force. --dry-run shows the pool that would be created, and exits with 3 if a \
+disk cannot be used.\n\n\
 Examples:\n  steadfast format --data /var/lib/steadfast --set data.pool=/dev/nvme1n1\n  \
 steadfast format --data /var/lib/steadfast --set data.disks=/dev/sdb,/dev/sdc\n  \
 steadfast format --config steadfast.toml --dry-run"
@@ -28,32 +28,32 @@ pub struct FormatArgs {
     #[command(flatten)]
     data: DataArgs,
 
-    /// The largest size that a pool file may grow to, such as "500 GiB"
+    /// Maximum size of a pool file, such as "500 GiB" [default: the size of the file system]
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
 
-    /// Size of an extent, a power of two, such as "256 MiB"
+    /// Size of an extent, a power of two, such as "256 MiB" [default: by pool size]
     #[arg(long, value_name = "SIZE")]
     extent_size: Option<String>,
 
-    /// Show the pool that would be made, and what is on its disks now; change nothing
+    /// Show the pool that would be created and the present content of its disks; change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Only the fast disks, for a pool that is there: the pool is not touched
+    /// Format the fast disks of an existing pool; leave the pool alone
     #[arg(long)]
     fast_only: bool,
 
-    /// Format even if there is something: ALL OF IT IS LOST
+    /// Overwrite disks that hold data: ALL OF IT IS LOST
     #[arg(long)]
     force: bool,
 
-    /// Print what is made as JSON
+    /// Print the pool as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: FormatArgs) -> Result<(), Failure> {
     let flags = [("--size", "data.pool_size", args.size), ("--extent-size", "data.extent_size", args.extent_size)];
     let config = args.data.load(&flags)?;
@@ -62,7 +62,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     }
     let begun = match making::begun(&config)? {
         Begun::Forced if !args.force => {
-            return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold what they held before. --force \
+            return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold old data. --force \
                         overwrites them all"
                 .into());
         }
@@ -73,7 +73,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
         let plan = Plan::make(&config, scope)?;
         show(&plan, args.json)?;
         if !args.json {
-            say!("nothing was changed (--dry-run)");
+            print_line!("nothing was changed (--dry-run)");
         }
         return if plan.refusals().is_empty() { Ok(()) } else { Err(Failure::Found) };
     }
@@ -92,7 +92,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
     }
     if !args.json {
         let disks = config.disk_sets().len();
-        say!(
+        print_line!(
             "{}",
             match (args.fast_only, disks) {
                 (true, _) => "new fast legs; the next start fills them".to_owned(),
@@ -106,7 +106,7 @@ pub fn run(args: FormatArgs) -> Result<(), Failure> {
 
 fn show(plan: &Plan, as_json: bool) -> Result<(), Failure> {
     if as_json {
-        say!("{}", serde_json::to_string_pretty(&json!(plan))?);
+        print_line!("{}", serde_json::to_string_pretty(&json!(plan))?);
     } else {
         put!("{}", plan.table());
     }
@@ -119,7 +119,7 @@ async fn format(config: &Config, data: &DataDir, plan: &Plan, scope: Scope) -> R
         if config.is_many() {
             making::begin(config, data, scope.force)?;
         }
-        // What they said was of old pools.
+        // They belong to old pools.
         for index in many::indexes(data)?.into_iter().chain([data.index()]) {
             match std::fs::remove_dir_all(&index) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {e}", index.display()))?,
@@ -138,7 +138,7 @@ async fn format(config: &Config, data: &DataDir, plan: &Plan, scope: Scope) -> R
     making::end(data)
 }
 
-/// Makes the legs of a super-disk a pair, where there are two.
+/// Pairs the legs of each super-disk.
 async fn pair(config: &Config, env: &Env) -> Result<(), String> {
     for set in config.disk_sets().into_iter().filter(|set| !set.fast.is_empty()) {
         let disks = Disks::open(config, &set, env, Taking::All).await?;

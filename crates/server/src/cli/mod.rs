@@ -24,56 +24,56 @@ use clap::{Parser, Subcommand};
 
 pub use options::{ConfigArgs, DataArgs};
 
-/// Everything went as asked.
+/// The command succeeded.
 pub const EXIT_OK: u8 = 0;
-/// It could not be done; standard error says why. (clap answers a wrong command line with 2.)
+/// The command failed; standard error has the reason. (clap exits with 2 for a wrong command line.)
 pub const EXIT_FAILED: u8 = 1;
-/// It was done and something bad was found: damage, a failing run, a server that is not ready.
+/// The command found a problem: damage, a failing simulation, a server that is not ready.
 pub const EXIT_FOUND: u8 = 3;
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 it could not be done (standard error says why); 2 wrong command line; \
-3 done, and something bad was found (damage, a failing run, a server that is not ready).";
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed (standard error has the reason); 2 wrong command line; \
+3 done, and a problem was found (damage, a failing simulation, a server that is not ready).";
 
 #[derive(Parser)]
 #[command(name = "steadfast", version, about = "S3 objects and Centrifugo channels that survive a power cut: one server, one append-only log on each of its disks.",
     after_help = EXIT_CODES, max_term_width = 120)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Store and serve objects.
+enum CliCommand {
+    /// Run the server: S3 objects and channels.
     Serve(serve::ServeArgs),
-    /// Ask a running server how it is.
+    /// Show the status of a running server.
     Status(status::StatusArgs),
-    /// Check a pool offline, every byte of it.
+    /// Verify a stopped pool: every frame and chunk against its checksum.
     Verify(verify::VerifyArgs),
-    /// Measure a disk: what it can do, what a flush costs, what that means.
+    /// Measure a disk: bandwidth, IOPS and the cost of a flush.
     Probe(probe::ProbeArgs),
-    /// Crash a simulated machine, seed after seed, and check every promise.
+    /// Crash a simulated machine, seed after seed, and check every guarantee.
     Simulate(simulate::SimulateArgs),
-    /// Make a pool.
+    /// Create a pool on its disks.
     Format(format::FormatArgs),
-    /// A block device over a durable disk and fast ones: made, served over NBD, shown.
+    /// Format, serve over NBD and show a block device on a durable disk with fast disks.
     Block(block::BlockArgs),
-    /// The disks of a pool.
+    /// List, add, drain, replace and forget the disks of a pool.
     Disk(disk::DiskArgs),
-    /// Snapshots of everything: made, exported, restored.
+    /// Create, list, delete, export and restore snapshots.
     Snapshot(snapshot::SnapshotArgs),
-    /// Verify everything stored in a running server: begin, end, show.
+    /// Start, stop and show the background verification of a running server.
     Scrub(scrub::ScrubArgs),
-    /// Queues and dead letters of webhooks: shown, skipped, removed, posted again.
+    /// Show, skip, purge and retry the queued events and dead letters of webhooks.
     Webhook(webhook::WebhookArgs),
 }
 
-/// Why a command ended without having done what was asked.
+/// Why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It could not be done; for people.
+    /// The reason, as a message.
     Failed(String),
-    /// It was done, the result has been printed, and it is bad.
+    /// The command printed its result and found a problem.
     Found,
 }
 
@@ -83,7 +83,7 @@ impl<E: std::fmt::Display> From<E> for Failure {
     }
 }
 
-/// Runs the work of a command that needs no server.
+/// Runs the work of a command that needs no server, on one thread.
 fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -96,17 +96,17 @@ fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, Strin
 pub fn main() -> ExitCode {
     steadfast_disk::outlive_file_size_limit();
     let done = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
-        Command::Status(args) => status::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Probe(args) => probe::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Format(args) => format::run(args),
-        Command::Block(args) => block::run(args),
-        Command::Disk(args) => disk::run(args),
-        Command::Snapshot(args) => snapshot::run(args),
-        Command::Scrub(args) => scrub::run(&args),
-        Command::Webhook(args) => webhook::run(args),
+        CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Status(args) => status::run(&args),
+        CliCommand::Verify(args) => verify::run(&args),
+        CliCommand::Probe(args) => probe::run(&args),
+        CliCommand::Simulate(args) => simulate::run(&args),
+        CliCommand::Format(args) => format::run(args),
+        CliCommand::Block(args) => block::run(args),
+        CliCommand::Disk(args) => disk::run(args),
+        CliCommand::Snapshot(args) => snapshot::run(args),
+        CliCommand::Scrub(args) => scrub::run(&args),
+        CliCommand::Webhook(args) => webhook::run(args),
     };
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),

@@ -6,20 +6,20 @@ use clap::Args;
 
 use crate::config::{Config, ConfigError};
 
-/// Where the configuration comes from: a file, the environment over it, flags over both.
+/// Sources of the configuration: a file; the environment overrides it; flags override both.
 #[derive(Args, Debug, Clone)]
 pub struct ConfigArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", env = "STEADFAST_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// A setting, over file and environment; may be repeated
+    /// Set one setting; overrides the file and the environment; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
 }
 
 impl ConfigArgs {
-    /// Reads the configuration; `flags` are settings from other flags, by name.
+    /// Reads the configuration; `flags` are the flag, the setting and the value of other options.
     ///
     /// # Errors
     /// The first mistake.
@@ -28,7 +28,7 @@ impl ConfigArgs {
         if let Some(path) = &self.config {
             config.apply_file(path)?;
         }
-        // A variable that is not UTF-8 cannot be one of ours with a right value; its name is shown as it is.
+        // A variable that is not UTF-8 has no valid value of ours; errors still show its name.
         config.apply_env(
             std::env::vars_os()
                 .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())),
@@ -49,14 +49,14 @@ impl ConfigArgs {
     }
 }
 
-/// A data directory, with what may be configured of it.
+/// A data directory and its configuration.
 #[derive(Args, Debug, Clone)]
 pub struct DataArgs {
-    /// Data directory
+    /// Data directory [default: steadfast-data]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
 
-    /// How the disk is driven: uring, threads or auto
+    /// I/O method: uring, threads or auto [default: auto]
     #[arg(long, value_name = "HOW")]
     pub io: Option<String>,
 

@@ -1,4 +1,4 @@
-//! The results of commands on standard output, whose reader may go away: `println!` panics then.
+//! The results of commands on standard output. Its reader may close it, where `println!` panics.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stdout};
@@ -7,7 +7,7 @@ use std::process::exit;
 use super::EXIT_FAILED;
 
 /// Prints a line.
-macro_rules! say {
+macro_rules! print_line {
     ($($what:tt)*) => { $crate::cli::print::print(format_args!("{}\n", format_args!($($what)*))) };
 }
 
@@ -16,7 +16,7 @@ macro_rules! put {
     ($($what:tt)*) => { $crate::cli::print::print(format_args!($($what)*)) };
 }
 
-/// Prints. Ends the process where that cannot be done: quietly when nobody reads any more.
+/// Prints. Exits if that fails: without a message if the reader has closed the pipe.
 pub fn print(what: Arguments<'_>) {
     let mut out = stdout().lock();
     if let Err(error) = out.write_fmt(what).and_then(|()| out.flush()) {

@@ -14,23 +14,23 @@ use super::{Failure, block_on};
 /// Arguments of `probe`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Measures bandwidth, IOPS and what a flush costs, says what the device claims and what the two mean together. In \
-a directory it uses a temporary file and leaves nothing behind; an existing file or device is only read unless --destroy is given.\n\n\
+    after_help = "Measures bandwidth, IOPS and the cost of a flush, and compares them with what the device reports. In a \
+directory it uses a temporary file, which it removes. An existing file or device is only read, unless --destroy is given.\n\n\
 Example:\n  steadfast probe /var/lib --seconds 20"
 )]
 pub struct ProbeArgs {
     /// A directory, a file or a block device
     path: PathBuf,
 
-    /// About how long it may take
+    /// Approximate duration in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
-    /// How the disk is driven: uring, threads or auto
+    /// I/O method: uring, threads or auto
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: IoMode,
 
-    /// Overwrite the existing file or device: ALL THAT IS ON IT IS LOST
+    /// Overwrite the existing file or device: ALL ITS DATA IS LOST
     #[arg(long)]
     destroy: bool,
 
@@ -39,7 +39,7 @@ pub struct ProbeArgs {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &ProbeArgs) -> Result<(), Failure> {
     let options = ProbeOptions { duration: Duration::from_secs(args.seconds), io: args.io, destroy: args.destroy };
     let report = block_on(async {
@@ -50,7 +50,7 @@ pub fn run(args: &ProbeArgs) -> Result<(), Failure> {
         report.map_err(|e| e.to_string())
     })?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        print_line!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         put!("{report}");
     }

@@ -1,4 +1,4 @@
-//! A line on a terminal that says how far a long command is.
+//! A progress line for long commands on a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use steadfast_flow::Env;
 
 use crate::report::duration;
 
-/// Shows nothing where standard error is not a terminal.
+/// A progress line; prints nothing if standard error is not a terminal.
 pub struct Progress {
     env: Env,
     terminal: bool,
@@ -18,13 +18,13 @@ pub struct Progress {
 const EVERY: Duration = Duration::from_millis(100);
 
 impl Progress {
-    /// A command that begins now.
+    /// A progress line for a command that begins now.
     pub fn new(env: Env) -> Self {
         let begun = env.now();
         Self { env, terminal: std::io::stderr().is_terminal(), begun, shown: None }
     }
 
-    /// `part` (0 to 1) of it is done; `what` is being done.
+    /// Shows `what` and the finished share `part` (0 to 1).
     pub fn show(&mut self, what: &str, part: f64) {
         let now = self.env.now();
         if !self.terminal || self.shown.is_some_and(|shown| now.saturating_sub(shown) < EVERY) {
@@ -35,12 +35,12 @@ impl Progress {
         let left = now.saturating_sub(self.begun).mul_f64((1.0 - part) / part.max(0.001));
         let left = if part > 0.01 { format!(", {} left", duration(left.as_secs())) } else { String::new() };
         let mut stderr = std::io::stderr();
-        // Nothing to be done when the terminal has gone.
+        // The terminal may have closed; the command continues.
         let _ = write!(stderr, "\r\x1b[K{what}: {:.0} %{left}", part * 100.0);
         let _ = stderr.flush();
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn clear(&self) {
         if self.terminal {
             eprint!("\r\x1b[K");

@@ -10,13 +10,13 @@ use crate::report;
 /// Arguments of `scrub`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The scrub reads everything that is stored and compares it with its checksums; what is bad on one side of a super-disk is healed from \
-the other. It runs by itself (`scrub.interval`, `scrub.window`, `scrub.rate`); `start` begins a pass now, whatever the time of the day, and `stop` ends the one that is \
-going on. The running server is asked, through its data directory. Exit code 3 when damage has been found.\n\n\
+    after_help = "The scrub reads all stored data and verifies its checksums. Damage on one leg of a super-disk is healed from \
+the other leg. The server runs it on a schedule (`scrub.interval`, `scrub.window`, `scrub.rate`); `start` begins a pass at once, at \
+any time of the day. The command uses the socket in the data directory. Exit code 3 of `status` if damage was found.\n\n\
 Examples:\n  steadfast scrub status --data /var/lib/steadfast\n  steadfast scrub start --data /var/lib/steadfast"
 )]
 pub struct ScrubArgs {
-    /// What to do
+    /// Action
     #[arg(value_enum)]
     action: Action,
 
@@ -32,13 +32,13 @@ pub struct ScrubArgs {
 enum Action {
     /// Begin a pass now
     Start,
-    /// End the pass that is going on
+    /// End the running pass
     Stop,
-    /// Show how far it is and what it found
+    /// Show the progress and the damage found
     Status,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     let action = match args.action {
@@ -48,18 +48,18 @@ pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
     };
     let disks = client::ask(&config.data.dir, &Command::Scrub { action }, |_| {})?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&disks)?);
+        print_line!("{}", serde_json::to_string_pretty(&disks)?);
     } else {
         match args.action {
-            Action::Start => say!("a pass begins"),
-            Action::Stop => say!("the pass ends; the next one comes by the schedule"),
+            Action::Start => print_line!("a pass begins"),
+            Action::Stop => print_line!("the pass ends; the next one begins by the schedule"),
             Action::Status => {}
         }
         for disk in disks.as_array().into_iter().flatten() {
             let name = disk["disk"].as_str().unwrap_or("?");
-            say!("{name}: {}", report::scrub(disk));
+            print_line!("{name}: {}", report::scrub(disk));
             for damage in disk["damage"].as_array().into_iter().flatten() {
-                say!("  {}", report::damage(damage));
+                print_line!("  {}", report::damage(damage));
             }
         }
     }

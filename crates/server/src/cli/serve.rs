@@ -8,8 +8,10 @@ use crate::output;
 /// Arguments of `serve`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Credentials come from STEADFAST_ACCESS_KEY and STEADFAST_SECRET_KEY; without them they are generated \
-at the first start, shown once, and kept in DIR/credentials.json.\n\n\
+    after_help = "Creates the data directory and the pool at the first start, and serves until SIGTERM or SIGINT. A ready server \
+prints one line with its addresses.\n\n\
+Credentials come from STEADFAST_ACCESS_KEY and STEADFAST_SECRET_KEY. Without them the first start generates a pair and keeps it \
+in DIR/credentials.json.\n\n\
 Every setting can also be given as STEADFAST_<SECTION>_<KEY>; `serve --print-config` lists them all.\n\n\
 Example:\n  steadfast serve --data /var/lib/steadfast --s3-listen 0.0.0.0:9000"
 )]
@@ -29,28 +31,28 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS")]
     live_listen: Option<String>,
 
-    /// Configuration file of Centrifugo's (JSON, TOML or YAML), for the live door
+    /// Centrifugo configuration file (JSON, TOML or YAML) for the live port
     #[arg(long, value_name = "FILE")]
     live_config: Option<String>,
 
-    /// Log lines as text or json
+    /// Format of log lines: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 
-    /// Log level: error, warn, info, debug, trace, or target=level,...
+    /// Log level: error, warn, info, debug, trace, or target=level,... [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 
-    /// Throw the index away and rebuild it: once, after disks of the pool were restored from a snapshot
+    /// Rebuild the index: for one start, after disks of the pool were restored from a snapshot
     #[arg(long)]
     restored: bool,
 
-    /// Print the configuration in force, with comments, and end
+    /// Print the configuration in force, with comments, and exit
     #[arg(long)]
     print_config: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = args.data.load(&[
         ("--s3-listen", "s3.listen", args.s3_listen),

@@ -8,11 +8,11 @@ use steadfast_flow::Env;
 
 use super::progress::Progress;
 use super::{Failure, block_on};
-use crate::backup::place::{PlaceSpec, S3Spec, Secret};
+use crate::backup::place::{PlaceSpec, S3Secret, S3Spec};
+use crate::config::human_size;
 use crate::config::setting::Size;
 use crate::control::{Command, client};
 use crate::disks::words::utc;
-use crate::report::size;
 
 /// Arguments of `snapshot`.
 #[derive(Args, Debug)]
@@ -25,15 +25,16 @@ pub struct SnapshotArgs {
 
 #[derive(Subcommand, Debug)]
 enum SnapshotCommand {
-    /// Keep everything as it is now; takes milliseconds, whatever there is.
+    /// Create a snapshot (milliseconds).
     Create(NamedArgs),
     /// Show the snapshots, oldest first.
+    #[command(after_help = "Example:\n  steadfast snapshot list --data /var/lib/steadfast")]
     List(ServerArgs),
-    /// Delete a snapshot; the space that only it kept is given back.
+    /// Delete a snapshot and free the space that only it kept.
     Delete(NamedArgs),
-    /// Write a snapshot to a directory or to S3.
+    /// Export a snapshot to a directory or to S3.
     Export(ExportArgs),
-    /// Bring back what was exported.
+    /// Restore an export into a running server.
     Restore(RestoreArgs),
 }
 
@@ -65,13 +66,13 @@ struct EndpointArgs {
     #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
     endpoint: Option<String>,
 
-    /// Its region
+    /// Region of the endpoint
     #[arg(long, value_name = "NAME", env = "AWS_REGION", default_value = "us-east-1")]
     region: String,
 }
 
-const PLACE_HELP: &str = "A place is a directory of the machine that the server runs on, or s3://BUCKET/PREFIX with --endpoint. The \
-credentials for S3 come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed, AWS_SESSION_TOKEN. In the place, the export is \
+const PLACE_HELP: &str = "A place is a directory of the server's machine, or s3://BUCKET/PREFIX with --endpoint. The S3 \
+credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if needed, AWS_SESSION_TOKEN. In the place, the export is \
 a folder named like the snapshot.";
 
 #[derive(Args, Debug)]
@@ -85,15 +86,15 @@ struct ExportArgs {
     /// Name of the snapshot
     name: String,
 
-    /// Where to: a directory, or s3://BUCKET/PREFIX
+    /// Destination: a directory, or s3://BUCKET/PREFIX
     #[arg(long, value_name = "PLACE")]
     to: String,
 
-    /// An older export in the same place: what has not changed since is not written again
+    /// An older export in the same place; only changes since then are written
     #[arg(long, value_name = "NAME")]
     since: Option<String>,
 
-    /// Bytes read a second at most, instead of snapshots.export_rate; 0 for no bound
+    /// Maximum bytes read a second, instead of snapshots.export_rate; 0: no limit
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
 
@@ -107,8 +108,8 @@ struct ExportArgs {
 #[derive(Args, Debug)]
 #[command(
     before_long_help = PLACE_HELP,
-    after_help = "The server must be running; start it with an empty data directory to restore into a new pool. All of the export is \
-checked before anything is written, and each body before its object exists.\n\n\
+    after_help = "Needs a running server; start it with an empty data directory to restore into a new pool. The server checks the \
+whole manifest before it writes anything, and each body before its object becomes visible.\n\n\
 Examples:\n  steadfast snapshot restore monday --from /backup --data /var/lib/steadfast\n  \
 steadfast snapshot restore monday --from s3://backup/pool1 --endpoint https://s3.example.com --data /var/lib/steadfast"
 )]
@@ -116,11 +117,11 @@ struct RestoreArgs {
     /// Name of the export
     name: String,
 
-    /// Where it is: a directory, or s3://BUCKET/PREFIX
+    /// Source: a directory, or s3://BUCKET/PREFIX
     #[arg(long, value_name = "PLACE")]
     from: String,
 
-    /// Replace objects that are there; without it, a bucket that holds any is refused
+    /// Replace objects with the same key; without it, a bucket that holds objects is refused
     #[arg(long)]
     overwrite: bool,
 
@@ -135,7 +136,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What is meant by a place on the command line.
+/// Reads a place from the command line.
 fn place(text: &str, endpoint: &EndpointArgs) -> Result<PlaceSpec, String> {
     let Some(rest) = text.strip_prefix("s3://") else {
         let path = std::path::absolute(text).map_err(|e| format!("{text}: {e}"))?;
@@ -154,18 +155,18 @@ fn place(text: &str, endpoint: &EndpointArgs) -> Result<PlaceSpec, String> {
         bucket: bucket.to_owned(),
         prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
         access_key: need("AWS_ACCESS_KEY_ID")?,
-        secret_key: Secret(need("AWS_SECRET_ACCESS_KEY")?),
-        session_token: variable("AWS_SESSION_TOKEN").map(Secret),
+        secret_key: S3Secret(need("AWS_SECRET_ACCESS_KEY")?),
+        session_token: variable("AWS_SESSION_TOKEN").map(S3Secret),
     }))
 }
 
-/// Has the server do it, with a line of progress.
+/// Sends the command to the server and shows a progress line.
 fn ask(server: &ServerArgs, command: &Command) -> Result<Value, String> {
     block_on(async {
         let mut progress = Progress::new(Env::tokio());
         let done = client::ask(&server.data, command, |value| {
             let phase = match value["phase"].as_str() {
-                Some("index") => "reading what the snapshot holds",
+                Some("index") => "indexing the snapshot",
                 Some("manifest") => "checking the manifest",
                 _ => "copying objects",
             };
@@ -189,27 +190,27 @@ fn table(listed: &Value) -> String {
             snapshot["name"].as_str().unwrap_or("?"),
             utc(number(snapshot, "created_ms")),
             number(snapshot, "objects"),
-            size(number(snapshot, "object_bytes"))
+            human_size(number(snapshot, "object_bytes"))
         ));
     }
     let kept = number(listed, "kept_bytes");
     if out.is_empty() {
         out.push_str("There are no snapshots.\n");
     } else {
-        out.push_str(&format!("They keep {} that nothing else needs.\n", size(kept)));
+        out.push_str(&format!("They keep {} that nothing else needs.\n", human_size(kept)));
     }
     out.extend(working(listed));
     out
 }
 
-/// How far an export or a restore is that is going on.
+/// The progress of the running export or restore.
 fn working(listed: &Value) -> Option<String> {
     let what = listed["working"]["what"].as_str()?;
     let part = listed["working"]["progress"]["part"].as_f64().unwrap_or_default();
-    Some(format!("Going on: {what}, {:.0} %.\n", part * 100.0))
+    Some(format!("Running: {what}, {:.0} %.\n", part * 100.0))
 }
 
-/// What a backup lacks, a line each.
+/// The objects that a backup lacks, one a line.
 fn missing(done: &Value) -> String {
     let mut out = String::new();
     let listed = done["missing"].as_array().map_or(&[][..], Vec::as_slice);
@@ -231,12 +232,12 @@ fn missing(done: &Value) -> String {
     out
 }
 
-/// Whether something that should be there is not.
+/// Whether the backup lacks an object or has faults.
 fn is_short(done: &Value) -> bool {
     number(done, "missing_total") > 0 || done["faults"].as_array().is_some_and(|faults| !faults.is_empty())
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: SnapshotArgs) -> Result<(), Failure> {
     let (server, done, text) = match args.command {
         SnapshotCommand::Create(args) => {
@@ -261,8 +262,8 @@ pub fn run(args: SnapshotArgs) -> Result<(), Failure> {
             let text = format!(
                 "{} objects, {}; {} written to {}\n",
                 number(&done, "objects"),
-                size(number(&done, "bytes")),
-                size(number(&done, "written_bytes")),
+                human_size(number(&done, "bytes")),
+                human_size(number(&done, "written_bytes")),
                 done["to"].as_str().unwrap_or_default()
             );
             (args.server, done, text)
@@ -272,13 +273,13 @@ pub fn run(args: SnapshotArgs) -> Result<(), Failure> {
             let command = Command::SnapshotRestore { name: args.name, from, overwrite: args.overwrite };
             let done = ask(&args.server, &command)?;
             let text =
-                format!("{} objects, {}, are restored\n", number(&done, "objects"), size(number(&done, "bytes")));
+                format!("{} objects, {}, are restored\n", number(&done, "objects"), human_size(number(&done, "bytes")));
             (args.server, done, text)
         }
     };
     let text = format!("{}{text}", missing(&done));
     if server.json {
-        say!("{}", serde_json::to_string_pretty(&done)?);
+        print_line!("{}", serde_json::to_string_pretty(&done)?);
     } else {
         put!("{text}");
     }

@@ -13,14 +13,16 @@ use crate::control::{Command, client};
 
 /// Arguments of `status`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit code 3 when the server answers but is not ready.\n\n\
-Examples:\n  steadfast status --data /var/lib/steadfast\n  steadfast status --admin http://127.0.0.1:9001 --json")]
+#[command(
+    after_help = "Prints the state of disks, pool, channels and limits. Exit code 3 if the server is not ready.\n\n\
+Examples:\n  steadfast status --data /var/lib/steadfast\n  steadfast status --admin http://127.0.0.1:9001 --json"
+)]
 pub struct StatusArgs {
     /// URL of the server's admin port
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9001", conflicts_with = "data")]
     admin: String,
 
-    /// Data directory of a server on this machine, instead of its admin port
+    /// Data directory of a server on this machine; uses its socket instead of the admin port
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -29,20 +31,20 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// How long the server may take.
+/// Time limit of connecting, and of each read and write.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest answer that is read.
+/// Maximum size of an answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let status = match &args.data {
         Some(dir) => client::ask(dir, &Command::Status {}, |_| {})?,
         None => ask(&args.admin)?,
     };
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&status)?);
+        print_line!("{}", serde_json::to_string_pretty(&status)?);
     } else {
         put!("{}", crate::report::table(&status));
     }
@@ -52,13 +54,13 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
 /// The status of the server with this admin port.
 ///
 /// # Errors
-/// When there is none, for people.
+/// The reason, as a message.
 pub fn ask(url: &str) -> Result<Value, String> {
     let body = get(url, "/status")?;
     serde_json::from_slice(&body).map_err(|e| format!("{url} is not the admin port of a Steadfast server: {e}"))
 }
 
-/// A GET of HTTP/1.0, which needs no client library: one request, and the answer ends with the connection.
+/// A GET of HTTP/1.0, which needs no client library: the answer ends with the connection.
 fn get(url: &str, path: &str) -> Result<Vec<u8>, String> {
     let host = url.trim_end_matches('/');
     let host = host.strip_prefix("http://").unwrap_or(host);
@@ -84,7 +86,7 @@ fn get(url: &str, path: &str) -> Result<Vec<u8>, String> {
     match (end, line.split_whitespace().nth(1)) {
         (Some(end), Some("200")) => Ok(answer.split_off(end + 4)),
         (Some(_), Some("401")) => {
-            Err(format!("{url} asks for a token: give that of admin.token in STEADFAST_ADMIN_TOKEN, or use --data"))
+            Err(format!("{url} requires a token: set STEADFAST_ADMIN_TOKEN to the value of admin.token, or use --data"))
         }
         (Some(_), Some(_)) => Err(format!("{url}{path} answered {line:?}; is this its admin port?")),
         _ => Err(format!("{url} does not speak HTTP")),

@@ -12,25 +12,27 @@ use steadfast_store::{Names, named_chunks};
 
 use super::progress::Progress;
 use super::{DataArgs, Failure};
+use crate::config::human_size;
 use crate::config::{Config, DiskSet};
 use crate::datadir::DataDir;
-use crate::disks::open::{open_durable, open_fast_alone};
-use crate::report::size;
+use crate::disks::fast::open_fast_alone;
+use crate::disks::open::open_durable;
 
 /// Arguments of `verify`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Reads the whole pool and compares everything with its checksums. The server must not run. Nothing is \
-changed, so a read-only mount or image will do. Exit code 3 when something is damaged. Of a super-disk the durable leg alone is checked, for it is the pool; with --fast, the fast leg is compared \
-with it: all that its map calls valid must be the same after a clean stop (after a crash, what was written last may differ, and is repaired when it is \
-read).\n\n\
+    after_help = "Reads the whole pool and verifies every checksum. The server must be stopped. The command changes nothing, so a \
+read-only mount or image is enough. Exit code 3 if damage was found.\n\n\
+Of a super-disk it checks the durable leg, which is the complete pool. --fast also compares the fast leg with it: regions whose \
+write-intent bit is clear must be equal, also after a crash. Regions whose bit is set are skipped; the next start copies them from \
+the durable leg.\n\n\
 Example:\n  steadfast verify --data /var/lib/steadfast"
 )]
 pub struct VerifyArgs {
     #[command(flatten)]
     data: DataArgs,
 
-    /// Compare the fast leg of a super-disk with the pool, too
+    /// Also compare the fast leg of a super-disk with its durable leg
     #[arg(long)]
     fast: bool,
 
@@ -39,10 +41,10 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-/// Damages that are printed one by one.
+/// Maximum number of damages that are printed one by one.
 const SHOWN_MAX: usize = 50;
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let config = args.data.load(&[])?;
     let data = DataDir::open_to_read(&config.data.dir)?;
@@ -65,7 +67,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     } else if let Some((name, one)) = checked.into_iter().next() {
         let one = one?;
         if args.json {
-            say!("{}", serde_json::to_string_pretty(&one.as_value()?)?);
+            print_line!("{}", serde_json::to_string_pretty(&one.as_value()?)?);
         } else {
             one.print(&name);
         }
@@ -73,7 +75,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     if clean { Ok(()) } else { Err(Failure::Found) }
 }
 
-/// What was found on the disks of one log.
+/// The result for the disks of one log.
 struct Checked {
     report: VerifyReport,
     names: Names,
@@ -111,18 +113,18 @@ fn show_many(checked: &[(String, Result<Checked, String>)], as_json: bool) -> Re
             }
             Err(why) if as_json => shown.push(json!({"path": name, "error": why})),
             Ok(one) => one.print(name),
-            Err(why) => say!("{name}: {why}: NOT VERIFIED"),
+            Err(why) => print_line!("{name}: {why}: NOT VERIFIED"),
         }
     }
     if as_json {
-        say!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
+        print_line!("{}", serde_json::to_string_pretty(&json!({"disks": shown}))?);
     }
     Ok(())
 }
 
-/// Reads all that is on the disks of one log.
+/// Verifies the disks of one log.
 async fn check(config: &Config, set: &DiskSet, fast: bool, env: &Env) -> Result<Checked, String> {
-    // The durable leg alone: what is promised is there.
+    // The durable leg alone: it holds all acknowledged data.
     let disk = open_durable(config, set, env).await?;
     let (report, names) = verify(&disk, &set.name(), env.clone()).await?;
     let fast = if fast && !set.fast.is_empty() { Some(compare(&disk, config, set, env).await?) } else { None };
@@ -141,20 +143,20 @@ async fn compare(durable: &Arc<dyn Disk>, config: &Config, set: &DiskSet, env: &
 
 fn print_fast(fast: &Comparison) {
     if let Some(why) = &fast.nothing {
-        say!("fast leg: nothing on it counts: {why}; the next start rebuilds it");
+        print_line!("fast leg: its content is not used: {why}; the next start rebuilds it");
         return;
     }
     for offset in fast.differing.iter().take(SHOWN_MAX) {
-        say!("fast leg: the block of the pool at {offset} differs, or cannot be read");
+        print_line!("fast leg: the block of the pool at {offset} differs, or cannot be read");
     }
     let found = match fast.differing_blocks {
-        0 => "all the same".to_owned(),
+        0 => "no differences".to_owned(),
         blocks => format!("{blocks} blocks DIFFER (they are repaired from the pool when they are read)"),
     };
-    say!("fast leg: {} valid, {found}", size(fast.compared_bytes));
+    print_line!("fast leg: {} valid, {found}", human_size(fast.compared_bytes));
 }
 
-/// Reads all that is on a disk.
+/// Verifies a disk.
 async fn verify(disk: &Arc<dyn Disk>, name: &str, env: Env) -> Result<(VerifyReport, Names), String> {
     let mut progress = Progress::new(env);
     let mut names = Names::default();
@@ -178,7 +180,7 @@ fn as_value(report: &VerifyReport, names: &Names) -> Result<Value, Failure> {
     Ok(shown)
 }
 
-/// What damage concerns, as far as it is known.
+/// The objects and other entities that damage concerns, as far as known.
 fn subjects(damage: &steadfast_log::check::Damage, names: &Names) -> BTreeSet<String> {
     damage.heads.iter().map(|head| names.describe(head)).collect()
 }
@@ -187,30 +189,30 @@ fn print(name: &str, report: &steadfast_log::VerifyReport, names: &Names) {
     for damage in report.damage.iter().take(SHOWN_MAX) {
         let lsns = damage.lsns.map(|(first, last)| format!(", LSN {first} to {last}")).unwrap_or_default();
         let place = match damage.extent {
-            // The superblocks are before all extents.
+            // The superblocks precede all extents.
             u32::MAX => "superblock".to_owned(),
             extent => format!("extent {extent}"),
         };
-        say!("damage: {place} at {}, {}{lsns}: {}", damage.offset, size(damage.len), damage.what);
+        print_line!("damage: {place} at {}, {}{lsns}: {}", damage.offset, human_size(damage.len), damage.what);
         for subject in subjects(damage, names) {
-            say!("  concerns {subject}");
+            print_line!("  concerns {subject}");
         }
     }
     let more = report.damage_total.saturating_sub(report.damage.len().min(SHOWN_MAX) as u64);
     if more > 0 {
-        say!("... and {more} more; --json lists them");
+        print_line!("... and {more} more; --json lists them");
     }
     let found = if report.is_clean() { "no damage".to_owned() } else { format!("{} DAMAGED", report.damage_total) };
-    say!(
+    print_line!(
         "{name}: {found}; {} records in {} frames, {} read, LSN {} the last",
         report.counts.records,
         report.counts.frames,
-        size(report.counts.read_bytes),
+        human_size(report.counts.read_bytes),
         report.last_lsn
     );
     if report.doubtful_total > report.doubtful_needed {
-        say!(
-            "{} unfinished pieces of uploads that were cut off, as a crash leaves them: no object needs them, and their room is used again",
+        print_line!(
+            "{} chunks of interrupted uploads, as a crash leaves them: no object needs them, and their space is reused",
             report.doubtful_total - report.doubtful_needed.min(report.doubtful_total)
         );
     }

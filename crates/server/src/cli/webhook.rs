@@ -21,20 +21,21 @@ pub struct WebhookArgs {
 
 #[derive(Subcommand, Debug)]
 enum WebhookCommand {
-    /// Show the queues, also of webhooks that are not in the configuration any more.
-    List(ServerArgs),
-    /// Show the dead letters of a webhook: events that it did not take.
-    Dead(NamedArgs),
-    /// Put what a webhook does not take now among its dead letters.
-    Skip(NamedArgs),
-    /// Remove what waits for a webhook, or its dead letters.
+    /// Show the queues, including those of webhooks removed from the configuration.
+    #[command(after_help = "Example:\n  steadfast webhook list --data /var/lib/steadfast")]
+    List(WebhookServerArgs),
+    /// Show the dead letters of a webhook: events that it did not accept.
+    Dead(WebhookNameArgs),
+    /// Dead-letter the events now failing.
+    Skip(WebhookNameArgs),
+    /// Remove the queued events of a webhook, or its dead letters.
     Purge(PurgeArgs),
-    /// Have the dead letters of a webhook posted again.
-    Retry(NamedArgs),
+    /// Put the dead letters of a webhook into its queue again.
+    Retry(WebhookNameArgs),
 }
 
 #[derive(Args, Debug)]
-struct ServerArgs {
+struct WebhookServerArgs {
     /// Data directory of the running server
     #[arg(long, value_name = "DIR", env = "STEADFAST_DATA_DIR")]
     data: PathBuf,
@@ -45,13 +46,15 @@ struct ServerArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  steadfast webhook skip thumbnails --data /var/lib/steadfast")]
-struct NamedArgs {
+#[command(after_help = "Examples:\n  steadfast webhook dead thumbnails --data /var/lib/steadfast\n  \
+steadfast webhook skip thumbnails --data /var/lib/steadfast\n  \
+steadfast webhook retry thumbnails --data /var/lib/steadfast")]
+struct WebhookNameArgs {
     /// Name of the webhook
     name: String,
 
     #[command(flatten)]
-    server: ServerArgs,
+    server: WebhookServerArgs,
 }
 
 #[derive(Args, Debug)]
@@ -60,12 +63,12 @@ struct PurgeArgs {
     /// Name of the webhook
     name: String,
 
-    /// Remove its dead letters, and nothing that waits
+    /// Remove its dead letters instead of its queued events
     #[arg(long)]
     dead: bool,
 
     #[command(flatten)]
-    server: ServerArgs,
+    server: WebhookServerArgs,
 }
 
 fn number(value: &Value, key: &str) -> u64 {
@@ -82,10 +85,10 @@ fn queues(listed: &Value) -> String {
         if let Some(key) = queue["stuck"]["key"].as_str() {
             let (retrying, tries) = (number(queue, "retrying"), number(&queue["stuck"], "tries"));
             let why = queue["stuck"]["why"].as_str().unwrap_or_default();
-            out.push_str(&format!("  {retrying} posted in vain, the first: {key}, {tries} times: {why}\n"));
+            out.push_str(&format!("  {retrying} failing, the first: {key}, {tries} times: {why}\n"));
         }
     }
-    if out.is_empty() { "There are no webhooks, and nothing is left of any.\n".to_owned() } else { out }
+    if out.is_empty() { "There are no webhooks and no remaining events of any.\n".to_owned() } else { out }
 }
 
 fn letters(listed: &Value) -> String {
@@ -98,7 +101,7 @@ fn letters(listed: &Value) -> String {
     if out.is_empty() { "There are no dead letters.\n".to_owned() } else { out }
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: WebhookArgs) -> Result<(), Failure> {
     let (server, command) = match args.command {
         WebhookCommand::List(server) => (server, Command::WebhookList {}),
@@ -109,13 +112,13 @@ pub fn run(args: WebhookArgs) -> Result<(), Failure> {
     };
     let done = client::ask(&server.data, &command, |_| ())?;
     if server.json {
-        say!("{}", serde_json::to_string_pretty(&done)?);
+        print_line!("{}", serde_json::to_string_pretty(&done)?);
         return Ok(());
     }
     let text = match &command {
         Command::WebhookList {} => queues(&done),
         Command::WebhookDead { .. } => letters(&done),
-        Command::WebhookSkip { .. } => format!("{} events are put among the dead letters\n", number(&done, "skipped")),
+        Command::WebhookSkip { .. } => format!("{} events are dead letters now\n", number(&done, "skipped")),
         Command::WebhookPurge { .. } => format!("{} events are removed\n", number(&done, "purged")),
         _ => format!("{} events are in the queue again\n", number(&done, "retried")),
     };
@@ -136,7 +139,7 @@ mod tests {
              "stuck": {"key": "b/k", "tries": 3, "why": "it answered 500"}},
             {"name": "old", "configured": false, "waiting": 0, "dead_letters": 4, "stuck": null},
         ]));
-        assert!(shown.contains("2 posted in vain, the first: b/k, 3 times: it answered 500"), "{shown}");
+        assert!(shown.contains("2 failing, the first: b/k, 3 times: it answered 500"), "{shown}");
         assert!(shown.contains("old") && shown.contains("NOT IN THE CONFIGURATION"), "{shown}");
         assert!(queues(&json!([])).contains("no webhooks") && letters(&json!([])).contains("no dead letters"));
         let shown = letters(&json!([{"died_ms": 0, "why": "gone", "event": {"EventName": "e", "Key": "b/k"}}]));

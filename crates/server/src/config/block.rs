@@ -13,24 +13,24 @@ use super::setting::{Input, Paths, Setting};
 pub struct BlockSpec {
     /// The name of the export.
     pub name: String,
-    /// The disk that what is acknowledged is on.
+    /// The durable disk: it holds all acknowledged data.
     pub durable: PathBuf,
-    /// Local disks in front of it; several are striped.
+    /// Fast local disks in front of it; several are striped.
     pub fast: Paths,
-    /// Where clients connect.
+    /// Address for clients.
     pub listen: Listen,
     /// Whether writes are refused.
     pub read_only: bool,
 }
 
 const KEYS: [&str; 5] = ["name", "durable", "fast", "listen", "read_only"];
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Checks the name of a device.
 ///
 /// # Errors
-/// What a name may be.
+/// The rules of a name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(allowed) {
@@ -70,7 +70,7 @@ impl BlockSpec {
         Ok(Self { name, durable, fast, listen, read_only })
     }
 
-    /// As it would be written in a file.
+    /// The device as a TOML table.
     pub fn to_toml(&self) -> String {
         let (name, durable) = (self.name.to_toml(), self.durable.to_toml());
         let (fast, listen) = (self.fast.to_toml(), self.listen.to_string().to_toml());
@@ -80,7 +80,7 @@ impl BlockSpec {
         )
     }
 
-    /// All disks of it.
+    /// All its disks.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.durable).chain(&self.fast.0)
     }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for (text, says) in [
+        for (text, expected) in [
             (GOOD.replace("durable", "durabel"), "did you mean `durable`?"),
             (GOOD.replace("name = \"db\"", "name = \"a b\""), "not a name"),
             (GOOD.replace("unix:/run/db", "10.0.0.1:10809"), "loopback"),
@@ -134,7 +134,7 @@ mod tests {
             (GOOD.replace("/dev/nvme0n1", "/dev/sdb"), "stands there twice"),
         ] {
             let error = parse(&text).expect_err(&text).to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

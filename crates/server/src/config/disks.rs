@@ -1,4 +1,4 @@
-//! The disks of a pool, each with the fast disks beside it.
+//! The disks of a pool, each with its fast disks.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use super::setting::{Input, Paths, Setting};
 /// A disk of a pool of several, with its own log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskSpec {
-    /// The disk: what is acknowledged is here.
+    /// The disk that holds all acknowledged data.
     pub path: PathBuf,
-    /// Fast disks beside it, which make it a super-disk; none: it is a disk and no more.
+    /// Its fast disks, which make it a super-disk; empty for a single disk.
     pub fast: Paths,
 }
 
-/// The disks of a pool of several: paths, or tables with a path and fast disks. As text they are separated by commas, and a disk from its fast
-/// disks by ` + `.
+/// The disks of a pool of several: paths, or tables with a path and fast disks. As text, commas
+/// separate the disks, and ` + ` separates a disk from its fast disks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskSpecs(pub Vec<DiskSpec>);
 
@@ -70,7 +70,7 @@ impl Setting for DiskSpecs {
             Input::Value(DeValue::Array(items)) => {
                 items.iter().map(|item| DiskSpec::from_value(item.get_ref())).collect::<Result<_, _>>()?
             }
-            // One alone may be written without brackets.
+            // A single one may be written without brackets.
             Input::Value(DeValue::String(path)) if path.is_empty() => Vec::new(),
             Input::Value(value) => vec![DiskSpec::from_value(value)?],
         };
@@ -93,19 +93,19 @@ impl Setting for DiskSpecs {
     }
 }
 
-/// The disks that one log is on.
+/// The disks of one log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskSet {
-    /// The pool's own: one, or those of a stripe in their order.
+    /// The durable disk, or those of a stripe in order.
     pub durable: Vec<PathBuf>,
-    /// Fast disks beside them, in their order; none: no super-disk.
+    /// Their fast disks, in order; empty: no super-disk.
     pub fast: Vec<PathBuf>,
-    /// Not from the configuration: remembered from when the server ran last.
+    /// Whether it is a hint from an earlier run, not from the configuration.
     pub hint: bool,
 }
 
 impl DiskSet {
-    /// What to call it.
+    /// The name of the set.
     pub fn name(&self) -> String {
         self.durable.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }

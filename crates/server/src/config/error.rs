@@ -1,25 +1,25 @@
-//! What is wrong with a configuration, and where.
+//! Mistakes in a configuration, with their position.
 
 use std::fmt;
 
-/// A mistake in the configuration: where it is and what to do about it.
+/// A mistake in the configuration: its position and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file, environment variable or flag, when known.
     pub source: Option<String>,
     /// Line and column in the file, from 1, when known.
     pub position: Option<(usize, usize)>,
-    /// What is wrong and what to do.
+    /// The mistake and what to do.
     pub message: String,
 }
 
 impl ConfigError {
-    /// A mistake of which only this is known.
+    /// A mistake without a position.
     pub fn new(message: impl Into<String>) -> Self {
         Self { source: None, position: None, message: message.into() }
     }
 
-    /// Adds the byte offset in `text` at which it was found.
+    /// Adds the position of the byte `offset` in `text`.
     #[must_use]
     pub fn at(mut self, text: &str, offset: usize) -> Self {
         let before = text.get(..offset).unwrap_or(text);
@@ -51,7 +51,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Of `names`, the one nearest to `typo`, if one is near enough to be meant.
+/// The name in `names` nearest to `typo`, if it is near enough.
 pub fn nearest<'a>(typo: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near_enough = (typo.chars().count() / 2).clamp(1, 4);
     names
@@ -62,9 +62,9 @@ pub fn nearest<'a>(typo: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, name)| name)
 }
 
-/// Levenshtein's distance with adjacent transpositions counted as one (optimal string alignment).
+/// Levenshtein's distance; adjacent transpositions count as one (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
-    // Both are names; a longer one is no typo of ours, and this bounds the work on hostile input.
+    // A longer text is not a typo of a name; this bounds the work on hostile input.
     let a: Vec<char> = a.chars().take(64).collect();
     let b: Vec<char> = b.chars().take(64).collect();
     let width = b.len() + 1;

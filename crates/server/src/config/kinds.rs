@@ -7,7 +7,7 @@ use toml::de::DeValue;
 
 use super::setting::{Input, Setting, list};
 
-/// What stands where a secret is shown.
+/// Text printed in place of a secret.
 const HIDDEN: &str = "(not shown)";
 
 /// Addresses and networks: a list in a file, separated by commas as text.
@@ -46,7 +46,7 @@ impl Setting for Names {
     }
 }
 
-/// A text that is shown to nobody.
+/// A text that is never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -64,9 +64,9 @@ impl Setting for Secret {
             Input::Value(_) => None,
         };
         match text {
-            Some(HIDDEN) => {
-                Err(format!("{HIDDEN:?} is what a printed configuration has in its place: give the secret itself"))
-            }
+            Some(HIDDEN) => Err(format!(
+                "{HIDDEN:?} is the text that a printed configuration has in its place: give the secret itself"
+            )),
             Some(text) if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(Self(text.to_owned())),
             _ => Err("expected a string of printable characters without spaces".to_owned()),
         }

@@ -1,4 +1,4 @@
-//! The options of the live door, which are Centrifugo's: from the tables in `[live]`, or from a file of Centrifugo's.
+//! Centrifugo's options of the live port, from the tables in `[live]` or from a Centrifugo file.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,26 +8,26 @@ use steadfast_live::LiveConfig;
 
 use super::{Config, ConfigError};
 
-/// Options that name what is not a setting of Steadfast's own.
+/// Reads Centrifugo's options.
 fn read(options: Map<String, Value>) -> Result<LiveConfig, ConfigError> {
     serde_json::from_value(Value::Object(options)).map_err(|e| {
         let mut message = e.to_string();
         if message.contains("unknown field") {
-            message += "; an option of Centrifugo's that is not named here is not supported: leave it out";
+            message += "; Centrifugo's other options are not supported: leave it out";
         }
         ConfigError::new(message)
     })
 }
 
 impl Config {
-    /// The options of the live door, from wherever they stand.
+    /// The options of the live port, from the tables or the file.
     ///
     /// # Errors
-    /// When they stand in two places, or the first mistake in the file.
+    /// When both exist, or the first mistake in the file.
     pub(crate) fn live_options(&self) -> Result<LiveConfig, ConfigError> {
         match &self.live.config {
             Some(_) if self.channels != LiveConfig::default() => Err(ConfigError::new(
-                "live.config names a file of Centrifugo's, and there are tables of its options in [live] too: keep one of them",
+                "live.config names a Centrifugo file, and [live] has tables of Centrifugo's options too: keep one of them",
             )),
             Some(path) => of_file(path),
             None => Ok(self.channels.clone()),
@@ -51,10 +51,11 @@ pub(super) fn tables_of(text: &str) -> Result<LiveConfig, ConfigError> {
     read(options)
 }
 
-/// The longest configuration file.
+/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Reads YAML. What a few lines can stand for is bounded: a file of aliases of aliases is an error and fills no memory.
+/// Reads YAML. The expansion of aliases is limited: a file of aliases of aliases is an error and
+/// does not fill the memory.
 fn of_yaml(text: &str) -> Result<Map<String, Value>, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -72,14 +73,14 @@ fn of_yaml(text: &str) -> Result<Map<String, Value>, String> {
             max_replay_stack_depth: 16,
             max_alias_expansions_per_anchor: 1_000,
         },
-        // As Centrifugo: `yes` is a text.
+        // As in Centrifugo, `yes` is a text.
         strict_booleans: true,
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())
 }
 
-/// The options in a configuration file of Centrifugo's, in JSON, TOML or YAML.
+/// The options in a Centrifugo configuration file, in JSON, TOML or YAML.
 ///
 /// # Errors
 /// When it cannot be read, or the first mistake in it.
@@ -91,7 +92,7 @@ fn of_file(path: &Path) -> Result<LiveConfig, ConfigError> {
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > FILE_BYTES_MAX {
         let most = FILE_BYTES_MAX >> 20;
-        return Err(ConfigError::new(format!("it is longer than {most} MiB: that is no configuration")).from(shown));
+        return Err(ConfigError::new(format!("it is longer than {most} MiB, too long for a configuration")).from(shown));
     }
     let parsed = match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => serde_json::from_str::<Map<String, Value>>(&text).map_err(|e| format!("this is not JSON: {e}")),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_formats_say_the_same() {
+    fn all_three_formats_are_equivalent() {
         let yaml = r#"# Centrifugo's
 client:
   allowed_origins: ["http://localhost:3000", *]
@@ -160,7 +161,7 @@ history_ttl = "300s"
 
     #[test]
     fn mistakes_in_yaml_are_named() {
-        for (text, says) in [
+        for (text, expected) in [
             ("client: [", "not YAML"),
             ("client:\n  insecure: true\n  insecure: false\n", "insecure"),
             ("client:\n  insecure: yes\n", "yes"),
@@ -172,7 +173,7 @@ history_ttl = "300s"
             ("client: !!python/object {}\nother: 1\n", "other"),
         ] {
             let error = read_file("live.yaml", text).expect_err(text);
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         let error = read_file("live.ini", "").expect_err("no such format");
         assert!(error.contains(".yaml"), "{error}");

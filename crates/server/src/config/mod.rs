@@ -1,13 +1,16 @@
 //! The configuration: one TOML file, environment variables over it, command-line flags over both.
 //!
-//! Unknown keys are refused with the nearest known one named; a wrong value is reported with its place and with what is
-//! expected. All settings are declared once, here; the dump and the reference in `docs/operations.md` come from the same list.
+//! An unknown key is refused with the nearest known one; a wrong value is reported with its
+//! position and the expected form. All settings are declared once, in `settings.rs`; the dump and
+//! the reference in `docs/operations.md` come from that list.
 
+pub(crate) mod added_disks;
 mod block;
 mod disks;
 mod error;
 mod kinds;
 mod live;
+mod log_levels;
 mod schema;
 pub(crate) mod setting;
 mod settings;
@@ -19,13 +22,13 @@ use std::path::{Path, PathBuf};
 use steadfast_disk::FAST_DISKS_MAX;
 use toml::de::{DeTable, DeValue};
 
-use crate::disks::remembered;
 pub use block::{BlockSpec, check_name as check_block_name};
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
 pub use error::{ConfigError, nearest};
 pub use kinds::{Names, Networks, Secret};
+pub(crate) use log_levels::log_targets;
 pub use schema::{SetError, Shown};
-pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, parse_duration};
+pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
 
 pub use webhooks::{Webhook, Webhooks};
 pub use window::TimeOfDay;
@@ -54,7 +57,7 @@ impl StoreSection {
 }
 
 impl Config {
-    /// Reads a file's text over what is there.
+    /// Applies the text of a file over the present values.
     ///
     /// # Errors
     /// The first mistake, with its line and column.
@@ -84,7 +87,7 @@ impl Config {
             }
             for (key, value) in keys {
                 if name == "live" && matches!(value.get_ref(), DeValue::Table(_)) {
-                    // Centrifugo's own: read together below.
+                    // Centrifugo's options: read together below.
                     continue;
                 }
                 self.set(name, key.get_ref(), Input::Value(value.get_ref())).map_err(|e| {
@@ -110,10 +113,11 @@ impl Config {
         self.set(section, key, Input::Text(value)).map_err(|e| describe(section, key, e))
     }
 
-    /// Takes in environment variables `STEADFAST_<SECTION>_<KEY>`. The credentials' variables, and `RESERVED`, are not settings.
+    /// Applies environment variables `STEADFAST_<SECTION>_<KEY>`. The variables in `RESERVED` are
+    /// not settings.
     ///
     /// # Errors
-    /// A variable with our prefix that is no setting, or with a wrong value.
+    /// A variable with the prefix that is no setting, or has a wrong value.
     pub fn apply_env(&mut self, variables: impl IntoIterator<Item = (String, String)>) -> Result<(), ConfigError> {
         let names: Vec<(String, String)> = self
             .shown()
@@ -143,7 +147,7 @@ impl Config {
         Ok(())
     }
 
-    /// Reads a file over what is there.
+    /// Applies a file over the present values.
     ///
     /// # Errors
     /// When it cannot be read, or the first mistake in it.
@@ -155,7 +159,7 @@ impl Config {
         self.apply(&text).map_err(|e| e.from(shown))
     }
 
-    /// Checks what concerns several settings at once.
+    /// Checks rules that concern several settings.
     ///
     /// # Errors
     /// The first contradiction.
@@ -175,7 +179,7 @@ impl Config {
             && (live == self.s3.listen || live == self.admin.listen)
         {
             return Err(ConfigError::new(format!(
-                "live.listen and another port are both {live}: give one of them another port, or leave live.listen empty for no live door"
+                "live.listen and another port are both {live}: give one of them another port, or leave live.listen empty for no live port"
             )));
         }
         if self.names_many() && self.data.pool.is_some() {
@@ -195,19 +199,21 @@ impl Config {
         }
         if self.names_many() && !self.superdisk.fast.0.is_empty() {
             return Err(ConfigError::new(
-                "superdisk.fast goes with one pool disk (data.pool or data.stripe): with data.disks, name fast disks beside the disk that \
-                 they are for, as in disks = [{ path = \"/dev/sdb\", fast = [\"/dev/nvme0n1\"] }]",
+                "superdisk.fast needs one pool disk (data.pool or data.stripe): with data.disks, name fast disks beside the disk that \
+                 they belong to, as in disks = [{ path = \"/dev/sdb\", fast = [\"/dev/nvme0n1\"] }]",
             ));
         }
         if self.data.zone_size.is_some() {
             let sets = self.disk_sets();
             if sets.iter().any(|set| !set.fast.is_empty()) {
-                return Err(ConfigError::new("data.zone_size does not go with fast disks: a super-disk has no zones"));
+                return Err(ConfigError::new(
+                    "data.zone_size cannot be combined with fast disks: a super-disk has no zones",
+                ));
             }
             let file = |path: &PathBuf| !path.starts_with("/dev");
             if self.data.pool_size.is_none() && sets.iter().flat_map(|set| &set.durable).any(file) {
                 return Err(ConfigError::new(
-                    "data.zone_size cuts a file into zones at once: say with data.pool_size how large it is",
+                    "data.zone_size divides a file into zones at its creation: set its size with data.pool_size",
                 ));
             }
         }
@@ -230,12 +236,10 @@ impl Config {
             known.push(path);
         }
         self.channels.check().map_err(|e| ConfigError::new(e.to_string()))?;
-        crate::output::targets(&self.output.level)
-            .map(|_| ())
-            .map_err(|e| ConfigError::new(format!("output.level: {e}")))
+        log_targets(&self.output.level).map(|_| ()).map_err(|e| ConfigError::new(format!("output.level: {e}")))
     }
 
-    /// The whole configuration as a file with comments, as it is in force.
+    /// The configuration in force, as a file with comments.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         let mut section = "";
@@ -259,9 +263,9 @@ impl Config {
         out
     }
 
-    /// Whether the pool has a log on each of several disks, and not one on all there is.
+    /// Whether the pool has several disks with a log each.
     pub fn is_many(&self) -> bool {
-        self.names_many() || !remembered::read(&self.data.dir).is_empty()
+        self.names_many() || !added_disks::read(&self.data.dir).is_empty()
     }
 
     /// Whether the configuration itself names disks each with its own log.
@@ -272,7 +276,7 @@ impl Config {
     /// The disks of each of the pool's logs; at least one.
     pub fn disk_sets(&self) -> Vec<DiskSet> {
         let mut sets = self.named_sets();
-        for path in remembered::read(&self.data.dir) {
+        for path in added_disks::read(&self.data.dir) {
             if !sets.iter().any(|set| set.durable.contains(&path)) {
                 sets.push(DiskSet { durable: vec![path], fast: Vec::new(), hint: true });
             }
@@ -299,10 +303,10 @@ impl Config {
     }
 }
 
-/// Variables with our prefix that are not settings.
+/// Variables with the prefix that are not settings.
 const RESERVED: [&str; 3] = ["STEADFAST_ACCESS_KEY", "STEADFAST_SECRET_KEY", "STEADFAST_CONFIG"];
 
-/// For a key outside a section: the section it belongs to, if some section has it.
+/// A hint for a key outside a section: the sections that have it.
 fn outside_hint(key: &str) -> String {
     let homes: Vec<String> =
         Config::default().shown().iter().filter(|s| s.key == key).map(|s| format!("{}.{}", s.section, s.key)).collect();

@@ -1,24 +1,24 @@
-//! The macro that declares the settings once: as fields, as keys, with their defaults, ranges and descriptions.
+//! The macro that declares the settings once: fields, keys, defaults, ranges and descriptions.
 
 /// Why a setting could not be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetError {
-    /// No such section; with the sections that there are.
+    /// No such section; lists the sections.
     Section(Vec<&'static str>),
-    /// No such key in that section; with the keys that there are.
+    /// No such key in the section; lists the keys.
     Key(Vec<&'static str>),
-    /// The value is wrong; says what is expected.
+    /// The value is wrong; has the expected form.
     Value(String),
 }
 
-/// One setting as the dump and the reference show it.
+/// One setting in the dump and the reference.
 #[derive(Debug, Clone)]
 pub struct Shown {
     /// The section.
     pub section: &'static str,
     /// The key.
     pub key: &'static str,
-    /// What it is for.
+    /// Its description.
     pub doc: &'static [&'static str],
     /// Its value as TOML.
     pub value: String,
@@ -65,11 +65,11 @@ macro_rules! sections {
             }
         )+
 
-        /// Everything that can be configured. `Default` is what holds when nothing is.
+        /// The configuration. `Default` has the default of each setting.
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Config {
             $($(#[doc = $sdoc])+ pub $section: $type,)+
-            /// What sessions and channels are like, under Centrifugo's names: the tables in `[live]`.
+            /// Centrifugo's options: the tables in `[live]`.
             pub channels: steadfast_live::LiveConfig,
             /// Block devices: the `[[block]]` tables.
             pub block: Vec<$crate::config::BlockSpec>,
@@ -103,7 +103,7 @@ macro_rules! sections {
                 },)+)+]
             }
 
-            /// What a section is for.
+            /// The description of a section.
             pub(super) fn section_doc(section: &str) -> &'static [&'static str] {
                 match section {
                     $(stringify!($section) => &[$($sdoc),+],)+
@@ -118,7 +118,7 @@ pub(super) use sections;
 
 use super::setting::{Input, Setting};
 
-/// Reads a value and holds it to its range.
+/// Reads a value and checks its range.
 pub(super) fn read_within<T: Setting>(input: Input<'_>, range: Option<(u64, u64)>) -> Result<T, SetError> {
     let value = T::read(input).map_err(SetError::Value)?;
     if let (Some((low, high)), Some(magnitude)) = (range, value.magnitude())

@@ -1,4 +1,4 @@
-//! The kinds of values that a setting can have, and how each is read and written.
+//! The types of settings, with reading and writing.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-/// A value as it was given: from a file, or as text from the environment or the command line.
+/// An input value: from a file, or text from the environment or the command line.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
     /// From a TOML file.
@@ -16,23 +16,23 @@ pub enum Input<'a> {
     Text(&'a str),
 }
 
-/// A kind of value. Errors say what is expected, for people.
+/// A type of setting. Errors are messages with the expected form.
 pub trait Setting: Sized {
-    /// Reads it.
+    /// Reads a value.
     ///
     /// # Errors
-    /// What is expected, and what was found.
+    /// The expected form and the value found.
     fn read(input: Input<'_>) -> Result<Self, String>;
 
-    /// As it would be written in a file.
+    /// The value as TOML.
     fn to_toml(&self) -> String;
 
-    /// For kinds that have a range: the value in its smallest unit.
+    /// The value in its smallest unit, for types with a range.
     fn magnitude(&self) -> Option<u64> {
         None
     }
 
-    /// A magnitude as it would be written in a file.
+    /// A magnitude as TOML.
     fn show(magnitude: u64) -> String {
         magnitude.to_string()
     }
@@ -42,7 +42,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// Reads what is written as a string in a file.
+/// Reads a value that is a string in a file.
 fn text<'a>(input: &Input<'a>, expected: &str) -> Result<&'a str, String> {
     match input {
         Input::Text(text) => Ok(text),
@@ -119,7 +119,8 @@ impl Setting for PathBuf {
     }
 }
 
-/// A list in a file, where one alone may be written without brackets; as text separated by commas. No part is empty.
+/// A list in a file, where a single item may omit the brackets; text separates items by commas. No
+/// item is empty.
 pub(super) fn list<'a>(input: &Input<'a>, expected: &str) -> Result<Vec<&'a str>, String> {
     match input {
         Input::Text(text) => Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()),
@@ -132,7 +133,8 @@ pub(super) fn list<'a>(input: &Input<'a>, expected: &str) -> Result<Vec<&'a str>
     }
 }
 
-/// Origins of pages, each `https://host:port` or `*`: a list in a file; separated by commas as text. Empty: none.
+/// Origins of web pages, each `https://host:port` or `*`: a list in a file, separated by commas as
+/// text. Empty: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origins(pub Vec<String>);
 
@@ -156,7 +158,7 @@ impl Setting for Origins {
     }
 }
 
-/// Several paths: a list in a file; separated by commas as text. Empty: none.
+/// Several paths: a list in a file, separated by commas as text. Empty: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paths(pub Vec<PathBuf>);
 
@@ -192,7 +194,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// Nothing, written as an empty string; or a value.
+/// An optional value; an empty string means none.
 impl<T: Setting> Setting for Option<T> {
     fn read(input: Input<'_>) -> Result<Self, String> {
         match input {
@@ -230,7 +232,7 @@ impl Size {
         Self(n << 20)
     }
 
-    /// In bytes, as a length in memory.
+    /// The size in bytes, as a length in memory.
     pub fn bytes(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -268,6 +270,22 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     let number = text[..end].replace('_', "").parse().ok()?;
     Some((number, text[end..].trim()))
+}
+
+/// A readable size with about three digits.
+pub fn human_size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || bytes.is_multiple_of(1024) && Size(bytes).to_string().len() <= 8 {
+        Size(bytes).to_string()
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
 }
 
 impl std::str::FromStr for Size {
@@ -320,7 +338,7 @@ const TIME_UNITS: [(&str, u64); 7] = [
 /// Reads a duration such as `10 ms`.
 ///
 /// # Errors
-/// What is expected.
+/// The expected form.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("expected a time such as \"10 ms\" or \"30 s\", found {text:?}");
     let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
@@ -351,7 +369,7 @@ impl Setting for Duration {
     }
 }
 
-/// Declares an enumeration whose values are written as the given words.
+/// Declares an enumeration with a word for each value.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*
@@ -382,9 +400,9 @@ macro_rules! words {
 }
 
 words! {
-    /// How the disk is driven.
+    /// I/O method of a disk.
     IoMode {
-        /// io_uring where the kernel allows it, else threads.
+        /// io_uring if the kernel allows it, else threads.
         Auto = "auto",
         /// io_uring, or an error.
         Uring = "uring",
@@ -394,9 +412,9 @@ words! {
 }
 
 words! {
-    /// How log lines are written.
+    /// Format of log lines.
     LogFormat {
-        /// For people.
+        /// Text lines.
         Text = "text",
         /// One JSON object a line.
         Json = "json",
@@ -404,11 +422,11 @@ words! {
 }
 
 words! {
-    /// What an entity tag is made of.
+    /// Kind of entity tags.
     EtagKind {
         /// MD5 of the content, as most clients expect.
         Md5 = "md5",
-        /// A cheap checksum that is not MD5.
+        /// A random tag, without the cost of MD5.
         Fast = "fast",
     }
 }

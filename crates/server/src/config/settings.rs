@@ -18,9 +18,9 @@ const fn local(port: u16) -> SocketAddr {
 sections! {
     /// The process.
     server: ServerSection {
-        /// Threads that serve requests; 0: as many as cores.
+        /// Threads that serve requests; 0: one for each core.
         threads: usize = 0, in 0..=1024;
-        /// How long a stop waits for requests that are being served.
+        /// Time that a stop waits for requests in progress.
         stop_deadline: Duration = Duration::from_secs(30), in 0..=3_600_000_000;
     }
 
@@ -30,261 +30,314 @@ sections! {
         dir: PathBuf = PathBuf::from("steadfast-data");
         /// The pool: a file or a block device, relative to `dir`. Empty: the file `pool` in `dir`.
         pool: Option<PathBuf> = None;
-        /// Instead of `pool`: several disks, each with a log of its own and its share of the objects, as in ["/dev/sdb", "/dev/sdc"].
-        /// Throughput grows with them; one that is missing takes only its own share with it. A disk with fast disks beside it (see superdisk) is
-        /// written as { path = "/dev/sdb", fast = ["/dev/nvme0n1"] }, or "/dev/sdb + /dev/nvme0n1" where it is text.
+        /// Instead of `pool`: several disks, as in ["/dev/sdb", "/dev/sdc"]. Each has its own log
+        /// and stores its share of the objects; a missing disk affects its own share only. A disk
+        /// with fast disks (see superdisk) is { path = "/dev/sdb", fast = ["/dev/nvme0n1"] }, or as
+        /// text "/dev/sdb + /dev/nvme0n1".
         disks: DiskSpecs = DiskSpecs::default();
-        /// Instead of `pool`: several equal disks, written in turns as one, as in ["/dev/sdb", "/dev/sdc"]. `steadfast format` makes it. Without
-        /// one of them the pool cannot be read.
+        /// Instead of `pool`: several equal disks striped as one, as in ["/dev/sdb", "/dev/sdc"].
+        /// `steadfast format` creates it. If one of the disks is missing, the pool cannot be read.
         stripe: Paths = Paths::default();
-        /// The largest size that a pool file may grow to, set when it is made. Empty: what the file system has.
+        /// Maximum size of a pool file, set when it is created. Empty: the size of the file system.
         pool_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
-        /// Size of an extent, set when the pool is made; a power of two. Empty: chosen from the pool's size.
+        /// Size of an extent, set when the pool is created; a power of two. Empty: chosen from the
+        /// pool's size.
         extent_size: Option<Size> = None, in 1_048_576..=2_147_483_648;
-        /// For trials, set when the pool is made: drive each disk as if it were a zoned device (SMR, ZNS) with zones of this size, which are only
-        /// written in order; `pool_size` must be set for files. A real zoned device is recognised by itself. Empty: no zones.
+        /// For trials, set when the pool is created: drives each disk like a zoned device (SMR,
+        /// ZNS) with zones of this size, written in order only. Files also need `pool_size`. Real
+        /// zoned devices are recognised without this setting. Empty: no zones.
         zone_size: Option<Size> = None, in 262_144..=2_147_483_648;
-        /// How many such zones may be open at a time, as devices limit it; 0 for no limit.
+        /// Maximum number of open zones with `zone_size`, as devices limit it; 0: no limit.
         zone_open_max: usize = 14, in 0..=65_536;
-        /// How the disk is driven: "auto", "uring" or "threads".
+        /// I/O method: "auto", "uring" or "threads".
         io: IoMode = IoMode::Auto;
-        /// Requests given to the disk at a time.
+        /// Maximum number of requests in progress at a disk.
         queue_depth: usize = 64, in 1..=4096;
         /// Memory for data on its way to the disk.
         write_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
-        /// Memory for data that is read from the disk.
+        /// Memory for data read from the disk.
         read_buffers: Size = Size::mib(96), in 33_554_432..=1_099_511_627_776;
-        /// Where damage has taken records and the index is gone too, nobody knows what they said. What is not found is then refused, and so is
-        /// what they may have replaced or deleted. "true" gives the latter all the same, to save what there is.
+        /// If damage destroyed records and the index is lost too, the lost records are unknown. The
+        /// server then refuses keys that it cannot find, and objects that those records may have
+        /// replaced or deleted. "true" serves such objects, to save what remains.
         serve_doubtful: bool = false;
-        /// For one start, after disks of the pool were restored from a snapshot: throws the index away and rebuilds it from the disks.
-        /// `serve --restored` says the same.
+        /// For one start, after disks of the pool were restored from a snapshot: discards the index
+        /// and rebuilds it from the disks. `serve --restored` has the same effect.
         restored: bool = false;
     }
 
-    /// A super-disk: fast local disks beside a pool on a slow or distant one. Writes are answered when the pool has them, reads come from the
-    /// fast disks. These may be lost, wiped or replaced at any time, at the price of speed alone.
+    /// A super-disk: fast local disks in front of a pool on a slow or distant disk. A write is
+    /// acknowledged when the pool has flushed it; reads come from the fast disks. Losing, wiping or
+    /// replacing fast disks costs speed only.
     superdisk: SuperdiskSection {
-        /// The fast disks: devices, or files relative to `data.dir`; several are written in turns as one. None: no super-disk. In a pool of
-        /// several disks they stand in data.disks, beside the disk that they are for.
+        /// The fast disks: devices, or files relative to `data.dir`; several are striped. Empty: no
+        /// super-disk. In a pool of several disks, name them in data.disks with their disk.
         fast: Paths = Paths::default();
-        /// How large each file among them is made. Empty: those of a disk together as large as `data.pool_size`.
+        /// Size of each fast file that is created. Empty: the files of a disk together have the
+        /// size of `data.pool_size`.
         fast_size: Option<Size> = None, in 33_554_432..=1_152_921_504_606_846_976;
-        /// Bytes a second that are copied onto fast disks that are new or were away, at most, for each super-disk; "0 B" for no bound.
+        /// Maximum bytes a second copied to fast disks that are new or were absent, for each
+        /// super-disk; "0 B": no limit.
         rebuild_rate: Size = Size::mib(100), in 0..=1_099_511_627_776;
     }
 
     /// How data becomes durable.
     log: LogSection {
-        /// Data that was accepted and is not on disk yet, at most; over it, writes wait and then get "slow down".
+        /// Maximum accepted data that is not on disk yet. Above it, writes wait for at most
+        /// `store.write_wait`, then get SlowDown (503).
         write_budget: Size = Size::mib(64), in 16_777_216..=1_099_511_627_776;
-        /// How long an asynchronous write may wait for its flush.
+        /// Maximum time between an asynchronous write and its flush.
         async_window: Duration = Duration::from_millis(10), in 100..=10_000_000;
-        /// Whether a flush may wait a little for more commits. It adapts: a lone client never waits.
+        /// Lets a flush wait briefly for more commits. The wait adapts; a single client never
+        /// waits.
         gather: bool = true;
-        /// How far ahead of its writes a pool file is filled with zeros, which makes flushes cheaper; "0 B" for never.
+        /// Length of zeros written ahead of the data in a pool file, which makes flushes cheaper;
+        /// "0 B": none.
         prefill_ahead: Size = Size::mib(32), in 0..=1_073_741_824;
-        /// Pieces of large bodies on their way to the disk at a time.
+        /// Maximum number of chunks of large bodies being written at a time.
         body_writes: usize = 16, in 1..=1024;
     }
 
-    /// How space of deleted and overwritten data is won back: what is still needed of an extent is moved, the extent is used again.
+    /// Compaction reclaims the space of deleted and overwritten data: it moves the live data out of
+    /// an extent and frees the extent.
     compaction: CompactionSection {
-        /// Whether it runs. Without it, a pool only fills.
+        /// Runs compaction. Without it the pool only fills.
         enabled: bool = true;
-        /// Bytes read and written for it a second, at most, while there is space; "0 B" for no bound. When space is low there is none.
+        /// Maximum bytes read and written a second; "0 B": no limit. When space is low, there is no
+        /// limit.
         rate: Size = Size::mib(64), in 0..=1_099_511_627_776;
-        /// How much of an extent must be dead for the rest of it to be moved, in percent.
+        /// Share of an extent, in percent, that must be dead before its live data is moved.
         dead_percent: usize = 50, in 1..=100;
-        /// The same when space is low.
+        /// The same share when space is low.
         dead_percent_low: usize = 10, in 1..=100;
-        /// Space is low when less than this is free, in percent of what the pool may grow to.
+        /// Space is low below this free share, in percent of the size to which the pool may grow.
         low_percent: usize = 15, in 0..=90;
-        /// How often to look for work.
+        /// Time between two searches for work.
         interval: Duration = Duration::from_secs(1), in 10_000..=3_600_000_000;
     }
 
-    /// How everything stored is read and compared with its checksums in the background.
+    /// The scrub reads all stored data in the background and verifies its checksums.
     scrub: ScrubSection {
-        /// Whether it runs.
+        /// Runs the scrub.
         enabled: bool = true;
-        /// Bytes read for it a second, at most; "0 B" for no bound.
+        /// Maximum bytes read a second; "0 B": no limit.
         rate: Size = Size::mib(16), in 0..=1_099_511_627_776;
-        /// From the end of one pass to the beginning of the next, and from the start to the first.
+        /// Time from the end of one pass to the start of the next, and from the start to the first.
         interval: Duration = Duration::from_secs(6 * 3600), in 1_000_000..=31_536_000_000_000;
-        /// The part of the day, in UTC, in which passes begin and go on, as in "01:00-05:00 UTC"; they pause outside it. Empty: all of it.
+        /// Part of the day in UTC in which passes run, as in "01:00-05:00 UTC"; outside it they
+        /// pause. Empty: the whole day.
         window: Option<TimeOfDay> = None;
     }
 
     /// Objects.
     store: StoreSection {
-        /// Bodies up to this size are committed within their record, in one write; larger ones stream.
+        /// Bodies up to this size are committed within their record, in one write; larger ones are
+        /// streamed.
         inline_max: Size = Size::kib(128), in 0..=1_048_576;
-        /// How long a write waits for room in a budget before it is told to slow down.
+        /// Maximum time that a write waits for a budget before it gets SlowDown (503).
         write_wait: Duration = Duration::from_secs(10), in 0..=600_000_000;
-        /// Read cache, in memory; "0 B" for none. Empty: an eighth of the memory (of the limit of a cgroup), at least 256 MiB.
+        /// Memory for the read cache; "0 B": none. Empty: an eighth of the memory (of the limit of
+        /// a cgroup), at least 256 MiB.
         cache: Option<Size> = None, in 0..=17_592_186_044_416;
-        /// The newest publications of channels in use, in memory, of all channels together; "0 B" for none. What is not there is read from the disk.
+        /// Memory for the newest publications of channels in use, for all channels together; "0 B":
+        /// none. Other publications are read from the disk.
         channel_tails: Size = Size::mib(128), in 0..=17_592_186_044_416;
-        /// Cache of the index, in memory.
+        /// Memory for the cache of the index.
         index_cache: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
-        /// What all downloads together may have read ahead, in memory.
+        /// Memory for the read-ahead of all downloads together.
         read_ahead: Size = Size::mib(64), in 1_048_576..=1_099_511_627_776;
-        /// Uploads in parts that are older are given up. Empty: never.
+        /// Age at which multipart uploads are aborted. Empty: never.
         upload_expiry: Option<Duration> = None, in 60_000_000..=31_536_000_000_000;
-        /// How long the wall clock must stay where it has stepped to, by itself or while the server was off for more than a day, before uploads and
-        /// publications that are over by it are removed. "0 s": at once.
+        /// After the wall clock has stepped, or was set while the server was off for more than a
+        /// day: time that it must stay there before uploads and publications that expired by it are
+        /// removed. "0 s": at once.
         clock_confirm: Duration = Duration::from_secs(3600), in 0..=2_592_000_000_000;
-        /// Bytes a second at which objects are moved between the disks of a pool; "0 B" for no bound.
+        /// Maximum bytes a second moved between the disks of a pool; "0 B": no limit.
         move_rate: Size = Size::mib(100), in 0..=17_592_186_044_416;
     }
 
     /// Snapshots.
     snapshots: SnapshotsSection {
-        /// How many there may be.
+        /// Maximum number of snapshots.
         max: usize = 256, in 1..=4096;
-        /// Bytes that an export reads a second at most; "0 B" for no bound.
+        /// Maximum bytes a second that an export reads; "0 B": no limit.
         export_rate: Size = Size::mib(64), in 0..=1_099_511_627_776;
     }
 
-    /// The S3 door.
+    /// The S3 port.
     s3: S3Section {
-        /// Address to listen on. Port 0: one that is free, printed at start.
+        /// Address to listen on. Port 0: a free port, printed at the start.
         listen: SocketAddr = local(9000);
-        /// Domain for virtual-host style (`bucket.domain`), for instance "s3.example.org". Empty: path style only.
+        /// Domain for virtual-host style (`bucket.domain`), for instance "s3.example.org". Empty:
+        /// path style only.
         domain: Option<String> = None;
-        /// Pages of these origins may use the port from browsers (CORS), as in ["https://app.example.com"]; ["*"] for all. They need signatures, or
-        /// presigned URLs, as everybody does.
+        /// Origins of web pages that may use the port from browsers (CORS), as in
+        /// ["https://app.example.com"]; ["*"]: all. Their requests need signatures or presigned
+        /// URLs like all others.
         allowed_origins: Origins = Origins::default();
-        /// Entity tags: "md5", or "fast" for a cheap checksum where clients do not need MD5.
+        /// Entity tags: "md5" of the content, or "fast": random, which saves the CPU time of MD5,
+        /// for clients that do not need it.
         etag: EtagKind = EtagKind::Md5;
     }
 
-    /// Events of objects: that one was created or removed. They go to channels and webhooks that the notifications of a bucket name, as
-    /// arn:steadfast:channel:::NAME and arn:steadfast:webhook:::NAME, and to channels that mirror a bucket (`mirror_bucket` of a namespace).
+    /// Events: an object was created or removed. They are sent to the channels and webhooks that
+    /// the notifications of a bucket name (arn:steadfast:channel:::NAME,
+    /// arn:steadfast:webhook:::NAME), and to channels that mirror a bucket (`mirror_bucket` of a
+    /// namespace).
     events: EventsSection {
-        /// Webhooks, as in [{ name = "app", url = "https://app.example.com/hook", authorization = "Bearer secret" }]. Also `secret`, which requests are
-        /// signed with; `_file` or `_env` behind the two names a file or a variable of the environment that holds it. `headers = { "X-Name" = "value" }`;
-        /// `server_ca_pem`, `cert_pem`, `key_pem`, `server_name` and `insecure_skip_verify` for TLS.
+        /// Webhooks, as in [{ name = "app", url = "https://app.example.com/hook", authorization =
+        /// "Bearer secret" }]. `secret`: signs the requests. `authorization_file`,
+        /// `authorization_env`, `secret_file` and `secret_env` name a file or an environment
+        /// variable with the value. Further keys: `headers = { "X-Name" = "value" }`;
+        /// `server_ca_pem`, `cert_pem`, `key_pem`, `server_name` and `insecure_skip_verify` for
+        /// TLS.
         webhooks: Webhooks = Webhooks::default();
-        /// Events that may wait to be forwarded; who would make more waits, for at most `store.write_wait`, and is told to slow down then.
+        /// Maximum number of events that wait to be forwarded. Above it, a write that would add one
+        /// waits for at most `store.write_wait`, then gets SlowDown (503).
         waiting: usize = 10_000, in 1..=10_000_000;
-        /// Events that are kept for each webhook until it has taken them; of more, the oldest are given up.
+        /// Maximum number of events queued for each webhook; above it, the oldest are dropped.
         webhook_queue: usize = 100_000, in 1..=100_000_000;
-        /// How long a webhook may take to answer. One that fails is asked again.
+        /// Time in which a webhook must answer. A request that fails is repeated.
         webhook_timeout: Duration = Duration::from_secs(10), in 1_000..=600_000_000;
-        /// Requests to a webhook at a time; those of one object are always one after another. 1: all in order.
+        /// Maximum number of requests to a webhook at a time; requests for one object are sent one
+        /// after another. 1: all in order.
         webhook_parallel: usize = 8, in 1..=256;
-        /// An event that a webhook answered so often with another status than 2xx is put among its dead letters; 0: never. No answer does not count.
+        /// Answers other than 2xx after which an event becomes a dead letter; 0: never. A request
+        /// without an answer does not count.
         webhook_tries: usize = 20, in 0..=1_000_000;
-        /// The same for an event that has been posted for so long; 0: for ever.
+        /// Time of failed posting after which an event becomes a dead letter; "0 s": never.
         webhook_give_up: Duration = Duration::from_secs(86_400), in 0..=31_536_000_000_000;
-        /// Dead letters that are kept for each webhook; of more, the oldest are given up.
+        /// Maximum number of dead letters for each webhook; above it, the oldest are dropped.
         webhook_dead_letters: usize = 10_000, in 1..=100_000_000;
     }
 
-    /// The live door: channels for Centrifugo's client SDKs. Beside what is here, it takes Centrifugo's own options in their own nesting, as in
-    /// [live.client.token] or [[live.channel.namespaces]].
+    /// The live port: channels for Centrifugo's client SDKs. The section also takes Centrifugo's
+    /// options in their own nesting, as in [live.client.token] or [[live.channel.namespaces]].
     live: LiveSection {
-        /// Address to listen on. Port 0: one that is free, printed at start. Empty: no live door.
+        /// Address to listen on. Port 0: a free port, printed at the start. Empty: no live port.
         listen: Option<SocketAddr> = Some(local(8000));
-        /// A configuration file of Centrifugo's (JSON, TOML or YAML) that says the rest, instead of tables here.
+        /// A Centrifugo configuration file (JSON, TOML or YAML) with Centrifugo's options, instead
+        /// of tables in this section.
         config: Option<PathBuf> = None;
-        /// Where everybody may do everything (`client.insecure`, `http_api.insecure`), the port listens only on this machine, unless this
-        /// says that more is meant.
+        /// Allows `client.insecure` and `http_api.insecure` on an address that other machines can
+        /// reach. Both give full access to every client.
         insecure_anywhere: bool = false;
-        /// Threads that sessions are shared out to; 0: as many as cores.
+        /// Threads among which sessions are divided; 0: one for each core.
         partitions: usize = 0, in 0..=1024;
-        /// Whether the port speaks TLS when `tls` is set; not behind a proxy that does it.
+        /// Serves TLS on this port when `tls` is set. Set it to false behind a proxy that
+        /// terminates TLS.
         tls: bool = true;
-        /// Connections from one address; 0: any number. Behind a proxy all come from its address.
+        /// Maximum number of connections from one address; 0: no limit. All connections through a
+        /// proxy have the proxy's address.
         address_connections: usize = 0, in 0..=1_000_000;
-        /// Publications that a session may make in a second; more get the temporary error 111. 0: any number.
+        /// Maximum publications of a session a second; above it, the temporary error 111. 0: no
+        /// limit.
         publish_rate: usize = 1000, in 0..=1_000_000;
-        /// Share of each disk, in percent, that publications of clients leave free for objects and for what the back end publishes; clients
-        /// get a temporary error 100 then. 0: none.
+        /// Free share of each disk, in percent, reserved for objects and for publications of the
+        /// back end. Below it, publications of clients get the temporary error 100. 0: none.
         publish_reserve: usize = 10, in 0..=90;
-        /// Longest message that is compressed (where `websocket.compression` is on): other sessions of the same thread wait meanwhile.
+        /// Maximum size of a message that is compressed (`websocket.compression`). Compressing it
+        /// delays the other sessions of the same thread.
         compression_max: Size = Size::mib(1), in 0..=1_073_741_824;
-        /// Connects that are worked on at a time.
+        /// Maximum number of connect commands being processed.
         connects: usize = 512, in 1..=1_000_000;
-        /// Subscribes that are worked on at a time.
+        /// Maximum number of subscribe commands being processed.
         subscribes: usize = 512, in 1..=1_000_000;
-        /// Reads of histories, for recoveries too, at a time.
+        /// Maximum number of history reads at a time, including those for recoveries.
         history_reads: usize = 256, in 1..=1_000_000;
-        /// Requests of a proxy to its back end at a time.
+        /// Maximum number of requests of a proxy to its back end at a time.
         proxy_requests: usize = 256, in 1..=100_000;
-        /// Calls of the API over gRPC (`grpc_api.enabled`) that are carried out at a time.
+        /// Maximum number of calls of the gRPC API (`grpc_api.enabled`) being processed.
         grpc_calls: usize = 256, in 1..=100_000;
-        /// Requests of the API over HTTP that are carried out at a time,
+        /// Maximum number of requests to the HTTP API being processed.
         api_requests: usize = 1024, in 1..=100_000;
-        /// and what their bodies may take in memory together.
+        /// Memory for the bodies of requests to the HTTP API.
         api_bytes: Size = Size::mib(64), in 10_485_760..=1_099_511_627_776;
-        /// What the publications in one answer may take: a history ends there, and goes on with the next request; a recovery that needs more is none.
+        /// Maximum size of the publications in one answer. A longer history ends there and
+        /// continues with the next request; a recovery that needs more fails (`recovered: false`).
         history_max: Size = Size::mib(4), in 65_536..=1_073_741_824;
-        /// What long answers (histories, recoveries, presence, those of the API) may take in memory until their clients have taken them, together. Beyond that, at once: the temporary error 111, or `recovered: false`.
+        /// Memory for long answers (histories, recoveries, presence, the API) until their clients
+        /// have read them. Above it, at once: the temporary error 111, or `recovered: false`.
         answers_memory: Size = Size::mib(256), in 16_777_216..=1_099_511_627_776;
-        /// How many may wait for each of these; more get the temporary error 111 at once.
+        /// Maximum length of the queue of each of the limits above; beyond it, the temporary error
+        /// 111 at once.
         waiting: usize = 20_000, in 0..=1_000_000;
-        /// Connections to the port of the API over gRPC; further ones wait to be accepted.
+        /// Maximum number of connections to the port of the gRPC API; further ones wait to
+        /// be accepted.
         grpc_connections: usize = 1024, in 1..=1_000_000;
     }
 
     /// TLS for the S3 port and the live port: both files, in PEM, or neither.
     tls: TlsSection {
-        /// Certificate chain, the server's own first.
+        /// Certificate chain, the server's certificate first.
         certificate: Option<PathBuf> = None;
         /// Private key (PKCS #8, PKCS #1 or SEC 1).
         key: Option<PathBuf> = None;
     }
 
-    /// The admin port: health, metrics, status. Without a token everybody who reaches it may read all of that: do not expose it.
+    /// The admin port: health, metrics, status. Without a token, every client that reaches it can
+    /// read them: do not expose it.
     admin: AdminSection {
-        /// Address to listen on. Port 0: one that is free, printed at start.
+        /// Address to listen on. Port 0: a free port, printed at the start.
         listen: SocketAddr = local(9001);
-        /// What metrics and status ask for, as `Authorization: Bearer TOKEN`. Empty: nothing. Health is for everybody.
+        /// Token that metrics and status require, as `Authorization: Bearer TOKEN`. Empty: none.
+        /// Health needs no token.
         token: Secret = Secret::default();
-        /// Names by which the port may be called, beside its addresses and localhost: what a page in a browser reaches by another name it may not
-        /// read. Empty: any name where it listens on more than this machine.
+        /// Host names by which clients may call the port, besides addresses and localhost. Others
+        /// are refused, which protects against web pages (DNS rebinding). Empty: any name, if the
+        /// port listens on more than this machine.
         hosts: Names = Names::default();
     }
 
-    /// What clients may hold.
+    /// Limits on clients.
     limits: LimitsSection {
-        /// Connections to the S3 port; further ones wait to be accepted.
+        /// Maximum number of connections to the S3 port; further ones wait to be accepted.
         connections: usize = 4096, in 1..=1_000_000;
-        /// Requests to the S3 port that are served at a time.
+        /// Maximum number of S3 requests being processed.
         requests: usize = 1024, in 1..=1_000_000;
-        /// Requests that may wait for their turn; more are told to slow down at once.
+        /// Maximum number of waiting requests; further ones get SlowDown (503) at once.
         requests_waiting: usize = 4096, in 0..=1_000_000;
-        /// How long a request waits for its turn before it is told to slow down.
+        /// Maximum time that a request waits before it gets SlowDown (503).
         request_wait: Duration = Duration::from_secs(5), in 0..=600_000_000;
-        /// A request (S3, a command of a live client, one to the server API) that takes so long is logged, with the time of each stage, and
-        /// counted. What its client takes to send a body or to take the answer does not count. "0 s": none is.
+        /// A request (S3, a client's command, the server API) that takes at least this long is
+        /// logged with the time of each stage, and counted. The client's time to send a body and to
+        /// read the answer does not count. "0 s": none.
         slow_request: Duration = Duration::from_secs(1), in 0..=86_400_000_000;
-        /// Memory for the XML in request bodies (DeleteObjects, CompleteMultipartUpload); each counts 8 times its length, and must come within `stall_timeout`. Beyond that: SlowDown (503) at once.
+        /// Memory for XML request bodies (DeleteObjects, CompleteMultipartUpload). Each counts 8
+        /// times its length and must arrive within `stall_timeout`. Above it: SlowDown (503) at
+        /// once.
         xml_memory: Size = Size::mib(128), in 33_554_432..=1_099_511_627_776;
-        /// How long a client may take to send a request's header, and how long an idle connection is kept.
+        /// Time in which a client must send a request's header; also the limit of an idle
+        /// connection.
         header_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
-        /// How long a client may send nothing of a body, or take nothing of an answer; and how far it may be behind `client_rate_min` in doing so.
+        /// Time after which a client that sends nothing of a body or reads nothing of an answer is
+        /// cut off. Also the time by which it may lag behind `client_rate_min`.
         stall_timeout: Duration = Duration::from_secs(30), in 1_000..=86_400_000_000;
-        /// Bytes a second that a client must send of a body (S3), and take of an answer or of what waits for it (S3 and live); "0 B": something in each `stall_timeout` will do.
+        /// Minimum bytes a second that a client must send of a body (S3) and read of an answer or
+        /// of queued messages (S3 and live). "0 B": any progress within each `stall_timeout` is
+        /// enough.
         client_rate_min: Size = Size::kib(4), in 0..=1_073_741_824;
-        /// Answers of more than 256 KiB that are being sent at a time; they count no longer as requests that are served.
+        /// Maximum number of answers above 256 KiB being sent. They no longer count as requests
+        /// being processed.
         answers: usize = 2048, in 1..=1_000_000;
-        /// How much of `connections`, `requests` and `answers` one address may have, in percent (of IPv6 a network of 64 bits), and how much of the live port's connections before they have sent `connect`. A further connection is closed at once. Proxies named in `trusted_proxies` may have all connections.
+        /// Share of `connections`, `requests` and `answers`, in percent, for one address (for IPv6:
+        /// one network of 64 bits). Also its share of the live port's connections that have not
+        /// sent `connect` yet. Further connections are closed at once. Proxies in `trusted_proxies`
+        /// may have all connections.
         address_share: usize = 25, in 1..=100;
-        /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]: their X-Forwarded-For says whose share it is.
+        /// Proxies in front of the S3 port, as in ["10.0.0.0/8"]. Their X-Forwarded-For names the
+        /// address whose share counts.
         trusted_proxies: Networks = Networks::default();
-        /// File descriptors that connections may not take: they are for the disks, the index, the admin port and commands.
+        /// File descriptors kept for the disks, the index, the admin port and commands.
         reserved_files: usize = 256, in 32..=1_000_000;
     }
 
-    /// What the server logs, to standard error.
+    /// Log lines, written to standard error.
     output: OutputSection {
         /// "text" or "json".
         format: LogFormat = LogFormat::Text;
-        /// Levels: one for all of ours (error, warn, info, debug, trace), or `target=level,...`.
+        /// Level of all of Steadfast's lines (error, warn, info, debug, trace), or
+        /// `target=level,...`.
         level: String = "info".to_owned();
     }
 }

@@ -1,4 +1,4 @@
-//! Webhooks: where events of objects are posted.
+//! Webhooks: the targets to which events of objects are posted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +7,34 @@ use toml::de::DeValue;
 use super::error::nearest;
 use super::setting::{Input, Setting};
 
-/// Where events are posted, and how. A secret may be given as it is, or as the name of a file or of an environment variable that holds it.
+/// A webhook. A secret may be given directly, or as the name of a file or environment variable that
+/// holds it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Webhook {
-    /// What notifications of buckets call it.
+    /// Its name in notifications of buckets.
     pub name: String,
-    /// Where.
+    /// URL to which events are posted.
     pub url: String,
-    /// The requests' `Authorization`; empty: none.
+    /// Value of the `Authorization` header; empty: none.
     pub authorization: SecretText,
-    /// What requests are signed with; empty: they are not.
+    /// Secret that signs the requests; empty: unsigned.
     pub secret: SecretText,
     /// Further headers of the requests.
     pub headers: BTreeMap<String, String>,
-    /// Authorities that vouch for the server, instead of the system's: PEM, or the name of a file.
+    /// Certificate authorities for the webhook's certificate, instead of the system's: PEM or a
+    /// file name.
     pub server_ca_pem: String,
-    /// The certificate that this server shows, as above,
+    /// Client certificate: PEM or a file name.
     pub cert_pem: String,
-    /// and its key.
+    /// Key of the client certificate: PEM or a file name.
     pub key_pem: String,
-    /// Whose certificate the server is to show, if not that of the URL's host.
+    /// Expected name in the webhook's certificate, instead of the host of the URL.
     pub server_name: String,
-    /// The server may be anybody. For trials.
+    /// Accepts any certificate. For trials.
     pub insecure_skip_verify: bool,
 }
 
-/// A secret, or where it is.
+/// A secret, or its source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecretText {
     /// The secret itself.
@@ -43,17 +45,17 @@ pub struct SecretText {
     pub env: String,
 }
 
-/// A secret is not longer than this, in bytes.
+/// Maximum length of a secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// What stands for a secret where the configuration is printed.
+/// Text printed in place of a secret.
 const NOT_SHOWN: &str = "(not shown)";
 
 impl SecretText {
-    /// The secret; `None` when there is none.
+    /// The secret; `None` if none is set.
     ///
     /// # Errors
-    /// Why it cannot be had, for people; never with anything of it.
+    /// Why it cannot be read, as a message without any part of it.
     pub fn read(&self) -> Result<Option<String>, String> {
         let found = match (&self.file[..], &self.env[..]) {
             ("", "") => self.text.clone(),
@@ -97,7 +99,8 @@ impl SecretText {
     }
 }
 
-/// All webhooks: tables. As text they are separated by commas, a name from its URL by `=`; or they are written as the list of tables.
+/// All webhooks: tables in a file. As text, NAME=URL pairs separated by commas, or the list of
+/// tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Webhooks(pub Vec<Webhook>);
 
@@ -119,10 +122,10 @@ const KEYS: [&str; 14] = [
     "insecure_skip_verify",
 ];
 
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Headers that are the server's own to set.
+/// Headers that the server sets itself.
 const OWN_HEADERS: [&str; 8] = [
     "authorization",
     "connection",
@@ -211,7 +214,7 @@ impl Webhook {
             let known: Result<http::HeaderName, _> = name.parse();
             match known {
                 Ok(name) if OWN_HEADERS.contains(&name.as_str()) => {
-                    return fail(format!("headers: {name} is not one to be set here"));
+                    return fail(format!("headers: {name} cannot be set here"));
                 }
                 Ok(_) if http::HeaderValue::from_str(value).is_ok() => {}
                 _ => return fail(format!("headers: {name:?} or its value has characters that no header can have")),
@@ -231,7 +234,7 @@ impl Webhook {
             let one = |(name, value): (&String, &String)| format!("{} = {}", name.to_toml(), value.to_toml());
             all.push(format!("headers = {{ {} }}", self.headers.iter().map(one).collect::<Vec<_>>().join(", ")));
         }
-        // A key may be here as it is.
+        // The value may be the key itself.
         let key = if self.key_pem.contains("-----") { NOT_SHOWN } else { &self.key_pem };
         for (name, text) in [
             ("server_ca_pem", &self.server_ca_pem[..]),
@@ -253,7 +256,7 @@ impl Webhook {
 impl Setting for Webhooks {
     fn read(input: Input<'_>) -> Result<Self, String> {
         let hooks: Vec<Webhook> = match &input {
-            // An environment variable may hold what a file would.
+            // An environment variable may hold the list of tables.
             Input::Text(text) if text.trim_start().starts_with('[') => {
                 let value = DeValue::parse(text.trim()).map_err(|e| format!("expected {EXPECTED}: {}", e.message()))?;
                 return Self::read(Input::Value(value.get_ref()));
@@ -280,7 +283,7 @@ impl Setting for Webhooks {
         Ok(Self(hooks))
     }
 
-    /// Secrets are not shown.
+    /// Does not print secrets.
     fn to_toml(&self) -> String {
         format!("[{}]", self.0.iter().map(Webhook::to_toml).collect::<Vec<_>>().join(", "))
     }
@@ -336,7 +339,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for (value, says) in [
+        for (value, expected) in [
             ("7", "a list of webhooks"),
             ("[\"a\"]", "NAME=URL"),
             ("[{ name = \"a\" }]", "is not a URL"),
@@ -348,7 +351,7 @@ mod tests {
                 "[{ name = \"a\", url = \"http://h\", secret = \"s\", secret_file = \"f\" }]",
                 "one of secret, secret_file",
             ),
-            ("[{ name = \"a\", url = \"http://h\", headers = { Host = \"x\" } }]", "not one to be set"),
+            ("[{ name = \"a\", url = \"http://h\", headers = { Host = \"x\" } }]", "cannot be set here"),
             ("[{ name = \"a\", url = \"http://h\", headers = { \"a b\" = \"x\" } }]", "no header"),
             ("[{ name = \"a\", url = \"http://h\", headers = 7 }]", "expected a table"),
             ("[{ name = \"a\", url = \"http://h\", cert_pem = \"c\" }]", "go together"),
@@ -356,7 +359,7 @@ mod tests {
             ("[\"a=http://h\", \"a=http://i\"]", "two webhooks"),
         ] {
             let error = parse(value).expect_err(value);
-            assert!(error.contains(says), "{value}: {error}");
+            assert!(error.contains(expected), "{value}: {error}");
         }
     }
 }

@@ -4,7 +4,8 @@ use steadfast_log::DayWindow;
 
 use super::setting::{Input, Setting};
 
-/// A part of every day in UTC, written as `"01:00-05:00 UTC"` (the zone may be left out). One that ends before it begins goes over midnight.
+/// A part of every day in UTC, written as `"01:00-05:00 UTC"` (the zone is optional). One that ends
+/// before it begins spans midnight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeOfDay(pub DayWindow);
 
@@ -21,7 +22,7 @@ impl std::str::FromStr for TimeOfDay {
             let (hours, minutes): (u16, u16) = (digits(hours) && digits(minutes))
                 .then_some(())
                 .and_then(|()| Some((hours.parse().ok()?, minutes.parse().ok()?)))?;
-            // The day may be said to end at 24:00.
+            // The end of a day may be written as 24:00.
             (minutes < 60 && hours * 60 + minutes <= 1440).then_some(hours * 60 + minutes)
         };
         let clocks = text.trim();

@@ -1,4 +1,4 @@
-//! The side of the commands.
+//! The client side of the socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,12 +7,13 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::socket::address;
-use super::{Command, LINE_BYTES_MAX, Said};
+use super::{Command, LINE_BYTES_MAX, Reply};
 
-/// Tells the server of a data directory to do something, and waits for it; `progress` hears how far it is.
+/// Sends a command to the server of a data directory and waits for its result. `progress` gets the
+/// progress reports.
 ///
 /// # Errors
-/// When no server runs there, or it could not be done; for people.
+/// When no server runs there, or the command failed, as a message.
 pub fn ask(dir: &Path, command: &Command, mut progress: impl FnMut(&Value)) -> Result<Value, String> {
     let shown = dir.display();
     let lost = |e: io::Error| format!("{shown}: the server went away ({e}); {}", command.cut_off());
@@ -20,10 +21,10 @@ pub fn ask(dir: &Path, command: &Command, mut progress: impl FnMut(&Value)) -> R
         address(dir).map_err(|e| format!("{shown}: {e}; give the directory of a server with --data"))?;
     let mut socket = UnixStream::connect(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
-            "{shown}: no server runs on this directory, or it is still starting; this is done by the running server: start it with \
-             `steadfast serve`, then try again"
+            "{shown}: no server runs on this directory, or it is still starting; this command needs the running server: start it \
+             with `steadfast serve`, then try again"
         ),
-        _ => format!("{shown}: the server cannot be reached: {e}; run this as the user that the server runs as"),
+        _ => format!("{shown}: the server cannot be reached: {e}; run this command as the server's user"),
     })?;
     let mut line = serde_json::to_vec(command).map_err(|e| e.to_string())?;
     line.push(b'\n');
@@ -36,9 +37,9 @@ pub fn ask(dir: &Path, command: &Command, mut progress: impl FnMut(&Value)) -> R
             return Err(lost(io::ErrorKind::UnexpectedEof.into()));
         }
         match serde_json::from_slice(&line) {
-            Ok(Said::Progress(value)) => progress(&value),
-            Ok(Said::Done(value)) => return Ok(value),
-            Ok(Said::Error(why)) => return Err(why),
+            Ok(Reply::Progress(value)) => progress(&value),
+            Ok(Reply::Done(value)) => return Ok(value),
+            Ok(Reply::Error(why)) => return Err(why),
             Err(e) => {
                 return Err(format!("{shown}: the server's answer cannot be read: {e}; is it of the same version?"));
             }

@@ -1,7 +1,9 @@
-//! Commands that change a running server: `steadfast disk add` and the like speak to it over a Unix socket in its data directory.
+//! Commands to a running server: `steadfast disk add` and others use a Unix socket in its data
+//! directory.
 //!
-//! Not over the admin port, which has no authentication: who may write into the data directory may command the server, nobody else.
-//! One connection is one command. Both sides write lines of JSON:
+//! They do not use the admin port, which may have no authentication: only users that may write into
+//! the data directory may command the server.
+//! One connection carries one command. Both sides write lines of JSON:
 //!
 //! ```text
 //! client   {"command":"status"}
@@ -9,8 +11,8 @@
 //! server   {"done":{...}}          or {"error":"why, and what to do"}
 //! ```
 //!
-//! A client that goes away ends the watching, not the work: what lasts is a task of its own, which its command starts or finds under
-//! way and then follows.
+//! A client that disconnects stops the reports, not the work: long work is a task of its own, which
+//! the command starts, or finds running, and then follows.
 
 pub mod client;
 pub mod socket;
@@ -27,108 +29,108 @@ use crate::backup::place::PlaceSpec;
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 
-/// The longest line that either side reads, in bytes: a status with many disks is the longest answer.
+/// Maximum length of a line, in bytes. A status with many disks is the longest answer.
 pub const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// The longest command, in bytes.
+/// Maximum length of a command, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 64 << 10;
 
-/// What a server can be told to do.
+/// A command to a running server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
-    /// Tell how it is: what `/status` on the admin port says.
+    /// Returns the status, as `/status` of the admin port.
     Status {},
-    /// Begin a pass of the scrub, end the one that is going on, or tell how it is. The answer is a list: the scrub of each disk.
+    /// Starts or stops a pass of the scrub, or neither. Returns a list: the scrub of each disk.
     Scrub {
-        /// Which of these.
+        /// The action.
         action: ScrubAction,
     },
-    /// Make a snapshot.
+    /// Creates a snapshot.
     SnapshotCreate {
         /// Its name.
         name: String,
     },
-    /// Tell which snapshots there are.
+    /// Lists the snapshots.
     SnapshotList {},
-    /// Delete a snapshot.
+    /// Deletes a snapshot.
     SnapshotDelete {
         /// Its name.
         name: String,
     },
-    /// Export a snapshot.
+    /// Exports a snapshot.
     SnapshotExport {
         /// Its name.
         name: String,
         /// An older export in the same place.
         since: Option<String>,
-        /// Where to.
+        /// Destination.
         to: PlaceSpec,
-        /// Bytes read a second at most, instead of what is configured.
+        /// Maximum bytes read a second, instead of the configured rate.
         bytes_s: Option<u64>,
     },
-    /// Restore an export.
+    /// Restores an export.
     SnapshotRestore {
         /// Its name.
         name: String,
-        /// Where it is.
+        /// Source.
         from: PlaceSpec,
-        /// Whether to replace what is there.
+        /// Whether to replace existing objects.
         overwrite: bool,
     },
-    /// Take a disk into the pool and give it its share of the keys.
+    /// Adds a disk to the pool and moves its share of the keys to it.
     DiskAdd {
         /// The disk: absolute, or relative to the data directory.
         path: PathBuf,
-        /// Answer when the keys have arrived, not when they begin to be moved.
+        /// Whether to answer at the end of the move, not at its beginning.
         wait: bool,
     },
-    /// Empty a disk and take it out of the pool.
+    /// Moves all data off a disk and takes it out of the pool.
     DiskDrain {
         /// Its path or its identity.
         disk: String,
         /// As above.
         wait: bool,
     },
-    /// Take a disk into the pool, give it all that another has, and take that one out.
+    /// Adds a disk to the pool, moves all data of another disk to it, and takes that one out.
     DiskReplace {
-        /// Path or identity of the one that leaves.
+        /// Path or identity of the disk to take out.
         old: String,
-        /// The one that comes.
+        /// Path of the new disk.
         new: PathBuf,
         /// As above.
         wait: bool,
     },
-    /// Tell of the queues of webhooks, and what is in the way of each.
+    /// Lists the queues of webhooks, each with its first failing event.
     WebhookList {},
-    /// Tell of a webhook's dead letters.
+    /// Lists a webhook's dead letters.
     WebhookDead {
         /// Its name.
         name: String,
     },
-    /// Put what a webhook does not take among its dead letters.
+    /// Dead-letters the failing events of a webhook.
     WebhookSkip {
         /// Its name.
         name: String,
     },
-    /// Remove what waits for a webhook, in the configuration or not.
+    /// Removes the queued events of a webhook, configured or not.
     WebhookPurge {
         /// Its name.
         name: String,
-        /// Remove its dead letters instead.
+        /// Whether to remove its dead letters instead.
         dead: bool,
     },
-    /// Put the dead letters of a webhook into its queue again.
+    /// Puts the dead letters of a webhook into its queue again.
     WebhookRetry {
         /// Its name.
         name: String,
     },
-    /// Give up disks that are lost for good.
+    /// Gives up disks that are lost for good.
     DiskForget {
         /// Their paths or identities.
         disks: Vec<String>,
     },
-    /// Go on with moving keys where that has failed.
+    /// Resumes a failed move of keys.
     DiskResume {
         /// As above.
         wait: bool,
@@ -136,17 +138,17 @@ pub enum Command {
 }
 
 impl Command {
-    /// What becomes of the command when the server goes away while it works on it, for people.
+    /// What happens to the command if the server stops meanwhile, as a message.
     pub fn cut_off(&self) -> &'static str {
         match self {
             Self::SnapshotExport { .. } => {
-                "nothing of the export counts: the same command begins anew when the server runs again"
+                "the export is unusable: when the server runs again, run the same command again"
             }
             Self::SnapshotRestore { .. } => {
-                "what had been restored stays: when the server runs again, the same command with --overwrite restores the rest"
+                "restored objects stay: when the server runs again, the same command with --overwrite restores the rest"
             }
             Self::DiskAdd { .. } | Self::DiskDrain { .. } | Self::DiskReplace { .. } | Self::DiskResume { .. } => {
-                "what it had begun it goes on with when it runs again"
+                "the server resumes the move when it runs again"
             }
             Self::Status {}
             | Self::Scrub { .. }
@@ -158,56 +160,58 @@ impl Command {
             | Self::WebhookDead { .. }
             | Self::WebhookSkip { .. }
             | Self::WebhookPurge { .. }
-            | Self::WebhookRetry { .. } => "ask again when it runs",
+            | Self::WebhookRetry { .. } => "try again when it runs",
         }
     }
 }
 
-/// What is to be done about the scrub.
+/// An action on the scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScrubAction {
-    /// Begin a pass, whatever the schedule says.
+    /// Starts a pass, regardless of the schedule.
     Start,
-    /// End the one that is going on.
+    /// Stops the running pass.
     Stop,
-    /// Nothing.
+    /// Changes nothing.
     Status,
 }
 
-/// What a server says while it works on a command, and at its end.
+/// A line from the server: progress reports, then the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Said {
-    /// How far it is.
+pub enum Reply {
+    /// The progress.
     Progress(Value),
-    /// It is done; the result.
+    /// The result.
     Done(Value),
-    /// It could not be done, for people.
+    /// The failure, as a message.
     Error(String),
 }
 
-/// Tells whoever waits for a command how far it is. Only the latest word counts: a slow reader skips some.
+/// Reports the progress of a command to its client. A slow client skips reports and gets the
+/// latest.
 #[derive(Debug, Clone)]
-pub struct Tell(watch::Sender<Value>);
+pub struct ProgressReporter(watch::Sender<Value>);
 
-impl Tell {
-    /// One that this hears.
-    pub fn new(heard: watch::Sender<Value>) -> Self {
-        Self(heard)
+impl ProgressReporter {
+    /// A reporter to this channel.
+    pub fn new(sender: watch::Sender<Value>) -> Self {
+        Self(sender)
     }
 
-    /// Says it.
+    /// Reports the progress.
     pub fn progress(&self, value: Value) {
         self.0.send_replace(value);
     }
 }
 
-/// What carries out commands.
+/// Executes commands.
 pub trait Commands: Send + Sync + 'static {
-    /// Carries out one and gives its result. Dropped when the client goes away: what lasts is a task of its own.
+    /// Executes a command and returns its result. The future is dropped when the client
+    /// disconnects: long work is a task of its own.
     ///
     /// # Errors
-    /// Why it could not be done and what to do, for people.
-    fn run(&self, command: Command, tell: Tell) -> BoxFuture<'_, Result<Value, String>>;
+    /// Why the command failed and what to do, as a message.
+    fn run(&self, command: Command, reporter: ProgressReporter) -> BoxFuture<'_, Result<Value, String>>;
 }

@@ -14,19 +14,19 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
-use super::{COMMAND_BYTES_MAX, Command, Commands, SOCKET, Said, Tell};
+use super::{COMMAND_BYTES_MAX, Command, Commands, ProgressReporter, Reply, SOCKET};
 
-/// Commands at a time; further ones wait.
+/// Maximum number of commands at a time; further ones wait.
 const COMMANDS: usize = 16;
 
-/// How long a client may take to say what it wants.
+/// Time in which a client must send its command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client may take to read a line.
+/// Time in which a client must read a line.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A name for the socket in `dir` that is short enough for a socket's address, however long the directory's own is, while the file
-/// that comes with it is open.
+/// A path of the socket in `dir` that fits a socket address, however long the path of the directory
+/// is. The path is valid while the returned file is open.
 ///
 /// # Errors
 /// When the directory cannot be opened.
@@ -44,19 +44,20 @@ pub struct ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Left behind it does no harm: the next server takes its place.
+        // A socket left behind does no harm: the next server replaces it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl ControlSocket {
-    /// Makes the socket in a data directory that this process holds the lock of, in place of one that a killed server has left.
+    /// Creates the socket in a data directory whose lock this process holds, in place of one that a
+    /// killed server left.
     ///
     /// # Errors
-    /// What the operating system says, for people.
+    /// The operating system's error, as a message.
     pub fn bind(dir: &Path) -> Result<Self, String> {
         let path = dir.join(SOCKET);
-        let fail = |e: io::Error| format!("{}: cannot be made: {e}", path.display());
+        let fail = |e: io::Error| format!("{}: cannot be created: {e}", path.display());
         match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
@@ -67,7 +68,7 @@ impl ControlSocket {
         Ok(Self { listener, path })
     }
 
-    /// Serves until `stop` is set; commands that are being carried out are then left.
+    /// Serves until `stop` is set, and drops the running commands then.
     pub async fn run(self, env: Env, commands: Arc<dyn Commands>, mut stop: watch::Receiver<bool>) {
         let slots = Arc::new(Semaphore::new(COMMANDS));
         loop {
@@ -75,7 +76,7 @@ impl ControlSocket {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
                 accepted = async {
-                    // Nobody closes the semaphore.
+                    // The semaphore is never closed.
                     let slot = slots.clone().acquire_owned().await.ok();
                     (self.listener.accept().await, slot)
                 } => accepted,
@@ -106,8 +107,7 @@ async fn serve(mut socket: UnixStream, env: &Env, commands: &dyn Commands) -> io
     let (read, mut write) = socket.split();
     let mut read = BufReader::new(read);
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
-        return say(&mut write, env, Said::Error("only the user that the server runs as may command it".to_owned()))
-            .await;
+        return send_reply(&mut write, env, Reply::Error("only the server's user may command it".to_owned())).await;
     }
     let mut line = Vec::new();
     let mut bounded = (&mut read).take(COMMAND_BYTES_MAX as u64);
@@ -116,29 +116,29 @@ async fn serve(mut socket: UnixStream, env: &Env, commands: &dyn Commands) -> io
         Ok(command) => command,
         Err(e) => {
             let why =
-                format!("not a command of this server's ({e}); is the command of the same version as the server?");
-            return say(&mut write, env, Said::Error(why)).await;
+                format!("not a command of this server ({e}); does the command have the same version as the server?");
+            return send_reply(&mut write, env, Reply::Error(why)).await;
         }
     };
     tracing::debug!(?command, "a command");
-    let (tell, mut told) = watch::channel(Value::Null);
-    let mut work = commands.run(command, Tell(tell));
+    let (sender, mut updates) = watch::channel(Value::Null);
+    let mut work = commands.run(command, ProgressReporter(sender));
     let mut byte = [0];
     let result = loop {
         let progress = tokio::select! {
             biased;
             result = &mut work => break result,
-            Ok(()) = told.changed() => told.borrow_and_update().clone(),
-            // A client says nothing more: this is its end.
+            Ok(()) = updates.changed() => updates.borrow_and_update().clone(),
+            // A client sends nothing more: it has disconnected.
             _ = read.read(&mut byte) => return Ok(()),
         };
-        say(&mut write, env, Said::Progress(progress)).await?;
+        send_reply(&mut write, env, Reply::Progress(progress)).await?;
     };
-    say(&mut write, env, result.map_or_else(Said::Error, Said::Done)).await
+    send_reply(&mut write, env, result.map_or_else(Reply::Error, Reply::Done)).await
 }
 
-async fn say(write: &mut (impl AsyncWriteExt + Unpin), env: &Env, said: Said) -> io::Result<()> {
-    let mut line = serde_json::to_vec(&said)?;
+async fn send_reply(write: &mut (impl AsyncWriteExt + Unpin), env: &Env, reply: Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
     env.timeout(READ_TIMEOUT, write.write_all(&line)).await.ok_or(io::ErrorKind::TimedOut)?
 }
@@ -153,26 +153,26 @@ mod tests {
     use super::*;
     use crate::control::client::ask;
 
-    /// Says that it is half done, and ends when told to.
+    /// Reports that it is half done, and ends on notification.
     #[derive(Default)]
     struct Half {
         end: Notify,
         gone: Arc<Notify>,
     }
 
-    struct Gone(Arc<Notify>);
+    struct NotifyOnDrop(Arc<Notify>);
 
-    impl Drop for Gone {
+    impl Drop for NotifyOnDrop {
         fn drop(&mut self) {
             self.0.notify_one();
         }
     }
 
     impl Commands for Half {
-        fn run(&self, _command: Command, tell: Tell) -> BoxFuture<'_, Result<Value, String>> {
+        fn run(&self, _command: Command, reporter: ProgressReporter) -> BoxFuture<'_, Result<Value, String>> {
             Box::pin(async move {
-                let _gone = Gone(self.gone.clone());
-                tell.progress(Value::from(50));
+                let _gone = NotifyOnDrop(self.gone.clone());
+                reporter.progress(Value::from(50));
                 self.end.notified().await;
                 Ok(Value::from("whole"))
             })
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_tells_its_progress_and_its_result_in_however_deep_a_directory() {
+    async fn a_command_reports_progress_and_result_in_a_deep_directory() {
         let temp = tempfile::tempdir().expect("a directory");
         let dir = temp.path().join("d".repeat(120));
         fs::create_dir(&dir).expect("made");
@@ -196,17 +196,17 @@ mod tests {
         fs::rename(temp.path().join(SOCKET), dir.join(SOCKET)).expect("one that a killed server has left");
         let (half, stop) = start(&dir);
         assert_eq!(fs::metadata(dir.join(SOCKET)).expect("there").permissions().mode() & 0o777, 0o600);
-        let (there, asked) = (dir.clone(), half.clone());
+        let (there, ending) = (dir.clone(), half.clone());
         let env = Env::tokio();
-        let said = env.blocking(move || {
+        let outcome = env.blocking(move || {
             let mut seen = Vec::new();
             let result = ask(&there, &Command::Status {}, |progress| {
                 seen.push(progress.clone());
-                asked.end.notify_one();
+                ending.end.notify_one();
             });
             (result, seen)
         });
-        let (result, seen) = said.await.expect("no panic");
+        let (result, seen) = outcome.await.expect("no panic");
         assert_eq!((result, seen), (Ok(Value::from("whole")), vec![Value::from(50)]));
         stop.send(true).expect("running");
         while dir.join(SOCKET).exists() {

@@ -1,4 +1,4 @@
-//! What is on a disk now, so that nothing of somebody else's is ever overwritten.
+//! Identifies the content of a disk, so that foreign data is never overwritten.
 
 use std::fmt;
 use std::fs::File;
@@ -12,13 +12,13 @@ use steadfast_log::format::{FormatError, SUPERBLOCK_OFFSETS, Superblock};
 
 use super::signatures::{END_BYTES, START_BYTES, at_end, at_start};
 
-/// What a disk holds.
+/// The content of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "holds")]
 pub enum Contents {
     /// There is no such file or device.
     Absent,
-    /// Nothing but zeros, as far as was looked.
+    /// Only zeros in the sampled places.
     Blank,
     /// A pool, readable by itself.
     Pool {
@@ -26,37 +26,37 @@ pub enum Contents {
         pool: String,
         /// Bytes of an extent.
         extent_bytes: u64,
-        /// When it was made, milliseconds since the Unix epoch.
+        /// Time of creation, milliseconds since the Unix epoch.
         created_ms: u64,
-        /// UUID of the super-disk whose durable leg it is, if it is one.
+        /// UUID of the super-disk whose durable leg this is, if any.
         pair: Option<String>,
-        /// How often that has been opened.
+        /// Number of times that the super-disk has been opened.
         generation: Option<u64>,
     },
     /// One disk of a stripe.
     StripeMember {
         /// UUID of the stripe.
         stripe: String,
-        /// Which one, from 0.
+        /// Index in the stripe, from 0.
         index: u32,
-        /// How many there are.
+        /// Number of disks of the stripe.
         count: u32,
     },
     /// The fast leg of a super-disk.
     FastLeg {
-        /// UUID of the super-disk whose fast leg it is.
+        /// UUID of the super-disk.
         pair: String,
-        /// In which generation it was last used.
+        /// Generation in which it was last used.
         generation: u64,
     },
-    /// Something of somebody else's, or of nobody known.
+    /// Foreign or unknown data.
     Foreign {
-        /// What.
+        /// Description.
         what: String,
     },
-    /// It cannot be read, so nothing is known.
+    /// The disk cannot be read.
     Unreadable {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
@@ -77,40 +77,41 @@ impl fmt::Display for Contents {
                 write!(f, "the fast leg of a Steadfast super-disk ({pair}) at generation {generation}")
             }
             Self::Foreign { what } => f.write_str(what),
-            Self::Unreadable { why } => write!(f, "it cannot be told: {why}"),
+            Self::Unreadable { why } => write!(f, "unknown: {why}"),
         }
     }
 }
 
 impl Contents {
-    /// Whether there is nothing to lose.
+    /// Whether the disk has no data to lose.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Absent | Self::Blank)
     }
 }
 
-/// A disk as it is now.
+/// The present state of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// Whether it is a block device.
     pub device: bool,
-    /// Its size in bytes; 0 when it is not there.
+    /// Size in bytes; 0 if it does not exist.
     pub size_bytes: u64,
-    /// What it holds.
+    /// Its content.
     #[serde(flatten)]
     pub contents: Contents,
 }
 
-/// How many places in the middle of a disk are looked at before it is called blank.
+/// Places in the middle of a disk that are sampled before it counts as blank.
 const SAMPLES: u64 = 64;
 
-/// How much is read at each of them.
+/// Bytes read at each place.
 const SAMPLE_BYTES: usize = 64 << 10;
 
-/// How much of the start is read: the headers that file systems, volume managers and Steadfast itself write.
+/// Bytes read at the start: the headers of file systems, volume managers and Steadfast.
 const HEAD_BYTES: u64 = 4 << 20;
 
-/// Looks at a disk without changing it, without a lock on it. May block for as long as the disk does.
+/// Identifies the content of a disk, without a lock and without changes. May block as long as the
+/// disk.
 pub fn look(path: &Path) -> Found {
     let open = || -> io::Result<(File, bool, u64)> {
         let meta = std::fs::metadata(path)?;
@@ -119,7 +120,7 @@ pub fn look(path: &Path) -> Found {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device"));
         }
         let file = File::open(path)?;
-        // A block device has no length in its metadata; its end can be sought.
+        // The metadata of a block device has no length; seeking to the end returns it.
         let size = if device { io::Seek::seek(&mut &file, io::SeekFrom::End(0))? } else { meta.len() };
         Ok((file, device, size))
     };
@@ -135,7 +136,7 @@ pub fn look(path: &Path) -> Found {
     }
 }
 
-/// Reads what there is of a range.
+/// Reads the part of a range that lies within the disk.
 fn read(file: &File, offset: u64, len: usize, size: u64) -> io::Result<Vec<u8>> {
     let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
     let mut bytes = vec![0; len];
@@ -156,12 +157,12 @@ fn identify(file: &File, size: u64) -> io::Result<Contents> {
     match first_content(file, size)? {
         None => Ok(Contents::Blank),
         Some(at) => Ok(Contents::Foreign {
-            what: format!("something unknown (it is not zero at byte {at}): perhaps data without a header"),
+            what: format!("something unknown (not zero at byte {at}): perhaps data without a header"),
         }),
     }
 }
 
-/// Whether it is one of Steadfast's own.
+/// The content, if it is Steadfast's.
 fn ours(file: &File, head: &[u8], size: u64) -> io::Result<Option<Contents>> {
     let block = |offset: u64| {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -210,7 +211,7 @@ fn ours(file: &File, head: &[u8], size: u64) -> io::Result<Option<Contents>> {
     Ok(damaged.map(|what| Contents::Foreign { what }))
 }
 
-/// The first place, of those looked at, that is not zero.
+/// The offset of the first byte in the sampled places that is not zero.
 fn first_content(file: &File, size: u64) -> io::Result<Option<u64>> {
     let mut places: Vec<u64> = (0..HEAD_BYTES.min(size)).step_by(SAMPLE_BYTES).collect();
     places.extend((0..SAMPLES).map(|n| (size / SAMPLES * n) / BLOCK as u64 * BLOCK as u64));

@@ -1,4 +1,4 @@
-//! Making the disks of a pool: what `steadfast format` does, and the first start.
+//! Creates the disks of a pool, for `steadfast format` and the first start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::open::open_file;
 use super::plan::{Plan, Planned, Role, Scope};
 use crate::config::Config;
 
-/// What is in front of the zones of a disk that is only driven as if it had any.
+/// Bytes in front of the zones of a disk with emulated zones.
 const ZONES_BEGIN: u64 = 1 << 20;
 
-/// How a pool is laid out.
+/// The layout of a pool.
 pub fn format_options(config: &Config, force: bool) -> FormatOptions {
     let zones = config.data.zone_size.map(|size| ZonedOptions {
         zone_bytes: size.0,
@@ -28,10 +28,11 @@ pub fn format_options(config: &Config, force: bool) -> FormatOptions {
     FormatOptions { extent_bytes: config.data.extent_size.map(|size| size.0), force, zones, ..FormatOptions::default() }
 }
 
-/// Makes a pool file beside its final name and then renames it, so that a pool is there whole or not at all. Replaces what is there.
+/// Creates a pool file under a temporary name and renames it, so that no partial pool exists.
+/// Replaces an existing file.
 ///
 /// # Errors
-/// When there is no room, or what the file system says.
+/// When space is missing, or the file system's error.
 pub async fn create(path: &Path, config: &Config, env: &Env) -> Result<(), String> {
     let shown = path.display().to_string();
     let fail = |e: io::Error| format!("{shown}: {e}");
@@ -51,11 +52,11 @@ pub async fn create(path: &Path, config: &Config, env: &Env) -> Result<(), Strin
     std::fs::File::open(parent).and_then(|d| d.sync_all()).map_err(fail)
 }
 
-/// Formats the disks of a plan that nothing refuses, each log's by themselves, and takes away the files of fast legs, which are made when the
-/// legs are brought together.
+/// Formats the disks of a plan without refusals, each log separately. Removes the files of fast
+/// legs; pairing the legs creates them again.
 ///
 /// # Errors
-/// What the disks say.
+/// The disks' errors.
 pub async fn format(config: &Config, plan: &Plan, scope: Scope, env: &Env) -> Result<(), String> {
     for disk in plan.disks.iter().filter(|disk| disk.role == Role::Fast) {
         if !disk.found.device && !disk.found.contents.is_empty() {
@@ -96,7 +97,7 @@ async fn durable(config: &Config, disks: &[&Planned], scope: Scope, env: &Env) -
         }
     };
     if scope.force && pool.len() >= HEAD_BYTES {
-        // The mark of an older pair would stay beside the new superblock.
+        // The label of an older pair would remain beside the new superblock.
         wipe(&pool, HEAD_BYTES).await?;
     }
     let formatted = Log::format(&pool, env, &format_options(config, scope.force)).await;

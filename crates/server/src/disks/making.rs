@@ -1,5 +1,6 @@
-//! That a pool of several disks is being made: a file in the data directory says so for as long as it takes, so that what a kill leaves
-//! half done is known as that, and is finished. Nothing is acknowledged before the file is gone.
+//! Marks the creation of a pool of several disks with a file in the data directory. After a kill,
+//! the next start finds the mark and completes the creation. No write is acknowledged before the
+//! file is removed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -10,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, DiskSet};
 use crate::datadir::DataDir;
 
-/// What is being made.
+/// The pool being created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Making {
-    /// On which disks.
+    /// Its disks.
     disks: Vec<PathBuf>,
-    /// Whether over whatever was there: then what is there may still be the old.
+    /// Whether existing data is overwritten; after an interruption disks may then hold old data.
     force: bool,
 }
 
-/// How far an earlier making of this pool came.
+/// State of an earlier creation of this pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// None was begun, or it came to its end.
+    /// None was begun, or it completed.
     No,
-    /// It was interrupted: what is on the disks is of it.
+    /// It was interrupted; the content of the disks is its own.
     Yes,
-    /// It was interrupted while it overwrote what was there.
+    /// It was interrupted while it overwrote existing data.
     Forced,
 }
 
@@ -38,10 +39,10 @@ fn durable(config: &Config) -> Vec<PathBuf> {
     config.disk_sets().into_iter().flat_map(|set: DiskSet| set.durable).collect()
 }
 
-/// Whether making this pool was begun and not finished.
+/// Whether the creation of this pool was begun and not completed.
 ///
 /// # Errors
-/// When that of another pool was, or the file cannot be read.
+/// When the creation of another pool was, or the file cannot be read.
 pub fn begun(config: &Config) -> Result<Begun, String> {
     let path = file(&config.data.dir);
     let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
@@ -50,13 +51,13 @@ pub fn begun(config: &Config) -> Result<Begun, String> {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Begun::No),
         Err(e) => return Err(fail(&e)),
     };
-    // One that was cut off while it was written: nothing had been made.
+    // A partial file: the creation had not begun.
     let Ok(making) = serde_json::from_slice::<Making>(&text) else { return Ok(Begun::No) };
     if making.disks != durable(config) {
         let disks: Vec<String> = making.disks.iter().map(|disk| disk.display().to_string()).collect();
         return Err(format!(
-            "making a pool on {} was interrupted, and the configuration names other disks now: name those again, and the next start or `steadfast \
-             format` finishes it; or give it up by removing {}",
+            "the creation of a pool on {} was interrupted, and the configuration names other disks now: name those again, and the \
+             next start or `steadfast format` completes it; or remove {} to give it up",
             disks.join(", "),
             path.display()
         ));
@@ -64,10 +65,10 @@ pub fn begun(config: &Config) -> Result<Begun, String> {
     Ok(if making.force { Begun::Forced } else { Begun::Yes })
 }
 
-/// Says durably that making begins.
+/// Durably marks the beginning of the creation.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn begin(config: &Config, data: &DataDir, force: bool) -> Result<(), String> {
     let path = file(data.path());
     let making = Making { disks: durable(config), force };
@@ -80,10 +81,10 @@ pub fn begin(config: &Config, data: &DataDir, force: bool) -> Result<(), String>
     write().map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Says durably that it has come to its end.
+/// Durably marks the end of the creation.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn end(data: &DataDir) -> Result<(), String> {
     let path = file(data.path());
     match std::fs::remove_file(&path) {

@@ -1,10 +1,10 @@
-//! The disks of a pool: what is on them, which role each has, how they are made into one.
+//! The disks of a pool: their content, their roles, and how they form one pool.
 
 pub mod contents;
+pub mod fast;
 pub mod make;
 pub mod making;
 pub mod open;
 pub mod plan;
-pub mod remembered;
 mod signatures;
 pub mod words;

@@ -1,27 +1,25 @@
-//! From the disks that the configuration names to the one that the log drives.
+//! Opens the configured disks as the one disk that the log drives.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use steadfast_disk::{Disk, DiskOptions, FileDisk, Stripe, StripeOptions, Superdisk, SuperdiskOptions, cache_warnings};
+use steadfast_disk::{Disk, DiskOptions, FileDisk, Stripe, Superdisk, SuperdiskOptions, cache_warnings};
 use steadfast_flow::Env;
 use steadfast_store::StoreOptions;
 
 use super::contents::{Contents, Found, look};
-use super::plan::{Role, fast_file_bytes};
+use super::fast::{FastLeg, LegFailure, open_fast, own_state};
+use super::plan::Role;
+use crate::config::human_size;
 use crate::config::{Config, DiskSet, IoMode};
-use crate::report::size;
 
-/// How long a fast disk may take to be looked at and opened before the server goes on without it.
-const FAST_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Memory for data on its way to a disk, and from it, that each disk of a pool of several gets at least.
+/// Minimum size of the write buffers, and of the read buffers, of each disk of a pool of several.
 const BUFFERS_BYTES_MIN: usize = 32 << 20;
 
-/// Settings of memory that are too small to be shared out among so many disks, for people: each gets its least, which is more in all.
+/// Warnings of memory settings that are too small for the number of disks: each disk gets its
+/// minimum, which is more in total.
 pub fn memory_beyond_settings(config: &Config) -> Vec<String> {
     let count = config.data.disks.0.len().max(1) as u64;
     let shared = [
@@ -37,9 +35,9 @@ pub fn memory_beyond_settings(config: &Config) -> Vec<String> {
             let (each, all) = (least.min(whole), least.min(whole) * count);
             format!(
                 "{name} is {}, too little for {count} disks: each gets {}, {} in all; set it to at least that, or use fewer disks",
-                size(whole),
-                size(each),
-                size(all)
+                human_size(whole),
+                human_size(each),
+                human_size(all)
             )
         })
         .collect()
@@ -50,66 +48,42 @@ pub fn memory_beyond_settings(config: &Config) -> Vec<String> {
 pub struct Disks(Arc<Inner>);
 
 struct Inner {
-    /// What the log drives.
+    /// The disk that the log drives.
     top: Arc<dyn Disk>,
     superdisk: Option<Arc<Superdisk>>,
     members: Vec<Member>,
-    /// Why the fast leg as it is configured was not given to the super-disk.
-    trouble: Option<Trouble>,
+    /// Why the configured fast leg is not in use.
+    failure: Option<LegFailure>,
     /// Whether the configuration names a fast leg.
     wanted: bool,
-    /// What to call all of it.
+    /// Name of the whole set.
     name: String,
 }
 
 /// A disk in its role.
-struct Member {
-    role: Role,
-    index: usize,
-    count: usize,
-    path: PathBuf,
-    /// As it was before it was opened.
-    found: Found,
-    /// `None` when it could not be opened.
-    disk: Option<Arc<dyn Disk>>,
+pub(super) struct Member {
+    pub(super) role: Role,
+    pub(super) index: usize,
+    pub(super) count: usize,
+    pub(super) path: PathBuf,
+    /// Its content before it was opened.
+    pub(super) found: Found,
+    /// `None` if it could not be opened.
+    pub(super) disk: Option<Arc<dyn Disk>>,
 }
 
-/// Why a fast leg is not used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Trouble {
-    kind: TroubleKind,
-    what: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TroubleKind {
-    Missing,
-    Foreign,
-    Failed,
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-fn trouble<T>(kind: TroubleKind, what: impl Into<String>) -> Result<T, Trouble> {
-    Err(Trouble { kind, what: what.into() })
-}
-
-/// Which fast disks are taken.
+/// Which fast disks may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taking {
-    /// Those that are blank or of this pool.
+    /// Blank disks and those of this pool.
     Safe,
-    /// All, whatever they hold: the operator has said so, and has been shown what that is.
+    /// All, whatever they hold: the operator has confirmed it after seeing their content.
     All,
 }
 
 impl Disks {
-    /// Opens the disks of one log. Files of the fast leg are made and blank disks taken; nothing of somebody else's is touched, and a fast leg that
-    /// cannot be used is done without.
+    /// Opens the disks of one log. Creates files of the fast leg and takes blank disks; foreign
+    /// data is never touched, and a fast leg that cannot be used is left out.
     ///
     /// # Errors
     /// When the pool itself cannot be opened.
@@ -117,7 +91,8 @@ impl Disks {
         Self::open_comparing(config, set, env, taking, None).await
     }
 
-    /// As [`Disks::open`], for a caller without checksums: samples of the data, which is from `data.0` to `data.1`, are compared.
+    /// As [`Disks::open`], for a caller without checksums: compares samples of the data, which lies
+    /// from `data.0` to `data.1`.
     ///
     /// # Errors
     /// Those of [`Disks::open`].
@@ -157,10 +132,11 @@ impl Disks {
         let durable = stripe(disks).await?;
         let paired = Superdisk::is_paired(&durable).await.map_err(|e| format!("{}: {e}", durable.describe()))?;
         if !wanted && !paired {
-            return Ok(Self(Arc::new(Inner { top: durable, superdisk: None, members, trouble: None, wanted, name })));
+            return Ok(Self(Arc::new(Inner { top: durable, superdisk: None, members, failure: None, wanted, name })));
         }
-        // A pool that has had a fast leg stays a super-disk without one, so that what happens meanwhile is known when that comes back.
-        let (fast, trouble) =
+        // A pool that had a fast leg stays a super-disk without it, so that changes meanwhile are
+        // known when the leg returns.
+        let (fast, failure) =
             if wanted { open_fast(config, set, env, taking, &mut members).await } else { (None, None) };
         let options = SuperdiskOptions {
             rebuild_bytes_s: config.superdisk.rebuild_rate.0,
@@ -171,46 +147,34 @@ impl Disks {
         let superdisk = Superdisk::open(durable, fast, env.clone(), options)
             .await
             .map_err(|e| format!("the super-disk cannot be opened: {e}"))?;
-        Ok(Self(Arc::new(Inner { top: superdisk.clone(), superdisk: Some(superdisk), members, trouble, wanted, name })))
+        Ok(Self(Arc::new(Inner { top: superdisk.clone(), superdisk: Some(superdisk), members, failure, wanted, name })))
     }
 
-    /// What to call them.
+    /// The name of the set.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What the log drives.
+    /// The disk that the log drives.
     pub fn top(&self) -> &Arc<dyn Disk> {
         &self.0.top
     }
 
-    /// Ends what goes on in the background. After the last flush.
+    /// Stops the background tasks. Call it after the last flush.
     pub async fn close(&self) {
         if let Some(superdisk) = &self.0.superdisk {
             superdisk.close().await;
         }
     }
 
-    /// How the super-disk is, if there is one.
+    /// The state of the super-disk, if it is one.
     pub fn superdisk(&self) -> Option<FastLeg> {
         let superdisk = self.0.superdisk.as_ref()?;
-        let mut status = json!(superdisk.status());
-        if let Some(trouble) = &self.0.trouble {
-            status["fast"] = match trouble.kind {
-                TroubleKind::Missing => json!({"state": "missing", "why": trouble.what}),
-                TroubleKind::Foreign => json!({"state": "foreign", "what": trouble.what}),
-                TroubleKind::Failed => json!({"state": "failed", "why": trouble.what, "at_start": true}),
-            };
-        }
-        status["configured"] = json!(self.0.wanted);
-        status["disk"] = json!(self.0.name);
-        let mut fast = FastLeg { status };
-        let degraded = fast.degraded();
-        fast.status["degraded"] = json!(degraded);
-        Some(fast)
+        Some(FastLeg::of(superdisk, self.0.failure.as_ref(), self.0.wanted, &self.0.name))
     }
 
-    /// The pool's own disks that hang, each with for how many milliseconds. A fast disk that hangs is taken out of use by the super-disk.
+    /// The durable disks that hang, each with the duration in milliseconds. The super-disk itself
+    /// takes a hanging fast disk out of use.
     pub fn hanging(&self) -> Vec<(PathBuf, u64)> {
         let durable = self.0.members.iter().filter(|member| member.role == Role::Durable);
         let one =
@@ -218,7 +182,7 @@ impl Disks {
         durable.filter_map(one).collect()
     }
 
-    /// Every disk, for people and scripts: `index` of `count` in its role.
+    /// Every disk as a row of the status: `index` of `count` in its role.
     pub fn list(&self) -> Vec<Value> {
         let fast = self.superdisk();
         let rows = self.0.members.iter().map(|member| {
@@ -249,81 +213,29 @@ impl Disks {
     }
 }
 
-/// A disk that has not answered a request for so long hangs.
+/// Age of an unanswered request at which a disk hangs.
 pub const HANGS: Duration = Duration::from_secs(5);
 
-/// For how many milliseconds a disk has not answered a request, when that is long enough to say so; else 0.
+/// The age of the oldest unanswered request in milliseconds if the disk hangs; else 0.
 fn hangs_ms(disk: &Arc<dyn Disk>) -> u64 {
     let stats = disk.stats();
     Some(stats.oldest_read_ms.max(stats.oldest_write_ms)).filter(|ms| u128::from(*ms) >= HANGS.as_millis()).unwrap_or(0)
 }
 
-/// The state of a fast disk that was not opened.
-fn own_state(contents: &Contents) -> &'static str {
-    match contents {
-        Contents::Absent => "missing",
-        Contents::Unreadable { .. } => "failed",
-        Contents::Foreign { .. } | Contents::Pool { .. } => "foreign",
-        Contents::Blank | Contents::StripeMember { .. } | Contents::FastLeg { .. } => "not used",
-    }
-}
-
-/// The status of a super-disk, with the words for it.
-#[derive(Debug, Clone)]
-pub struct FastLeg {
-    status: Value,
-}
-
-impl FastLeg {
-    /// From what a server's status says; `None` when it has no super-disk.
-    pub fn from_status(status: &Value) -> Option<Self> {
-        status.is_object().then(|| Self { status: status.clone() })
-    }
-
-    /// Everything, as JSON.
-    pub fn status(&self) -> &Value {
-        &self.status
-    }
-
-    /// The disk whose fast leg it is.
-    pub fn disk(&self) -> &str {
-        self.status["disk"].as_str().unwrap_or("?")
-    }
-
-    /// One word.
-    pub fn state(&self) -> &str {
-        self.status["fast"]["state"].as_str().unwrap_or("missing")
-    }
-
-    /// Whether there is to be a fast leg and it is not in use.
-    pub fn degraded(&self) -> bool {
-        self.status["configured"] == Value::Bool(true) && matches!(self.state(), "missing" | "foreign" | "failed")
-    }
-
-    /// Whether it failed while the server started, and is looked at again at the next start only.
-    pub fn failed_at_start(&self) -> bool {
-        self.status["fast"]["at_start"] == Value::Bool(true)
-    }
-
-    /// What is wrong, if something is.
-    pub fn why(&self) -> Option<&str> {
-        ["what", "why"].iter().find_map(|key| self.status["fast"][key].as_str())
-    }
-}
-
-async fn look_at(path: &Path, env: &Env) -> Found {
+/// Reads what a disk holds, off the threads that serve requests.
+pub(super) async fn look_at(path: &Path, env: &Env) -> Found {
     let owned = path.to_owned();
     env.blocking(move || look(&owned)).await.unwrap_or(Found {
         device: false,
         size_bytes: 0,
-        contents: Contents::Unreadable { why: "looking at it panicked".to_owned() },
+        contents: Contents::Unreadable { why: "reading it panicked".to_owned() },
     })
 }
 
-/// Opens the disk of a log alone, without a fast leg: for checks that change nothing.
+/// Opens the durable disk of a log without its fast leg, read-only.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// The reason, as a message.
 pub async fn open_durable(config: &Config, set: &DiskSet, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let mut disks = Vec::new();
     for path in &set.durable {
@@ -334,21 +246,8 @@ pub async fn open_durable(config: &Config, set: &DiskSet, env: &Env) -> Result<A
     stripe(disks).await
 }
 
-/// Opens the fast leg alone, to be read only.
-///
-/// # Errors
-/// What is wrong, for people.
-pub async fn open_fast_alone(config: &Config, set: &DiskSet, env: &Env) -> Result<Arc<dyn Disk>, String> {
-    let mut disks = Vec::new();
-    for path in &set.fast {
-        let options = DiskOptions { read_only: true, ..options(config, None, false) };
-        disks.push(open_with(path, options, env).await?);
-    }
-    stripe(disks).await
-}
-
-/// One disk of several.
-async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> {
+/// Opens several disks as one stripe; a single disk as it is.
+pub(super) async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> {
     match disks.pop() {
         Some(only) if disks.is_empty() => Ok(only),
         Some(last) => {
@@ -359,133 +258,10 @@ async fn stripe(mut disks: Vec<Arc<dyn Disk>>) -> Result<Arc<dyn Disk>, String> 
     }
 }
 
-/// Opens the fast leg, or says why it is done without.
-async fn open_fast(
-    config: &Config,
-    set: &DiskSet,
-    env: &Env,
-    taking: Taking,
-    members: &mut Vec<Member>,
-) -> (Option<Arc<dyn Disk>>, Option<Trouble>) {
-    let paths = &set.fast;
-    let mut found = Vec::new();
-    for path in paths {
-        let silent = || Found {
-            device: false,
-            size_bytes: 0,
-            contents: Contents::Unreadable { why: format!("it did not answer for {} s", FAST_PATIENCE.as_secs()) },
-        };
-        found.push(env.timeout(FAST_PATIENCE, look_at(path, env)).await.unwrap_or_else(silent));
-    }
-    let begun = members.len();
-    for (index, (path, found)) in paths.iter().zip(&found).enumerate() {
-        let (path, found) = (path.clone(), found.clone());
-        members.push(Member { role: Role::Fast, index, count: paths.len(), path, found, disk: None });
-    }
-    let opened = async {
-        if taking == Taking::Safe {
-            check_fast(paths, &found)?;
-        }
-        let mut disks = Vec::new();
-        for (path, found) in paths.iter().zip(&found) {
-            disks.push(open_fast_file(path, found, paths.len(), config, env).await?);
-        }
-        let leg = assemble_fast(&disks, &found, env, taking).await?;
-        Ok((leg, disks))
-    };
-    let opened = env.timeout(FAST_PATIENCE * 2, opened).await;
-    match opened.unwrap_or_else(|| trouble(TroubleKind::Failed, "it did not answer in time")) {
-        Ok((leg, disks)) => {
-            for (member, disk) in members[begun..].iter_mut().zip(disks) {
-                member.disk = Some(disk);
-            }
-            (Some(leg), None)
-        }
-        Err(trouble) => (None, Some(trouble)),
-    }
-}
-
-/// Whether these disks may be used, all of them together.
-fn check_fast(paths: &[PathBuf], found: &[Found]) -> Result<(), Trouble> {
-    for (path, found) in paths.iter().zip(found) {
-        let shown = path.display();
-        match &found.contents {
-            Contents::Absent if path.starts_with("/dev") => {
-                return trouble(TroubleKind::Missing, format!("{shown}: there is no such device"));
-            }
-            Contents::Unreadable { why } => return trouble(TroubleKind::Failed, format!("{shown}: {why}")),
-            contents @ (Contents::Foreign { .. } | Contents::Pool { .. }) => {
-                return trouble(TroubleKind::Foreign, format!("{shown} holds {contents}"));
-            }
-            contents @ Contents::StripeMember { .. } if paths.len() == 1 => {
-                return trouble(TroubleKind::Foreign, format!("{shown} holds {contents}"));
-            }
-            contents @ Contents::FastLeg { .. } if paths.len() > 1 => {
-                return trouble(
-                    TroubleKind::Foreign,
-                    format!("{shown} holds {contents}, alone and not one of several"),
-                );
-            }
-            _ => {}
-        }
-    }
-    let empty = found.iter().filter(|f| f.contents.is_empty()).count();
-    if empty > 0 && empty < found.len() {
-        let names = |pick: bool| {
-            let picked = paths.iter().zip(found).filter(|(_, f)| f.contents.is_empty() == pick);
-            picked.map(|(p, _)| p.display().to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let what = format!(
-            "{} is blank or missing, and {} belongs to a stripe that needs it: the fast disks must be made one again, with `steadfast format --fast-only`",
-            names(true),
-            names(false)
-        );
-        return trouble(TroubleKind::Missing, what);
-    }
-    Ok(())
-}
-
-async fn open_fast_file(
-    path: &Path,
-    found: &Found,
-    count: usize,
-    config: &Config,
-    env: &Env,
-) -> Result<Arc<dyn Disk>, Trouble> {
-    let limit = if found.device {
-        None
-    } else {
-        // One that is there may be as large as it is.
-        match fast_file_bytes(config, count) {
-            Ok(bytes) => Some(bytes),
-            Err(_) if found.size_bytes > 0 => Some(found.size_bytes),
-            Err(what) => return trouble(TroubleKind::Missing, what),
-        }
-    };
-    let create = found.contents == Contents::Absent;
-    let opened = open_file(path, config, env, limit, create).await;
-    opened.or_else(|what| trouble(if create { TroubleKind::Missing } else { TroubleKind::Failed }, what))
-}
-
-/// The leg as one disk; blank disks are made a stripe first.
-async fn assemble_fast(
-    disks: &[Arc<dyn Disk>],
-    found: &[Found],
-    env: &Env,
-    taking: Taking,
-) -> Result<Arc<dyn Disk>, Trouble> {
-    let all = taking == Taking::All;
-    if disks.len() > 1 && (all || found.iter().all(|f| f.contents.is_empty())) {
-        let made = Stripe::format(disks, env, &StripeOptions::default(), all).await;
-        made.or_else(|e| trouble(TroubleKind::Failed, e.to_string()))?;
-    }
-    stripe(disks.to_vec()).await.or_else(|e| trouble(TroubleKind::Foreign, e))
-}
-
 /// Opens a file or device.
 ///
 /// # Errors
-/// What the operating system says, for people.
+/// The operating system's error, as a message.
 pub async fn open_file(
     path: &Path,
     config: &Config,
@@ -496,14 +272,15 @@ pub async fn open_file(
     let disk = open_with(path, options(config, limit_bytes, create), env).await?;
     if create && limit_bytes.is_none() && disk.geometry().capacity_bytes == 0 {
         return Err(format!(
-            "{}: its file system does not say how much room there is, or has none: say how large the pool may become, with data.pool_size",
+            "{}: its file system reports no free space: set the maximum size of the pool with data.pool_size",
             path.display()
         ));
     }
     Ok(disk)
 }
 
-fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptions {
+/// The options of a file or device of the pool.
+pub(super) fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptions {
     // The disks of a pool of several share the memory.
     let count = config.data.disks.0.len().max(1);
     let share = |whole: usize| (whole / count).max(BUFFERS_BYTES_MIN.min(whole));
@@ -522,7 +299,8 @@ fn options(config: &Config, limit_bytes: Option<u64>, create: bool) -> DiskOptio
     }
 }
 
-async fn open_with(path: &Path, options: DiskOptions, env: &Env) -> Result<Arc<dyn Disk>, String> {
+/// Opens one path, off the threads that serve requests, and logs warnings of its write cache.
+pub(super) async fn open_with(path: &Path, options: DiskOptions, env: &Env) -> Result<Arc<dyn Disk>, String> {
     let path = path.to_owned();
     let open = move || {
         let disk = FileDisk::open(&path, &options)?;
@@ -542,18 +320,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_too_little_for_so_many_disks_is_told_of() {
+    fn too_little_memory_for_the_disks_is_reported() {
         let config = |disks: usize| {
             let disks: Vec<String> = (0..disks).map(|n| format!("\"d{n}\"")).collect();
             let text = format!("[data]\ndisks = [{}]\n[log]\nwrite_budget = \"64 MiB\"\n", disks.join(", "));
             crate::config::parse(&text).expect("valid")
         };
-        let told = |disks: usize| {
+        let warning = |disks: usize| {
             let all = memory_beyond_settings(&config(disks));
             all.into_iter().find(|text| text.starts_with("log.write_budget"))
         };
-        assert_eq!((told(1), told(4)), (None, None));
-        let text = told(8).expect("too little");
+        assert_eq!((warning(1), warning(4)), (None, None));
+        let text = warning(8).expect("too little");
         assert!(text.contains("64 MiB") && text.contains("8 disks") && text.contains("128 MiB in all"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! The pool that `steadfast format` would make: which disks, in which roles, and what is on them now.
+//! The pool that `steadfast format` would create: its disks, their roles and their present content.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use super::contents::{Contents, Found, look};
 use crate::config::Config;
-use crate::report::size;
+use crate::config::human_size;
 
-/// What a disk is for.
+/// The role of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The pool itself: what is acknowledged is here.
+    /// The pool itself: it holds all acknowledged data.
     Durable,
     /// A copy on fast disks, for reads.
     Fast,
@@ -25,66 +25,66 @@ pub enum Role {
 /// A disk in its role.
 #[derive(Debug, Clone, Serialize)]
 pub struct Planned {
-    /// Of which of the pool's logs, from 0.
+    /// Index of its log in the pool, from 0.
     pub disk: usize,
-    /// How many logs the pool has.
+    /// Number of logs of the pool.
     pub disks: usize,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// Which of the disks in that role, from 0.
+    /// Index among the disks of that role, from 0.
     pub index: usize,
-    /// How many disks share the role.
+    /// Number of disks of that role.
     pub count: usize,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it is now.
+    /// Its present content.
     #[serde(flatten)]
     pub found: Found,
     /// Whether it is written zone by zone, in order.
     pub zoned: bool,
-    /// How large it will be, in bytes, at most.
+    /// Its maximum size as part of the pool, in bytes.
     pub will_hold_bytes: u64,
-    /// Why it is not used as it is; `None` when it can be.
+    /// Why it is refused; `None` if it can be used.
     pub refused: Option<String>,
 }
 
-/// A pool that could be made.
+/// A pool to be created.
 #[derive(Debug, Clone, Serialize)]
 pub struct Plan {
     /// Its disks.
     pub disks: Vec<Planned>,
-    /// What the pool can hold at most, in bytes.
+    /// The capacity of the pool, in bytes.
     pub usable_bytes: u64,
-    /// Whether making it was begun before, and is carried on.
+    /// Whether an interrupted creation is completed.
     pub begun: bool,
 }
 
-/// What is to be made.
+/// What to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
     /// The pool too, not only the fast disks.
     pub pool: bool,
-    /// Whatever is there now.
+    /// Overwrite existing data.
     pub force: bool,
-    /// Making this pool was begun before and interrupted: what it left behind is its own.
+    /// An earlier creation of this pool was interrupted: its remains may be overwritten.
     pub begun: bool,
 }
 
 impl Plan {
-    /// Looks at the disks that the configuration names. Changes nothing.
+    /// Reads the configured disks. Changes nothing.
     ///
     /// # Errors
-    /// When the configuration does not say enough.
+    /// When the configuration is incomplete.
     pub fn make(config: &Config, scope: Scope) -> Result<Self, String> {
         let sets = config.disk_sets();
         let (mut disks, mut usable_bytes) = (Vec::new(), 0u64);
-        // A file is as large as it may become.
+        // A file counts with its maximum size.
         let limit = |path: &Path, found: &Found| {
             if found.device { found.size_bytes } else { config.data.pool_size.map_or_else(|| room(path), |s| s.0) }
         };
         for (disk, set) in sets.iter().enumerate() {
             let (durable, fast) = (found_all(&set.durable), found_all(&set.fast));
-            // As large as the smallest of a stripe allows, times their number.
+            // A stripe has the size of its smallest disk times their number.
             let smallest = durable.iter().map(|(path, found)| limit(path, found)).min().unwrap_or(0);
             usable_bytes = usable_bytes.saturating_add(smallest.saturating_mul(durable.len() as u64));
             let planned = |role, index, count, (path, found): &(PathBuf, Found), will_hold_bytes, refused| Planned {
@@ -115,7 +115,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// One disk under two names would be written twice.
+    /// Refuses one disk under two names: it would be written twice.
     fn refuse_twice(&mut self) {
         let mut known: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
         for disk in &mut self.disks {
@@ -129,13 +129,13 @@ impl Plan {
         }
     }
 
-    /// The disks that are refused, each with its reason; empty when the pool can be made.
+    /// The refused disks, each with its reason; empty if the pool can be created.
     pub fn refusals(&self) -> Vec<String> {
         let one = |d: &Planned| d.refused.as_ref().map(|why| format!("{}: {why}", d.path.display()));
         self.disks.iter().filter_map(one).collect()
     }
 
-    /// The plan for people.
+    /// The plan as a table.
     pub fn table(&self) -> String {
         let mut out = String::new();
         for disk in &self.disks {
@@ -148,19 +148,20 @@ impl Plan {
             };
             let fate = match &disk.refused {
                 Some(why) => format!("REFUSED: {why}"),
-                None if disk.found.contents == Contents::Absent => "will be made".to_owned(),
+                None if disk.found.contents == Contents::Absent => "will be created".to_owned(),
                 None if disk.found.contents.is_empty() => "blank".to_owned(),
-                None if self.begun => "was begun, will be finished".to_owned(),
+                None if self.begun => "was begun, will be completed".to_owned(),
                 None => format!("WILL BE OVERWRITTEN: {}", disk.found.contents),
             };
             let path = disk.path.display().to_string();
-            let _ = writeln!(out, "{role:<24} {path:<28} {kind:<13} {:>10}  {fate}", size(disk.will_hold_bytes));
+            let _ = writeln!(out, "{role:<24} {path:<28} {kind:<13} {:>10}  {fate}", human_size(disk.will_hold_bytes));
         }
         out
     }
 }
 
-/// The name of a role: which disk in it, and of which of the pool's logs, each from 0 and with how many there are.
+/// The name of a role with the index of the disk in it and of the log in the pool, each from 0, and
+/// their numbers.
 pub fn role(role: Role, (index, count): (usize, usize), (disk, disks): (usize, usize)) -> String {
     let mut name = match role {
         Role::Durable => "pool",
@@ -180,37 +181,37 @@ fn found_all(paths: &[PathBuf]) -> Vec<(PathBuf, Found)> {
     paths.iter().map(|path| (path.clone(), look(path))).collect()
 }
 
-/// All of the file system that a file is to be on.
+/// The size of the file system of a file to be created, in bytes.
 fn room(path: &Path) -> u64 {
     let exists = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
     rustix::fs::statvfs(exists).map_or(0, |fs| fs.f_blocks.saturating_mul(fs.f_frsize))
 }
 
-/// How large each of so many files of a fast leg is made.
+/// The size of each of `count` files of a fast leg, in bytes.
 ///
 /// # Errors
-/// When the configuration does not say.
+/// When the configuration sets no size.
 pub fn fast_file_bytes(config: &Config, count: usize) -> Result<u64, String> {
     match (config.superdisk.fast_size, config.data.pool_size) {
         (Some(each), _) => Ok(each.0),
         (None, Some(pool)) => {
             let each = pool.0.div_ceil(count.max(1) as u64);
-            // Room for the headers in front of the data.
+            // Add the headers in front of the data.
             Ok(each.saturating_add(HEADERS_BYTES).next_multiple_of(1 << 20))
         }
-        (None, None) => Err("a fast disk is a file: say with superdisk.fast_size how large it is to be made \
-                             (as large as the pool, or as much of it as is to be fast)"
+        (None, None) => Err("a fast disk is a file: set its size with superdisk.fast_size (the size of the pool, \
+                             or of the part that fast reads should cover)"
             .to_owned()),
     }
 }
 
-/// What a fast file needs in addition to its data: 16 MiB of a super-disk, 1 MiB of a stripe, and rounding.
+/// Bytes of a fast file besides its data: 16 MiB of a super-disk, 1 MiB of a stripe, and rounding.
 const HEADERS_BYTES: u64 = 18 << 20;
 
-/// Why a disk is not made one of a pool; `None` when it can be.
+/// Why a disk cannot become part of a pool; `None` if it can.
 pub fn refuse_pool(path: &Path, found: &Found, scope: Scope) -> Option<String> {
     match &found.contents {
-        Contents::Absent if !found.device && path.starts_with("/dev") => Some("there is no such device".to_owned()),
+        Contents::Absent if !found.device && path.starts_with("/dev") => Some("no such device".to_owned()),
         Contents::Unreadable { .. } => Some(found.contents.to_string()),
         _ if found.device && in_use(path) => Some(IN_USE.to_owned()),
         Contents::Absent => None,
@@ -218,24 +219,24 @@ pub fn refuse_pool(path: &Path, found: &Found, scope: Scope) -> Option<String> {
         Contents::Pool { .. } if scope.begun => None,
         Contents::Blank if found.device || found.size_bytes == 0 => None,
         Contents::Blank => Some("the file exists already; --force replaces it".to_owned()),
-        contents => Some(format!("it holds {contents}; --force overwrites it, and ALL THAT IS ON IT IS LOST")),
+        contents => Some(format!("it holds {contents}; --force overwrites it, and ALL ITS DATA IS LOST")),
     }
 }
 
 fn refuse_fast(path: &Path, found: &Found, scope: Scope) -> Option<String> {
     match &found.contents {
-        Contents::Absent if path.starts_with("/dev") => Some("there is no such device".to_owned()),
+        Contents::Absent if path.starts_with("/dev") => Some("no such device".to_owned()),
         Contents::Unreadable { .. } => Some(found.contents.to_string()),
         _ if found.device && in_use(path) => Some(IN_USE.to_owned()),
         contents if contents.is_empty() || scope.force => None,
         Contents::FastLeg { .. } if scope.begun => None,
-        contents => Some(format!("it holds {contents}; --force overwrites it, and ALL THAT IS ON IT IS LOST")),
+        contents => Some(format!("it holds {contents}; --force overwrites it, and ALL ITS DATA IS LOST")),
     }
 }
 
 const IN_USE: &str = "it is in use: mounted, swapped to, part of a RAID or volume group, or open in another process";
 
-/// Whether the kernel says that somebody has a device for himself.
+/// Whether another user holds the device exclusively.
 fn in_use(path: &Path) -> bool {
     let opened = OpenOptions::new().read(true).custom_flags(libc_o_excl()).open(path);
     opened.is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy)

@@ -1,13 +1,13 @@
-//! How file systems, volume managers and partition tables are recognised: bytes that each keeps at a place of its own.
+//! Signatures of file systems, volume managers and partition tables: bytes at fixed offsets.
 //!
-//! The places are those that libblkid looks at (util-linux), and the formats' own documentation.
+//! Sources: libblkid (util-linux) and the documentation of the formats.
 
-/// Bytes at a place, and what they mean.
+/// Bytes at an offset, and their meaning.
 #[derive(Debug)]
 pub struct Signature {
-    /// What it is, with an article.
+    /// Name of the format, with an article.
     pub name: &'static str,
-    /// Where: from the start.
+    /// Offset from the start.
     pub offset: u64,
     /// The bytes there.
     pub magic: &'static [u8],
@@ -24,13 +24,14 @@ const BCACHE: &[u8] = &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x
 const BCACHEFS: &[u8] =
     &[0xc6, 0x85, 0x73, 0xf6, 0x66, 0xce, 0x90, 0xa9, 0xd9, 0x6a, 0x60, 0xcf, 0x80, 0x3d, 0xf7, 0xef];
 
-/// How much of a disk's start must be read for [`at_start`].
+/// Bytes at the start of a disk that [`at_start`] needs.
 pub const START_BYTES: usize = 260 << 10;
 
-/// How much of a disk's end must be read for [`at_end`].
+/// Bytes at the end of a disk that [`at_end`] needs.
 pub const END_BYTES: usize = 128 << 10;
 
-/// What is known by its start. More telling ones come first: a partition's file system may carry an MBR's mark as well.
+/// Signatures at the start, the more specific ones first: a file system in a partition may also
+/// carry the mark of an MBR.
 const START: &[Signature] = &[
     at(0, b"LUKS\xba\xbe", "a LUKS volume"),
     at(0, b"bluestore block device", "a Ceph BlueStore disk"),
@@ -62,7 +63,7 @@ const START: &[Signature] = &[
     at(510, &[0x55, 0xaa], "a partition table (MBR) or boot sector"),
 ];
 
-/// What the first bytes of a disk say that it is.
+/// The format that the first bytes of a disk show.
 pub fn at_start(bytes: &[u8]) -> Option<&'static str> {
     let has = |s: &&Signature| {
         let from = usize::try_from(s.offset).unwrap_or(usize::MAX);
@@ -71,14 +72,14 @@ pub fn at_start(bytes: &[u8]) -> Option<&'static str> {
     START.iter().find(has).map(|s| s.name).or_else(|| zfs(bytes))
 }
 
-/// ZFS has no mark of its own at a fixed place, but a ring of uberblocks, each with one.
+/// ZFS has no mark at a fixed offset, but a ring of uberblocks with one each.
 fn zfs(bytes: &[u8]) -> Option<&'static str> {
     let ring = bytes.get(128 << 10..256 << 10)?;
     let marks: [&[u8]; 2] = [&[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0], &[0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c]];
     ring.chunks(1024).any(|block| marks.iter().any(|mark| block.starts_with(mark))).then_some("a ZFS disk")
 }
 
-/// What the last bytes of a disk of `size` bytes say that it is; `bytes` ends where the disk ends.
+/// The format that the last bytes of a disk of `size` bytes show; `bytes` ends where the disk ends.
 pub fn at_end(bytes: &[u8], size: u64) -> Option<&'static str> {
     let from_end = |back: u64, magic: &[u8]| {
         let at = usize::try_from(back).ok().and_then(|back| bytes.len().checked_sub(back));
@@ -87,7 +88,8 @@ pub fn at_end(bytes: &[u8], size: u64) -> Option<&'static str> {
     if from_end(512, b"EFI PART") || from_end(4096, b"EFI PART") {
         return Some("a GPT partition table (the copy at its end)");
     }
-    // md 0.90 keeps its superblock 64 to 128 KiB before the end, at a multiple of 64 KiB; 1.0 8 to 12 KiB before, at one of 4 KiB.
+    // md 0.90 has its superblock 64 to 128 KiB before the end, at a multiple of 64 KiB; md 1.0 has
+    // it 8 to 12 KiB before the end, at a multiple of 4 KiB.
     let back_0_90 = size.checked_sub((size & !0xffff).saturating_sub(64 << 10)).unwrap_or(u64::MAX);
     let back_1_0 = size.checked_sub(size.saturating_sub(8 << 10) & !0xfff).unwrap_or(u64::MAX);
     if from_end(back_0_90, MD) || from_end(back_1_0, MD) {

@@ -1,41 +1,44 @@
-//! What to say of a super-disk, and what the operator should do about it.
+//! Texts about super-disks and moves, with what the operator does.
 
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use super::open::FastLeg;
-use crate::report::size;
+use super::fast::FastLeg;
+use crate::config::human_size;
 
-/// What a state means and what to do; `None` for what needs nothing.
+/// The meaning of a state and what to do; `None` for states that need no action.
 pub fn advice(fast: &FastLeg) -> Option<String> {
     let why = fast.why().map(|why| format!(" ({why})")).unwrap_or_default();
     let text = match fast.state() {
         "missing" if fast.degraded() => format!(
-            "the fast leg is missing{why}. Everything is served from the pool, at its speed; nothing is lost. What to do: attach \
-             or replace the disk, or correct the configuration; restart; it is rebuilt by itself. Fast disks that are not blank, and a \
-             stripe of which a part is gone: `steadfast format --fast-only --force` makes them anew and leaves the pool alone"
+            "the fast leg is missing{why}. The pool serves all requests, at its speed; no data is lost. What to do: attach \
+             or replace the disk, or correct the configuration; restart; the server rebuilds the leg. For fast disks that are not \
+             blank, or a stripe with a missing disk: `steadfast format --fast-only --force` recreates the leg and leaves the pool alone"
         ),
         "foreign" => format!(
-            "the fast leg is not this pool's{why}, and is not touched. Everything is served from the pool, at its speed. What to \
-             do: if the configuration names the wrong disk, correct it; if what the disk holds may be lost, stop the server, run \
+            "the fast leg is not this pool's{why}, and is not touched. The pool serves all requests, at its speed. What to \
+             do: if the configuration names the wrong disk, correct it; if the data on the disk may be lost, stop the server, run \
              `steadfast format --fast-only --force`, which leaves the pool alone, and start it again"
         ),
         "failed" => {
-            let again = if fast.failed_at_start() { "it is tried again at the next start" } else { "it is tried again from time to time" };
+            let again =
+                if fast.failed_at_start() { "the next start retries it" } else { "the server retries it at intervals" };
             format!(
-                "the fast leg does not work{why}. Everything is served from the pool, at its speed; nothing is lost. What to do: look at \
-                 the disk (dmesg, smartctl -a); {again}; if it stays so, replace it"
+                "the fast leg has failed{why}. The pool serves all requests, at its speed; no data is lost. What to do: check \
+                 the disk (dmesg, smartctl -a); {again}; if it keeps failing, replace it"
             )
         }
-        "stale" => "the fast leg is of an earlier time, so nothing of it counts: it is rebuilt from the pool. Nothing needs to be \
-                    done"
-            .to_owned(),
+        "stale" => {
+            "the content of the fast leg is of another time than the pool, so none of it is used: the server rebuilds \
+                    it. No action is needed"
+                .to_owned()
+        }
         _ => return None,
     };
     Some(text)
 }
 
-/// A moment in UTC for people, from milliseconds since the Unix epoch.
+/// A time in UTC as text, from milliseconds since the Unix epoch.
 pub fn utc(ms: u64) -> String {
     let at = i64::try_from(ms / 1000).ok().and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok());
     let at = at.unwrap_or(OffsetDateTime::UNIX_EPOCH);
@@ -49,7 +52,7 @@ pub fn line(fast: &FastLeg) -> String {
     line_in(fast.status()).unwrap_or_default()
 }
 
-/// Super-disks in a line each, from what a server's status says of them; with their names where there are several.
+/// Super-disks in a line each, from a server's status; with their names if there are several.
 pub fn lines_in(status: &Value) -> Vec<String> {
     let all = status.as_array().map_or(&[][..], Vec::as_slice);
     let named = |one: &Value| {
@@ -59,7 +62,7 @@ pub fn lines_in(status: &Value) -> Vec<String> {
     all.iter().filter_map(named).collect()
 }
 
-/// A super-disk in one line, from what a server's status says of it; `None` when it says nothing.
+/// A super-disk in one line, from a server's status; `None` without one.
 pub fn line_in(status: &Value) -> Option<String> {
     let fast = FastLeg::from_status(status)?;
     let n = |key: &str| status[key].as_u64().unwrap_or_default();
@@ -72,10 +75,14 @@ pub fn line_in(status: &Value) -> Option<String> {
     }
     if rebuilding {
         let percent = 100 * n("regions_clean") / n("regions_total").max(1);
-        out.push_str(&format!(", {percent} % rebuilt, {}/s now", size(n("rebuild_bytes_s"))));
+        out.push_str(&format!(", {percent} % rebuilt, {}/s now", human_size(n("rebuild_bytes_s"))));
     }
     if n("regions_quarantined") > 0 {
-        out.push_str(&format!(", {} regions of {} OUT OF USE", n("regions_quarantined"), size(n("region_bytes"))));
+        out.push_str(&format!(
+            ", {} regions of {} OUT OF USE",
+            n("regions_quarantined"),
+            human_size(n("region_bytes"))
+        ));
     }
     if let Some(percent) = (100 * n("reads_fast")).checked_div(n("reads_fast") + n("reads_durable")) {
         out.push_str(&format!(", {percent} % of reads from it"));
@@ -84,16 +91,16 @@ pub fn line_in(status: &Value) -> Option<String> {
     Some(out)
 }
 
-/// How keys that are being moved between disks get on, from their status; `None` when there are none.
+/// The progress of a move in one line, from its status; `None` without a move.
 pub fn moving(status: &Value) -> Option<String> {
     let number = |key: &str| status[key].as_u64().unwrap_or_default();
     let disk = status["disk"].as_str()?;
     let what = match status["kind"].as_str()? {
         "add" => format!("{disk} gets its share"),
         "replace" => format!("{disk} is replaced"),
-        _ => format!("{disk} is emptied"),
+        _ => format!("{disk} is drained"),
     };
-    let bytes = format!("{} of about {}", size(number("copied_bytes")), size(number("bytes_total")));
+    let bytes = format!("{} of about {}", human_size(number("copied_bytes")), human_size(number("bytes_total")));
     let end = match status["state"].as_str()? {
         "failed" => format!("; FAILED: {}", status["error"].as_str().unwrap_or("?")),
         "stopped" => "; interrupted".to_owned(),
@@ -101,7 +108,7 @@ pub fn moving(status: &Value) -> Option<String> {
         _ => format!("; {}", status["step"].as_str().unwrap_or_default()),
     };
     let slots = (number("slots_done"), number("slots_total"));
-    Some(format!("{what}: {} of {} slots, {} things, {bytes} copied{end}", slots.0, slots.1, number("copied")))
+    Some(format!("{what}: {} of {} slots, {} entries, {bytes} copied{end}", slots.0, slots.1, number("copied")))
 }
 
 #[cfg(test)]

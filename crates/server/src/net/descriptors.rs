@@ -1,28 +1,28 @@
-//! File descriptors: each connection takes one, and so do disks, the index, the admin port and commands. Connections, which anybody may open, do
-//! not get the last ones.
+//! File descriptors: connections, disks, the index, the admin port and commands need them. Any
+//! client may open connections, so connections do not get the last ones.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::listener::ADMIN_CONNECTIONS;
 
-/// The S3 port gets as many connections, even where that is more than its part.
+/// Minimum number of connections of the S3 port, even if its share is smaller.
 const S3_CONNECTIONS_MIN: usize = 512;
 
-/// How many connections there may be.
+/// Maximum numbers of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// To the S3 port.
     pub s3: usize,
     /// To the port of the API over gRPC.
     pub grpc: usize,
-    /// To the live door.
+    /// To the live port.
     pub live: usize,
-    /// How many descriptors each of these takes: one where all are plain WebSockets; else its socket, and the pair over which it reaches its
-    /// worker.
+    /// Descriptors of each live connection: one if all are plain WebSockets; else its socket and
+    /// the socket pair to its worker.
     pub live_files: usize,
 }
 
-/// Raises the limit of this process as far as it may, and tells what it is.
+/// Raises the limit of this process to its hard limit and returns it.
 pub fn raise() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -33,10 +33,11 @@ pub fn raise() -> usize {
     now.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Shares `limit` descriptors out: `reserved` for everything but connections; of the rest at most an eighth for gRPC, and where there is a live door
-/// a small part for the S3 port, of which a connection serves many requests.
+/// Divides `limit` descriptors: `reserved` for everything but connections; of the rest at most an
+/// eighth for gRPC. With a live port, the S3 port gets a small part: one connection serves many
+/// requests.
 pub fn share(limit: usize, reserved: usize, wanted: Shares) -> Shares {
-    // Under a limit this low nothing is right; but half of it goes to what keeps the server going.
+    // The limit is too low for any division; half of it is kept for disks, index and commands.
     let reserved = reserved.saturating_add(ADMIN_CONNECTIONS).min(limit / 2);
     let free = limit - reserved;
     let grpc = wanted.grpc.min(free / 8);

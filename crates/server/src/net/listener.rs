@@ -1,4 +1,4 @@
-//! One port: accepts connections up to a bound, gives each to its door, stops gracefully.
+//! One port: accepts connections up to a limit, hands each to its door, stops gracefully.
 
 use std::future::Future;
 use std::io;
@@ -14,21 +14,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-/// Connections to the admin port at a time.
+/// Maximum number of connections to the admin port.
 pub const ADMIN_CONNECTIONS: usize = 64;
-/// How long a connection may be idle while its port is full.
+/// Time that a connection may be idle while its port is full.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
-/// How often a full port looks for an idle connection.
+/// Interval at which a full port looks for an idle connection.
 const CLOSE_IDLE_EVERY: Duration = Duration::from_millis(100);
-/// Failures to accept are told of at most once in this time.
-const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
-/// Bytes of answers that the kernel keeps for a connection and has not sent.
+/// Minimum time between two log lines about failures to accept.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum bytes of answers that the kernel holds unsent for a connection.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
-/// What speaks a protocol on connections.
+/// Serves a protocol on connections.
 pub trait Door: Clone + Send + Sync + 'static {
-    /// Serves one connection until it ends. When `stop` completes it ends after the request that it is serving, if any. The
-    /// door notes in `connection` whether it is idle: a full port closes those that are.
+    /// Serves one connection until it ends. When `stop` completes, the connection ends after its
+    /// request in progress, if any. The door records in `connection` whether it is idle: a full
+    /// port closes idle ones.
     fn serve<T>(
         &self,
         io: T,
@@ -47,15 +48,15 @@ pub struct PortStats {
     pub accepted: AtomicU64,
     /// Connections open.
     pub open: AtomicU64,
-    /// Connections at most.
+    /// Maximum number of connections.
     pub limit: AtomicU64,
     /// Times that accepting waited for a connection to end.
     pub at_bound: AtomicU64,
-    /// TLS handshakes that failed: also those that were none, and those that took too long.
+    /// TLS handshakes that failed, took too long, or were not TLS.
     pub tls_failed: AtomicU64,
     /// Idle connections that were closed because the port was full.
     pub idle_closed: AtomicU64,
-    /// Connections that were refused because their address had as many as one gets.
+    /// Connections refused because their address had its share.
     pub refused: AtomicU64,
 }
 
@@ -71,29 +72,30 @@ impl Drop for Open {
 /// TLS on a port.
 #[derive(Clone)]
 pub struct Tls {
-    /// With its certificate.
+    /// The acceptor with its certificate.
     pub acceptor: TlsAcceptor,
-    /// How long a handshake may take.
+    /// Time limit of a handshake.
     pub timeout: Duration,
 }
 
-/// A port that is bound.
+/// A bound port.
 pub struct Port {
     listener: TcpListener,
     connections: usize,
-    /// Connections of one address, at most.
+    /// Maximum number of connections of one address.
     of_address: usize,
-    /// Whether an address may have any number of connections, as a proxy in front of many clients.
+    /// Whether an address may have any number of connections, such as a proxy of many clients.
     exempt: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
     tls: Option<Tls>,
     stats: Arc<PortStats>,
 }
 
 impl Port {
-    /// Binds `address`; at most `connections` are open at a time, further ones wait to be accepted. `setting` names it in errors.
+    /// Binds `address`. At most `connections` are open; further ones wait to be accepted. `setting`
+    /// is the name in errors.
     ///
     /// # Errors
-    /// What the operating system says, for people.
+    /// The operating system's error, as a message.
     pub async fn bind(
         address: SocketAddr,
         connections: usize,
@@ -119,10 +121,10 @@ impl Port {
         self
     }
 
-    /// The address, with the port that it really has.
+    /// The address with the actual port.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -132,12 +134,12 @@ impl Port {
         self.stats.clone()
     }
 
-    /// Serves until `stop` is set, then lets the requests that are being served end, for `deadline` at most; what it then still
-    /// serves is cut off. Returns how many connections were.
+    /// Serves until `stop` is set, then waits up to `deadline` for the requests in progress and
+    /// cuts off the rest. Returns the number of connections that were cut off.
     pub async fn run(self, env: Env, door: impl Door, mut stop: watch::Receiver<bool>, deadline: Duration) -> usize {
         let slots = Arc::new(Semaphore::new(self.connections));
         let connections = Connections::new(self.of_address, env.clone());
-        let failures_told = Throttle::new(FAILURES_TOLD_EVERY);
+        let failure_log = Throttle::new(FAILURE_LOG_INTERVAL);
         let (cut, cut_watch) = watch::channel(false);
         let stopping = stop.clone();
         let accepting = async {
@@ -145,9 +147,10 @@ impl Port {
                 let (socket, peer) = match self.listener.accept().await {
                     Ok(accepted) => accepted,
                     Err(e) => {
-                        // Out of descriptors, or a connection that has gone already: neither ends the server.
-                        if let Some(more) = failures_told.pass(&env) {
-                            tracing::warn!(error = %e, more, "cannot accept a connection (and `more` since the last such line)");
+                        // Out of descriptors, or the connection has closed already: neither ends
+                        // the server.
+                        if let Some(more) = failure_log.pass(&env) {
+                            tracing::warn!(error = %e, more, "cannot accept a connection (`more`: failures since the last such line)");
                         }
                         env.sleep(Duration::from_millis(50)).await;
                         continue;
@@ -157,7 +160,7 @@ impl Port {
                     self.stats.refused.fetch_add(1, Relaxed);
                     continue;
                 };
-                // It counts as busy while it waits here, and behind it the others in the kernel's queue.
+                // It is busy while it waits here; the others wait behind it in the kernel's queue.
                 connection.busy();
                 let slot = match slots.clone().try_acquire_owned() {
                     Ok(slot) => Some(slot),
@@ -205,14 +208,14 @@ impl Port {
 }
 
 impl Port {
-    /// A slot, when one connection has ended; meanwhile idle ones are closed.
+    /// Waits for a slot and closes idle connections meanwhile.
     async fn slot(&self, slots: &Arc<Semaphore>, connections: &Connections, env: &Env) -> Option<OwnedSemaphorePermit> {
         let mut waiting = std::pin::pin!(slots.clone().acquire_owned());
         loop {
             connections.close_idle(IDLE_WHEN_FULL);
             tokio::select! {
                 biased;
-                // Nobody closes the semaphore.
+                // The semaphore is never closed.
                 slot = waiting.as_mut() => return slot.ok(),
                 () = env.sleep(CLOSE_IDLE_EVERY) => {}
             }
@@ -220,12 +223,12 @@ impl Port {
     }
 }
 
-/// Completes when the flag is set, or its owner has gone.
+/// Completes when the flag is set or its sender is dropped.
 async fn set(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|set| *set).await;
 }
 
-/// What becomes of a connection before it is given to its door.
+/// The handshake of a connection before its door gets it.
 struct Handshake {
     tls: Option<Tls>,
     stats: Arc<PortStats>,
@@ -243,7 +246,7 @@ async fn serve(
     if let Err(e) = socket.set_nodelay(true) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NODELAY");
     }
-    // What the kernel has not sent is not read by anybody: who reads slowly is to show, and not to fill megabytes first.
+    // A small unsent buffer makes a slow reader visible before it fills megabytes in the kernel.
     if let Err(e) = keep_unsent(&socket, UNSENT_BYTES_MAX) {
         tracing::debug!(%peer, error = %e, "cannot set TCP_NOTSENT_LOWAT");
     }
@@ -271,9 +274,10 @@ async fn serve(
     }
 }
 
-/// Has the kernel take no more than about so many bytes that it has not sent yet.
+/// Limits the unsent bytes that the kernel accepts to about `bytes`.
 fn keep_unsent(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `socket` is borrowed, and the option is read from an integer of the size that is told.
+    // SAFETY: the descriptor is open while `socket` is borrowed, and the option is an integer of
+    // the given size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -286,14 +290,15 @@ fn keep_unsent(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Tells a client that speaks HTTP without TLS what is wrong, in HTTP.
+/// Answers a client that speaks HTTP without TLS with an error in HTTP.
 async fn refuse_plain(mut socket: TcpStream) -> io::Result<()> {
     let why = "this port speaks TLS: use https\n";
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{why}",
         why.len()
     );
-    // What is unread when the socket is closed would reset the connection, and the client might not see the answer.
+    // Closing a socket with unread bytes resets the connection, and the client might miss the
+    // answer.
     let _ = socket.read(&mut [0; 8192]).await?;
     socket.write_all(answer.as_bytes()).await?;
     socket.shutdown().await
@@ -304,7 +309,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    /// Answers each byte with itself; when stopped, ends after the next.
+    /// Echoes each byte; when stopped, ends after the next one.
     #[derive(Clone, Default)]
     struct Echo(Arc<AtomicUsize>);
 
@@ -374,7 +379,7 @@ mod tests {
             talk(&mut socket).await;
             idle.push(socket);
         }
-        // It is served though none of the others ends by itself.
+        // It is served although none of the others ends by itself.
         let mut new = TcpStream::connect(address).await.expect("in the backlog");
         talk(&mut new).await;
         assert_eq!((stats.idle_closed.load(Relaxed), stats.open.load(Relaxed)), (1, 3));
@@ -399,9 +404,9 @@ mod tests {
         Env::tokio().spawn("port", async move {
             port.run(Env::tokio(), Echo::default(), stopped, Duration::ZERO).await;
         });
-        for (said, failed) in [(&b"\x16nonsense"[..], 1), (b"GET / HTTP/1.1\r\n\r\n", 2), (b"", 3)] {
+        for (sent, failed) in [(&b"\x16nonsense"[..], 1), (b"GET / HTTP/1.1\r\n\r\n", 2), (b"", 3)] {
             let mut socket = TcpStream::connect(address).await.expect("connected");
-            socket.write_all(said).await.expect("sent");
+            socket.write_all(sent).await.expect("sent");
             let _ = socket.read_to_end(&mut Vec::new()).await;
             assert_eq!(stats.tls_failed.load(Relaxed), failed);
         }

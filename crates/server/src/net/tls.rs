@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 /// Reads a certificate chain and its key, both PEM.
 ///
 /// # Errors
-/// What is wrong with which file.
+/// The file and its error.
 pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let shown = certificate.display();
     let text = read(certificate)?;
@@ -39,15 +39,15 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// When the server's own certificate, the first of the chain, stops being valid, in seconds since the Unix epoch. `None` where that cannot be
-/// told.
+/// When the server's certificate, the first of the chain, expires, in seconds since the Unix epoch.
+/// `None` if it cannot be read.
 pub fn expires(certificate: &Path) -> Option<i64> {
     let text = std::fs::read(certificate).ok()?;
     let first = CertificateDer::pem_slice_iter(&text).next()?.ok()?;
     not_after(&first)
 }
 
-/// A DER element: its tag, what is in it, and what follows it.
+/// A DER element: its tag, its content and the bytes after it.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -63,7 +63,8 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, inside, after))
 }
 
-/// The end of the validity of a certificate (RFC 5280, section 4.1): version, serial number, algorithm, issuer, validity.
+/// The end of the validity of a certificate (RFC 5280, section 4.1). The fields are version, serial
+/// number, algorithm, issuer and validity.
 fn not_after(certificate: &[u8]) -> Option<i64> {
     const VERSION: u8 = 0xa0;
     const UTC_TIME: u8 = 0x17;
@@ -78,7 +79,7 @@ fn not_after(certificate: &[u8]) -> Option<i64> {
     let (_, validity, _) = element(fields)?;
     let (tag, end, _) = element(element(validity)?.2)?;
     let text = std::str::from_utf8(end).ok()?.strip_suffix('Z')?;
-    // Two digits of a year are those from 1950 on.
+    // A year of two digits is 1950 to 2049.
     let text = match tag {
         UTC_TIME if text.get(..1)? < "5" => format!("20{text}"),
         UTC_TIME => format!("19{text}"),
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_certificate_is_found() {
-        // Made by hand: what a certificate holds up to its validity, and nothing else.
+        // Made by hand: the fields of a certificate up to its validity.
         let seq = |inside: &[u8]| [&[0x30, inside.len() as u8][..], inside].concat();
         let validity = |tag: u8, end: &str| {
             let time = |text: &str| [&[tag, text.len() as u8][..], text.as_bytes()].concat();
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_which_file_and_what() {
+    fn errors_name_the_file_and_the_cause() {
         let dir = tempfile::tempdir().expect("a directory");
         let (cert, key) = (dir.path().join("c.pem"), dir.path().join("k.pem"));
         let fails = || acceptor(&cert, &key).err().expect("refused");

@@ -1,5 +1,6 @@
-//! Dead letters: events that a webhook did not take, kept in a channel of the server's own for its operator, who may have them posted again. And what he
-//! can do about queues, also those of webhooks that are not in the configuration any more.
+//! Dead letters: events that a webhook did not accept, kept in an internal channel until the
+//! operator retries or purges them. Also the operator's commands on queues, including those of
+//! webhooks that are no longer configured.
 
 use serde_json::{Value, json};
 use steadfast_live::protocol::message::Publication;
@@ -8,18 +9,18 @@ use steadfast_log::{Durability, Priority};
 use steadfast_store::{ChannelHandle, FOR_EVER_MS, HistoryQuery, NewPublication, Position, StoreError};
 
 use super::message::Id;
-use super::webhook::{QUEUES, Webhooks, queue};
+use super::webhook::{QUEUES, WebhookQueues, queue};
 
-/// What the names of the channels of dead letters begin with.
+/// Prefix of the names of dead-letter channels.
 const DEAD: &str = "\0webhook-dead/";
 
-/// Letters that are looked at together, and shown at most.
+/// Letters of a page, and the maximum number that is listed.
 const PAGE: usize = 256;
 
-/// The tag of a dead letter that says why it is one.
+/// The tag of a dead letter with its reason.
 const WHY: &str = "why";
 
-/// The name of the channel of a webhook's dead letters.
+/// The name of a webhook's dead-letter channel.
 pub(super) fn dead(name: &str) -> String {
     format!("{DEAD}{name}")
 }
@@ -27,13 +28,13 @@ pub(super) fn dead(name: &str) -> String {
 /// An event on its way to a webhook.
 #[derive(Clone)]
 pub(super) struct Letter {
-    /// Its identity, the same whenever it is posted.
+    /// Its identity, the same in every request.
     pub(super) id: String,
-    /// What is in the queue.
+    /// The publication in the queue.
     pub(super) publication: Publication,
 }
 
-/// An event as it is kept among the dead letters, of which there are so many at most.
+/// An event as a dead letter; `max` is the size of the history.
 pub(super) fn buried(letter: &Letter, why: &str, max: u64) -> NewPublication {
     let mut publication = letter.publication.clone();
     publication.tags.insert(WHY.to_owned(), why.chars().take(1000).collect());
@@ -50,18 +51,18 @@ fn new(publication: &Publication, max: u64) -> NewPublication {
     }
 }
 
-/// How many publications a channel of the server's own holds.
+/// The number of publications in an internal channel.
 pub(super) async fn count(channel: &ChannelHandle) -> Result<u64, StoreError> {
     let page = channel.history(HistoryQuery { since: None, limit: 1, reverse: false }).await?;
     Ok(page.publications.first().map_or(0, |first| (page.position.offset + 1).saturating_sub(first.offset)))
 }
 
-impl Webhooks {
+impl WebhookQueues {
     fn failed(name: &str, error: &StoreError) -> String {
         format!("webhook {name}: {error}")
     }
 
-    /// Its queue and its dead letters, if there is or ever was such a webhook.
+    /// The channels of the queue and of the dead letters, if the webhook exists or ever existed.
     fn channels(&self, name: &str) -> Result<(ChannelHandle, ChannelHandle), String> {
         let known = self.queue(name).is_some() || self.names()?.iter().any(|known| known == name);
         if !known {
@@ -71,7 +72,7 @@ impl Webhooks {
         Ok((open(queue(name))?, open(dead(name))?))
     }
 
-    /// Those of the configuration, and those that anything is kept of.
+    /// The names of configured webhooks, and of those with stored events.
     fn names(&self) -> Result<Vec<String>, String> {
         let mut names: Vec<String> = self.all.keys().cloned().collect();
         for begin in [QUEUES, DEAD] {
@@ -83,10 +84,10 @@ impl Webhooks {
         Ok(names)
     }
 
-    /// All webhooks, also those that are not in the configuration any more and of which something is left.
+    /// All webhooks, including removed ones with stored events.
     ///
     /// # Errors
-    /// What cannot be read, for people.
+    /// The read error, as a message.
     pub(crate) async fn list(&self) -> Result<Value, String> {
         let status = serde_json::to_value(self.status()).map_err(|e| e.to_string())?;
         let mut all = Vec::new();
@@ -110,10 +111,10 @@ impl Webhooks {
         Ok(Value::Array(all))
     }
 
-    /// Dead letters of a webhook, the oldest first.
+    /// The dead letters of a webhook, oldest first.
     ///
     /// # Errors
-    /// As above.
+    /// As [`WebhookQueues::list`].
     pub(crate) async fn dead_letters(&self, name: &str) -> Result<Value, String> {
         let (_, letters) = self.channels(name)?;
         let query = HistoryQuery { since: None, limit: PAGE, reverse: false };
@@ -127,19 +128,19 @@ impl Webhooks {
         Ok(shown.collect())
     }
 
-    /// Has what a webhook does not take now put among its dead letters; how many events.
+    /// Dead-letters the failing events of a webhook; returns their number.
     ///
     /// # Errors
-    /// As above.
+    /// As [`WebhookQueues::list`].
     pub(crate) fn skip(&self, name: &str) -> Result<Value, String> {
         let queue = self.queue(name).ok_or_else(|| format!("there is no webhook {name:?} in events.webhooks"))?;
         Ok(json!({"skipped": queue.skip()}))
     }
 
-    /// Removes what waits for a webhook, or its dead letters; how many events.
+    /// Removes the queued events of a webhook, or its dead letters; returns their number.
     ///
     /// # Errors
-    /// As above.
+    /// As [`WebhookQueues::list`].
     pub(crate) async fn purge(&self, name: &str, of_the_dead: bool) -> Result<Value, String> {
         let (events, letters) = self.channels(name)?;
         let purged = match (of_the_dead, self.queue(name)) {
@@ -150,10 +151,10 @@ impl Webhooks {
         Ok(json!({"purged": purged.map_err(|e| Self::failed(name, &e))?}))
     }
 
-    /// Puts the dead letters of a webhook into its queue again; how many.
+    /// Puts the dead letters of a webhook into its queue again; returns their number.
     ///
     /// # Errors
-    /// As above.
+    /// As [`WebhookQueues::list`].
     pub(crate) async fn retry(&self, name: &str) -> Result<Value, String> {
         let queue = self.queue(name).ok_or_else(|| format!("there is no webhook {name:?} in events.webhooks"))?;
         let failed = |error: StoreError| Self::failed(name, &error);
@@ -163,7 +164,7 @@ impl Webhooks {
         loop {
             let query = HistoryQuery { since, limit: PAGE, reverse: false };
             let page = dead.history(query).await.map_err(failed)?;
-            // Not those that die again meanwhile.
+            // Skip events that became dead letters again meanwhile.
             let letters: Vec<_> = page.publications.iter().take_while(|letter| letter.offset <= last).collect();
             let Some(newest) = letters.last() else { return Ok(json!({"retried": retried})) };
             let mut answers = Vec::new();
@@ -176,7 +177,7 @@ impl Webhooks {
                 answer.map_err(failed)?;
                 retried += 1;
             }
-            // They are in the queue durably: a crash before this has them twice.
+            // They are durable in the queue: a crash before the trim duplicates them.
             dead.trim(newest.offset).await.map_err(failed)?;
             queue.arrived.notify_one();
             since = Some(Position { epoch: page.position.epoch, offset: newest.offset });

@@ -1,4 +1,5 @@
-//! Events in the JSON that S3 sends them in ("Event message structure" in the user guide of Amazon S3), and webhooks as MinIO posts them.
+//! Events in the JSON of S3 ("Event message structure" in the user guide of Amazon S3), and in the
+//! form that MinIO posts to webhooks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,14 +16,14 @@ pub(super) const MIRROR: &str = "mirror";
 /// The tag of a publication that names the event.
 const ID: &str = "id";
 
-/// An event as it is told by a rule.
+/// An event as a rule sends it.
 pub(super) struct Message<'a> {
     pub(super) event: &'a Event,
     pub(super) rule: &'a str,
     pub(super) region: &'a str,
 }
 
-/// What S3 calls it, without the prefix `s3:`.
+/// The name of the event in S3, without the prefix `s3:`.
 pub(super) fn name(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Put => "ObjectCreated:Put",
@@ -32,7 +33,7 @@ pub(super) fn name(kind: EventKind) -> &'static str {
     }
 }
 
-/// A key as events have it: as in a form, but for the slashes.
+/// A key in form encoding, with plain slashes, as in events of S3.
 fn encoded(key: &str) -> String {
     let mut out = String::with_capacity(key.len());
     for byte in key.bytes() {
@@ -88,12 +89,12 @@ impl Message<'_> {
         })
     }
 
-    /// As S3 sends it.
+    /// The event as S3 sends it.
     pub(super) fn records(&self) -> String {
         json!({"Records": [self.record()]}).to_string()
     }
 
-    /// As MinIO posts it to webhooks: the same with a name and a key in front.
+    /// The event as MinIO posts it to webhooks: the same with a name and a key in front.
     pub(super) fn posted(&self) -> String {
         let event = &self.event.event;
         json!({
@@ -104,23 +105,23 @@ impl Message<'_> {
         .to_string()
     }
 
-    /// What subscriptions may filter by.
+    /// Tags for the filters of subscriptions.
     pub(super) fn tags(&self) -> BTreeMap<String, String> {
         [(ID.to_owned(), self.id()), ("event".to_owned(), name(self.event.event.kind).to_owned())].into()
     }
 }
 
-/// What names an event among all of the server: by it one that comes again after a crash is known.
+/// The identity of an event in the server; recognises an event that is redelivered after a crash.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Id {
-    /// Its outbox, and the rule by which it is told.
+    /// Its outbox and its rule.
     pub(super) outbox: String,
-    /// Its place there.
+    /// Its offset in the outbox.
     pub(super) offset: u64,
 }
 
 impl Id {
-    /// That of a publication's event, if it is of one.
+    /// The identity of a publication's event, if it has one.
     pub(super) fn of(publication: &Publication) -> Option<Self> {
         let (offset, outbox) = publication.tags.get(ID)?.split_once('-')?;
         Some(Self { outbox: outbox.to_owned(), offset: u64::from_str_radix(offset, 16).ok()? })
@@ -149,11 +150,11 @@ mod tests {
             targets: Vec::new(),
         };
         let position = Position { epoch: 1, offset: 255 };
-        Event { slot: 3, position, time_ms: 1_700_000_000_042, event, again: false }
+        Event { slot: 3, position, time_ms: 1_700_000_000_042, event, maybe_redelivered: false }
     }
 
     #[test]
-    fn an_event_is_as_s3_tells_it() {
+    fn an_event_has_the_form_of_s3() {
         let event = event(EventKind::Put);
         let message = Message { event: &event, rule: "r", region: "us-east-1" };
         let record = &serde_json::from_str::<Value>(&message.records()).expect("JSON")["Records"][0];

@@ -1,10 +1,12 @@
-//! Events of objects, from the store to those who want to know: channels and webhooks.
+//! Events of objects, from the store to channels and webhooks.
 //!
-//! The store hands events out in order; each is published into the channels that it is for, and into a queue for each of its webhooks (a channel of
-//! the server's own, `webhook.rs`). When those are durable, the store may forget it. A crash in between brings it again: what a channel's history
-//! shows to have been published is not published twice.
+//! The store hands out events in order. Each is published into its channels, and into a queue for
+//! each of its webhooks (an internal channel, `webhook.rs`). When all publications are durable, the
+//! store may drop the event. After a crash in between the store redelivers it, and an event that
+//! the history of a channel shows is not published twice.
 //!
-//! Each target goes at its own pace (a *lane*): one that cannot be published into keeps its events and nobody else's, until as many events wait as may be.
+//! Each target has its own *lane*: a target that refuses publications delays only its own events,
+//! until the limit of waiting events is reached.
 
 mod letters;
 mod message;
@@ -31,58 +33,58 @@ use message::{Id, Message};
 pub(crate) use targets::Mirrors;
 use targets::Target;
 pub(crate) use targets::Targets;
-pub(crate) use webhook::Webhooks;
+pub(crate) use webhook::WebhookQueues;
 
-/// Events that are forwarded together, and of one target.
-const TOGETHER: usize = 256;
+/// Maximum number of events in a batch, from the store and to a target.
+const BATCH_MAX: usize = 256;
 
-/// What was forwarded is removed from the store by a record of its own, when nothing comes into its slot for so long.
+/// Idle time of a slot after which a separate record removes its forwarded events from the store.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
 
-/// After a failure, until the next attempt: at first, and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Pause after a failure: the first and the longest.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How many publications of a channel are looked at for events that come again after a crash.
-const LOOKED_AT: usize = 10_000;
+/// Maximum number of publications of a channel searched for events redelivered after a crash.
+const DEDUP_SCAN_MAX: usize = 10_000;
 
-/// An event that has to reach a channel.
+/// An event on its way to one target.
 struct Delivery {
     to: To,
     publication: Publication,
 }
 
-/// Where it is published.
+/// The target of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum To {
-    /// Into a channel of the live door.
+    /// A channel of the live port.
     Channel(String),
-    /// Into a webhook's queue.
+    /// The queue of a webhook.
     Webhook(String),
 }
 
 /// The events of each outbox and rule that a channel's history shows, by channel.
-type Published = HashMap<String, HashMap<String, Shown>>;
+type Published = HashMap<String, HashMap<String, PublishedOffsets>>;
 
 /// Events of one outbox that a history shows, by their offsets.
 #[derive(Default)]
-struct Shown(BTreeSet<u64>);
+struct PublishedOffsets(BTreeSet<u64>);
 
-impl Shown {
-    /// Whether the event was published: it is shown, or older than all that is. Between others there may be one that is not: its publication
-    /// failed, and that of a later one did not.
+impl PublishedOffsets {
+    /// Whether the event was published: the history has it, or has only newer ones. A gap between
+    /// others means that its publication failed and a later one succeeded.
     fn has(&self, offset: u64) -> bool {
         self.0.contains(&offset) || self.0.first().is_some_and(|oldest| offset < *oldest)
     }
 }
 
-/// See the module.
+/// Forwards events; see the module.
 pub(crate) struct Forwarder {
     store: Store,
     node: Option<Arc<Node>>,
     mirrors: Mirrors,
-    webhooks: Arc<Webhooks>,
+    webhooks: Arc<WebhookQueues>,
     region: String,
-    /// Events that may be on their way at a time.
+    /// Maximum number of events on their way at a time.
     together_max: usize,
     env: Env,
 }
@@ -94,7 +96,7 @@ struct Pending {
     left: usize,
 }
 
-/// What is on its way to one target, in order, by the numbers of its events.
+/// The deliveries to one target, in order, each with the number of its event.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<(u64, Delivery)>,
@@ -102,10 +104,10 @@ struct Lane {
 }
 
 impl Forwarder {
-    /// Prepares it.
+    /// Creates the forwarder.
     ///
     /// # Errors
-    /// A webhook whose URL cannot be used, for people.
+    /// A webhook whose URL cannot be used, as a message.
     pub(crate) fn new(
         config: &Config,
         store: &Store,
@@ -114,12 +116,13 @@ impl Forwarder {
         env: &Env,
     ) -> Result<Self, String> {
         let mirrors = node.as_ref().map(|node| Mirrors::of(node.config())).unwrap_or_default();
-        let webhooks = Arc::new(Webhooks::new(&config.events, store, env)?);
-        let together_max = config.events.waiting.max(TOGETHER);
+        let webhooks = Arc::new(WebhookQueues::new(&config.events, store, env)?);
+        let together_max = config.events.waiting.max(BATCH_MAX);
         Ok(Self { store: store.clone(), node, mirrors, webhooks, region, together_max, env: env.clone() })
     }
 
-    /// Forwards events until `stop` is set; what it returns is told when that has ended. What is not forwarded then is forwarded after the next start.
+    /// Forwards events until `stop` is set. The receiver completes at the end. Remaining events are
+    /// forwarded after the next start.
     pub(crate) fn start(self, stop: &watch::Receiver<bool>) -> oneshot::Receiver<()> {
         self.webhooks.start(stop);
         let (tx, ended) = oneshot::channel();
@@ -145,13 +148,13 @@ impl Forwarder {
     }
 
     /// The webhooks, for the status.
-    pub(crate) fn webhooks(&self) -> Arc<Webhooks> {
+    pub(crate) fn webhooks(&self) -> Arc<WebhookQueues> {
         self.webhooks.clone()
     }
 
     async fn run(self) {
         let mut published = Some(HashMap::new());
-        // Events in the order in which they came, from the first that is not done, and its number.
+        // Events in order of arrival from the first unfinished one, and the number of that one.
         let (mut pending, mut first): (VecDeque<Pending>, u64) = (VecDeque::new(), 0);
         let mut lanes: HashMap<To, Lane> = HashMap::new();
         let mut delivering: FuturesUnordered<BoxFuture<'_, (To, Vec<u64>)>> = FuturesUnordered::new();
@@ -172,15 +175,15 @@ impl Forwarder {
                     }
                     self.send(&to, &mut lanes, &mut delivering);
                 }
-                events = self.store.next_events(TOGETHER), if pending.len() < self.together_max => {
-                    if events.iter().all(|event| !event.again) {
+                events = self.store.next_events(BATCH_MAX), if pending.len() < self.together_max => {
+                    if events.iter().all(|event| !event.maybe_redelivered) {
                         published = None;
                     }
                     for event in events {
                         let number = first + pending.len() as u64;
                         let mut left = 0;
                         for delivery in self.deliveries(&event) {
-                            if event.again && self.was_published(&delivery, &mut published).await {
+                            if event.maybe_redelivered && self.was_published(&delivery, &mut published).await {
                                 continue;
                             }
                             left += 1;
@@ -205,7 +208,7 @@ impl Forwarder {
         }
     }
 
-    /// Begins to deliver what waits for a target, if nothing is on its way there.
+    /// Starts the next batch of a target, unless one is on its way.
     fn send<'a>(
         &'a self,
         to: &To,
@@ -213,7 +216,7 @@ impl Forwarder {
         delivering: &mut FuturesUnordered<BoxFuture<'a, (To, Vec<u64>)>>,
     ) {
         let Some(lane) = lanes.get_mut(to).filter(|lane| !lane.busy && !lane.waiting.is_empty()) else { return };
-        let count = lane.waiting.len().min(TOGETHER);
+        let count = lane.waiting.len().min(BATCH_MAX);
         let (numbers, deliveries): (Vec<u64>, Vec<Delivery>) = lane.waiting.drain(..count).unzip();
         lane.busy = true;
         let to = to.clone();
@@ -223,7 +226,7 @@ impl Forwarder {
         }));
     }
 
-    /// Where an event has to go.
+    /// The deliveries of an event.
     fn deliveries(&self, event: &Event) -> Vec<Delivery> {
         let mut found = Vec::new();
         let mut add = |to: To, rule: &str| {
@@ -241,7 +244,7 @@ impl Forwarder {
                 Some(Target::Webhook(name)) => add(To::Webhook(name.to_owned()), &target.rule),
                 None => tracing::error!(
                     target = target.target,
-                    "an event is for a target that is not known; it is left out"
+                    "an event has an unknown target; it is dropped for that target"
                 ),
             }
         }
@@ -251,7 +254,7 @@ impl Forwarder {
         found
     }
 
-    /// Whether the channel's history shows the event. What was found out of each channel is kept in `published`.
+    /// Whether the history of the channel shows the event. `published` caches the histories.
     async fn was_published(&self, delivery: &Delivery, published: &mut Option<Published>) -> bool {
         let (Some(known), Some(id)) = (published, Id::of(&delivery.publication)) else { return false };
         let name = match &delivery.to {
@@ -259,8 +262,8 @@ impl Forwarder {
             To::Webhook(name) => webhook::queue(name),
         };
         if !known.contains_key(&name) {
-            let mut shown: HashMap<String, Shown> = HashMap::new();
-            let query = HistoryQuery { since: None, limit: LOOKED_AT, reverse: true };
+            let mut shown: HashMap<String, PublishedOffsets> = HashMap::new();
+            let query = HistoryQuery { since: None, limit: DEDUP_SCAN_MAX, reverse: true };
             let history = match self.store.channel(&name) {
                 Ok(channel) => channel.history(query).await,
                 Err(e) => Err(e),
@@ -273,7 +276,7 @@ impl Forwarder {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(channel = name, %error, "events may be published again: its history cannot be read")
+                    tracing::warn!(channel = name, %error, "events may be published twice: the history of the channel cannot be read")
                 }
             }
             known.insert(name.clone(), shown);
@@ -281,21 +284,21 @@ impl Forwarder {
         known.get(&name).and_then(|shown| shown.get(&id.outbox)).is_some_and(|shown| shown.has(id.offset))
     }
 
-    /// Publishes all, in order, and again until that has succeeded.
+    /// Publishes all in order, and retries until all have succeeded.
     async fn deliver(&self, mut deliveries: Vec<Delivery>) {
-        let mut pause = AGAIN.0;
+        let mut pause = RETRY_BACKOFF.0;
         while !deliveries.is_empty() {
-            let mut answers: Vec<BoxFuture<'_, Result<(), Failure>>> = Vec::new();
+            let mut answers: Vec<BoxFuture<'_, Result<(), PublishFailure>>> = Vec::new();
             let mut failure = None;
             for delivery in &deliveries {
                 match self.submit(delivery).await {
                     Ok(answer) => answers.push(answer),
-                    Err(Failure::Never(why)) => {
-                        tracing::error!(why, "an event of an object cannot be published; it is left out");
+                    Err(PublishFailure::Never(why)) => {
+                        tracing::error!(why, "an event of an object cannot be published; it is dropped");
                         answers.push(Box::pin(async { Ok(()) }));
                     }
-                    // Nothing comes before what waits.
-                    Err(Failure::Later(why)) => {
+                    // Later events must not overtake one that waits.
+                    Err(PublishFailure::Later(why)) => {
                         failure = Some(why);
                         break;
                     }
@@ -308,7 +311,7 @@ impl Forwarder {
             for (delivery, answer) in deliveries.into_iter().zip(answers) {
                 match answer {
                     Ok(()) => {}
-                    Err(Failure::Later(why) | Failure::Never(why)) => {
+                    Err(PublishFailure::Later(why) | PublishFailure::Never(why)) => {
                         failure = Some(why);
                         unanswered.push(delivery);
                     }
@@ -317,35 +320,35 @@ impl Forwarder {
             unanswered.extend(rest);
             deliveries = unanswered;
             if let Some(why) = failure {
-                tracing::warn!(
-                    waiting = deliveries.len(),
-                    why,
-                    "events of objects cannot be published now; that is tried again"
-                );
+                tracing::warn!(waiting = deliveries.len(), why, "events of objects cannot be published now; retrying");
                 self.env.sleep(pause).await;
-                pause = (pause * 2).min(AGAIN.1);
+                pause = (pause * 2).min(RETRY_BACKOFF.1);
             }
         }
     }
 
-    async fn submit(&self, delivery: &Delivery) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
+    async fn submit(
+        &self,
+        delivery: &Delivery,
+    ) -> Result<BoxFuture<'static, Result<(), PublishFailure>>, PublishFailure> {
         let publication = delivery.publication.clone();
         match &delivery.to {
             To::Channel(channel) => {
                 let Some(node) = &self.node else {
-                    return Err(Failure::Never(format!("{channel}: the live door is off (live.listen)")));
+                    return Err(PublishFailure::Never(format!("{channel}: the live port is off (live.listen)")));
                 };
                 if let Err(e) = node.namespace(channel) {
-                    return Err(Failure::Never(format!("{channel}: {}", e.message)));
+                    return Err(PublishFailure::Never(format!("{channel}: {}", e.message)));
                 }
-                let later = |e: steadfast_live::protocol::codes::ClientError| Failure::Later(e.message.into_owned());
+                let later =
+                    |e: steadfast_live::protocol::codes::ClientError| PublishFailure::Later(e.message.into_owned());
                 let wanted = Submission { priority: Priority::Delete, ..Submission::default() };
                 let answer = node.submit(channel, &publication.into(), wanted).await.map_err(later)?;
                 Ok(Box::pin(async move { answer.committed().await.map(drop).map_err(later) }))
             }
             To::Webhook(name) => {
                 let Some(queue) = self.webhooks.queue(name) else {
-                    return Err(Failure::Never(format!("there is no webhook {name:?} in events.webhooks")));
+                    return Err(PublishFailure::Never(format!("there is no webhook {name:?} in events.webhooks")));
                 };
                 let new = NewPublication {
                     body: to_stored(&publication),
@@ -354,7 +357,7 @@ impl Forwarder {
                     durability: Durability::Sync,
                     priority: Priority::Delete,
                 };
-                let later = |e: steadfast_store::StoreError| Failure::Later(e.to_string());
+                let later = |e: steadfast_store::StoreError| PublishFailure::Later(e.to_string());
                 let answer = queue.channel.get().map_err(later)?.submit(new).await.map_err(later)?;
                 let arrived = queue.arrived.clone();
                 Ok(Box::pin(async move {
@@ -368,17 +371,17 @@ impl Forwarder {
 }
 
 async fn trim(store: &Store, idle_for: Duration) {
-    // It is tried again: until then some events may come again after a restart.
+    // The next trim retries; until then a restart may redeliver some events.
     if let Err(error) = store.trim_events(idle_for).await {
         tracing::debug!(%error, "events that were forwarded cannot be removed yet");
     }
 }
 
 /// Why an event was not published.
-enum Failure {
-    /// It will not be, whatever happens.
+enum PublishFailure {
+    /// No retry can succeed.
     Never(String),
-    /// It may be another time.
+    /// A retry may succeed.
     Later(String),
 }
 
@@ -388,9 +391,9 @@ mod tests {
 
     #[test]
     fn an_event_between_others_that_were_published_may_not_have_been() {
-        let shown = Shown([7, 9].into());
+        let shown = PublishedOffsets([7, 9].into());
         assert!(shown.has(3) && shown.has(7) && shown.has(9));
         assert!(!shown.has(8) && !shown.has(10));
-        assert!(!Shown::default().has(1));
+        assert!(!PublishedOffsets::default().has(1));
     }
 }

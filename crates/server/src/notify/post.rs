@@ -1,7 +1,9 @@
-//! One request to a webhook: what is in it, and what its answer means.
+//! One request to a webhook, and the meaning of its answer.
 //!
-//! Where the webhook has a secret, requests are signed as "Standard Webhooks" (standardwebhooks.com) says, for which there are libraries: `webhook-id`, the same
-//! however often an event is posted; `webhook-timestamp`, seconds since 1970 of this request; and `webhook-signature`, `v1,` and the Base64 of HMAC-SHA256 over the two and the body, with dots between.
+//! With a secret, requests are signed as in "Standard Webhooks" (standardwebhooks.com), which has
+//! libraries. `webhook-id` is the same in every request for an event. `webhook-timestamp` is the
+//! time of the request in seconds since 1970. `webhook-signature` is `v1,` and the Base64 of
+//! HMAC-SHA256 over the two and the body, joined by dots.
 
 use std::time::Duration;
 
@@ -13,19 +15,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use http_body_util::Full;
 use sha2::Sha256;
 use steadfast_flow::Env;
-use steadfast_live::{HttpClient, ProxyTlsConfig, exchange, http_client_tls};
+use steadfast_live::{HttpClient, ProxyTlsConfig, exchange};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
 use crate::config::Webhook;
 
-/// Bytes of an answer that are read. Nothing is made of them.
+/// Maximum bytes read of an answer. The content is ignored.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// A webhook is not waited for longer than this, whatever its `Retry-After` says.
+/// Maximum wait, whatever `Retry-After` demands.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// What secrets of "Standard Webhooks" begin with; Base64 follows.
+/// Prefix of secrets of "Standard Webhooks"; Base64 follows.
 const STANDARD_SECRET: &str = "whsec_";
 
 /// Sends requests to a webhook.
@@ -38,14 +40,14 @@ pub(super) struct Poster {
     env: Env,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The event was taken.
+    /// The webhook accepted the event.
     Taken,
-    /// It is not wanted any more: 410.
-    Gone(String),
-    /// The webhook answered otherwise, and wants no request before `after` is over.
+    /// The webhook refuses the event for good (410), or it cannot be sent.
+    Undeliverable(String),
+    /// Another answer; the webhook wants no request before `after` has passed.
     Refused { why: String, after: Option<Duration> },
     /// There was no answer.
     Unanswered(String),
@@ -53,7 +55,7 @@ pub(super) enum Outcome {
 
 impl Poster {
     /// # Errors
-    /// What of the webhook cannot be used, for people.
+    /// The setting of the webhook that cannot be used, as a message.
     pub(super) fn new(hook: &Webhook, connections: usize, timeout: Duration, env: &Env) -> Result<Self, String> {
         let url: Uri = hook.url.parse().map_err(|e| format!("{:?} is not a URL: {e}", hook.url))?;
         let mut headers = HeaderMap::new();
@@ -61,7 +63,7 @@ impl Poster {
         for (name, value) in &hook.headers {
             let name: HeaderName = name.parse().map_err(|e| format!("headers: {name:?}: {e}"))?;
             let mut value = HeaderValue::from_str(value).map_err(|e| format!("headers: {name}: {e}"))?;
-            // Whatever it is, it is nobody else's business.
+            // The value may be a secret.
             value.set_sensitive(true);
             headers.insert(name, value);
         }
@@ -80,7 +82,7 @@ impl Poster {
             insecure_skip_verify: hook.insecure_skip_verify,
             server_name: hook.server_name.clone(),
         };
-        let client = http_client_tls(&url, connections, &tls, &hook.name)?;
+        let client = tls.http_client(&url, connections, &hook.name)?;
         warn(hook, &url);
         Ok(Self { url, headers, secret, client, timeout, env: env.clone() })
     }
@@ -101,7 +103,7 @@ impl Poster {
             for (name, value) in signed {
                 match HeaderValue::from_str(&value) {
                     Ok(value) => drop(request.headers_mut().insert(name, value)),
-                    Err(error) => return Outcome::Gone(format!("{name}: {error}")),
+                    Err(error) => return Outcome::Undeliverable(format!("{name}: {error}")),
                 }
             }
         }
@@ -114,7 +116,7 @@ impl Poster {
     }
 }
 
-/// Tells of what is allowed and unwise.
+/// Warns of settings that are allowed but unsafe.
 fn warn(hook: &Webhook, url: &Uri) {
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -122,11 +124,11 @@ fn warn(hook: &Webhook, url: &Uri) {
         tracing::warn!(
             webhook = hook.name,
             url = hook.url,
-            "events, and what authorizes them, go over the network as plain text: use https://"
+            "events and their authorization are sent in clear text: use https://"
         );
     }
     if hook.insecure_skip_verify {
-        tracing::warn!(webhook = hook.name, "insecure_skip_verify: who answers for this webhook is not verified");
+        tracing::warn!(webhook = hook.name, "insecure_skip_verify: the identity of this webhook is not verified");
     }
 }
 
@@ -140,19 +142,19 @@ fn secret_bytes(text: &str) -> Result<Vec<u8>, String> {
 }
 
 fn signature(secret: &[u8], id: &str, seconds: u64, body: &[u8]) -> String {
-    // HMAC takes keys of any length.
+    // HMAC accepts keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else { return String::new() };
     mac.update(format!("{id}.{seconds}.").as_bytes());
     mac.update(body);
     format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// What an answer means.
+/// The outcome that an answer means.
 fn meaning(status: StatusCode, headers: &HeaderMap, now: OffsetDateTime) -> Outcome {
     let why = format!("it answered {status}");
     match status.as_u16() {
         _ if status.is_success() => Outcome::Taken,
-        410 => Outcome::Gone(why),
+        410 => Outcome::Undeliverable(why),
         _ => Outcome::Refused { why, after: retry_after(headers, now) },
     }
 }
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_mean_what_they_say() {
+    fn statuses_map_to_outcomes() {
         let now = OffsetDateTime::from_unix_timestamp(1_700_000_000).expect("a time");
         let with = |status: u16, after: &str| {
             let mut headers = HeaderMap::new();
@@ -184,7 +186,7 @@ mod tests {
             meaning(StatusCode::from_u16(status).expect("a status"), &headers, now)
         };
         assert_eq!(with(204, ""), Outcome::Taken);
-        assert!(matches!(with(410, ""), Outcome::Gone(_)));
+        assert!(matches!(with(410, ""), Outcome::Undeliverable(_)));
         for status in [301, 400, 401, 403, 404, 408, 413, 422, 429, 500, 502, 503] {
             assert!(matches!(with(status, ""), Outcome::Refused { after: None, .. }), "{status}");
         }
@@ -200,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_signed_as_standard_webhooks_says() {
-        // The example of its specification's libraries.
+    fn requests_are_signed_as_standard_webhooks() {
+        // The example of the specification's libraries.
         let secret = secret_bytes("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("valid");
         let signed = signature(&secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");

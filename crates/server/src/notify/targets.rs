@@ -1,4 +1,4 @@
-//! Who can be told of events: channels and webhooks by their resource names, and the channels that mirror a bucket.
+//! Targets of events: channels and webhooks by resource name, and channels that mirror a bucket.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use crate::config::Config;
 const CHANNEL: &str = "arn:steadfast:channel:::";
 const WEBHOOK: &str = "arn:steadfast:webhook:::";
 
-/// Who is told.
+/// A target of events.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target<'a> {
-    /// A channel of the live door.
+    /// A channel of the live port.
     Channel(&'a str),
     /// A webhook of the configuration.
     Webhook(&'a str),
 }
 
 impl<'a> Target<'a> {
-    /// Reads a resource name; also MinIO's of webhooks, so that its users keep their configurations of buckets.
+    /// Parses a resource name. MinIO's names of webhooks are accepted, so that bucket
+    /// configurations for MinIO keep working.
     pub(super) fn parse(arn: &'a str) -> Option<Self> {
         if let Some(channel) = arn.strip_prefix(CHANNEL) {
             return Some(Self::Channel(channel));
@@ -35,14 +36,14 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What notifications of buckets may name.
+/// The targets that notifications of buckets may name.
 pub(crate) struct Targets {
     node: Option<Arc<Node>>,
     webhooks: BTreeSet<String>,
 }
 
 impl Targets {
-    /// Those of the configuration, and the channels of the live door.
+    /// The configured webhooks and the channels of the live port.
     pub(crate) fn new(config: &Config, node: Option<Arc<Node>>) -> Self {
         Self { node, webhooks: config.events.webhooks.0.iter().map(|hook| hook.name.clone()).collect() }
     }
@@ -53,7 +54,7 @@ impl EventTargets for Targets {
         match Target::parse(arn) {
             Some(Target::Channel(channel)) => {
                 let Some(node) = &self.node else {
-                    return Err("the live door is off, so there are no channels: set live.listen".to_owned());
+                    return Err("the live port is off, so there are no channels: set live.listen".to_owned());
                 };
                 let namespace =
                     node.namespace(channel).map_err(|e| format!("the channel {channel:?}: {}", e.message))?;
@@ -81,13 +82,13 @@ impl EventTargets for Targets {
 #[derive(Debug, Default)]
 pub(crate) struct Mirrors {
     of: Vec<Mirror>,
-    /// Bytes of a channel's name at most.
+    /// Maximum bytes of a channel name.
     name_max: usize,
 }
 
 #[derive(Debug)]
 struct Mirror {
-    /// What the names of its channels begin with.
+    /// Prefix of its channel names.
     begins: String,
     bucket: String,
     prefix: String,
@@ -95,7 +96,7 @@ struct Mirror {
 }
 
 impl Mirrors {
-    /// Those of a configuration.
+    /// The mirrors of a configuration.
     pub(crate) fn of(config: &LiveConfig) -> Self {
         let named = config.channel.namespaces.iter();
         let named = named.map(|n| (format!("{}{}", n.name, config.channel.namespace_boundary), &n.options));
@@ -109,13 +110,14 @@ impl Mirrors {
         Self { of: of.collect(), name_max: config.channel.max_length }
     }
 
-    /// Which objects they mirror, for the store.
+    /// The mirrored objects, for the store.
     pub(crate) fn mirrored(&self) -> Vec<Mirrored> {
         let mirrored = |mirror: &Mirror| Mirrored { bucket: mirror.bucket.clone(), prefix: mirror.prefix.clone() };
         self.of.iter().map(mirrored).collect()
     }
 
-    /// The channels that are told of an object: that of all, and those of its directories. A directory whose name is too long for a channel has none.
+    /// The channels of an object: the channel of all objects, and one for each of its directories.
+    /// A directory whose name is too long for a channel has none.
     pub(super) fn channels(&self, bucket: &str, key: &str) -> Vec<String> {
         let mut found = Vec::new();
         for mirror in self.of.iter().filter(|mirror| mirror.bucket == bucket) {
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_told_of_in_the_channels_of_its_directories() {
+    fn an_object_has_the_channels_of_its_directories() {
         let all = mirrors("mirror_bucket = \"b\"");
         assert_eq!(all.channels("b", "x/y/z"), ["files:/"]);
         assert!(all.channels("c", "x").is_empty());

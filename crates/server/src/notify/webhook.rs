@@ -1,6 +1,7 @@
-//! Webhooks: each has a queue, a channel of the server's own, and a task that posts what is in it: several events at a time, those of one object one after
-//! another, until each is settled: taken, or put among the dead letters (`letters.rs`). What is settled is removed from the front, durably after a page; a crash may post
-//! again what was settled behind an event that is not, or is not yet removed: a window at most.
+//! Webhooks: each has a queue (an internal channel) and a task that posts its events, several at a
+//! time, those of one object one after another. An event is settled when the webhook accepts it or
+//! it becomes a dead letter (`letters.rs`). Settled events are removed from the front, durably
+//! after a page. A crash may repeat settled events that are not removed yet: at most a window.
 
 mod attempts;
 
@@ -26,31 +27,33 @@ use super::post::Poster;
 use crate::config::{EventsSection, Webhook};
 use attempts::{Hold, Tried};
 
-/// Events that are read together, and removed together.
+/// Events read or removed at a time.
 const PAGE: usize = 64;
 
-/// Events that are looked at beyond the first one that is not settled: as many may be posted again after a crash.
+/// Maximum number of events from the first unsettled one on that are in work. A crash may repeat as
+/// many.
 const WINDOW: usize = 512;
 
-/// After a failure, until the next attempt: at first, and at most. By chance up to half of it less, so that not all come back at once.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Pause after a failure: the first and the longest. A random cut of up to half spreads the
+/// retries.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// So many times as many events as there may be requests are begun and not settled: those that wait
-/// to be posted again leave their turns to others.
+/// Maximum number of begun, unsettled events for each parallel request: an event that waits for its
+/// retry leaves its turn to others.
 const BEGUN_FACTOR: usize = 8;
 
-/// What the names of queues begin with.
+/// Prefix of the names of queues.
 pub(super) const QUEUES: &str = "\0webhook/";
 
-/// The name of the channel that is a webhook's queue.
+/// The name of the channel of a webhook's queue.
 pub(super) fn queue(name: &str) -> String {
     format!("{QUEUES}{name}")
 }
 
-/// Whoever wants all given up is told how many events that were.
+/// Receives the number of events that a purge dropped.
 type Purge = oneshot::Sender<Result<u64, StoreError>>;
 
-/// A channel of the server's own, on a disk that may be missing now.
+/// An internal channel, whose disk may be missing.
 pub(super) struct OwnChannel {
     name: String,
     store: Store,
@@ -67,12 +70,12 @@ impl OwnChannel {
     }
 }
 
-/// When to post an event no more.
+/// Limits after which an event becomes a dead letter.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// After so many answers other than 2xx; 0: any number.
+    /// Number of answers other than 2xx; 0: no limit.
     tries: u32,
-    /// After this long; zero: never.
+    /// Time of failed posting; zero: no limit.
     age: Duration,
 }
 
@@ -80,24 +83,24 @@ struct Patience {
 pub(super) struct Queue {
     pub(super) name: String,
     pub(super) channel: OwnChannel,
-    /// Where events are put that it does not take, and how many of them are kept.
+    /// The channel of its dead letters.
     pub(super) dead: OwnChannel,
     pub(super) dead_max: u64,
-    /// Events in it at most.
+    /// Maximum number of events in it.
     pub(super) max: u64,
-    /// Something has come into it.
+    /// Notified when an event was queued.
     pub(super) arrived: Arc<Notify>,
     poster: Poster,
     parallel: usize,
-    /// Turns to post: `parallel`.
+    /// Permits to post: `parallel`.
     turns: Semaphore,
     patience: Patience,
     env: Env,
     counts: Counts,
     hold: Mutex<Hold>,
-    /// Events that were posted in vain, by their place in the queue.
+    /// Failing events, by their offset in the queue.
     tried: Mutex<BTreeMap<u64, Arc<Tried>>>,
-    /// Ask the task to give up all that waits.
+    /// Asks the task to drop all queued events.
     purge: mpsc::Sender<Purge>,
     purges: Mutex<Option<mpsc::Receiver<Purge>>>,
 }
@@ -110,35 +113,35 @@ struct Counts {
     dead: AtomicU64,
     /// The last attempt failed.
     failing: AtomicBool,
-    /// Every event in the queue has a lower place, and is settled.
+    /// All events up to this offset are settled.
     settled: AtomicU64,
 }
 
-/// How a webhook is.
+/// The status of a webhook.
 #[derive(Debug, Serialize)]
 pub(crate) struct WebhookStatus {
     /// Its name.
     name: String,
-    /// Events that it has taken since the start.
+    /// Events accepted since the start.
     delivered: u64,
     /// Requests that failed.
     failures: u64,
-    /// Events that were given up because too many waited.
+    /// Events dropped because the queue was full.
     dropped: u64,
-    /// Events that were put among the dead letters since the start.
+    /// Events that became dead letters since the start.
     dead: u64,
     /// Events in its queue.
     waiting: u64,
-    /// Those of them that were posted in vain, and are posted again.
+    /// Queued events that failed and are retried.
     retrying: u64,
-    /// Whether the last request failed: it is made again.
+    /// Whether the last request failed.
     failing: bool,
-    /// The first of those.
+    /// The first of the failing events.
     #[serde(skip_serializing_if = "Option::is_none")]
     stuck: Option<Stuck>,
 }
 
-/// An event that a webhook does not take.
+/// A failing event.
 #[derive(Debug, Serialize)]
 struct Stuck {
     key: String,
@@ -147,12 +150,12 @@ struct Stuck {
 }
 
 /// All webhooks, by name.
-pub(crate) struct Webhooks {
+pub(crate) struct WebhookQueues {
     pub(super) all: BTreeMap<String, Arc<Queue>>,
     pub(super) store: Store,
 }
 
-impl Webhooks {
+impl WebhookQueues {
     pub(super) fn new(events: &EventsSection, store: &Store, env: &Env) -> Result<Self, String> {
         let mut all = BTreeMap::new();
         for hook in &events.webhooks.0 {
@@ -180,7 +183,7 @@ impl Webhooks {
         }
     }
 
-    /// How they are.
+    /// The status of each webhook.
     pub(crate) fn status(&self) -> Vec<WebhookStatus> {
         self.all.values().map(|queue| queue.status()).collect()
     }
@@ -189,7 +192,7 @@ impl Webhooks {
 /// An event of the window.
 struct Item {
     offset: u64,
-    /// What is posted in order: events of one object.
+    /// Events with the same key (one object) are posted in order.
     key: Arc<str>,
     letter: Letter,
     state: ItemState,
@@ -202,7 +205,7 @@ enum ItemState {
     Settled,
 }
 
-/// What of an event says whose it is.
+/// The part of an event that names its object.
 #[derive(Deserialize)]
 struct Named {
     #[serde(rename = "Key")]
@@ -211,17 +214,17 @@ struct Named {
 
 type Posting<'a> = FuturesUnordered<BoxFuture<'a, u64>>;
 
-/// What the task of a queue knows.
+/// The state of the task of a queue.
 #[derive(Default)]
 struct Window {
     items: VecDeque<Item>,
-    /// Up to where it was read.
+    /// Position up to which the queue was read.
     read: Option<Position>,
-    /// Up to where all is settled, and up to where that is durable.
+    /// Offset up to which all events are settled, and up to which they are durably removed.
     settled: u64,
     removed: u64,
     busy: HashSet<Arc<str>>,
-    /// There is nothing more to read.
+    /// Whether the queue has no further events.
     at_end: bool,
 }
 
@@ -273,48 +276,48 @@ impl Queue {
         }
     }
 
-    /// Has those events put among the dead letters that were posted in vain; how many.
+    /// Dead-letters the failing events; returns their number.
     pub(super) fn skip(&self) -> u64 {
         let tried = self.tried.lock();
         tried.values().for_each(|tried| tried.skip.notify_one());
         tried.len() as u64
     }
 
-    /// Gives up all that waits; how many events that were.
+    /// Drops all queued events; returns their number.
     pub(super) async fn give_up_all(&self) -> Result<u64, StoreError> {
-        let (tell, told) = oneshot::channel();
-        self.purge.send(tell).await.map_err(|_| stopping())?;
-        told.await.map_err(|_| stopping())?
+        let (answer, answered) = oneshot::channel();
+        self.purge.send(answer).await.map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())?
     }
 
     async fn run(&self) {
         let Some(mut purges) = self.purges.lock().take() else { return };
         let mut window = Window::default();
         let mut posting: Posting<'_> = FuturesUnordered::new();
-        let mut pause = AGAIN.0;
+        let mut pause = RETRY_BACKOFF.0;
         loop {
             let arrived = self.arrived.notified();
             if let Err(error) = self.advance(&mut window).await {
                 let webhook = &self.name;
-                tracing::warn!(webhook, %error, "events cannot be read or removed; that is tried again");
+                tracing::warn!(webhook, %error, "events cannot be read or removed; retrying");
                 self.env.sleep(jittered(&self.env, pause)).await;
-                pause = (pause * 2).min(AGAIN.1);
+                pause = (pause * 2).min(RETRY_BACKOFF.1);
                 continue;
             }
-            pause = AGAIN.0;
+            pause = RETRY_BACKOFF.0;
             self.begin(&mut window, &mut posting);
             tokio::select! {
                 biased;
-                Some(tell) = purges.recv() => {
+                Some(purge) = purges.recv() => {
                     while let Some(Some(offset)) = posting.next().now_or_never() {
                         window.settle(offset);
                     }
-                    // What is posted at this moment may or may not be taken.
+                    // The webhook may or may not accept requests in progress.
                     posting.clear();
                     self.tried.lock().clear();
                     let answer = self.purged(&mut window).await;
-                    // Whoever asked may be gone.
-                    let _ = tell.send(answer);
+                    // The client may have disconnected.
+                    let _ = purge.send(answer);
                 }
                 Some(offset) = posting.next(), if !posting.is_empty() => window.settle(offset),
                 () = arrived => window.at_end = false,
@@ -333,19 +336,20 @@ impl Queue {
         Ok(waited)
     }
 
-    /// Removes what is settled and reads what comes next, until the window is full or holds all there is.
+    /// Removes settled events and reads further ones, until the window is full or holds the whole
+    /// queue.
     async fn advance(&self, window: &mut Window) -> Result<(), StoreError> {
         loop {
             self.fill(window).await?;
             self.remove(window).await?;
-            // What was removed has made room.
+            // The removal may have made room in the window.
             if window.at_end || window.items.len() >= WINDOW {
                 return Ok(());
             }
         }
     }
 
-    /// Reads what comes next, as far as the window goes.
+    /// Fills the window from the queue.
     async fn fill(&self, window: &mut Window) -> Result<(), StoreError> {
         while window.items.len() < WINDOW && !window.at_end {
             let page =
@@ -355,11 +359,7 @@ impl Queue {
                 Some(read) if !page.complete => {
                     let (webhook, dropped) = (&self.name, first.saturating_sub(read.offset + 1));
                     self.counts.dropped.fetch_add(dropped, Relaxed);
-                    tracing::error!(
-                        webhook,
-                        dropped,
-                        "events were given up: more of them waited than events.webhook_queue allows"
-                    );
+                    tracing::error!(webhook, dropped, "events were dropped: the queue reached events.webhook_queue");
                 }
                 None => (window.settled, window.removed) = (first - 1, first - 1),
                 Some(_) => {}
@@ -380,7 +380,7 @@ impl Queue {
                     }
                     Err(error) => {
                         let webhook = &self.name;
-                        tracing::error!(webhook, %error, "an event cannot be read; it is left out");
+                        tracing::error!(webhook, %error, "an event cannot be read; it is dropped");
                     }
                 }
             }
@@ -391,7 +391,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes what is settled at the front, a page at a time, and the rest when nothing waits.
+    /// Removes settled events from the front, a page at a time, and the rest when the window is
+    /// empty.
     async fn remove(&self, window: &mut Window) -> Result<(), StoreError> {
         while window.items.front().is_some_and(|item| item.state == ItemState::Settled) {
             let Some(item) = window.items.pop_front() else { break };
@@ -406,12 +407,13 @@ impl Queue {
         Ok(())
     }
 
-    /// How many events may be begun. With a single turn all come in order: also behind one that fails.
+    /// Maximum number of begun events. With one permit all are posted in order, even behind a
+    /// failing one.
     fn begun_max(&self) -> usize {
         if self.parallel == 1 { 1 } else { self.parallel * BEGUN_FACTOR }
     }
 
-    /// Begins to post what may be posted now.
+    /// Starts posting the events that may be posted now.
     fn begin<'a>(&'a self, window: &mut Window, posting: &mut Posting<'a>) {
         let mut before: HashSet<Arc<str>> = HashSet::new();
         let begun_max = self.begun_max();
@@ -422,7 +424,7 @@ impl Queue {
             if item.state != ItemState::Waits {
                 continue;
             }
-            // Not before those that came earlier.
+            // An earlier event of the same object goes first.
             if window.busy.contains(&item.key) || !before.insert(item.key.clone()) {
                 continue;
             }
@@ -451,7 +453,7 @@ fn stopping() -> StoreError {
     StoreError::Unavailable("the server is stopping".to_owned())
 }
 
-/// Between half of it and all.
+/// A random time between half of `pause` and all of it.
 fn jittered(env: &Env, pause: Duration) -> Duration {
     let chance = (env.random_u64() >> 11) as f64 / (1u64 << 53) as f64;
     pause.mul_f64(0.5 + chance / 2.0)

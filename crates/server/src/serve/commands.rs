@@ -1,4 +1,4 @@
-//! What commands over the control socket do.
+//! Commands over the control socket.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use super::membership::Membership;
 use super::snapshots::Snapshots;
 use super::state::State;
 use crate::admin::Source;
-use crate::control::{Command, Commands, Tell};
+use crate::control::{Command, Commands, ProgressReporter};
 
-/// Carries out commands on a server that serves.
+/// Executes commands on a serving server.
 pub struct ServerCommands {
-    /// How the server is.
+    /// State of the server.
     pub state: Arc<State>,
-    /// What carries out those about snapshots.
+    /// Snapshot commands.
     pub snapshots: Snapshots,
-    /// For its disks.
+    /// Disk commands.
     pub membership: Membership,
 }
 
 impl ServerCommands {
-    async fn waited(&self, wait: bool, tell: &Tell) -> Result<Value, String> {
-        if wait { self.membership.follow(tell).await } else { Ok(self.membership.result(None)) }
+    async fn waited(&self, wait: bool, reporter: &ProgressReporter) -> Result<Value, String> {
+        if wait { self.membership.follow(reporter).await } else { Ok(self.membership.result(None)) }
     }
 }
 
 impl Commands for ServerCommands {
-    fn run(&self, command: Command, tell: Tell) -> BoxFuture<'_, Result<Value, String>> {
+    fn run(&self, command: Command, reporter: ProgressReporter) -> BoxFuture<'_, Result<Value, String>> {
         Box::pin(async move {
             match command {
                 Command::Status {} => Ok(self.state.status()),
@@ -36,27 +36,26 @@ impl Commands for ServerCommands {
                 Command::SnapshotList {} => Ok(self.snapshots.list(&self.state.store()?)),
                 Command::SnapshotDelete { name } => self.snapshots.delete(&self.state.store()?, &name).await,
                 Command::SnapshotExport { name, since, to, bytes_s } => {
-                    self.snapshots.export(&self.state.store()?, (name, since), &to, bytes_s, &tell).await
+                    self.snapshots.export(&self.state.store()?, (name, since), &to, bytes_s, &reporter).await
                 }
                 Command::SnapshotRestore { name, from, overwrite } => {
-                    self.snapshots.restore(&self.state.store()?, &name, &from, overwrite, &tell).await
+                    self.snapshots.restore(&self.state.store()?, &name, &from, overwrite, &reporter).await
                 }
                 Command::Scrub { action } => {
-                    let engine =
-                        self.state.engine().ok_or("the server does not serve (it starts or stops): try again")?;
+                    let engine = self.state.engine().ok_or("the server is starting or stopping: try again")?;
                     engine.scrub(action)
                 }
                 Command::DiskAdd { path, wait } => {
                     self.membership.add(&path, None).await?;
-                    self.waited(wait, &tell).await
+                    self.waited(wait, &reporter).await
                 }
                 Command::DiskDrain { disk, wait } => {
                     self.membership.drain(disk).await?;
-                    self.waited(wait, &tell).await
+                    self.waited(wait, &reporter).await
                 }
                 Command::DiskReplace { old, new, wait } => {
                     self.membership.add(&new, Some(old)).await?;
-                    self.waited(wait, &tell).await
+                    self.waited(wait, &reporter).await
                 }
                 Command::WebhookList {} => self.state.webhooks()?.list().await,
                 Command::WebhookDead { name } => self.state.webhooks()?.dead_letters(&name).await,
@@ -66,7 +65,7 @@ impl Commands for ServerCommands {
                 Command::DiskForget { disks } => self.membership.forget(disks).await,
                 Command::DiskResume { wait } => {
                     self.membership.resume()?;
-                    self.waited(wait, &tell).await
+                    self.waited(wait, &reporter).await
                 }
             }
         })

@@ -9,27 +9,29 @@ use parking_lot::RwLock;
 use serde_json::{Value, json};
 use steadfast_flow::Env;
 use steadfast_log::check::Damage;
-use steadfast_log::{CompactionOptions, LogOptions, LogState, ScrubOptions, ScrubStatus, ScrubWish};
+use steadfast_log::{CompactionOptions, LogOptions, LogState, ScrubOptions, ScrubRequest, ScrubStatus};
 use steadfast_store::{IndexKind, PoolDisk, Store, StoreOptions};
 
 use super::many;
 use crate::config::Config;
 use crate::control::ScrubAction;
 use crate::datadir::DataDir;
+use crate::disks::fast::FastLeg;
 use crate::disks::make;
-use crate::disks::open::{self, FastLeg, Taking};
+use crate::disks::open::{self, Taking};
 use crate::notify::Mirrors;
 
 /// Disk and store. Cloning shares them.
 #[derive(Clone)]
 pub struct Engine {
-    /// Those of each log. One, which may be a stripe or a super-disk, or several; they come and go.
-    disks: Arc<RwLock<many::Disks>>,
+    /// The disks of each log: one (perhaps a stripe or a super-disk) or several. They change while
+    /// the server runs.
+    disks: Arc<RwLock<many::PoolDisks>>,
     store: Store,
 }
 
 impl Engine {
-    /// Opens the pool; makes one when there is none yet and it is a file.
+    /// Opens the pool; creates it if it is a file that does not exist.
     ///
     /// # Errors
     /// What is wrong and what to do.
@@ -78,36 +80,36 @@ impl Engine {
             replayed_records = report.replayed_records,
             "the pool is open"
         );
-        Ok(Self::new(many::Disks::of_one(disks), store, report.moves_unfinished))
+        Ok(Self::new(many::PoolDisks::of_one(disks), store, report.moves_unfinished))
     }
 
-    fn new(disks: many::Disks, store: Store, moves_unfinished: bool) -> Self {
+    fn new(disks: many::PoolDisks, store: Store, moves_unfinished: bool) -> Self {
         if moves_unfinished {
             match store.resume_moves() {
-                Ok(_) => tracing::info!("keys were being moved between disks: that goes on"),
-                Err(e) => tracing::warn!("keys were being moved between disks, and that cannot go on now: {e}"),
+                Ok(_) => tracing::info!("resuming the move of keys between disks"),
+                Err(e) => tracing::warn!("the move of keys cannot be resumed now: {e}"),
             }
         }
         Self { disks: Arc::new(RwLock::new(disks)), store }
     }
 
     /// The disks as they are now.
-    fn disks(&self) -> many::Disks {
+    fn disks(&self) -> many::PoolDisks {
         self.disks.read().clone()
     }
 
-    /// A disk is about to come into the pool.
-    pub fn came(&self, name: String, disks: open::Disks) {
-        self.disks.write().came(name, disks);
+    /// Registers a disk that is about to be added to the pool.
+    pub fn add_disks(&self, name: String, disks: open::Disks) {
+        self.disks.write().insert(name, disks);
     }
 
-    /// Lets go of the disks that the pool does not have any more.
+    /// Drops the disks that have left the pool.
     pub fn forget_gone(&self) {
         let there: Vec<String> = self.store.status().disks.into_iter().map(|disk| disk.name).collect();
         drop(self.disks.write().retain(|name| there.iter().any(|there| there == name)));
     }
 
-    /// How the super-disks are, those that there are.
+    /// The state of each super-disk.
     pub fn superdisks(&self) -> Vec<FastLeg> {
         self.disks().open_ones().filter_map(open::Disks::superdisk).collect()
     }
@@ -122,11 +124,11 @@ impl Engine {
         &self.store
     }
 
-    /// Why no writes are taken; `None` when they are.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why writes are refused; `None` if they are accepted.
+    pub fn failure(&self) -> Option<String> {
         if self.is_many() {
-            // One that has failed takes only its own objects to read-only.
-            let all = || self.disks_in_trouble().iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>();
+            // A failed disk makes only its own objects read-only.
+            let all = || self.failed_disks().iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>();
             return (!self.store.takes_writes()).then(|| format!("no disk takes writes: {}", all().join("; ")));
         }
         match self.store.status().log.log {
@@ -137,29 +139,29 @@ impl Engine {
         }
     }
 
-    /// The disks that hang, each with for how many milliseconds.
+    /// The disks that hang, each with the duration in milliseconds.
     pub fn hanging(&self) -> Vec<(PathBuf, u64)> {
         self.disks().open_ones().flat_map(open::Disks::hanging).collect()
     }
 
-    /// Why the server should get no requests; `None` when it should.
+    /// Why the server is not ready; `None` if it is.
     pub fn not_ready(&self) -> Option<String> {
-        if let Some(trouble) = self.trouble() {
-            return Some(trouble);
+        if let Some(failure) = self.failure() {
+            return Some(failure);
         }
         if !self.is_many()
-            && let Some((_, why)) = self.store.disks_in_trouble().pop()
+            && let Some((_, why)) = self.store.failed_disks().pop()
         {
             return Some(why);
         }
         let hanging = self.hanging();
         let (path, ms) = hanging.first()?;
-        // The others go on.
-        let all = !self.is_many() || self.disks_in_trouble().len() + hanging.len() >= self.store.status().disks.len();
+        // Other disks continue to serve.
+        let all = !self.is_many() || self.failed_disks().len() + hanging.len() >= self.store.status().disks.len();
         all.then(|| format!("the disk {} hangs: it has not answered for {} s", path.display(), ms / 1000))
     }
 
-    /// The disks that are full, or of which less than `reserve_percent` is free, in words.
+    /// A warning for each disk that is full or has less than `reserve_percent` free.
     pub fn short_of_space(&self, reserve_percent: u8) -> Vec<String> {
         let full = self.store.full_disks();
         let word = |(name, spare): (String, u8)| {
@@ -174,12 +176,12 @@ impl Engine {
         self.store.spare_percents().into_iter().filter_map(word).collect()
     }
 
-    /// The disks of a pool of several that do not do all of their part, by name, and why.
-    pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
-        if self.is_many() { self.store.disks_in_trouble() } else { Vec::new() }
+    /// The disks of a pool of several that are missing or refuse writes, each with the reason.
+    pub fn failed_disks(&self) -> Vec<(String, String)> {
+        if self.is_many() { self.store.failed_disks() } else { Vec::new() }
     }
 
-    /// Damages that the scrubs have found beyond those that are `known` of each disk, each with what it concerns.
+    /// The damage that the scrubs have reported since the counts in `known`, with what it concerns.
     pub fn damage_since(&self, known: &mut BTreeMap<String, u64>) -> Vec<(Damage, Vec<String>)> {
         let mut found = Vec::new();
         for (disk, scrub) in self.store.scrubs() {
@@ -191,20 +193,20 @@ impl Engine {
         found
     }
 
-    /// Begins or ends a pass of the scrub, or neither; what the scrub of each disk says.
+    /// Starts or stops a pass of the scrub, or neither; returns the status of each disk's scrub.
     ///
     /// # Errors
     /// When the store is closed.
     pub fn scrub(&self, action: ScrubAction) -> Result<Value, String> {
         match action {
-            ScrubAction::Start => self.store.scrub(ScrubWish::Start).map_err(|e| e.to_string())?,
-            ScrubAction::Stop => self.store.scrub(ScrubWish::Stop).map_err(|e| e.to_string())?,
+            ScrubAction::Start => self.store.scrub(ScrubRequest::Start).map_err(|e| e.to_string())?,
+            ScrubAction::Stop => self.store.scrub(ScrubRequest::Stop).map_err(|e| e.to_string())?,
             ScrubAction::Status => {}
         }
         Ok(self.scrubs())
     }
 
-    /// The scrub of each disk: how far it is, what it healed and where from, and what is damaged, with what that concerns.
+    /// The status of each disk's scrub: progress, healed places, damage and what it concerns.
     fn scrubs(&self) -> Value {
         let scrubs = self.store.scrubs().into_iter().map(|(disk, scrub)| {
             let mut shown = json!(scrub);
@@ -223,9 +225,9 @@ impl Engine {
     }
 
     fn damage_in(&self, scrub: ScrubStatus, known: u64) -> (Vec<(Damage, Vec<String>)>, u64) {
-        let new = scrub.told.saturating_sub(known) as usize;
+        let new = scrub.reported.saturating_sub(known) as usize;
         if new == 0 {
-            return (Vec::new(), scrub.told);
+            return (Vec::new(), scrub.reported);
         }
         let names = self.store.names();
         let old = scrub.damage.len().saturating_sub(new);
@@ -235,10 +237,10 @@ impl Engine {
             subjects.dedup();
             (damage, subjects)
         });
-        (found.collect(), scrub.told)
+        (found.collect(), scrub.reported)
     }
 
-    /// Puts disk and store into `status`.
+    /// Adds disk and store to `status`.
     pub fn describe(&self, status: &mut Value) {
         let disks = self.disks();
         status["disk"] = disks.describe();
@@ -248,7 +250,7 @@ impl Engine {
         status["disks_hanging"] = json!(self.hanging().len());
         status["superdisks"] = self.superdisks().iter().map(|fast| fast.status().clone()).collect();
         status["store"] = json!(self.store.status());
-        // The heads of records mean nothing to people; what they concern does.
+        // Operators need the names of damaged objects, not the heads of records.
         let scrubs = self.scrubs();
         let all =
             scrubs.as_array().into_iter().flatten().flat_map(|scrub| scrub["damage"].as_array().into_iter().flatten());
@@ -256,10 +258,11 @@ impl Engine {
         status["scrubs"] = scrubs;
     }
 
-    /// Commits what was accepted, saves the index, stops the tasks.
+    /// Commits accepted writes, saves the index and stops the tasks.
     ///
     /// # Errors
-    /// When that fails or takes longer than `deadline`: nothing acknowledged is lost, the next start replays more.
+    /// When that fails or takes longer than `deadline`. No acknowledged data is lost; the next
+    /// start replays more.
     pub async fn close(&self, deadline: Duration, env: &Env) -> Result<(), String> {
         let closing = async {
             let closed = self.store.close().await;
@@ -274,7 +277,7 @@ impl Engine {
     }
 }
 
-/// An index without its pool means that the pool is somewhere else now: a new one would hide that.
+/// An index without its pool means a missing mount or a moved pool; an empty pool would hide that.
 fn refuse_to_forget(path: &Path, data: &DataDir) -> Result<(), String> {
     let index = data.index();
     let used = std::fs::read_dir(&index).is_ok_and(|mut entries| entries.next().is_some());
@@ -282,8 +285,8 @@ fn refuse_to_forget(path: &Path, data: &DataDir) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the pool {} is missing, but {} shows that there was one: mount or restore it, or set data.pool. To begin anew, \
-         remove {}",
+        "the pool {} is missing, but {} shows that there was one: mount or restore it, or set data.pool. To create a new \
+         pool, remove {}",
         path.display(),
         index.display(),
         index.display()

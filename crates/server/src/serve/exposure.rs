@@ -1,4 +1,4 @@
-//! What a configuration shows to others: ports that are reached from elsewhere, and files that others can read.
+//! Exposure of a configuration: ports that other machines reach, and files that others can read.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -9,19 +9,20 @@ use steadfast_live::LiveConfig;
 use crate::config::{Config, Webhook};
 use crate::net::tls;
 
-/// How often the certificate is looked at.
+/// Interval between two checks of the certificate.
 const CERTIFICATE_EVERY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
-/// A certificate that ends within this time is warned of, in seconds.
+/// Remaining validity below which a certificate is warned of, in seconds.
 const CERTIFICATE_SOON_S: i64 = 14 * 24 * 3600;
 
 fn is_elsewhere(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
-/// Looks at how ports are reached. What is dangerous is refused, unless it is said to be meant; what is only unwise is told.
+/// Checks which ports other machines reach. Full access without credentials is refused unless
+/// `live.insecure_anywhere` allows it; lesser risks become warnings.
 ///
 /// # Errors
-/// What is refused, and what to set.
+/// What is refused, and which setting to change.
 pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, String> {
     let mut warnings = Vec::new();
     if let Some(listen) = config.live.listen {
@@ -32,41 +33,39 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
                 .collect();
         if !open.is_empty() && is_elsewhere(listen) && !config.live.insecure_anywhere {
             return Err(format!(
-                "live.listen: {listen} is reached from other machines, and {} lets everybody who reaches it do everything: take that \
-                 out, listen on 127.0.0.1, or set live.insecure_anywhere = true if it is meant",
+                "live.listen: other machines reach {listen}, and {} gives full access to every client that reaches it: remove \
+                 it, listen on 127.0.0.1, or set live.insecure_anywhere = true to allow it",
                 open.join(" and ")
             ));
         }
         if !open.is_empty() {
-            warnings.push("the live door is insecure: everybody may do everything. For trials only".to_owned());
+            warnings.push("the live port is insecure: every client has full access. For trials only".to_owned());
         }
         if is_elsewhere(listen) && !(config.live.tls && config.tls.certificate.is_some()) {
             warnings.push(format!(
-                "live.listen: {listen} is reached from other machines without TLS: tokens and messages go over the network in the clear. Set \
-                 `tls`, or have a proxy with TLS in front"
+                "live.listen: other machines reach {listen} without TLS: tokens and messages are sent in clear text. Set `tls`, or \
+                 use a proxy that terminates TLS"
             ));
         }
     }
     if is_elsewhere(config.s3.listen) && config.tls.certificate.is_none() {
         warnings.push(format!(
-            "s3.listen: {} is reached from other machines without TLS: objects go over the network in the clear. Set `tls`, or have a proxy \
-             with TLS in front",
+            "s3.listen: other machines reach {} without TLS: objects are sent in clear text. Set `tls`, or use a proxy that \
+             terminates TLS",
             config.s3.listen
         ));
     }
     if is_elsewhere(config.admin.listen) {
-        let who = match config.admin.token.0.is_empty() {
-            true => {
-                "and asks for no token: everybody who reaches it may read names of buckets, keys and devices. Set admin.token"
-            }
-            false => "and has no TLS: its token goes over the network in the clear",
+        let reason = match config.admin.token.0.is_empty() {
+            true => "without a token: every client can read names of buckets, keys and devices. Set admin.token",
+            false => "without TLS: the token is sent in clear text",
         };
-        warnings.push(format!("admin.listen: {} is reached from other machines {who}", config.admin.listen));
+        warnings.push(format!("admin.listen: other machines reach {} {reason}", config.admin.listen));
     }
     Ok(warnings)
 }
 
-/// The configuration files that hold secrets and can be read by everybody.
+/// Warnings of configuration files with secrets that every user of the machine can read.
 pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String> {
     let has_secret = |hook: &Webhook| !hook.authorization.text.is_empty() || !hook.secret.text.is_empty();
     let mut secrets = Vec::new();
@@ -77,39 +76,37 @@ pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String
         || live.client.subscription_token.in_force().is_some_and(|token| !token.hmac_secret_key.is_empty());
     secrets.extend(config.files.iter().filter(|_| own || (of_live && config.live.config.is_none())));
     secrets.extend(config.live.config.iter().filter(|_| of_live));
-    let everybody = |path: &std::path::Path| {
+    let readable = |path: &std::path::Path| {
         let mode = std::fs::metadata(path).ok()?.permissions().mode();
         let shown = path.display();
         (mode & 0o004 != 0).then(|| {
             format!(
-                "{shown} holds secrets and can be read by everybody on this machine (mode {:o}): chmod o= {shown}",
+                "{shown} holds secrets, and every user of this machine can read it (mode {:o}): chmod o= {shown}",
                 mode & 0o777
             )
         })
     };
-    secrets.into_iter().filter_map(|path| everybody(path)).collect()
+    secrets.into_iter().filter_map(|path| readable(path)).collect()
 }
 
-/// What is to be said of a certificate that ends then.
+/// The warning for a certificate that expires at `expires_s`, if it needs one.
 fn certificate_warning(expires_s: i64, now_s: i64) -> Option<String> {
     let days = (expires_s - now_s).abs() / 86_400;
     match expires_s - now_s {
-        ..=0 => Some(format!(
-            "tls.certificate: it expired {days} days ago: clients refuse it. Put a new one there and restart"
-        )),
+        ..=0 => Some(format!("tls.certificate: it expired {days} days ago: clients refuse it. Replace it and restart")),
         left if left < CERTIFICATE_SOON_S => Some(format!("tls.certificate: it expires in {days} days")),
         _ => None,
     }
 }
 
-/// Warns of a certificate that has expired or will soon, now and each day.
+/// Warns of a certificate that has expired or expires soon, now and once a day.
 pub(super) fn watch_certificate(config: &Config, env: &Env) {
     let Some(path) = config.tls.certificate.clone() else { return };
     let inner = env.clone();
     env.spawn("certificate", async move {
         loop {
             let now_s = i64::try_from(inner.wall_ms() / 1000).unwrap_or(i64::MAX);
-            // The file is read again: it may have been replaced, for the next start.
+            // Read the file again: the operator may have replaced it for the next start.
             if let Some(warning) = tls::expires(&path).and_then(|expires_s| certificate_warning(expires_s, now_s)) {
                 tracing::warn!("{warning}");
             }
@@ -142,17 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn ports_in_the_clear_are_told_and_served() {
+    fn ports_without_tls_are_warned_of_and_served() {
         assert!(checked("").expect("valid").is_empty());
-        let told = checked("[s3]\nlisten = \"0.0.0.0:9000\"\n[admin]\nlisten = \"10.0.0.1:9001\"").expect("valid");
-        assert!(told[0].contains("s3.listen") && told[1].contains("admin.token"), "{told:?}");
+        let warnings = checked("[s3]\nlisten = \"0.0.0.0:9000\"\n[admin]\nlisten = \"10.0.0.1:9001\"").expect("valid");
+        assert!(warnings[0].contains("s3.listen") && warnings[1].contains("admin.token"), "{warnings:?}");
     }
 
     #[test]
     fn files_with_secrets_are_for_few() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("steadfast.toml");
-        let told = |text: &str, mode: u32| {
+        let count = |text: &str, mode: u32| {
             std::fs::write(&path, text).expect("written");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("chmod");
             let mut config = Config::default();
@@ -165,13 +162,13 @@ mod tests {
             "[live.client.token]\nhmac_secret_key = \"k\"",
             "[events]\nwebhooks = [{ name = \"a\", url = \"http://h\", authorization = \"Bearer x\" }]",
         ] {
-            assert_eq!((told(secret, 0o644), told(secret, 0o640)), (1, 0), "{secret}");
+            assert_eq!((count(secret, 0o644), count(secret, 0o640)), (1, 0), "{secret}");
         }
-        assert_eq!(told("[s3]\netag = \"md5\"", 0o644), 0);
+        assert_eq!(count("[s3]\netag = \"md5\"", 0o644), 0);
     }
 
     #[test]
-    fn certificates_that_end_are_told() {
+    fn certificates_that_expire_are_warned_of() {
         const DAY: i64 = 86_400;
         assert!(certificate_warning(0, DAY).expect("expired").contains("expired 1 days ago"));
         assert!(certificate_warning(3 * DAY, 0).expect("soon").contains("in 3 days"));

@@ -1,4 +1,4 @@
-//! The live door of a server, where it has one.
+//! The live port of a server, if it has one.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,13 +11,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::{oneshot, watch};
 
-use super::start;
+use super::ports::start;
 use crate::config::Config;
 use crate::net::descriptors::Shares;
 use crate::net::listener::{Door, Port, Tls};
 
-/// Connections that may wait to be accepted; the kernel's own bound (`net.core.somaxconn`) is lower. With a short queue, sessions that all
-/// come back at once lose their first packet, and a second with it.
+/// Connections that may wait to be accepted; the kernel's limit (`net.core.somaxconn`) is lower.
+/// With a short queue, sessions that all reconnect at once lose their first packet, which costs
+/// them a second.
 const BACKLOG: u32 = 65_535;
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -27,10 +28,10 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// What an error at the gRPC port is about.
+/// The setting named in errors of the gRPC port.
 const GRPC: &str = "live.grpc_api.port";
 
-/// Binds the port of the API over gRPC, if there is to be one.
+/// Binds the port of the API over gRPC, if it is enabled.
 async fn bind_grpc(
     config: &Config,
     options: &GrpcApiConfig,
@@ -41,17 +42,17 @@ async fn bind_grpc(
         return Ok(None);
     }
     if options.is_open() {
-        tracing::warn!("live.grpc_api: no key is asked for: who reaches the port of the gRPC API may do everything");
-    } else if server_tls && !options.tls.enabled {
         tracing::warn!(
-            "live.grpc_api.tls is not enabled: its key goes over the network in the clear, though `tls` is set"
+            "live.grpc_api: no key is set: every client that reaches the port of the gRPC API has full access"
         );
+    } else if server_tls && !options.tls.enabled {
+        tracing::warn!("live.grpc_api.tls is not enabled: its key is sent in clear text, though `tls` is set");
     }
     let timeout = config.limits.header_timeout;
     let tls = options.acceptor()?.map(|acceptor| Tls { acceptor, timeout });
     let port = options.port;
     let address = match options.address.as_str() {
-        // With IPv6 it is for both.
+        // An IPv6 socket serves both families.
         "" if TcpSocket::new_v6().is_ok() => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
         "" => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
         name => {
@@ -63,7 +64,7 @@ async fn bind_grpc(
     let everywhere = |address: SocketAddr| address.ip().is_unspecified();
     let meets = |own: SocketAddr| own.ip() == address.ip() || everywhere(own) || everywhere(address);
     if port != 0 && own.into_iter().flatten().any(|own| own.port() == port && meets(own)) {
-        return Err(format!("{GRPC}: another port of this server is {port} too: give one of them another"));
+        return Err(format!("{GRPC}: another port of this server is {port} too: change one of them"));
     }
     Port::bind(address, connections, tls, GRPC).await.map(Some)
 }
@@ -83,7 +84,7 @@ impl Door for Grpc {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // Back ends keep such connections open, and use them when there is something to say.
+        // Back ends keep such connections open between calls: they never count as idle.
         connection.busy();
         let served = self.0.serve(io, peer, stop);
         async move {
@@ -93,43 +94,44 @@ impl Door for Grpc {
     }
 }
 
-/// The live door that serves.
+/// A serving live port.
 pub(super) struct LiveServed {
     pub(super) node: Arc<Node>,
     pub(super) workers: Workers,
-    /// Tells how many connections of the gRPC port were cut off, when it has ended.
+    /// The number of gRPC connections that were cut off, once the port has ended.
     pub(super) grpc: Option<oneshot::Receiver<usize>>,
 }
 
-/// A port that is bound, before there is a store to serve from.
+/// A bound port, before the store is open.
 pub(super) struct LivePort {
     listener: TcpListener,
     tls: Option<Tls>,
-    /// Where it listens.
+    /// Address that it listens on.
     address: SocketAddr,
     options: LiveConfig,
     grpc: Option<Port>,
 }
 
 impl LivePort {
-    /// Binds it, if there is to be one. Its options are read here, so that a mistake in them is told before a pool is opened.
+    /// Binds the live port, if it is configured. Reading its options here reports a mistake in them
+    /// before a pool is opened.
     ///
     /// # Errors
-    /// A setting that makes no sense, or what the operating system says, for people.
+    /// An invalid setting, or the operating system's error, as a message.
     pub(super) async fn bind(config: &Config, tls: Option<Tls>, shares: Shares) -> Result<Option<Self>, String> {
         let Some(wanted) = config.live.listen else {
             let wants = config.live_options().is_ok_and(|options| options.grpc_api.enabled);
-            let no_door = "live.grpc_api.enabled: it is part of the live door, which is off: set live.listen";
+            let no_door = "live.grpc_api.enabled: it is part of the live port, which is off: set live.listen";
             return if wants { Err(no_door.to_owned()) } else { Ok(None) };
         };
         let mut options = config.live_options().map_err(|e| e.to_string())?;
         options.client.connection_limit = shares.live;
         let fail = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AddrInUse => format!(
-                "live.listen: {wanted} is in use by another process; stop it, listen elsewhere (--live-listen ADDRESS), or do without the live \
-                 door (--live-listen \"\")"
+                "live.listen: {wanted} is in use by another process; stop it, listen elsewhere (--live-listen ADDRESS), or turn the \
+                 live port off (--live-listen \"\")"
             ),
-            _ => format!("live.listen: cannot listen on {wanted}: {e}; --live-listen \"\" does without the live door"),
+            _ => format!("live.listen: cannot listen on {wanted}: {e}; --live-listen \"\" turns the live port off"),
         };
         let listener = listen(wanted).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
@@ -137,7 +139,7 @@ impl LivePort {
         Ok(Some(Self { listener, tls: tls.filter(|_| config.live.tls), address, options, grpc }))
     }
 
-    /// Where it listens, for people.
+    /// Its addresses in the ready line.
     pub(super) fn announced(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let grpc = self.grpc.as_ref().and_then(|port| port.address().ok());
@@ -145,10 +147,10 @@ impl LivePort {
         format!(" live={scheme}://{}{grpc}", self.address)
     }
 
-    /// Serves until `stop` is set. The workers are to be stopped then.
+    /// Serves until `stop` is set. The caller stops the workers then.
     ///
     /// # Errors
-    /// A setting that makes no sense, for people.
+    /// An invalid setting, as a message.
     pub(super) fn serve(
         self,
         config: &Config,
@@ -190,9 +192,9 @@ impl LivePort {
         };
         let node = Node::new(options, &limits, store.clone(), env.clone(), partitions).map_err(|e| e.to_string())?;
         let (door, workers) =
-            LiveDoor::start(node.clone(), door).map_err(|e| format!("the live door cannot be started: {e}"))?;
+            LiveDoor::start(node.clone(), door).map_err(|e| format!("the live port cannot be started: {e}"))?;
         let deadline = config.server.stop_deadline;
-        let grpc = self.grpc.map(|port| start(env, port, Grpc(door.grpc()), stop.clone(), deadline));
+        let grpc = self.grpc.map(|port| start(env, port, Grpc(GrpcDoor::new(&door)), stop.clone(), deadline));
         env.spawn_critical("live port", door.run(self.listener, stop));
         Ok(LiveServed { node, workers, grpc })
     }

@@ -1,4 +1,4 @@
-//! A pool of several disks, each with a log of its own: opening, making, describing.
+//! A pool of several disks, each with its own log: opening, creating, describing.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use crate::disks::making::{self, Begun};
 use crate::disks::open::{self, Taking, open_file};
 use crate::disks::{contents::Found, make};
 
-/// The disks of one log, or what is wrong with them.
+/// The disks of one log, or why they could not be opened.
 type Opened = Result<open::Disks, String>;
 
-/// The disks of a pool: those of each log, by its name; and which of them are only remembered.
+/// The disks of a pool: those of each log, by name; and the names that are hints only.
 #[derive(Clone)]
-pub struct Disks(Vec<(String, Opened)>, Vec<String>);
+pub struct PoolDisks(Vec<(String, Opened)>, Vec<String>);
 
-impl Disks {
-    /// Opens the disks that the configuration names. One that cannot be opened is kept, with what is wrong with it.
+impl PoolDisks {
+    /// Opens the configured disks. A disk that cannot be opened is kept with its error.
     pub async fn open(config: &Config, env: &Env, taking: Taking) -> Self {
         let sets = config.disk_sets();
         let opened = join_all(sets.iter().map(|set| open::Disks::open(config, set, env, taking))).await;
@@ -32,35 +32,35 @@ impl Disks {
         Self(sets.iter().map(crate::config::DiskSet::name).zip(opened).collect(), hints)
     }
 
-    /// Those of one log.
+    /// The disks of one log.
     pub fn of_one(disks: open::Disks) -> Self {
         Self(vec![(disks.name().to_owned(), Ok(disks))], Vec::new())
     }
 
-    /// One that has come, in place of what had its name.
-    pub fn came(&mut self, name: String, disks: open::Disks) {
+    /// Inserts a disk, in place of one with the same name.
+    pub fn insert(&mut self, name: String, disks: open::Disks) {
         self.0.retain(|(other, _)| *other != name);
         self.0.push((name, Ok(disks)));
     }
 
-    /// Takes away those that are not `there`.
+    /// Removes the disks for which `there` is false, and returns the open ones among them.
     pub fn retain(&mut self, there: impl Fn(&str) -> bool) -> Vec<open::Disks> {
         let (stay, gone) = std::mem::take(&mut self.0).into_iter().partition(|(name, _)| there(name));
         self.0 = stay;
         gone.into_iter().filter_map(|(_, disks): (String, Opened)| disks.ok()).collect()
     }
 
-    /// How many logs there are.
+    /// The number of logs.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Those that are open.
+    /// The open disks.
     pub fn open_ones(&self) -> impl Iterator<Item = &open::Disks> {
         self.0.iter().filter_map(|(_, disks)| disks.as_ref().ok())
     }
 
-    /// As the store takes them.
+    /// The disks as arguments of the store.
     fn given(&self) -> Vec<PoolDisk> {
         let one = |(name, disks): &(String, Opened)| PoolDisk {
             name: name.clone(),
@@ -70,13 +70,13 @@ impl Disks {
         self.0.iter().map(one).collect()
     }
 
-    /// Ends what goes on in the background. After the last flush.
+    /// Stops the background tasks. Call it after the last flush.
     pub async fn close(&self) {
         join_all(self.open_ones().map(open::Disks::close)).await;
     }
 
-    /// What was wrong with fast legs when they were opened.
-    fn fast_trouble(&self) -> Vec<String> {
+    /// The errors of fast legs when they were opened.
+    fn fast_leg_failures(&self) -> Vec<String> {
         let one = |disks: &open::Disks| {
             let fast = disks.superdisk()?;
             Some(format!("{}: the fast leg could not be made: {}", disks.name(), fast.why()?))
@@ -84,7 +84,7 @@ impl Disks {
         self.open_ones().filter_map(one).collect()
     }
 
-    /// Every disk, for people and scripts.
+    /// Every disk, as rows of the status.
     pub fn list(&self) -> Value {
         let rows = self.0.iter().enumerate().flat_map(|(number, (name, disks))| {
             let mut rows = match disks {
@@ -111,7 +111,7 @@ impl Disks {
         Value::Array(rows.collect())
     }
 
-    /// All of them as one, for the status: sums.
+    /// All disks as one, for the status: sums.
     pub fn describe(&self) -> Value {
         let mut sum = Value::Null;
         for disk in self.open_ones().map(open::Disks::top) {
@@ -157,7 +157,8 @@ fn most(sum: Option<&mut Value>, other: &Value) {
     }
 }
 
-/// Opens the pool on its disks. Where they are files and none of them is there yet, they are made; a making that was interrupted is finished.
+/// Opens the pool on its disks. Creates it if the disks are files and none exists, and completes an
+/// interrupted creation.
 ///
 /// # Errors
 /// What is wrong and what to do.
@@ -166,18 +167,18 @@ pub async fn open(
     data: &DataDir,
     env: &Env,
     options: StoreOptions,
-) -> Result<(Disks, Store, OpenReport), String> {
+) -> Result<(PoolDisks, Store, OpenReport), String> {
     let paths: Vec<PathBuf> = config.disk_sets().into_iter().flat_map(|set| set.durable).collect();
     refuse_twice(&paths)?;
     let begun = making::begun(config)?;
     let new = paths.iter().all(|path| !path.exists() && !path.starts_with("/dev"));
     match begun {
         Begun::Forced => {
-            return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold what they held before. Run it again, \
+            return Err("a `steadfast format --force` of these disks was interrupted: some of them may still hold old data. Run it again, \
                         with --force, to overwrite them all"
                 .to_owned());
         }
-        Begun::Yes => tracing::info!("making the pool was interrupted: it is finished now"),
+        Begun::Yes => tracing::info!("the creation of the pool was interrupted: completing it"),
         Begun::No if new => refuse_to_forget(&paths, data)?,
         Begun::No => {}
     }
@@ -186,7 +187,7 @@ pub async fn open(
         making::begin(config, data, false)?;
         make_missing(config, env, &paths).await?;
     }
-    let mut disks = Disks::open(config, env, Taking::Safe).await;
+    let mut disks = PoolDisks::open(config, env, Taking::Safe).await;
     if config.data.restored {
         discard_indexes(data)?;
     }
@@ -204,8 +205,8 @@ pub async fn open(
     }
     for (name, why) in &report.missing {
         tracing::error!(
-            "THE DISK {name} IS MISSING: {why}. Objects on it, and listings, are answered with 503, its channels with error 100; \
-             all else goes on. What to do: connect or repair the disk, see that data.disks names it, then restart"
+            "THE DISK {name} IS MISSING: {why}. Requests for its objects, and listings, get 503, its channels error 100; \
+             other disks are served. What to do: connect or repair the disk, check that data.disks names it, then restart"
         );
     }
     for (name, why) in &report.left_out {
@@ -221,7 +222,7 @@ fn refuse_twice(paths: &[PathBuf]) -> Result<(), String> {
     let mut seen: Vec<(&PathBuf, (u64, u64, u64))> = Vec::new();
     for path in paths {
         let Ok(meta) = std::fs::metadata(path) else { continue };
-        // A device is what it is by its number, whichever its node.
+        // Two nodes with the same device number are one device.
         let is = if meta.rdev() > 0 { (0, 0, meta.rdev()) } else { (meta.dev(), meta.ino(), 0) };
         if let Some((first, _)) = seen.iter().find(|(_, other)| *other == is) {
             return Err(format!("{} and {} are the same disk: give one of them", first.display(), path.display()));
@@ -231,14 +232,14 @@ fn refuse_twice(paths: &[PathBuf]) -> Result<(), String> {
     Ok(())
 }
 
-/// Formats the disks that are not: all, or those that an interrupted making has left.
+/// Formats the disks that are not formatted: all, or those that an interrupted creation left.
 async fn make_missing(config: &Config, env: &Env, paths: &[PathBuf]) -> Result<(), String> {
     for path in paths {
         let shown = path.display();
         match look(path) {
             Found { contents: Contents::Pool { .. }, .. } => {}
             Found { contents: Contents::Absent, .. } if path.starts_with("/dev") => {
-                return Err(format!("{shown}: there is no such device; the pool was not made on it yet"));
+                return Err(format!("{shown}: no such device; the pool was not created on it yet"));
             }
             Found { contents: Contents::Absent | Contents::Blank, device: false, .. } => {
                 make::create(path, config, env).await?;
@@ -250,7 +251,7 @@ async fn make_missing(config: &Config, env: &Env, paths: &[PathBuf]) -> Result<(
             }
             Found { contents, .. } => {
                 return Err(format!(
-                    "{shown} holds {contents}: the pool was not made on it. If what it holds may be lost, run `steadfast format --force`"
+                    "{shown} holds {contents}: the pool was not created on it. If that data may be lost, run `steadfast format --force`"
                 ));
             }
         }
@@ -258,12 +259,13 @@ async fn make_missing(config: &Config, env: &Env, paths: &[PathBuf]) -> Result<(
     Ok(())
 }
 
-/// Makes one pool of disks that have just been formatted, and super-disks of those with fast disks beside them.
+/// Creates one pool of disks that have just been formatted, and super-disks of those with fast
+/// disks.
 ///
 /// # Errors
 /// When a disk cannot be opened or written.
 pub async fn found(config: &Config, env: &Env) -> Result<(), String> {
-    let disks = Disks::open(config, env, Taking::All).await;
+    let disks = PoolDisks::open(config, env, Taking::All).await;
     let opened = Store::open_pool(disks.given(), IndexKind::memory(), env.clone(), StoreOptions::default()).await;
     let made = match opened {
         Ok((store, _)) => store.close().await.map_err(|e| e.to_string()),
@@ -271,25 +273,26 @@ pub async fn found(config: &Config, env: &Env) -> Result<(), String> {
     };
     disks.close().await;
     made?;
-    said(disks.fast_trouble())
+    none_or_error(disks.fast_leg_failures())
 }
 
-/// Makes the fast legs of a pool that is there anew.
+/// Recreates the fast legs of an existing pool.
 ///
 /// # Errors
 /// When a disk cannot be opened or written.
 pub async fn pair(config: &Config, env: &Env) -> Result<(), String> {
-    let disks = Disks::open(config, env, Taking::All).await;
+    let disks = PoolDisks::open(config, env, Taking::All).await;
     disks.close().await;
     let missing = disks.0.iter().filter_map(|(name, disks)| Some(format!("{name}: {}", disks.as_ref().err()?)));
-    said(missing.chain(disks.fast_trouble()).collect())
+    none_or_error(missing.chain(disks.fast_leg_failures()).collect())
 }
 
-fn said(trouble: Vec<String>) -> Result<(), String> {
-    if trouble.is_empty() { Ok(()) } else { Err(trouble.join("\n")) }
+fn none_or_error(failures: Vec<String>) -> Result<(), String> {
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// The indexes of the disks of pools: beside that of a pool of one disk.
+/// The indexes of the disks of a pool of several; the index of a pool of one disk is not among
+/// them.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -308,7 +311,7 @@ pub fn indexes(data: &DataDir) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Removes every index, as a restored pool may be older than they are. The start rebuilds them.
+/// Removes every index: a restored pool may be older than they are. The start rebuilds them.
 ///
 /// # Errors
 /// When one cannot be removed.
@@ -319,19 +322,19 @@ pub fn discard_indexes(data: &DataDir) -> Result<(), String> {
     }
     for index in found {
         std::fs::remove_dir_all(&index).map_err(|e| format!("{}: {e}", index.display()))?;
-        tracing::warn!(index = %index.display(), "data.restored: the index was thrown away and is rebuilt from the disks");
+        tracing::warn!(index = %index.display(), "data.restored: the index was removed and is rebuilt from the disks");
     }
     Ok(())
 }
 
-/// Indexes without their pool mean that the pool is somewhere else now: a new one would hide that.
+/// Indexes without their pool mean missing mounts or a moved pool; an empty pool would hide that.
 fn refuse_to_forget(paths: &[PathBuf], data: &DataDir) -> Result<(), String> {
     let found = indexes(data)?;
     let Some(first) = found.first() else { return Ok(()) };
     let paths: Vec<String> = paths.iter().map(|path: &PathBuf| Path::display(path).to_string()).collect();
     Err(format!(
         "all disks of the pool are missing ({}), but {} shows that there was one: mount or restore them, or set data.disks. To \
-         begin anew, remove {} index.* directories in {}",
+         create a new pool, remove {} index.* directories in {}",
         paths.join(", "),
         first.display(),
         found.len(),

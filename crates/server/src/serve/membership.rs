@@ -1,4 +1,4 @@
-//! Disks that come and go while the server runs.
+//! Adding and removing disks while the server runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,30 +10,31 @@ use steadfast_log::{Log, LogError};
 use steadfast_store::{MoveState, MoveStatus, PoolDisk, StoreError};
 
 use super::engine::Engine;
+use crate::config::added_disks;
 use crate::config::{Config, DiskSet};
-use crate::control::Tell;
+use crate::control::ProgressReporter;
 use crate::disks::contents::{Contents, look};
+use crate::disks::make;
 use crate::disks::open::{self, Taking, open_file};
 use crate::disks::plan::{Scope, refuse_pool};
-use crate::disks::{make, remembered};
 
-/// How often who waits is told how far it is.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Interval between two progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What it takes to change the disks of a server's pool.
+/// Changes the disks of a server's pool.
 #[derive(Clone)]
 pub struct Membership {
     engine: Engine,
     config: Arc<Config>,
     env: Env,
-    /// One change at a time.
+    /// Allows one change at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Why a disk has not come into the pool.
+/// Why a disk was not added to the pool.
 struct Refusal {
     why: String,
-    /// Whether it may have after all: the commit that says so may be durable.
+    /// Whether the outcome is unknown: the commit that adds the disk may be durable.
     unknown: bool,
 }
 
@@ -44,22 +45,22 @@ impl From<String> for Refusal {
 }
 
 impl Membership {
-    /// Of a server with this configuration.
+    /// The membership of a server with this configuration.
     pub fn new(engine: Engine, config: &Config, env: &Env) -> Self {
         Self { engine, config: Arc::new(config.clone()), env: env.clone(), turn: Arc::default() }
     }
 
-    /// Takes a disk into the pool, in place of another if one is named; keys are then being moved.
+    /// Adds a disk to the pool, in place of another if one is named, and starts the move of keys.
     ///
     /// # Errors
     /// Why not, and what to do.
     pub async fn add(&self, path: &Path, replaces: Option<String>) -> Result<(), String> {
-        // In a task of its own: a client that goes away in the middle must not leave it half done.
+        // In a task of its own: a client that disconnects must not leave the change half done.
         let (this, path) = (self.clone(), path.to_owned());
         self.to_end(async move { this.add_now(&path, replaces).await }).await
     }
 
-    /// Begins to empty a disk, which then leaves the pool.
+    /// Starts to move the data off a disk, which then leaves the pool.
     ///
     /// # Errors
     /// Why not, and what to do.
@@ -91,14 +92,14 @@ impl Membership {
         Ok(done)
     }
 
-    /// Goes on with what was begun.
+    /// Resumes an unfinished move.
     ///
     /// # Errors
     /// Why not, and what to do.
     pub fn resume(&self) -> Result<(), String> {
         match self.engine.store().resume_moves() {
             Ok(true) => Ok(()),
-            Ok(false) => Err("there is nothing to resume: all keys are where they belong".to_owned()),
+            Ok(false) => Err("there is nothing to resume: all keys are on their disks".to_owned()),
             Err(e) => Err(e.to_string()),
         }
     }
@@ -107,22 +108,23 @@ impl Membership {
         &self,
         work: impl Future<Output = Result<T, String>> + Send + 'static,
     ) -> Result<T, String> {
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
         let turn = self.turn.clone();
         self.env.spawn("disks change", async move {
             let _turn = turn.lock().await;
-            let _ = tell.send(work.await);
+            let _ = sender.send(work.await);
         });
-        told.await.unwrap_or_else(|_| Err("the server stops".to_owned()))
+        receiver.await.unwrap_or_else(|_| Err("the server is stopping".to_owned()))
     }
 
-    /// The name that a disk has in the pool: a path in the configuration may be relative to the data directory, and a path may be written in several ways.
+    /// The name of a disk in the pool. A configured path may be relative to the data directory, and
+    /// a path has several spellings.
     fn named(&self, disk: &str) -> String {
         let within = self.config.data.dir.join(disk).display().to_string();
         let names: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
         let is = |name: &str| names.iter().any(|other| other == name);
         if !is(disk) && !is(&within) {
-            let same = |name: &&String| [disk, &within].iter().any(|asked| same_path(name, asked));
+            let same = |name: &&String| [disk, &within].iter().any(|given| same_path(name, given));
             if let Some(name) = names.iter().find(same) {
                 return name.clone();
             }
@@ -139,23 +141,23 @@ impl Membership {
         let owned = path.clone();
         let found = self.env.blocking(move || look(&owned)).await.ok_or("looking at the disk failed")?;
         let ours = matches!(found.contents, Contents::Pool { pair: None, .. });
-        // One that holds a pool is the store's to refuse: it may be one that was about to be added.
+        // The store decides on a disk that holds a pool: an earlier attempt may have formatted it.
         if !ours && let Some(why) = refuse_pool(&path, &found, Scope { pool: true, force: false, begun: false }) {
             return Err(format!("{name}: {}", why.split("; --force").next().unwrap_or_default()));
         }
         let dir = &self.config.data.dir;
-        let known = remembered::read(dir);
-        remembered::write(dir, &[&known[..], std::slice::from_ref(&path)].concat())?;
+        let known = added_disks::read(dir);
+        added_disks::write(dir, &[&known[..], std::slice::from_ref(&path)].concat())?;
         let added = self.format_and_add(&path, &found.contents, ours, replaces).await;
-        // Where nobody knows whether it is one of the pool now, the next start looks: it must find it.
+        // If the outcome is unknown, the next start must find the disk in the hints.
         let surely_not = matches!(&added, Err(refusal) if !refusal.unknown)
             && !self.engine.store().status().disks.iter().any(|disk| disk.name == name);
         if surely_not {
             if found.contents == Contents::Absent {
-                // It was made a moment ago, and nothing is on it.
+                // This call created the file, and it holds no data.
                 let _ = std::fs::remove_file(&path);
             }
-            remembered::write(dir, &known)?;
+            added_disks::write(dir, &known)?;
         }
         added.map_err(|refusal| refusal.why)
     }
@@ -182,8 +184,8 @@ impl Membership {
         let set = DiskSet { durable: vec![path.to_owned()], fast: Vec::new(), hint: false };
         let disks = open::Disks::open(config, &set, env, Taking::Safe).await.map_err(|e| format!("{name}: {e}"))?;
         let disk = PoolDisk { name: name.clone(), disk: Ok(disks.top().clone()), hint: false };
-        // Known before it is one of the pool, so that the status never lacks it.
-        self.engine.came(name, disks);
+        // Registered before the store adds it, so that the status never lacks it.
+        self.engine.add_disks(name, disks);
         let store = self.engine.store();
         let added = match replaces {
             Some(old) => store.replace_disk(&self.named(&old), disk).await,
@@ -196,44 +198,44 @@ impl Membership {
         })
     }
 
-    /// Tells how the keys get on, until they have arrived.
+    /// Reports the progress of the move until it ends.
     ///
     /// # Errors
-    /// Why they have not.
-    pub async fn follow(&self, tell: &Tell) -> Result<Value, String> {
+    /// Why the move has not completed.
+    pub async fn follow(&self, reporter: &ProgressReporter) -> Result<Value, String> {
         let mut moving = self.engine.store().moving();
         loop {
             let now = moving.borrow_and_update().clone();
             let Some(now) = now else { return Ok(self.result(None)) };
             match now.state {
-                MoveState::Running => tell.progress(json!(now)),
+                MoveState::Running => reporter.progress(json!(now)),
                 MoveState::Done => return Ok(self.result(Some(&now))),
-                MoveState::Stopped => return Err("the server stops; it goes on with this at its next start".to_owned()),
+                MoveState::Stopped => return Err("the server is stopping; the next start resumes the move".to_owned()),
                 MoveState::Failed => {
                     let named: Vec<String> =
                         now.unmovable.iter().map(|u| format!("\n  {}: {}", u.name, u.why)).collect();
                     return Err(format!(
-                        "{}; nothing is lost. `steadfast disk resume` goes on with it{}",
+                        "{}; no data is lost. `steadfast disk resume` resumes the move{}",
                         now.error.unwrap_or_default(),
                         named.concat()
                     ));
                 }
             }
-            self.env.sleep(TELL_EVERY).await;
+            self.env.sleep(PROGRESS_INTERVAL).await;
             if moving.changed().await.is_err() {
-                return Err("the server stops".to_owned());
+                return Err("the server is stopping".to_owned());
             }
         }
     }
 
-    /// How it is now: what was moved, the disks, and what to put into the configuration.
+    /// The result of a command: what was moved, the disks, and the line for the configuration.
     pub fn result(&self, moved: Option<&MoveStatus>) -> Value {
         let names: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
         let list: Vec<String> = names.iter().map(|name| format!("{:?}", configurable(name))).collect();
         json!({"moved": moved, "disks": names, "configure": format!("disks = [{}]", list.join(", "))})
     }
 
-    /// Lets go of disks that have left, whenever one has.
+    /// Drops disks that have left the pool, until the server stops.
     pub async fn tidy(self, mut stop: tokio::sync::watch::Receiver<bool>) {
         let mut moving = self.engine.store().moving();
         loop {
@@ -249,9 +251,9 @@ impl Membership {
         }
     }
 
-    /// Keeps in mind only those that are disks of the pool and that the configuration does not name.
+    /// Keeps only the hints of pool disks that the configuration does not name.
     fn forget_hints(&self) {
-        let known = remembered::read(&self.config.data.dir);
+        let known = added_disks::read(&self.config.data.dir);
         let there: Vec<String> = self.engine.store().status().disks.into_iter().map(|disk| disk.name).collect();
         let configured: Vec<PathBuf> =
             self.config.disk_sets().into_iter().filter(|set| !set.hint).flat_map(|set| set.durable).collect();
@@ -261,24 +263,24 @@ impl Membership {
             .cloned()
             .collect();
         if keep != known
-            && let Err(why) = remembered::write(&self.config.data.dir, &keep)
+            && let Err(why) = added_disks::write(&self.config.data.dir, &keep)
         {
             tracing::warn!("{why}");
         }
     }
 }
 
-/// Whether two paths lead to the same file, or would, if it were there.
+/// Whether two paths lead to the same file, which need not exist.
 fn same_path(a: &str, b: &str) -> bool {
     let real = |path: &str| std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
     real(a).is_some_and(|a| Some(a) == real(b))
 }
 
-/// The name of a disk as the configuration would have it. Names are as the server was started, from its working directory; relative paths
-/// in the configuration are of the data directory.
+/// The name of a disk for the configuration. Names of disks are relative to the server's working
+/// directory; relative paths in the configuration are relative to the data directory.
 fn configurable(name: &str) -> String {
     match std::path::absolute(name) {
-        // Not all names are paths: those of super-disks and stripes are not.
+        // The names of super-disks and stripes are not paths.
         Ok(path) if Path::new(name).is_relative() && path.exists() => path.display().to_string(),
         _ => name.to_owned(),
     }

@@ -9,7 +9,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from their default, which ends the process at once.
+    /// Replaces the default action of the signals, which ends the process at once.
     ///
     /// # Errors
     /// When the operating system refuses.

@@ -1,4 +1,4 @@
-//! What the commands about snapshots do.
+//! The snapshot commands.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use crate::backup::export::{self, Export, FILE_BYTES_MAX};
 use crate::backup::place::{Place, PlaceSpec};
 use crate::backup::restore;
-use crate::control::Tell;
+use crate::control::ProgressReporter;
 
-/// In the data directory: indexes of snapshots that are being exported.
+/// Directory in the data directory for indexes of snapshots being exported.
 const SCRATCH: &str = "snapshots";
 
-/// Carries out the commands about snapshots.
+/// Executes the snapshot commands.
 pub struct Snapshots {
     env: Env,
     scratch: PathBuf,
     export_bytes_s: u64,
-    /// One export or restore at a time: each reads and writes as much as it may.
+    /// Allows one export or restore at a time: each uses the full rate.
     one: Arc<Semaphore>,
-    /// What it is, and how far, while there is one.
+    /// The running export or restore and its progress.
     working: Arc<Mutex<Option<Working>>>,
 }
 
-/// An export or a restore that is going on.
+/// A running export or restore.
 struct Working {
     what: String,
     at: watch::Receiver<Value>,
 }
 
-/// A directory that is removed when it is empty; else whoever empties it does that.
+/// A directory, removed on drop if it is empty; otherwise the next start removes it.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -44,19 +44,20 @@ impl Drop for Scratch {
 }
 
 impl Snapshots {
-    /// Those of a server with this data directory. What exports that were cut off have left there is removed.
+    /// The snapshot commands of a server with this data directory. Removes what interrupted exports
+    /// left there.
     pub fn new(env: &Env, data: &Path, export_bytes_s: u64) -> Self {
         let scratch = data.join(SCRATCH);
         match std::fs::remove_dir_all(&scratch) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(path = %scratch.display(), error = %e, "what an export has left behind cannot be removed");
+                tracing::warn!(path = %scratch.display(), error = %e, "the files of an interrupted export cannot be removed");
             }
             _ => {}
         }
         Self { env: env.clone(), scratch, export_bytes_s, one: Arc::new(Semaphore::new(1)), working: Arc::default() }
     }
 
-    /// Makes one.
+    /// Creates a snapshot.
     ///
     /// # Errors
     /// Why not.
@@ -72,7 +73,7 @@ impl Snapshots {
         Ok(value)
     }
 
-    /// Those that there are.
+    /// Lists the snapshots and the running export or restore.
     pub fn list(&self, store: &Store) -> Value {
         let working = self.working.lock();
         let working = working.as_ref().map(|working| json!({"what": working.what, "progress": *working.at.borrow()}));
@@ -80,7 +81,7 @@ impl Snapshots {
         json!({"snapshots": store.snapshots(), "kept_bytes": kept, "working": working})
     }
 
-    /// Deletes one.
+    /// Deletes a snapshot.
     ///
     /// # Errors
     /// Why not.
@@ -93,8 +94,13 @@ impl Snapshots {
         Ok(json!({"name": name, "deleted": true}))
     }
 
-    /// Does `work` in a task of its own: who asked may go away, and it comes to its end all the same.
-    async fn to_its_end<F>(&self, what: String, tell: &Tell, work: impl FnOnce(Tell) -> F) -> Result<Value, String>
+    /// Runs `work` in a task of its own: it completes even if the client disconnects.
+    async fn to_its_end<F>(
+        &self,
+        what: String,
+        reporter: &ProgressReporter,
+        work: impl FnOnce(ProgressReporter) -> F,
+    ) -> Result<Value, String>
     where
         F: Future<Output = Result<Value, String>> + Send + 'static,
     {
@@ -102,12 +108,12 @@ impl Snapshots {
             let working = self.working.lock();
             let what = working.as_ref().map_or("another export or restore", |working| &working.what);
             return Err(format!(
-                "{what} is going on: wait until it has ended; `steadfast snapshot list` says how far it is"
+                "{what} is running: wait until it has ended; `steadfast snapshot list` shows its progress"
             ));
         };
-        let (heard, mut at) = watch::channel(Value::Null);
+        let (sender, mut at) = watch::channel(Value::Null);
         *self.working.lock() = Some(Working { what: what.clone(), at: at.clone() });
-        let (working, work) = (self.working.clone(), work(Tell::new(heard)));
+        let (working, work) = (self.working.clone(), work(ProgressReporter::new(sender)));
         let (answer, mut answered) = oneshot::channel();
         self.env.spawn("backup", async move {
             let done = work.await;
@@ -120,19 +126,19 @@ impl Snapshots {
             }
             *working.lock() = None;
             drop(one);
-            // Whoever waited may have gone away.
+            // The client may have disconnected.
             let _ = answer.send(done);
         });
         loop {
             tokio::select! {
                 biased;
                 done = &mut answered => return done.unwrap_or_else(|_| Err("the server is stopping".to_owned())),
-                Ok(()) = at.changed() => tell.progress(at.borrow_and_update().clone()),
+                Ok(()) = at.changed() => reporter.progress(at.borrow_and_update().clone()),
             }
         }
     }
 
-    /// Exports one.
+    /// Exports a snapshot.
     ///
     /// # Errors
     /// Why not.
@@ -142,7 +148,7 @@ impl Snapshots {
         (name, since): (String, Option<String>),
         to: &PlaceSpec,
         bytes_s: Option<u64>,
-        tell: &Tell,
+        reporter: &ProgressReporter,
     ) -> Result<Value, String> {
         let place = Place::new(to, &self.env)?;
         let what = format!("the export of the snapshot {name:?} to {}", place.shown());
@@ -152,11 +158,11 @@ impl Snapshots {
         let bytes_s = bytes_s.unwrap_or(self.export_bytes_s);
         let export = Export { name, since, scratch, bytes_s, file_bytes_max: FILE_BYTES_MAX };
         let (store, env) = (store.clone(), self.env.clone());
-        let work = |tell: Tell| async move {
+        let work = |reporter: ProgressReporter| async move {
             let _removed = removed;
-            export::run(&store, &env, &place, &export, |value| tell.progress(value)).await
+            export::run(&store, &env, &place, &export, |value| reporter.progress(value)).await
         };
-        self.to_its_end(what, tell, work).await
+        self.to_its_end(what, reporter, work).await
     }
 
     /// Restores an export.
@@ -169,14 +175,14 @@ impl Snapshots {
         name: &str,
         from: &PlaceSpec,
         overwrite: bool,
-        tell: &Tell,
+        reporter: &ProgressReporter,
     ) -> Result<Value, String> {
         let place = Place::new(from, &self.env)?;
         let what = format!("the restore of {name:?} from {}", place.shown());
         let (store, env, name) = (store.clone(), self.env.clone(), name.to_owned());
-        let work = |tell: Tell| async move {
-            restore::run(&store, &env, &place, &name, overwrite, |value| tell.progress(value)).await
+        let work = |reporter: ProgressReporter| async move {
+            restore::run(&store, &env, &place, &name, overwrite, |value| reporter.progress(value)).await
         };
-        self.to_its_end(what, tell, work).await
+        self.to_its_end(what, reporter, work).await
     }
 }

@@ -1,4 +1,4 @@
-//! How the server is: for the admin port.
+//! The state of the server, for the admin port.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -15,26 +15,26 @@ use crate::admin::Source;
 use crate::admin::metrics::{process_cpu, process_memory};
 use crate::block::Device;
 use crate::net::listener::PortStats;
-use crate::notify::Webhooks;
+use crate::notify::WebhookQueues;
 
-/// Where in its life the server is.
+/// The phase of the server.
 enum Phase {
     Opening,
     Serving(Box<Serving>),
     Stopping,
 }
 
-/// What there is to ask while the server serves.
+/// The parts of a serving server.
 pub struct Serving {
     /// Disk and store.
     pub engine: Engine,
-    /// The S3 door.
+    /// The S3 service.
     pub door: steadfast_s3::S3Door,
-    /// The live door's node, where there is one.
+    /// The node of the live port, if it has one.
     pub live: Option<Arc<Node>>,
-    /// Who takes events of objects.
-    pub webhooks: Arc<Webhooks>,
-    /// The share of each disk that publications of clients leave free, in percent; 0 for none.
+    /// The queues of the webhooks.
+    pub webhooks: Arc<WebhookQueues>,
+    /// The share of each disk that publications of clients leave free, in percent; 0: none.
     pub publish_reserve: u8,
 }
 
@@ -55,21 +55,21 @@ impl State {
         Self { env, started, started_ms, connections, phase: RwLock::new(Phase::Opening), block: OnceLock::new() }
     }
 
-    /// These block devices are served from now on.
+    /// Sets the block devices that the server serves.
     pub fn block(&self, devices: Vec<Arc<Device>>) {
-        // There is one start, so they are set once.
+        // One start sets them once.
         let _ = self.block.set(devices);
     }
 
-    /// It serves now.
+    /// Enters the serving phase.
     pub fn serving(&self, serving: Serving) {
         *self.phase.write() = Phase::Serving(Box::new(serving));
     }
 
-    /// What is served from.
+    /// The store, while the server serves.
     ///
     /// # Errors
-    /// When nothing is served now.
+    /// When the server is starting or stopping.
     pub fn store(&self) -> Result<Store, String> {
         match &*self.phase.read() {
             Phase::Serving(serving) => Ok(serving.engine.store().clone()),
@@ -77,18 +77,18 @@ impl State {
         }
     }
 
-    /// Who takes events of objects.
+    /// The queues of the webhooks, while the server serves.
     ///
     /// # Errors
-    /// When nothing is served now.
-    pub fn webhooks(&self) -> Result<Arc<Webhooks>, String> {
+    /// When the server is starting or stopping.
+    pub fn webhooks(&self) -> Result<Arc<WebhookQueues>, String> {
         match &*self.phase.read() {
             Phase::Serving(serving) => Ok(serving.webhooks.clone()),
             _ => Err("the server is starting or stopping".to_owned()),
         }
     }
 
-    /// Disk and store, while it serves.
+    /// Disk and store, while the server serves.
     pub fn engine(&self) -> Option<Engine> {
         match &*self.phase.read() {
             Phase::Serving(serving) => Some(serving.engine.clone()),
@@ -96,12 +96,12 @@ impl State {
         }
     }
 
-    /// Whether it stops.
+    /// Whether the server is stopping.
     pub fn is_stopping(&self) -> bool {
         matches!(&*self.phase.read(), Phase::Stopping)
     }
 
-    /// It stops now. What it served from is let go.
+    /// Enters the stopping phase and drops the parts.
     pub fn stopping(&self) {
         *self.phase.write() = Phase::Stopping;
     }
@@ -171,7 +171,8 @@ impl Source for State {
     }
 }
 
-/// Finds the bounds wherever they are in the status of the layers below: objects with a name, a limit and what is used of it.
+/// Collects the bounds in the status of the layers below: every object with `name`, `limit` and
+/// `used`.
 fn collect_bounds(value: &Value, found: &mut Vec<Value>) {
     match value {
         Value::Object(map) => {

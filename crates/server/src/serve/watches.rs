@@ -1,4 +1,4 @@
-//! What the server says by itself while it runs: that a disk fails, is damaged, heals; and what to do about it.
+//! Log lines about failing, damaged and healing disks, with what the operator does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use steadfast_flow::Env;
 
 use super::engine::Engine;
 use super::state::State;
-use crate::disks::open::FastLeg;
+use crate::disks::fast::FastLeg;
 use crate::disks::words;
 
-/// Watches until the server stops.
+/// Starts the watches; they run until the server stops.
 pub fn start(env: &Env, engine: &Engine, state: &Arc<State>) {
     env.spawn_critical("latch watch", latch(env.clone(), engine.clone(), state.clone()));
     env.spawn_critical("hang watch", hang(env.clone(), engine.clone(), state.clone()));
@@ -21,24 +21,24 @@ pub fn start(env: &Env, engine: &Engine, state: &Arc<State>) {
     env.spawn_critical("super-disk watch", superdisks(env.clone(), engine.clone(), state.clone()));
 }
 
-/// Says once, and loudly, that the log takes no more writes, and what to do about it.
+/// Logs once that a disk or the log refuses writes, and what to do.
 async fn latch(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_millis(200);
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     while !state.is_stopping() {
-        for (disk, why) in engine.disks_in_trouble() {
-            if told.insert(disk.clone()) {
+        for (disk, why) in engine.failed_disks() {
+            if reported.insert(disk.clone()) {
                 tracing::error!(
-                    "THE DISK {disk} DOES NOT TAKE PART: {why}. Only objects on it are concerned; `steadfast status` says how many. \
-                     What to do: look at the disk (dmesg, smartctl -a); repair or replace it; then restart the server"
+                    "THE DISK {disk} IS OUT OF SERVICE: {why}. Only its objects are affected; `steadfast status` shows how many. \
+                     What to do: check the disk (dmesg, smartctl -a); repair or replace it; then restart the server"
                 );
             }
         }
-        if let Some(trouble) = engine.trouble() {
+        if let Some(failure) = engine.failure() {
             tracing::error!(
-                "WRITES ARE REFUSED: {trouble}. Everything acknowledged is on the disk and can be read. What to do: look at the \
-                 disk (dmesg, smartctl -a, free space); repair or replace it; then restart the server. Writes that were \
-                 answered \"outcome unknown\" may or may not be there after the restart. /health/ready answers 503 until then"
+                "WRITES ARE REFUSED: {failure}. Acknowledged data is on the disk and can be read. What to do: check the disk \
+                 (dmesg, smartctl -a, free space); repair or replace it; then restart the server. A write that was answered \
+                 \"outcome unknown\" may or may not exist after the restart. /health/ready answers 503 until then"
             );
             return;
         }
@@ -46,10 +46,10 @@ async fn latch(env: Env, engine: Engine, state: Arc<State>) {
     }
 }
 
-/// Says when a disk hangs, since when, and what to do about it; and when it answers again.
+/// Logs when a disk hangs, since when, and what to do; and when it answers again.
 async fn hang(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_secs(1);
-    // By path: since when, by the process's clock.
+    // The start of each hang by path, on the process's clock.
     let mut known: BTreeMap<PathBuf, Duration> = BTreeMap::new();
     while !state.is_stopping() {
         let hanging: BTreeMap<PathBuf, u64> = engine.hanging().into_iter().collect();
@@ -60,10 +60,10 @@ async fn hang(env: Env, engine: Engine, state: Arc<State>) {
             known.insert(path.clone(), env.now().saturating_sub(Duration::from_millis(*ms)));
             let since = words::utc(env.wall_ms().saturating_sub(*ms));
             tracing::error!(
-                "THE DISK {} HANGS since {since}: it has not answered a request for {} s. What was acknowledged is not concerned. What is on \
-                 this disk waits and is then answered with 503 SlowDown; everything else goes on. What to do: look at the disk (dmesg, iostat -x, \
-                 smartctl -a; of a network disk, at the network). When it answers again, all goes on by itself. If it does not: stop the \
-                 server (kill -9, when it waits for the disk), repair or replace the disk, start the server",
+                "THE DISK {} HANGS since {since}: it has not answered a request for {} s. Acknowledged data is not affected. \
+                 Requests for this disk wait, then get 503 SlowDown; other disks continue. What to do: check the disk (dmesg, \
+                 iostat -x, smartctl -a; for a network disk, the network). When it answers, the server continues by itself. If it \
+                 does not: stop the server (kill -9 if it waits for the disk), repair or replace the disk, start the server",
                 path.display(),
                 ms / 1000
             );
@@ -73,7 +73,7 @@ async fn hang(env: Env, engine: Engine, state: Arc<State>) {
             if !still {
                 let took = env.now().saturating_sub(*since).as_secs();
                 tracing::warn!(
-                    "the disk {} answers again after {took} s: all goes on. If this happens again, replace it",
+                    "the disk {} answers again after {took} s: requests continue. If this happens again, replace it",
                     path.display()
                 );
             }
@@ -83,7 +83,7 @@ async fn hang(env: Env, engine: Engine, state: Arc<State>) {
     }
 }
 
-/// Says when a disk has no room for new data, and what to do about it; and when it has again.
+/// Logs when a disk has no space for new data, and what to do; and when it has space again.
 async fn full(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_secs(1);
     let mut known: BTreeSet<String> = BTreeSet::new();
@@ -91,65 +91,68 @@ async fn full(env: Env, engine: Engine, state: Arc<State>) {
         let now: BTreeSet<String> = engine.store().full_disks().into_iter().collect();
         for disk in now.difference(&known) {
             tracing::warn!(
-                "THE DISK {disk} IS FULL: new data on it is answered with 507 InsufficientStorage; reads and deletes go on. What to do: delete \
-                 objects, or make room on the file system that the pool is on; writes are taken again by themselves when there is room"
+                "THE DISK {disk} IS FULL: writes of new data get 507 InsufficientStorage; reads and deletes continue. What to do: delete \
+                 objects, or free space on the pool's file system; the server then accepts writes by itself"
             );
         }
         for disk in known.difference(&now) {
-            tracing::info!("the disk {disk} has room again");
+            tracing::info!("the disk {disk} has space again");
         }
         known = now;
         env.sleep(EVERY).await;
     }
 }
 
-/// Says of each damage that the scrub finds what it concerns and what to do about it, once.
+/// Logs each damage that the scrub finds once: what it concerns and what to do.
 async fn damage(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_secs(1);
     let mut known = BTreeMap::new();
     while !state.is_stopping() {
         for (damage, subjects) in engine.damage_since(&mut known) {
-            let concerns =
-                if subjects.is_empty() { "cannot be told from what is left".to_owned() } else { subjects.join(", ") };
+            let concerns = if subjects.is_empty() {
+                "unknown: its records cannot be read".to_owned()
+            } else {
+                subjects.join(", ")
+            };
             tracing::error!(
                 extent = damage.extent, offset = damage.offset, what = %damage.what, %concerns,
-                "STORED DATA IS DAMAGED. Reads of it answer with an error, never with wrong bytes. What to do: look at the disk \
-                 (smartctl -a, dmesg), copy what is concerned again from its source, and replace the disk if more follows"
+                "STORED DATA IS DAMAGED. Reads of it fail with an error and never return wrong bytes. What to do: check the disk \
+                 (smartctl -a, dmesg), restore the data named in `concerns` from its source, and replace the disk if more follows"
             );
         }
         env.sleep(EVERY).await;
     }
 }
 
-/// Says when a fast leg changes its state, and what to do about it.
+/// Logs when a fast leg changes its state, and what to do.
 async fn superdisks(env: Env, engine: Engine, state: Arc<State>) {
     const EVERY: Duration = Duration::from_millis(500);
-    let mut told: BTreeMap<String, Told> = BTreeMap::new();
+    let mut reported: BTreeMap<String, SuperdiskReport> = BTreeMap::new();
     while !state.is_stopping() {
         for fast in engine.superdisks() {
             let name = if engine.is_many() { format!("super-disk {}", fast.disk()) } else { "super-disk".to_owned() };
-            told.entry(fast.disk().to_owned()).or_default().tell(&name, &fast);
+            reported.entry(fast.disk().to_owned()).or_default().update(&name, &fast);
         }
         env.sleep(EVERY).await;
     }
 }
 
-/// What has been said of a super-disk.
+/// What has been logged of a super-disk.
 #[derive(Default)]
-struct Told {
-    /// The state that was told of.
-    said: String,
-    /// The one that was seen last, and how often.
+struct SuperdiskReport {
+    /// The state that was logged last.
+    reported_state: String,
+    /// The state that was seen last, and in how many further checks.
     seen: String,
     lasted: u32,
     quarantined: u64,
-    /// On the fast leg, on the durable one.
+    /// Healed places of the fast leg and of the durable leg.
     healed: [u64; 2],
 }
 
-impl Told {
-    fn tell(&mut self, name: &str, fast: &FastLeg) {
-        // Whatever is written makes a place of the fast leg unclean for a moment: only what lasts is said.
+impl SuperdiskReport {
+    fn update(&mut self, name: &str, fast: &FastLeg) {
+        // A write makes a region of the fast leg unclean for a moment: log only states that last.
         const LASTS: u32 = 4;
         let n = |key: &str| fast.status()[key].as_u64().unwrap_or_default();
         if fast.state() == self.seen {
@@ -159,27 +162,27 @@ impl Told {
             self.lasted = 0;
         }
         let passing = matches!(fast.state(), "clean" | "rebuilding") && self.lasted < LASTS;
-        if fast.state() != self.said && !passing {
+        if fast.state() != self.reported_state && !passing {
             match words::advice(fast) {
                 Some(advice) => tracing::warn!("{name}: {advice}"),
                 None => tracing::info!("{name}: {}", words::line(fast)),
             }
-            fast.state().clone_into(&mut self.said);
+            fast.state().clone_into(&mut self.reported_state);
         }
         if n("regions_quarantined") > self.quarantined {
             self.quarantined = n("regions_quarantined");
             tracing::warn!(
                 regions = self.quarantined,
-                "{name}: parts of the fast leg failed again and again and are not used any more; they are served from the pool. What \
-                 to do: look at the fast disks (smartctl -a, dmesg) and replace the one that wears out"
+                "{name}: regions of the fast leg failed repeatedly and are quarantined; the pool serves them. What to do: check the \
+                 fast disks (smartctl -a, dmesg) and replace the one that wears out"
             );
         }
-        // The fast leg heals in passing; damage of the pool itself deserves a word each time.
+        // Healing the fast leg is routine; damage of the pool is worth a warning each time.
         let now = [n("healed_fast"), n("healed_durable")];
         if now[1] > self.healed[1] {
             tracing::warn!(
                 healed = now[1] - self.healed[1],
-                "{name}: damaged places of the pool were healed from the fast leg. What to do: look at the pool's disk (smartctl -a, \
+                "{name}: damaged places of the pool were healed from the fast leg. What to do: check the pool's disk (smartctl -a, \
                  dmesg), and replace it if more follows"
             );
         }

@@ -1,5 +1,5 @@
 //! The binary as a process.
 //!
-//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+//! One test binary: each further one costs another link and compiles the generic code again.
 
 mod process;

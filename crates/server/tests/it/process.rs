@@ -1,4 +1,4 @@
-//! The built binary as a process: its ready line, its admin port, its end, its commands.
+//! The built binary as a process: ready line, admin port, stop, commands.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,9 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use steadfast_server::admin::collect::TABLE;
+use steadfast_server::admin::table::TABLE;
 
-/// Ports that are free, for servers that run beside others.
+/// Free ports, for servers that run in parallel.
 const ANY_PORTS: [&str; 6] =
     ["--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--live-listen", "127.0.0.1:0"];
 
@@ -32,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A server that has said that it is ready.
+/// A server that is ready.
 struct Server {
     process: Child,
     stdout: BufReader<std::process::ChildStdout>,
@@ -53,7 +53,7 @@ impl Server {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let stdout = BufReader::new(process.stdout.take().expect("piped"));
         let (s3, admin, before_ready) = (String::new(), String::new(), String::new());
-        // From here on its drop ends the process, whatever happens.
+        // From here on, the drop of `server` ends the process.
         let mut server = Self { process, stdout, before_ready, s3, admin };
         server.wait_ready();
         server
@@ -97,14 +97,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already gone when the test ended it.
+        // The test may have ended it already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 #[test]
-fn serves_tells_how_it_is_and_stops() {
+fn serves_reports_its_status_and_stops() {
     let temp = tempfile::tempdir().expect("a directory");
     let data = temp.path().join("data");
     let server = Server::start(&data, Some(("access", "secretsecret")));
@@ -117,24 +117,24 @@ fn serves_tells_how_it_is_and_stops() {
 
     let (status, body) = server.get(&server.admin, "/status");
     assert_eq!(status, 200);
-    let told: Value = serde_json::from_str(&body).expect("JSON");
-    // Of moves there is nothing to tell before there was one.
+    let status_json: Value = serde_json::from_str(&body).expect("JSON");
+    // The status has no moves before the first one.
     let always = || TABLE.iter().filter(|metric| !metric.path.starts_with("/store/moving/"));
-    let missing: Vec<&str> = always().map(|m| m.path).filter(|path| told.pointer(path).is_none()).collect();
-    assert!(missing.is_empty(), "metrics of what the status does not tell: {missing:?}");
+    let missing: Vec<&str> = always().map(|m| m.path).filter(|path| status_json.pointer(path).is_none()).collect();
+    assert!(missing.is_empty(), "metrics without a value in the status: {missing:?}");
     let (status, body) = server.get(&server.admin, "/metrics");
     assert_eq!(status, 200);
     for metric in always() {
-        // In the text format a counter's type is told under the name of its samples.
-        let told = ["", "_total"].map(|end| body.contains(&format!("# TYPE steadfast_{}{end} ", metric.name)));
-        assert!(told.contains(&true), "{} is missing", metric.name);
+        // In the text format the type line of a counter has the name of its samples.
+        let typed = ["", "_total"].map(|end| body.contains(&format!("# TYPE steadfast_{}{end} ", metric.name)));
+        assert!(typed.contains(&true), "{} is missing", metric.name);
     }
     let refused = "steadfast_s3_request_seconds_count{operation=\"ListBuckets\",status=\"403\"} 1";
     assert!(body.contains(refused), "{body}");
 
-    let asked = run(&["status", "--admin", &format!("http://{}", server.admin)]);
-    assert_eq!(asked.status.code(), Some(0), "{}", text(&asked.stderr));
-    assert!(text(&asked.stdout).contains("ready        yes"), "{}", text(&asked.stdout));
+    let shown_status = run(&["status", "--admin", &format!("http://{}", server.admin)]);
+    assert_eq!(shown_status.status.code(), Some(0), "{}", text(&shown_status.stderr));
+    assert!(text(&shown_status.stdout).contains("ready        yes"), "{}", text(&shown_status.stdout));
 
     let dir = data.to_str().expect("UTF-8");
     let second = run(&[&["serve", "--data", dir], &ANY_PORTS[..]].concat());
@@ -157,7 +157,7 @@ fn credentials_are_generated_once() {
     assert!(first.before_ready.contains(access), "{}", first.before_ready);
     assert!(first.before_ready.contains("credentials.json"), "{}", first.before_ready);
     let secret = kept["secret_key"].as_str().expect("text");
-    assert!(!first.before_ready.contains(secret), "nobody types here: whoever reads this keeps it");
+    assert!(!first.before_ready.contains(secret), "standard output is not a terminal here, so it may be stored");
     assert_eq!(first.end(Signal::INT), Some(0));
     let second = Server::start(temp.path(), None);
     assert!(!second.before_ready.contains(access), "shown once only");
@@ -165,7 +165,7 @@ fn credentials_are_generated_once() {
 }
 
 #[test]
-fn an_index_without_its_pool_is_not_papered_over() {
+fn an_index_without_its_pool_is_refused() {
     let temp = tempfile::tempdir().expect("a directory");
     assert_eq!(Server::start(temp.path(), None).end(Signal::TERM), Some(0));
     std::fs::rename(temp.path().join("pool"), temp.path().join("elsewhere")).expect("renamed");
@@ -202,9 +202,9 @@ fn mistakes_are_named() {
 
     assert_eq!(run(&["serve", "--nonsense"]).status.code(), Some(2));
     assert_eq!(run(&["verify", "--data", "/nonexistent/steadfast"]).status.code(), Some(1));
-    let nobody = run(&["status", "--admin", "http://127.0.0.1:1"]);
-    assert_eq!(nobody.status.code(), Some(1));
-    assert!(text(&nobody.stderr).contains("is the server running"), "{}", text(&nobody.stderr));
+    let unreachable = run(&["status", "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(unreachable.status.code(), Some(1));
+    assert!(text(&unreachable.stderr).contains("is the server running"), "{}", text(&unreachable.stderr));
     let busy = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = busy.local_addr().expect("bound").to_string();
     let data = temp.path().join("data");
@@ -212,10 +212,10 @@ fn mistakes_are_named() {
     let ports = ["--s3-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--live-listen", &address];
     let refused = run(&[&["serve", "--data", data], &ports[..]].concat());
     assert_eq!(refused.status.code(), Some(1));
-    let said = text(&refused.stderr);
+    let stderr = text(&refused.stderr);
     assert!(
-        said.contains(&format!("live.listen: {address} is in use")) && said.contains("--live-listen \"\""),
-        "{said}"
+        stderr.contains(&format!("live.listen: {address} is in use")) && stderr.contains("--live-listen \"\""),
+        "{stderr}"
     );
     let shown = run(&["serve", "--print-config", "--io", "threads"]);
     assert_eq!(shown.status.code(), Some(0));

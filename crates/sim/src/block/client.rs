@@ -1,4 +1,5 @@
-//! Clients without checksums: they believe whatever a read gives, and the ledger says whether they may.
+//! Clients without checksums: they accept whatever a read returns, and the ledger decides whether
+//! it is allowed.
 
 use std::sync::Arc;
 
@@ -8,30 +9,30 @@ use steadfast_disk::{BLOCK, Disk};
 use steadfast_flow::Env;
 
 use super::ledger::{Ledger, content};
-use super::plan::{MIB, Plan};
+use super::plan::{BlockPlan, MIB};
 use crate::executor::Executor;
 use crate::rng::Rng;
 
 /// One client task.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub(crate) struct BlockClient {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) env: Env,
     pub(crate) ledger: Arc<Mutex<Ledger>>,
     pub(crate) executor: Executor,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: Arc<BlockPlan>,
 }
 
 fn offset(block: usize) -> u64 {
     MIB + (block * BLOCK) as u64
 }
 
-impl Client {
+impl BlockClient {
     fn note(&self, what: &'static str, block: usize, blocks: usize, number: u64) {
         self.executor.trace().note(self.executor.now_ns(), what, "client", [block as u64, blocks as u64, number]);
     }
 
-    /// Some requests, one after the other.
+    /// Sends the requests, one after the other.
     pub(crate) async fn run(self, mut rng: Rng, requests: u64, pause_max: std::time::Duration) {
         let plan = self.plan.clone();
         for _ in 0..requests {
@@ -116,7 +117,7 @@ impl Client {
             ledger.fail(format!("a read was refused: {error}"));
         }
         if ledger.violation.is_some() {
-            // What comes after it says nothing.
+            // Later events say nothing.
             self.executor.cut_now();
         }
     }

@@ -1,4 +1,4 @@
-//! A run: several lives of one pair, and what happens to the legs between them.
+//! A run: several lives of one pair, and the faults of its legs between them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_disk::BLOCK;
 
-use super::ledger::{Ledger, Moment};
+use super::ledger::{Ledger, LedgerMoment};
 use super::leg::FastLeg;
 use super::life::Process;
-use super::plan::{FastLayout, Fate, Life, Plan};
+use super::plan::{BlockLife, BlockPlan, FastLayout, LegFate};
 use crate::disk::Device;
 use crate::executor::{End, Executor};
 use crate::platter::{FaultRates, Image, Platter};
@@ -18,14 +18,14 @@ use crate::trace::Trace;
 
 const STEPS_MAX: u64 = 1_000_000;
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// How many images of each leg are kept.
+/// Number of images kept of each leg.
 const IMAGES_MAX: usize = 4;
 
 /// Images of the legs.
 #[derive(Default)]
 pub(crate) struct Images {
     fast: Vec<Image>,
-    durable: Vec<(Image, Moment)>,
+    durable: Vec<(Image, LedgerMoment)>,
 }
 
 impl Images {
@@ -36,14 +36,14 @@ impl Images {
         self.fast.push(image);
     }
 
-    pub(crate) fn add_durable(&mut self, image: Image, moment: Moment) {
+    pub(crate) fn add_durable(&mut self, image: Image, moment: LedgerMoment) {
         if self.durable.len() == IMAGES_MAX {
             self.durable.remove(0);
         }
         self.durable.push((image, moment));
     }
 
-    /// Puts the fast leg back, where there is an image: all of it, or one of its devices.
+    /// Restores the fast leg from an image, if any: the whole leg, or one of its devices.
     pub(crate) fn restore_fast(&self, device: &Device, layout: FastLayout, rng: &mut Rng) {
         if self.fast.is_empty() {
             return;
@@ -57,22 +57,23 @@ impl Images {
         }
     }
 
-    /// Puts the durable leg back, where there is an image. Images from after that stay: they are of a history that was given up.
+    /// Restores the durable leg from an image, if any. Later images stay: they belong to an
+    /// abandoned history.
     fn restore_durable(&self, device: &Device, ledger: &mut Ledger, rng: &mut Rng) {
         if self.durable.is_empty() {
             return;
         }
         let (image, moment) = rng.pick(&self.durable);
-        // What the cache still held was of another medium.
+        // The cached writes belonged to another medium.
         device.lock().cut();
         device.lock().restore(image);
         ledger.restore(moment);
     }
 }
 
-pub(crate) struct History {
+pub(crate) struct BlockHistory {
     rng: Rng,
-    plan: Arc<Plan>,
+    plan: Arc<BlockPlan>,
     trace: Trace,
     durable: Device,
     fast: Device,
@@ -83,8 +84,8 @@ pub(crate) struct History {
     pub(crate) cuts: u64,
 }
 
-impl History {
-    pub(crate) fn new(mut rng: Rng, plan: Plan, trace: Trace) -> Self {
+impl BlockHistory {
+    pub(crate) fn new(mut rng: Rng, plan: BlockPlan, trace: Trace) -> Self {
         let device = |bytes: u64, rng: &mut Rng| -> Device {
             let mut platter = Platter::new(rng.fork(), bytes, bytes);
             platter.faults_left = u64::MAX;
@@ -99,38 +100,38 @@ impl History {
         Self { rng, plan, trace, durable, fast, ledger, images, now: Duration::ZERO, lives: 0, cuts: 0 }
     }
 
-    /// All lives, to the first promise that is broken.
-    pub(crate) fn unfold(&mut self) -> Result<(), String> {
+    /// Runs all lives, up to the first violation.
+    pub(crate) fn run_lives(&mut self) -> Result<(), String> {
         for life in self.plan.clone().lives.clone() {
-            self.befall(&life);
+            self.inject(&life);
             self.live(life)?;
         }
         Ok(())
     }
 
-    /// What happens to the legs while no process runs.
-    fn befall(&mut self, life: &Life) {
+    /// Applies the life's fates to the legs while no process runs.
+    fn inject(&mut self, life: &BlockLife) {
         let mut rng = self.rng.fork();
         let images = self.images.lock();
         if life.restored {
             images.restore_durable(&self.durable, &mut self.ledger.lock(), &mut rng);
         }
-        if !matches!(life.fast, Fate::Kept | Fate::Missing) {
+        if !matches!(life.fast, LegFate::Kept | LegFate::Missing) {
             self.fast.lock().cut();
         }
         match life.fast {
-            Fate::Kept | Fate::Missing => {}
-            Fate::Blank => self.fast.lock().wipe(),
-            Fate::Older => images.restore_fast(&self.fast, self.plan.layout, &mut rng),
-            Fate::Smaller => self.fast.lock().resize(self.plan.smaller_bytes),
+            LegFate::Kept | LegFate::Missing => {}
+            LegFate::Blank => self.fast.lock().wipe(),
+            LegFate::Older => images.restore_fast(&self.fast, self.plan.layout, &mut rng),
+            LegFate::Smaller => self.fast.lock().resize(self.plan.smaller_bytes),
         }
     }
 
-    fn live(&mut self, life: Life) -> Result<(), String> {
+    fn live(&mut self, life: BlockLife) -> Result<(), String> {
         self.lives += 1;
-        self.trace.say(self.now.as_nanos() as u64, "life", [self.lives, 0, 0], || format!("{life:?}"));
+        self.trace.note_with_text(self.now.as_nanos() as u64, "life", [self.lives, 0, 0], || format!("{life:?}"));
         let executor = Executor::new(self.rng.fork(), self.now, self.trace.clone());
-        let leg = (life.fast != Fate::Missing)
+        let leg = (life.fast != LegFate::Missing)
             .then(|| FastLeg::new(self.fast.clone(), executor.clone(), &self.plan, self.rng.fork()));
         if let Some(steps) = life.steps_max {
             executor.cut_after(steps);

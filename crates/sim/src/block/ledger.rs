@@ -1,8 +1,9 @@
 //! What a client without checksums may read.
 //!
-//! The unit is the sector, which a device writes whole or not at all. Of each sector the ledger knows which contents a read may
-//! give now (`now`), and which the durable leg may hold after a power cut (`after_cut`). The number of
-//! their write distinguishes contents; what a discard leaves behind counts as a write of anything.
+//! The unit is the sector, which a device writes completely or not at all. For each sector, the
+//! ledger knows the contents that a read may return now (`now`), and those that the durable leg may
+//! hold after a power cut (`after_cut`). The number of the write identifies a content. The remains
+//! of a discard count as a write with any content.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,56 +17,57 @@ use crate::platter::SECTOR;
 pub(crate) const SECTORS: usize = BLOCK / SECTOR;
 /// Set in the number of a discard.
 const ANY: u64 = 1 << 62;
-/// Set in what was never written.
+/// Set in a content that was never written.
 const STRANGE: u64 = 1 << 63;
-/// After the durable leg's flush has failed, reads that begin within this time may see what it has since dropped.
+/// After a failed flush of the durable leg, reads that begin within this time may see data that it
+/// has since dropped.
 const GRACE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Default)]
 struct Sector {
     now: Vec<u64>,
     after_cut: Vec<u64>,
-    /// Writes under way.
+    /// Number of writes in flight.
     flying: u32,
-    /// A write or discard has begun since the pair was opened.
+    /// Whether a write or discard has begun since the pair was opened.
     touched: bool,
-    /// What reads have found where a discard left anything, and when.
+    /// Contents that reads found after a discard, each with the mark at that time.
     found: Vec<(u64, u64)>,
 }
 
-struct Write {
+struct LedgerWrite {
     first: usize,
-    /// By sector: what it replaces when it is acknowledged.
+    /// For each sector: the contents that the write replaces when it is acknowledged.
     before: Vec<Vec<u64>>,
 }
 
-struct Read {
+struct LedgerRead {
     first: usize,
     allowed: Vec<Vec<u64>>,
-    /// By sector: no write was under way at any time of the read.
+    /// For each sector: whether no write was in flight at any time of the read.
     calm: Vec<bool>,
 }
 
-/// A flush under way: what was acknowledged when it began.
+/// A flush in flight: the contents acknowledged when it began.
 pub(crate) struct Flush {
     mark: u64,
     covered: Vec<Vec<u64>>,
 }
 
-/// What the durable leg may hold, as it was when an image of it was taken.
+/// The possible contents of the durable leg when an image of it was taken.
 #[derive(Clone)]
-pub(crate) struct Moment(Vec<Vec<u64>>);
+pub(crate) struct LedgerMoment(Vec<Vec<u64>>);
 
 /// See the module's documentation.
 pub(crate) struct Ledger {
     sectors: Vec<Sector>,
     next: u64,
-    writes: BTreeMap<u64, Write>,
-    reads: BTreeMap<u64, Read>,
+    writes: BTreeMap<u64, LedgerWrite>,
+    reads: BTreeMap<u64, LedgerRead>,
     durable: Device,
     flush_errors: u64,
     grace_until: Duration,
-    /// The first promise that was broken.
+    /// The first violation.
     pub(crate) violation: Option<String>,
 }
 
@@ -77,12 +79,12 @@ fn is_after(number: u64, mark: u64) -> bool {
     number & STRANGE == 0 && number & !ANY > mark
 }
 
-/// The content of `blocks` blocks, as the write with this number makes them.
+/// The content of `blocks` blocks written by the write with this number.
 pub(crate) fn content(number: u64, blocks: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(blocks * BLOCK / 8)
 }
 
-/// Which write a sector is of.
+/// The number of the write that a sector comes from.
 fn decode(sector: &[u8]) -> u64 {
     let mut hash = 0u64;
     let mut words = sector.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
@@ -119,14 +121,14 @@ impl Ledger {
         self.violation.get_or_insert(what);
     }
 
-    /// A request was refused with an error, which only the durable leg's errors excuse.
+    /// Handles a refused request: only errors of the durable leg excuse it.
     pub(crate) fn refused(&mut self, what: &str, error: &std::io::Error) {
         if !self.durable.lock().counts.write_errors() {
             self.fail(format!("{what} was refused: {error}"));
         }
     }
 
-    /// When a flush of the durable leg has failed, nothing is known of what it had not made durable.
+    /// After a failed flush of the durable leg, the durability of its unflushed data is unknown.
     fn look_at_durable(&mut self, now: Duration) {
         let errors = self.durable.lock().counts.flush_eio;
         if errors == self.flush_errors {
@@ -147,7 +149,7 @@ impl Ledger {
         }
     }
 
-    /// A write of some blocks begins, or with `any` a discard. Answers its number.
+    /// Records the start of a write, or with `any` of a discard. Returns its number.
     pub(crate) fn write_begins(&mut self, block: usize, blocks: usize, any: bool, now: Duration) -> u64 {
         self.look_at_durable(now);
         let number = self.number() | if any { ANY } else { 0 };
@@ -168,11 +170,11 @@ impl Ledger {
                 }
             }
         }
-        self.writes.insert(number, Write { first, before });
+        self.writes.insert(number, LedgerWrite { first, before });
         number
     }
 
-    /// It has ended. With `flushed` it is durable.
+    /// Records the end of a write. With `flushed`, it is durable.
     pub(crate) fn write_ends(&mut self, number: u64, done: bool, flushed: bool, now: Duration) {
         self.look_at_durable(now);
         let Some(write) = self.writes.remove(&number) else { return };
@@ -193,11 +195,11 @@ impl Ledger {
         Flush { mark: self.next, covered: self.sectors.iter().map(|sector| sector.now.clone()).collect() }
     }
 
-    /// It has succeeded.
+    /// Records the success of a flush.
     pub(crate) fn flush_ends(&mut self, flush: &Flush, now: Duration) {
         self.look_at_durable(now);
         for (sector, covered) in self.sectors.iter_mut().zip(&flush.covered) {
-            // What a discard has left is as old as the first read of it.
+            // The remains of a discard are as old as their first read.
             let found_after = |n: u64| sector.found.iter().any(|(found, at)| *found == n && *at >= flush.mark);
             sector.after_cut.retain(|n| covered.contains(n) || is_after(*n, flush.mark) || found_after(*n));
         }
@@ -207,7 +209,7 @@ impl Ledger {
         self.look_at_durable(now);
         let first = block * SECTORS;
         let sectors = &self.sectors[first..first + blocks * SECTORS];
-        let read = Read {
+        let read = LedgerRead {
             first,
             allowed: sectors.iter().map(|sector| sector.now.clone()).collect(),
             calm: sectors.iter().map(|sector| sector.flying == 0 && now >= self.grace_until).collect(),
@@ -217,7 +219,7 @@ impl Ledger {
         number
     }
 
-    /// It has given `bytes`; `None`: an error.
+    /// Checks the result of a read: `bytes`, or `None` for an error.
     pub(crate) fn read_ends(&mut self, number: u64, bytes: Option<&[u8]>, now: Duration) {
         self.look_at_durable(now);
         let (Some(read), Some(bytes)) = (self.reads.remove(&number), bytes) else { return };
@@ -242,7 +244,7 @@ impl Ledger {
         }
     }
 
-    /// The pair has been opened: all that can be read is durable.
+    /// Records the open of the pair: all readable contents are durable.
     pub(crate) fn opened(&mut self) {
         for sector in &mut self.sectors {
             sector.after_cut.clone_from(&sector.now);
@@ -251,7 +253,7 @@ impl Ledger {
         }
     }
 
-    /// The process has ended. With `cut` the durable leg has lost its power too.
+    /// Records the end of the process. With `cut`, the durable leg has lost its power too.
     pub(crate) fn ended(&mut self, cut: bool, now: Duration) {
         self.look_at_durable(now);
         self.writes.clear();
@@ -265,13 +267,13 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn moment(&mut self, now: Duration) -> Moment {
+    pub(crate) fn moment(&mut self, now: Duration) -> LedgerMoment {
         self.look_at_durable(now);
-        Moment(self.sectors.iter().map(|sector| sector.after_cut.clone()).collect())
+        LedgerMoment(self.sectors.iter().map(|sector| sector.after_cut.clone()).collect())
     }
 
-    /// The durable leg has been put back. No process runs.
-    pub(crate) fn restore(&mut self, moment: &Moment) {
+    /// Records the restore of the durable leg, while no process runs.
+    pub(crate) fn restore(&mut self, moment: &LedgerMoment) {
         for (sector, held) in self.sectors.iter_mut().zip(&moment.0) {
             sector.now.clone_from(held);
             sector.after_cut.clone_from(held);
@@ -280,7 +282,7 @@ impl Ledger {
 }
 
 impl Sector {
-    /// It was read while nothing was under way: it stays what it was.
+    /// Fixes the content that a read found while no write was in flight.
     fn settle(&mut self, seen: u64, mark: u64) {
         if !self.now.contains(&seen) {
             self.found.push((seen, mark));

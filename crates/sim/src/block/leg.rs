@@ -1,4 +1,5 @@
-//! The fast leg as the super-disk has it open: a simulated disk that fails, hangs, vanishes and comes back.
+//! The fast leg as the super-disk sees it: a simulated disk that fails, hangs, vanishes and
+//! returns.
 
 use std::io;
 use std::sync::Arc;
@@ -10,46 +11,46 @@ use steadfast_disk::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
 use steadfast_flow::BoxFuture;
 use tokio::sync::watch;
 
-use super::plan::{FastLayout, Plan};
+use super::plan::{BlockPlan, FastLayout};
 use crate::disk::{Device, DiskProfile, SimDisk};
 use crate::executor::Executor;
 use crate::rng::Rng;
 
 const ENODEV: i32 = 19;
 
-struct State {
+struct LegState {
     disk: SimDisk,
-    /// It is not there.
+    /// Whether the leg is absent.
     gone: bool,
-    /// It has been away since it was opened: it refuses everything until it is opened again.
+    /// Whether the leg was absent since it was opened: it refuses everything until it is reopened.
     closed: bool,
-    /// Requests wait until then.
+    /// Time until which requests wait.
     held_until: Duration,
-    /// So many requests in 1,000 wait by themselves, for up to this long.
+    /// Per mille of the requests that are delayed individually, by up to `stuck_max`.
     stuck_per_mille: u64,
     stuck_max: Duration,
     rng: Rng,
 }
 
-struct Inner {
+struct LegShared {
     device: Device,
     executor: Executor,
     profile: DiskProfile,
     layout: FastLayout,
-    state: Mutex<State>,
-    /// How often it has vanished: requests under way end with an error then.
+    state: Mutex<LegState>,
+    /// Number of times that the leg vanished: each time, requests in flight fail.
     departures: watch::Sender<u64>,
 }
 
-/// See the module's documentation. Cloning shares it.
+/// See the module's documentation. Clones share the leg.
 #[derive(Clone)]
-pub(crate) struct FastLeg(Arc<Inner>);
+pub(crate) struct FastLeg(Arc<LegShared>);
 
 impl FastLeg {
-    pub(crate) fn new(device: Device, executor: Executor, plan: &Plan, rng: Rng) -> Self {
+    pub(crate) fn new(device: Device, executor: Executor, plan: &BlockPlan, rng: Rng) -> Self {
         let (profile, layout) = (plan.fast, plan.layout);
         let disk = SimDisk::new(device.clone(), executor.clone(), profile);
-        let state = State {
+        let state = LegState {
             disk,
             gone: false,
             closed: false,
@@ -59,10 +60,10 @@ impl FastLeg {
             rng,
         };
         let (departures, _) = watch::channel(0);
-        Self(Arc::new(Inner { device, executor, profile, layout, state: Mutex::new(state), departures }))
+        Self(Arc::new(LegShared { device, executor, profile, layout, state: Mutex::new(state), departures }))
     }
 
-    /// It loses its power, and its requests fail.
+    /// Cuts the leg's power and fails its requests.
     pub(crate) fn vanish(&self) {
         {
             let mut state = self.0.state.lock();
@@ -73,22 +74,22 @@ impl FastLeg {
         self.0.departures.send_modify(|count| *count += 1);
     }
 
-    /// Whether it is away: only then may it be put back to an image.
+    /// Whether the leg is absent: only then may it be restored to an image.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.state.lock().gone
     }
 
-    /// It is there again, and may be opened.
-    pub(crate) fn come_back(&self) {
+    /// Makes the leg present again; the super-disk may reopen it.
+    pub(crate) fn reappear(&self) {
         self.0.state.lock().gone = false;
     }
 
-    /// Its requests wait until then.
+    /// Delays all requests until then.
     pub(crate) fn hold(&self, until: Duration) {
         self.0.state.lock().held_until = until;
     }
 
-    /// So many of its requests in 1,000 wait for up to `max`.
+    /// Delays `per_mille` of the requests by up to `max`.
     pub(crate) fn stick(&self, per_mille: u64, max: Duration) {
         let mut state = self.0.state.lock();
         (state.stuck_per_mille, state.stuck_max) = (per_mille, max);

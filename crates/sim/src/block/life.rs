@@ -6,21 +6,21 @@ use parking_lot::Mutex;
 use steadfast_disk::{Disk, Superdisk};
 use tokio::sync::oneshot;
 
-use super::client::Client;
+use super::client::BlockClient;
 use super::history::Images;
 use super::ledger::Ledger;
 use super::leg::FastLeg;
-use super::plan::{Life, Plan, Trouble};
+use super::plan::{BlockLife, BlockPlan, LegFault};
 use crate::disk::{Device, SimDisk};
 use crate::executor::Executor;
 use crate::platter::FaultRates;
 use crate::rng::Rng;
 
-/// What a life works with.
+/// The state of a life.
 #[derive(Clone)]
 pub(crate) struct Process {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) life: Arc<Life>,
+    pub(crate) plan: Arc<BlockPlan>,
+    pub(crate) life: Arc<BlockLife>,
     pub(crate) executor: Executor,
     pub(crate) durable: Device,
     pub(crate) fast: Device,
@@ -30,7 +30,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Opens the pair, lets clients work, and closes it where the life says so.
+    /// Opens the pair, runs the clients, and closes the pair if the life asks for it.
     pub(crate) async fn run(self, mut rng: Rng) -> Result<(), String> {
         let env = self.executor.env();
         let durable: Arc<dyn Disk> =
@@ -40,15 +40,15 @@ impl Process {
         let superdisk = opened.map_err(|error| format!("the pair cannot be opened: {error}"))?;
         self.ledger.lock().opened();
         let now = self.executor.now_ns();
-        self.executor.trace().say(now, "opened", [0, 0, 0], || format!("{:?}", superdisk.status().fast));
-        let client = Client {
+        self.executor.trace().note_with_text(now, "opened", [0, 0, 0], || format!("{:?}", superdisk.status().fast));
+        let client = BlockClient {
             disk: superdisk.clone(),
             env: env.clone(),
             ledger: self.ledger.clone(),
             executor: self.executor.clone(),
             plan: self.plan.clone(),
         };
-        self.disturb(&mut rng);
+        self.start_faults(&mut rng);
         if self.life.reads_first {
             client.read_all().await;
         }
@@ -74,14 +74,14 @@ impl Process {
         Ok(())
     }
 
-    /// Starts what happens to the legs by itself.
-    fn disturb(&self, rng: &mut Rng) {
+    /// Starts the faults of the legs and the images.
+    fn start_faults(&self, rng: &mut Rng) {
         let env = self.executor.env();
-        for (at, trouble) in self.life.troubles.iter().copied() {
+        for (at, fault) in self.life.faults.iter().copied() {
             let (process, rng, later) = (self.clone(), rng.fork(), env.clone());
             env.spawn("trouble", async move {
                 later.sleep(at).await;
-                process.suffer(trouble, rng).await;
+                process.apply_fault(fault, rng).await;
             });
         }
         let images = [(&self.life.fast_images, true), (&self.life.durable_images, false)];
@@ -108,11 +108,11 @@ impl Process {
         }
     }
 
-    async fn suffer(&self, trouble: Trouble, mut rng: Rng) {
+    async fn apply_fault(&self, fault: LegFault, mut rng: Rng) {
         let env = self.executor.env();
-        self.executor.trace().say(self.executor.now_ns(), "trouble", [0; 3], || format!("{trouble:?}"));
-        match (trouble, &self.leg) {
-            (Trouble::FastErrors { lasts, per_mille: [read, write, flush] }, _) => {
+        self.executor.trace().note_with_text(self.executor.now_ns(), "trouble", [0; 3], || format!("{fault:?}"));
+        match (fault, &self.leg) {
+            (LegFault::FastErrors { lasts, per_mille: [read, write, flush] }, _) => {
                 let rates = FaultRates {
                     read_eio: read * 1000,
                     write_eio: write * 1000,
@@ -123,23 +123,23 @@ impl Process {
                 env.sleep(lasts).await;
                 self.fast.lock().rates = FaultRates::default();
             }
-            (Trouble::FastHangs { lasts }, Some(leg)) => leg.hold(env.now() + lasts),
-            (Trouble::FastSticks { lasts, per_mille, max }, Some(leg)) => {
+            (LegFault::FastHangs { lasts }, Some(leg)) => leg.hold(env.now() + lasts),
+            (LegFault::FastSticks { lasts, per_mille, max }, Some(leg)) => {
                 leg.stick(per_mille, max);
                 env.sleep(lasts).await;
                 leg.stick(0, max);
             }
-            (Trouble::FastVanishes { lasts, older }, Some(leg)) => {
+            (LegFault::FastVanishes { lasts, older }, Some(leg)) => {
                 leg.vanish();
                 env.sleep(lasts).await;
                 if older && leg.is_gone() {
                     self.images.lock().restore_fast(&self.fast, self.plan.layout, &mut rng);
                 }
-                leg.come_back();
+                leg.reappear();
                 self.executor.trace().note(self.executor.now_ns(), "back", "", [u64::from(older), 0, 0]);
             }
-            (Trouble::DurableFlush | Trouble::DurableWrite, _) => {
-                let flush = trouble == Trouble::DurableFlush;
+            (LegFault::DurableFlush | LegFault::DurableWrite, _) => {
+                let flush = fault == LegFault::DurableFlush;
                 let mut durable = self.durable.lock();
                 let (write_eio, flush_eio) = if flush { (0, 1_000_000) } else { (1_000_000, 0) };
                 durable.rates = FaultRates { write_eio, flush_eio, ..FaultRates::default() };

@@ -1,8 +1,10 @@
-//! Clients without checksums over a super-disk: what a database does to a block device.
+//! Clients without checksums over a super-disk: the workload of a database on a block device.
 //!
-//! A run is several lives of one small pair, in which clients write, flush, discard and read the same few blocks at once. Lives end in
-//! order, by kill -9 or in a power cut of either leg; between and during them the fast leg fails, hangs, vanishes and comes back as it was
-//! or older, and the durable leg is put back to a snapshot. A `Ledger` says what each read may give.
+//! A run is several lives of one small pair, in which clients concurrently write, flush, discard
+//! and read the same few blocks. Lives end with a close, with kill -9 or with a power cut of either
+//! leg. Between and during lives, the fast leg fails, hangs, vanishes and returns with the same or
+//! older content, and the durable leg is restored to a snapshot. A `Ledger` decides what each read
+//! may return.
 
 mod client;
 mod history;
@@ -18,29 +20,29 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_disk::SuperdiskSabotage;
 
-use self::history::History;
-use self::plan::Plan;
+use self::history::BlockHistory;
+use self::plan::BlockPlan;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
 pub use variants::BlockVariant;
 
-/// What to simulate.
+/// Options of a simulation.
 #[derive(Debug, Clone)]
 pub struct BlockOptions {
     /// The first seed.
     pub seed: u64,
-    /// How many seeds, from the first on.
+    /// Number of seeds, from the first on.
     pub runs: u64,
-    /// A deliberately broken super-disk, which ought to fail.
+    /// A deliberately broken super-disk, which the simulator must catch.
     pub variant: Option<BlockVariant>,
-    /// The faults of the variant, and a super-disk that is right.
+    /// Whether to run the variant's faults with a correct super-disk.
     pub control: bool,
     /// Threads, each with its own seeds; 0 for one per core.
     pub threads: usize,
-    /// Events that are kept of a failing run.
+    /// Number of events kept of a failing run.
     pub tail: usize,
-    /// Print every event to standard error as it happens. For one seed.
+    /// Whether to print every event to standard error as it happens. For one seed.
     pub trace: bool,
 }
 
@@ -50,66 +52,69 @@ impl Default for BlockOptions {
     }
 }
 
-/// A run that broke a promise.
+/// A run with a violation.
 #[derive(Debug, Clone, Serialize)]
 pub struct BlockFailure {
     /// The seed.
     pub seed: u64,
-    /// The promise.
+    /// The violation.
     pub violation: String,
     /// The last events.
     pub tail: Vec<String>,
 }
 
-/// How a simulation went.
+/// The report of a simulation.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BlockReport {
-    /// Seeds that were run.
+    /// Number of seeds run.
     pub runs: u64,
     /// Lives of the process.
     pub lives: u64,
     /// Power cuts of a leg.
     pub cuts: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// The runs that broke a promise: the lowest seed first. The simulation stops soon after the first.
+    /// The XOR of all seeds' `block_hash`: equal for two builds that behave alike.
+    pub digest: u64,
+    /// The runs with a violation, lowest seed first. The simulation stops soon after the first
+    /// violation.
     pub failures: Vec<BlockFailure>,
 }
 
 impl BlockReport {
-    /// Whether no promise was broken.
+    /// Whether no run had a violation.
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
     }
 }
 
-struct One {
+struct SeedRun {
     lives: u64,
     cuts: u64,
     trace: Trace,
     violation: Option<String>,
 }
 
-fn run_one(seed: u64, options: &BlockOptions, keep: usize) -> One {
+fn run_one(seed: u64, options: &BlockOptions, keep: usize) -> SeedRun {
     let mut rng = Rng::new(seed ^ 0xb10c);
     let sabotage = options.variant.map_or(SuperdiskSabotage::None, BlockVariant::sabotage);
-    let mut plan = Plan::new(&mut rng.fork(), sabotage);
+    let mut plan = BlockPlan::new(&mut rng.fork(), sabotage);
     if options.control {
         plan.options.sabotage = SuperdiskSabotage::None;
     }
     let trace = Trace::new(keep, options.trace);
-    trace.say(0, "plan", [0; 3], || format!("{:?}", Plan { lives: Vec::new(), ..plan.clone() }));
-    let mut history = History::new(rng, plan, trace.clone());
-    let violation = history.unfold().err();
-    One { lives: history.lives, cuts: history.cuts, trace, violation }
+    trace.note_with_text(0, "plan", [0; 3], || format!("{:?}", BlockPlan { lives: Vec::new(), ..plan.clone() }));
+    let mut history = BlockHistory::new(rng, plan, trace.clone());
+    let violation = history.run_lives().err();
+    SeedRun { lives: history.lives, cuts: history.cuts, trace, violation }
 }
 
-/// A hash over all that happens in one seed.
+/// A hash over all events of one seed.
 pub fn block_hash(seed: u64) -> u64 {
     run_one(seed, &BlockOptions::default(), 0).trace.hash()
 }
 
-/// Runs the seeds. `progress` hears how many are done, and of how many.
+/// Runs the seeds. `progress` receives the number of finished runs and the total.
 pub fn run_blocks(options: &BlockOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> BlockReport {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads == 0 { cores } else { options.threads };
@@ -128,7 +133,7 @@ pub fn run_blocks(options: &BlockOptions, progress: &(dyn Fn(u64, u64) + Sync)) 
                     if one.violation.is_some() {
                         stop.store(true, Ordering::Relaxed);
                         if !options.trace {
-                            // Again, with its words kept.
+                            // Run the seed again, with event texts.
                             one = run_one(seed, options, options.tail);
                         }
                     }
@@ -137,6 +142,7 @@ pub fn run_blocks(options: &BlockOptions, progress: &(dyn Fn(u64, u64) + Sync)) 
                     report.lives += one.lives;
                     report.cuts += one.cuts;
                     report.events += one.trace.count();
+                    report.digest ^= one.trace.hash();
                     if let Some(violation) = one.violation {
                         report.failures.push(BlockFailure { seed, violation, tail: one.trace.tail() });
                     }

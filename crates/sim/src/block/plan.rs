@@ -1,4 +1,5 @@
-//! What a seed decides of a run: the legs, the settings, and what happens in and between the lives of the process.
+//! What a seed decides for a run: the legs, the settings, and the faults in and between the lives
+//! of the process.
 
 use std::time::Duration;
 
@@ -9,34 +10,34 @@ use crate::disk::{DiskProfile, DiskSabotage};
 use crate::rng::Rng;
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// What the fast leg has in front of its data.
+/// Bytes of the fast leg before its data.
 const FAST_START: u64 = 16 * MIB;
 
-/// What becomes of the fast leg before a life.
+/// The fate of the fast leg before a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nothing.
+pub(crate) enum LegFate {
+    /// No change.
     Kept,
-    /// It is not there in this life.
+    /// The leg is missing in this life.
     Missing,
-    /// A blank one is in its place.
+    /// A blank leg takes its place.
     Blank,
-    /// It is as it was at an earlier time.
+    /// The leg has the content of an earlier time.
     Older,
-    /// Its end has been cut off.
+    /// The leg is truncated.
     Smaller,
 }
 
-/// What happens to a leg while the process runs.
+/// A fault of a leg while the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// The fast leg's requests fail for a while, so many in 1,000 of each kind: reads, writes, flushes.
+pub(crate) enum LegFault {
+    /// Requests of the fast leg fail for a while, at these rates per mille: reads, writes, flushes.
     FastErrors { lasts: Duration, per_mille: [u64; 3] },
-    /// The fast leg does nothing for a while.
+    /// The fast leg hangs for a while.
     FastHangs { lasts: Duration },
-    /// Some of the fast leg's requests take up to so long, for a while.
+    /// Some requests of the fast leg are slow for a while, by up to `max`.
     FastSticks { lasts: Duration, per_mille: u64, max: Duration },
-    /// The fast leg is away for a while, and comes back as it was or as an older image.
+    /// The fast leg is absent for a while, and returns with the same content or an older image.
     FastVanishes { lasts: Duration, older: bool },
     /// The durable leg's next flush fails.
     DurableFlush,
@@ -46,32 +47,32 @@ pub(crate) enum Trouble {
 
 /// One life of the process.
 #[derive(Debug, Clone)]
-pub(crate) struct Life {
-    pub(crate) fast: Fate,
-    /// The durable leg is put back to an image before it.
+pub(crate) struct BlockLife {
+    pub(crate) fast: LegFate,
+    /// Whether the durable leg is restored to an image before the life.
     pub(crate) restored: bool,
-    pub(crate) troubles: Vec<(Duration, Trouble)>,
-    /// When images of the legs are taken.
+    pub(crate) faults: Vec<(Duration, LegFault)>,
+    /// Times at which images of the legs are taken.
     pub(crate) fast_images: Vec<Duration>,
     pub(crate) durable_images: Vec<Duration>,
     pub(crate) clients: u64,
     pub(crate) requests_each: u64,
     pub(crate) pause_max: Duration,
-    /// Everything is read first, and last.
+    /// Whether the life first reads everything, and whether it does so last.
     pub(crate) reads_first: bool,
     pub(crate) reads_last: bool,
-    /// Ended after so many steps, if the clients have not finished before.
+    /// Steps after which the life is ended, unless the clients finish earlier.
     pub(crate) steps_max: Option<u64>,
-    /// The pair is closed in order.
+    /// Whether the pair is closed cleanly.
     pub(crate) closed: bool,
-    /// Which legs lose their power at the end.
+    /// Whether each leg loses its power at the end.
     pub(crate) durable_cut: bool,
     pub(crate) fast_cut: bool,
 }
 
-/// How likely things are, in 1/1,000 of the lives; of pauses, of the requests.
+/// Probabilities of faults and fates, per mille of the lives.
 #[derive(Debug, Clone)]
-pub(crate) struct Likely {
+pub(crate) struct Odds {
     pub(crate) missing: u64,
     pub(crate) blank: u64,
     pub(crate) older: u64,
@@ -86,13 +87,13 @@ pub(crate) struct Likely {
     pub(crate) closed: u64,
     pub(crate) durable_cut: u64,
     pub(crate) fast_cut: u64,
-    /// After a life both legs are read, and then the durable leg alone.
+    /// A read of both legs after the life, and then of the durable leg alone.
     pub(crate) compared: u64,
     pub(crate) lives: (u64, u64),
     pub(crate) requests: (u64, u64),
 }
 
-impl Likely {
+impl Odds {
     pub(crate) const USUAL: Self = Self {
         missing: 120,
         blank: 60,
@@ -114,7 +115,7 @@ impl Likely {
     };
 }
 
-/// How the fast leg's bytes lie on its devices: chunk by chunk in turn.
+/// The layout of the fast leg's bytes on its devices: chunks, round-robin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FastLayout {
     pub(crate) devices: u64,
@@ -127,7 +128,7 @@ impl FastLayout {
         offset / self.chunk_bytes % self.devices
     }
 
-    /// Where each device has its two labels.
+    /// The offsets of each device's two labels.
     pub(crate) fn label_places(self) -> Vec<[u64; 2]> {
         let first = |device| device * self.chunk_bytes;
         (0..self.devices).map(|device| [first(device), first(device) + self.chunk_bytes / 2]).collect()
@@ -136,20 +137,20 @@ impl FastLayout {
 
 /// A whole run.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct BlockPlan {
     pub(crate) durable_bytes: u64,
     pub(crate) fast_bytes: u64,
     pub(crate) smaller_bytes: u64,
     pub(crate) layout: FastLayout,
-    /// Blocks that the clients use, from 1 MiB on, and those of them that they use most.
+    /// Number of blocks that the clients use, from 1 MiB on, and number of the hot ones among them.
     pub(crate) blocks: usize,
     pub(crate) hot: usize,
     pub(crate) durable: DiskProfile,
     pub(crate) fast: DiskProfile,
     pub(crate) options: SuperdiskOptions,
-    /// How often requests are what, in 1,000: writes, writes with flush, flushes, discards; the others are reads.
+    /// Request mix per mille: writes, writes with flush, flushes, discards; the rest are reads.
     pub(crate) mix: [u64; 4],
-    pub(crate) lives: Vec<Life>,
+    pub(crate) lives: Vec<BlockLife>,
 }
 
 fn profile(rng: &mut Rng, io_us: &[u64], flush_us: &[u64]) -> DiskProfile {
@@ -189,10 +190,10 @@ fn options(rng: &mut Rng, region: u64, sabotage: SuperdiskSabotage) -> Superdisk
     }
 }
 
-impl Plan {
+impl BlockPlan {
     pub(crate) fn new(rng: &mut Rng, sabotage: SuperdiskSabotage) -> Self {
-        let mut likely = Likely::USUAL;
-        variants::likely(sabotage, &mut likely);
+        let mut odds = Odds::USUAL;
+        variants::set_odds(sabotage, &mut odds);
         let region = *rng.pick(&[16 << 10, 32 << 10, 64 << 10]);
         let blocks = rng.range(8, 48);
         let durable_bytes = *rng.pick(&[3 * MIB / 2, 2 * MIB, 4 * MIB]);
@@ -210,25 +211,29 @@ impl Plan {
             mix: [rng.range(200, 500), rng.range(0, 100), rng.range(0, 120), *rng.pick(&[0, 20, 80])],
             lives: Vec::new(),
         };
-        for _ in 0..rng.range(likely.lives.0, likely.lives.1) {
-            plan.lives.push(Life::new(rng, &likely));
-            if rng.chance(likely.compared) {
-                plan.lives.extend([Life::looks(Fate::Kept), Life::looks(Fate::Missing)]);
+        for _ in 0..rng.range(odds.lives.0, odds.lives.1) {
+            plan.lives.push(BlockLife::new(rng, &odds));
+            if rng.chance(odds.compared) {
+                plan.lives.extend([BlockLife::looks(LegFate::Kept), BlockLife::looks(LegFate::Missing)]);
             }
         }
-        plan.lives.extend([Life::looks(Fate::Kept), Life::looks(Fate::Missing), Life::looks(Fate::Kept)]);
+        plan.lives.extend([
+            BlockLife::looks(LegFate::Kept),
+            BlockLife::looks(LegFate::Missing),
+            BlockLife::looks(LegFate::Kept),
+        ]);
         variants::adjust(sabotage, &mut plan);
         plan
     }
 }
 
-impl Life {
-    /// A life in which everything is read and nothing else happens.
-    pub(crate) fn looks(fast: Fate) -> Self {
+impl BlockLife {
+    /// A life that only reads everything.
+    pub(crate) fn looks(fast: LegFate) -> Self {
         Self {
             fast,
             restored: false,
-            troubles: Vec::new(),
+            faults: Vec::new(),
             fast_images: Vec::new(),
             durable_images: Vec::new(),
             clients: 0,
@@ -243,16 +248,16 @@ impl Life {
         }
     }
 
-    fn new(rng: &mut Rng, likely: &Likely) -> Self {
+    fn new(rng: &mut Rng, odds: &Odds) -> Self {
         let dice = rng.below(1000);
         let mut sum = 0;
         let fates = [
-            (likely.missing, Fate::Missing),
-            (likely.blank, Fate::Blank),
-            (likely.older, Fate::Older),
-            (likely.smaller, Fate::Smaller),
+            (odds.missing, LegFate::Missing),
+            (odds.blank, LegFate::Blank),
+            (odds.older, LegFate::Older),
+            (odds.smaller, LegFate::Smaller),
         ];
-        let mut fast = Fate::Kept;
+        let mut fast = LegFate::Kept;
         for (per_mille, fate) in fates {
             if (sum..sum + per_mille).contains(&dice) {
                 fast = fate;
@@ -260,57 +265,57 @@ impl Life {
             sum += per_mille;
         }
         let images = |rng: &mut Rng| {
-            let count = if rng.chance(likely.images) { rng.range(1, 3) } else { 0 };
+            let count = if rng.chance(odds.images) { rng.range(1, 3) } else { 0 };
             (0..count).map(|_| moment(rng)).collect()
         };
         Self {
             fast,
-            restored: rng.chance(likely.restored),
-            troubles: troubles(rng, likely),
+            restored: rng.chance(odds.restored),
+            faults: faults(rng, odds),
             fast_images: images(rng),
             durable_images: images(rng),
             clients: rng.range(2, 6),
-            requests_each: rng.range(likely.requests.0, likely.requests.1),
+            requests_each: rng.range(odds.requests.0, odds.requests.1),
             pause_max: ms(*rng.pick(&[1, 20, 200])),
             reads_first: rng.one_in(2),
             reads_last: rng.one_in(2),
             steps_max: (!rng.one_in(3)).then(|| rng.range(200, 6000)),
-            closed: rng.chance(likely.closed),
-            durable_cut: rng.chance(likely.durable_cut),
-            fast_cut: rng.chance(likely.fast_cut),
+            closed: rng.chance(odds.closed),
+            durable_cut: rng.chance(odds.durable_cut),
+            fast_cut: rng.chance(odds.fast_cut),
         }
     }
 }
 
-/// Some moment of a life.
+/// A random time in a life.
 fn moment(rng: &mut Rng) -> Duration {
     let most = *rng.pick(&[5_000, 50_000, 500_000]);
     Duration::from_micros(rng.below(most))
 }
 
-fn troubles(rng: &mut Rng, likely: &Likely) -> Vec<(Duration, Trouble)> {
-    let mut troubles = Vec::new();
+fn faults(rng: &mut Rng, odds: &Odds) -> Vec<(Duration, LegFault)> {
+    let mut faults = Vec::new();
     let lasts = |rng: &mut Rng| ms(*rng.pick(&[2, 20, 100, 500]));
-    if rng.chance(likely.fast_errors) {
+    if rng.chance(odds.fast_errors) {
         let per_mille = std::array::from_fn(|_| *rng.pick(&[0, 100, 1000]));
-        troubles.push((moment(rng), Trouble::FastErrors { lasts: lasts(rng), per_mille }));
+        faults.push((moment(rng), LegFault::FastErrors { lasts: lasts(rng), per_mille }));
     }
-    if rng.chance(likely.fast_hangs) {
-        troubles.push((moment(rng), Trouble::FastHangs { lasts: lasts(rng) }));
+    if rng.chance(odds.fast_hangs) {
+        faults.push((moment(rng), LegFault::FastHangs { lasts: lasts(rng) }));
     }
-    if rng.chance(likely.fast_sticks) {
+    if rng.chance(odds.fast_sticks) {
         let (per_mille, max) = (*rng.pick(&[10, 100, 300]), ms(*rng.pick(&[10, 100, 500])));
-        troubles.push((moment(rng), Trouble::FastSticks { lasts: lasts(rng), per_mille, max }));
+        faults.push((moment(rng), LegFault::FastSticks { lasts: lasts(rng), per_mille, max }));
     }
-    if rng.chance(likely.fast_vanishes) {
+    if rng.chance(odds.fast_vanishes) {
         for _ in 0..rng.range(1, 2) {
             let lasts = lasts(rng);
-            troubles.push((moment(rng), Trouble::FastVanishes { lasts, older: rng.one_in(2) }));
+            faults.push((moment(rng), LegFault::FastVanishes { lasts, older: rng.one_in(2) }));
         }
     }
-    if rng.chance(likely.durable_errors) {
-        let which = if rng.one_in(2) { Trouble::DurableFlush } else { Trouble::DurableWrite };
-        troubles.push((moment(rng), which));
+    if rng.chance(odds.durable_errors) {
+        let which = if rng.one_in(2) { LegFault::DurableFlush } else { LegFault::DurableWrite };
+        faults.push((moment(rng), which));
     }
-    troubles
+    faults
 }

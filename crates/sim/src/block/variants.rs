@@ -1,12 +1,12 @@
-//! Broken super-disks, to test the tester: each must be caught.
+//! Broken super-disks that test the simulator: it must catch each.
 
 use std::time::Duration;
 
 use steadfast_disk::SuperdiskSabotage;
 
-use super::plan::{Fate, Life, Likely, Plan, Trouble};
+use super::plan::{BlockLife, BlockPlan, LegFate, LegFault, Odds};
 
-/// A way to be broken.
+/// A deliberate defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockVariant(SuperdiskSabotage);
 
@@ -68,50 +68,51 @@ impl BlockVariant {
     }
 }
 
-/// Which faults are likely where the variant is to be caught.
-pub(crate) fn likely(sabotage: SuperdiskSabotage, likely: &mut Likely) {
-    // What was never flushed and cuts belong together; so do images of one leg and ends without a cut.
+/// Sets the probabilities of the faults that expose the variant.
+pub(crate) fn set_odds(sabotage: SuperdiskSabotage, odds: &mut Odds) {
+    // Power cuts expose missing flushes; images of one leg and ends without a cut expose missing
+    // stamps.
     match sabotage {
         S::None | S::TrustStale | S::AckOnFast | S::FlushOfFastOnly => {}
         S::ClearWithoutDurableFlush => {
-            (likely.durable_cut, likely.fast_cut, likely.compared, likely.requests) = (1000, 0, 1000, (40, 100));
+            (odds.durable_cut, odds.fast_cut, odds.compared, odds.requests) = (1000, 0, 1000, (40, 100));
         }
         S::BitNotFlushed => {
-            (likely.durable_cut, likely.fast_cut, likely.compared) = (700, 200, 500);
-            likely.missing = 250;
+            (odds.durable_cut, odds.fast_cut, odds.compared) = (700, 200, 500);
+            odds.missing = 250;
         }
-        S::ClearWithoutFastFlush => (likely.fast_cut, likely.durable_cut, likely.compared) = (900, 100, 500),
+        S::ClearWithoutFastFlush => (odds.fast_cut, odds.durable_cut, odds.compared) = (900, 100, 500),
         S::ClearInOneFlush => {
-            (likely.durable_cut, likely.fast_cut, likely.older, likely.images) = (900, 0, 600, 1000);
-            (likely.missing, likely.blank, likely.restored, likely.smaller) = (0, 0, 0, 0);
-            likely.requests = (10, 40);
+            (odds.durable_cut, odds.fast_cut, odds.older, odds.images) = (900, 0, 600, 1000);
+            (odds.missing, odds.blank, odds.restored, odds.smaller) = (0, 0, 0, 0);
+            odds.requests = (10, 40);
         }
         S::AttachNotFlushed => {
-            (likely.durable_cut, likely.blank, likely.older, likely.images) = (800, 300, 500, 1000);
-            (likely.missing, likely.restored, likely.compared) = (0, 0, 300);
+            (odds.durable_cut, odds.blank, odds.older, odds.images) = (800, 300, 500, 1000);
+            (odds.missing, odds.restored, odds.compared) = (0, 0, 300);
         }
-        S::NoStampAtClear | S::OlderFastBelieved => (likely.older, likely.images, likely.restored) = (500, 1000, 0),
+        S::NoStampAtClear | S::OlderFastBelieved => (odds.older, odds.images, odds.restored) = (500, 1000, 0),
         S::NewerFastBelieved | S::NoStampAtOpening => {
-            (likely.restored, likely.images, likely.older, likely.blank) = (500, 1000, 0, 0);
-            (likely.fast_vanishes, likely.fast_cut, likely.durable_cut) = (0, 0, 0);
+            (odds.restored, odds.images, odds.older, odds.blank) = (500, 1000, 0, 0);
+            (odds.fast_vanishes, odds.fast_cut, odds.durable_cut) = (0, 0, 0);
         }
-        S::FastFlushErrorIgnored | S::FastWriteErrorIgnored => (likely.fast_errors, likely.compared) = (800, 400),
-        S::RevivedByMemory | S::FailureDoesNotSpoil => (likely.fast_vanishes, likely.images) = (900, 1000),
-        S::NoBitsWhileFastAway => (likely.fast_vanishes, likely.missing) = (600, 300),
-        S::LateWriteForgotten => likely.fast_sticks = 1000,
-        S::DurableErrorNotLatched => (likely.durable_errors, likely.compared) = (1000, 400),
-        _ => likely.compared = 400,
+        S::FastFlushErrorIgnored | S::FastWriteErrorIgnored => (odds.fast_errors, odds.compared) = (800, 400),
+        S::RevivedByMemory | S::FailureDoesNotSpoil => (odds.fast_vanishes, odds.images) = (900, 1000),
+        S::NoBitsWhileFastAway => (odds.fast_vanishes, odds.missing) = (600, 300),
+        S::LateWriteForgotten => odds.fast_sticks = 1000,
+        S::DurableErrorNotLatched => (odds.durable_errors, odds.compared) = (1000, 400),
+        _ => odds.compared = 400,
     }
 }
 
-/// Settings in which it shows.
-pub(crate) fn adjust(sabotage: SuperdiskSabotage, plan: &mut Plan) {
+/// Adjusts the settings so that the variant shows.
+pub(crate) fn adjust(sabotage: SuperdiskSabotage, plan: &mut BlockPlan) {
     let options = &mut plan.options;
     match sabotage {
         S::ClearWithoutFastFlush | S::ClearUnderWrite | S::ClearNotWhole | S::NoStampAtClear | S::OlderFastBelieved => {
             options.dirty_bytes_max = 0
         }
-        // The power goes before another flush covers what was cleared.
+        // The power fails before another flush covers the cleared bits.
         S::ClearWithoutDurableFlush | S::ClearInOneFlush => {
             (options.dirty_bytes_max, options.rebuild_settle) = (0, Duration::ZERO);
             plan.mix = [300, 0, 0, 0];
@@ -126,11 +127,12 @@ pub(crate) fn adjust(sabotage: SuperdiskSabotage, plan: &mut Plan) {
             options.fast_retry_interval = Duration::from_millis(3);
             options.fast_errors_max = 1;
             options.fast_pending_bytes_max = 16 << 20;
-            // The fast leg has written, fails and is back while the durable leg still writes.
+            // The fast leg has completed a write, fails and returns while the durable leg still
+            // writes.
             plan.durable.io_us = 20_000;
             plan.fast.io_us = 20;
-            for trouble in plan.lives.iter_mut().flat_map(|life| &mut life.troubles) {
-                if let Trouble::FastVanishes { lasts, older } = &mut trouble.1 {
+            for fault in plan.lives.iter_mut().flat_map(|life| &mut life.faults) {
+                if let LegFault::FastVanishes { lasts, older } = &mut fault.1 {
                     (*lasts, *older) = (Duration::from_millis(2), true);
                 }
             }
@@ -144,86 +146,91 @@ pub(crate) fn adjust(sabotage: SuperdiskSabotage, plan: &mut Plan) {
     }
 }
 
-/// A life in which clients write, and nothing else happens.
-fn calm(plan: &Plan) -> Life {
-    let life = plan.lives.iter().find(|life| life.clients > 0).cloned().unwrap_or(Life::looks(Fate::Kept));
-    let quiet = Life::looks(Fate::Kept);
-    Life { clients: life.clients, requests_each: life.requests_each, reads_first: false, ..quiet }
+/// A life in which clients write, without faults.
+fn calm(plan: &BlockPlan) -> BlockLife {
+    let life = plan.lives.iter().find(|life| life.clients > 0).cloned().unwrap_or(BlockLife::looks(LegFate::Kept));
+    let quiet = BlockLife::looks(LegFate::Kept);
+    BlockLife { clients: life.clients, requests_each: life.requests_each, reads_first: false, ..quiet }
 }
 
-/// Again and again the process is killed after writes that no flush covers, and what was read at the next opening is lost in a power cut.
-fn kill_and_cut(plan: &mut Plan) {
+/// Repeatedly kills the process after writes that no flush covers. A power cut then loses data that
+/// was read at the next opening.
+fn kill_and_cut(plan: &mut BlockPlan) {
     plan.mix = [600, 0, 0, 0];
-    let missing = Life::looks(Fate::Missing);
-    let round = [calm(plan), Life { durable_cut: true, ..missing.clone() }, missing];
+    let missing = BlockLife::looks(LegFate::Missing);
+    let round = [calm(plan), BlockLife { durable_cut: true, ..missing.clone() }, missing];
     plan.lives = std::iter::repeat_n(round, 4).flatten().collect();
 }
 
-/// Again and again the durable leg is put back to an image of the opening in which the fast leg was written.
-fn restore_this_opening(plan: &mut Plan) {
+/// Repeatedly restores the durable leg to an image of the opening in which the fast leg was
+/// written.
+fn restore_this_opening(plan: &mut BlockPlan) {
     plan.mix = [600, 0, 0, 0];
     plan.options.dirty_bytes_max = 1 << 40;
-    let calm = Life { requests_each: 20, pause_max: Duration::from_millis(20), ..calm(plan) };
-    let closed = Life { closed: true, ..calm.clone() };
-    let image = Life { durable_images: vec![Duration::from_millis(30)], ..calm };
-    let restored = Life { restored: true, ..Life::looks(Fate::Kept) };
-    let round = [closed, image, restored, Life::looks(Fate::Missing)];
+    let calm = BlockLife { requests_each: 20, pause_max: Duration::from_millis(20), ..calm(plan) };
+    let closed = BlockLife { closed: true, ..calm.clone() };
+    let image = BlockLife { durable_images: vec![Duration::from_millis(30)], ..calm };
+    let restored = BlockLife { restored: true, ..BlockLife::looks(LegFate::Kept) };
+    let round = [closed, image, restored, BlockLife::looks(LegFate::Missing)];
     plan.lives = std::iter::repeat_n(round, 6).flatten().collect();
 }
 
-/// Again and again both legs are put back to images of one time, and later the fast leg to one of the history that was given up.
-fn give_up_a_history(plan: &mut Plan) {
+/// Repeatedly restores both legs to images of one time, and later the fast leg to an image of the
+/// abandoned history.
+fn give_up_a_history(plan: &mut BlockPlan) {
     plan.mix = [600, 0, 0, 0];
     plan.options.dirty_bytes_max = 1 << 40;
-    let calm = Life { clients: 1, pause_max: Duration::from_millis(5), ..calm(plan) };
+    let calm = BlockLife { clients: 1, pause_max: Duration::from_millis(5), ..calm(plan) };
     let soon = vec![Duration::from_micros(1)];
-    let closed = Life { requests_each: 30, closed: true, ..calm.clone() };
-    let both = Life { fast_images: soon.clone(), durable_images: soon, ..Life::looks(Fate::Kept) };
+    let closed = BlockLife { requests_each: 30, closed: true, ..calm.clone() };
+    let both = BlockLife { fast_images: soon.clone(), durable_images: soon, ..BlockLife::looks(LegFate::Kept) };
     let given_up =
-        Life { requests_each: 2, fast_images: vec![Duration::from_millis(50)], reads_last: true, ..calm.clone() };
-    let restored = Life { restored: true, fast: Fate::Older, requests_each: 4, ..calm };
-    let round = [closed, both, given_up, restored, Life::looks(Fate::Older), Life::looks(Fate::Missing)];
+        BlockLife { requests_each: 2, fast_images: vec![Duration::from_millis(50)], reads_last: true, ..calm.clone() };
+    let restored = BlockLife { restored: true, fast: LegFate::Older, requests_each: 4, ..calm };
+    let round =
+        [closed, both, given_up, restored, BlockLife::looks(LegFate::Older), BlockLife::looks(LegFate::Missing)];
     plan.lives = std::iter::repeat_n(round, 4).flatten().collect();
     plan.layout.devices = 1;
 }
 
-/// Again and again a blank fast leg takes the place of a clean one, the durable leg loses its power before a flush, and the clean one
-/// is put back as an image.
-fn lose_the_name(plan: &mut Plan) {
+/// Repeatedly replaces a clean fast leg by a blank one, cuts the durable leg's power before a
+/// flush, and restores the clean fast leg from an image.
+fn lose_the_name(plan: &mut BlockPlan) {
     plan.mix = [600, 0, 0, 0];
     plan.options.dirty_bytes_max = 1 << 40;
     let Some(life) = plan.lives.iter().find(|life| life.clients > 0) else { return };
     let images = vec![Duration::from_micros(100), Duration::from_millis(1)];
-    let calm = Life { troubles: Vec::new(), restored: false, fast_images: Vec::new(), ..life.clone() };
-    let calm = Life { durable_images: Vec::new(), steps_max: None, fast_cut: false, durable_cut: false, ..calm };
-    let closed = Life { fast: Fate::Kept, closed: true, pause_max: Duration::from_millis(20), ..calm.clone() };
-    let image = Life { fast_images: images, clients: 1, requests_each: 1, ..Life::looks(Fate::Kept) };
-    let blank = Life { fast: Fate::Blank, closed: false, durable_cut: true, ..calm };
-    let round = [closed, image, blank, Life::looks(Fate::Older), Life::looks(Fate::Missing)];
+    let calm = BlockLife { faults: Vec::new(), restored: false, fast_images: Vec::new(), ..life.clone() };
+    let calm = BlockLife { durable_images: Vec::new(), steps_max: None, fast_cut: false, durable_cut: false, ..calm };
+    let closed = BlockLife { fast: LegFate::Kept, closed: true, pause_max: Duration::from_millis(20), ..calm.clone() };
+    let image = BlockLife { fast_images: images, clients: 1, requests_each: 1, ..BlockLife::looks(LegFate::Kept) };
+    let blank = BlockLife { fast: LegFate::Blank, closed: false, durable_cut: true, ..calm };
+    let round = [closed, image, blank, BlockLife::looks(LegFate::Older), BlockLife::looks(LegFate::Missing)];
     plan.lives = std::iter::repeat_n(round, 4).flatten().collect();
 }
 
-/// Again and again the process is killed when a bit's event is on the durable leg and not on the fast one; then the region is written
-/// without a further event, and the durable leg is put back to an image from before.
-fn kill_between_legs(plan: &mut Plan) {
+/// Repeatedly kills the process when a bit's event is on the durable leg and not on the fast leg.
+/// Then the region is written without a further event, and the durable leg is restored to an
+/// earlier image.
+fn kill_between_legs(plan: &mut BlockPlan) {
     plan.mix = [600, 0, 0, 0];
     plan.blocks = 4;
     plan.hot = 2;
     plan.fast.flush_us = 20_000;
     (plan.options.dirty_bytes_max, plan.options.rebuild_settle) = (1 << 40, Duration::ZERO);
     plan.options.fast_write_limit = Duration::from_secs(2);
-    let lives: Vec<Life> = plan.lives.iter().filter(|life| life.clients > 0).cloned().collect();
+    let lives: Vec<BlockLife> = plan.lives.iter().filter(|life| life.clients > 0).cloned().collect();
     let images = vec![Duration::from_micros(1)];
     let rounds = lives.into_iter().flat_map(|life| {
-        let calm = Life { troubles: Vec::new(), fast_images: Vec::new(), durable_images: Vec::new(), ..life };
-        let calm = Life { fast: Fate::Kept, restored: false, closed: false, reads_first: false, ..calm };
-        let calm = Life { pause_max: Duration::from_millis(20), fast_cut: false, durable_cut: false, ..calm };
+        let calm = BlockLife { faults: Vec::new(), fast_images: Vec::new(), durable_images: Vec::new(), ..life };
+        let calm = BlockLife { fast: LegFate::Kept, restored: false, closed: false, reads_first: false, ..calm };
+        let calm = BlockLife { pause_max: Duration::from_millis(20), fast_cut: false, durable_cut: false, ..calm };
         let steps = calm.steps_max.unwrap_or(0) % 250 + 80;
-        let closed = Life { closed: true, steps_max: None, ..calm.clone() };
-        let killed = Life { durable_images: images.clone(), steps_max: Some(steps), ..calm.clone() };
-        let written = Life { steps_max: None, ..calm };
-        let restored = Life { restored: true, ..Life::looks(Fate::Kept) };
-        [closed, killed, written, restored, Life::looks(Fate::Missing)]
+        let closed = BlockLife { closed: true, steps_max: None, ..calm.clone() };
+        let killed = BlockLife { durable_images: images.clone(), steps_max: Some(steps), ..calm.clone() };
+        let written = BlockLife { steps_max: None, ..calm };
+        let restored = BlockLife { restored: true, ..BlockLife::looks(LegFate::Kept) };
+        [closed, killed, written, restored, BlockLife::looks(LegFate::Missing)]
     });
     plan.lives = rounds.collect();
 }

@@ -1,4 +1,5 @@
-//! A publisher: publishes into channels, alone or several at once, gives up now and then, and clears a channel.
+//! A publisher: publishes into channels, one publication or several at once, sometimes cancels, and
+//! clears channels.
 
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use steadfast_flow::Env;
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{NewPublication, Store};
 
-use super::{ChannelPlan, Mix, channel_name};
-use crate::client::Outcome;
+use super::channel_name;
 use crate::model::channels::{Keeping, body_of};
+use crate::outcome::Outcome;
+use crate::plan::{ChannelPlan, Mix};
 use crate::rng::Rng;
 use crate::shared::Shared;
 
@@ -26,7 +28,7 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Does what a publisher does in a life. An error is a broken promise.
+    /// Runs the publisher for one life. An error is a violation.
     pub(super) async fn work(&mut self) -> Outcome {
         for _ in 0..self.plan.times {
             let channel = self.rng.below(self.plan.mixes.len() as u64) as usize;
@@ -39,7 +41,7 @@ impl Publisher {
                 7..=8 => {
                     let patience = Duration::from_micros(self.rng.below(2_000));
                     let env = self.env.clone();
-                    // One who has lost interest is not told how it went.
+                    // A cancelled publisher gets no outcome.
                     if let Some(outcome) = env.timeout(patience, self.publish(channel, 1)).await {
                         outcome?;
                     }
@@ -52,12 +54,12 @@ impl Publisher {
         Ok(())
     }
 
-    fn say(&self, what: &'static str, channel: usize, id: u64) {
+    fn note(&self, what: &'static str, channel: usize, id: u64) {
         let number = self.number;
-        super::say(&self.shared, &self.env, what, channel, id, || format!("publisher {number}: {id}"));
+        super::note(&self.shared, &self.env, what, channel, id, || format!("publisher {number}: {id}"));
     }
 
-    /// Publishes so many, each before the one before it is answered.
+    /// Submits `count` publications, each before the previous one is acknowledged.
     async fn publish(&mut self, channel: usize, count: u64) -> Outcome {
         let shared = self.shared.clone();
         let handle = match self.store.channel(&channel_name(channel)) {
@@ -73,7 +75,7 @@ impl Publisher {
             };
             let (len, keeping) = (self.rng.below(self.plan.body_max), self.keepings[channel]);
             let id = shared.channels.lock().model.ask(channel, len, durability == Durability::Sync, keeping);
-            self.say("publish", channel, id);
+            self.note("publish", channel, id);
             let new = NewPublication {
                 body: Bytes::from(body_of(id, len)),
                 history_size: keeping.size,
@@ -95,11 +97,11 @@ impl Publisher {
         for (id, answer) in answers {
             match answer.committed().await {
                 Ok(published) => {
-                    self.say("published", channel, id);
+                    self.note("published", channel, id);
                     shared.channels.lock().model.answered(id, &published)?;
                     shared.counts.lock().publications += 1;
                     if published.position.offset <= last {
-                        return Err(format!("ORDER: {published:?} came after {last}, of the same publisher"));
+                        return Err(format!("ORDER: {published:?} follows {last} of the same publisher"));
                     }
                     last = published.position.offset;
                 }
@@ -115,14 +117,14 @@ impl Publisher {
             Err(error) => return self.shared.write_may_fail(&error).map(drop),
         };
         let up_to = self.shared.channels.lock().model.begin_clear(channel);
-        self.say("clear", channel, up_to);
+        self.note("clear", channel, up_to);
         match handle.clear().await {
             Ok(()) => {
-                self.say("cleared", channel, up_to);
+                self.note("cleared", channel, up_to);
                 self.shared.channels.lock().model.cleared(channel, up_to);
                 Ok(())
             }
-            // It may yet take place.
+            // The clear may still take effect.
             Err(error) => self.shared.write_may_fail(&error).map(drop),
         }
     }

@@ -1,4 +1,5 @@
-//! A subscriber: follows a channel, goes away and comes back, through restarts, and goes on from where it was.
+//! A subscriber: follows a channel, unsubscribes, and resumes from its position, also across
+//! restarts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use steadfast_store::{ChannelHandle, HistoryQuery, Position, Publication, Store}
 use tokio::sync::watch;
 
 use super::{Hub, TRIES, channel_name};
-use crate::client::Outcome;
+use crate::outcome::Outcome;
 use crate::rng::Rng;
 
 /// One subscriber in one life.
@@ -22,7 +23,8 @@ pub(super) struct Subscriber {
 }
 
 impl Subscriber {
-    /// Comes and goes until nobody publishes any more; then it must be where the channel is. An error is a broken promise.
+    /// Subscribes and unsubscribes until the publishers have finished. Then its position must equal
+    /// the channel's. An error is a violation.
     pub(super) async fn follow(&mut self, over: &watch::Receiver<bool>) -> Outcome {
         let mut tries = 0;
         loop {
@@ -43,11 +45,11 @@ impl Subscriber {
         self.hub.shared.channels.lock().positions[self.number]
     }
 
-    fn is_at(&self, position: Position) {
+    fn set_position(&self, position: Position) {
         self.hub.shared.channels.lock().positions[self.number] = Some(position);
     }
 
-    /// One subscription, from its beginning to its end. False when a fault kept it from being made.
+    /// One subscription, from start to end. Returns false if a fault prevented it.
     async fn session(&mut self, last: bool) -> Outcome<bool> {
         let hub = self.hub.clone();
         let handle = match self.store.channel(&channel_name(self.channel)) {
@@ -63,7 +65,7 @@ impl Subscriber {
                     Ok(position) => position,
                     Err(error) => return hub.shared.read_may_fail(&error).map(|()| false),
                 };
-                self.is_at(position);
+                self.set_position(position);
                 position
             }
             Some(since) => match self.recover(&handle, since, last).await? {
@@ -76,9 +78,9 @@ impl Subscriber {
         }
         let (wanted, mut seen) = (self.rng.range(1, 40), 0);
         loop {
-            let told = hub.told.notified();
+            let notified = hub.notify.notified();
             for (epoch, publication) in hub.take(self.number) {
-                // What it was given as missed is not given again.
+                // The recovery already delivered these publications.
                 if publication.offset > begins.offset {
                     self.see(epoch, &publication)?;
                     seen += 1;
@@ -90,9 +92,9 @@ impl Subscriber {
                 Err(error) => return hub.shared.read_may_fail(&error).map(|()| false),
             };
             if is != Some(stands) || hub.shared.channels.lock().model.stands(self.channel) != stands {
-                let told = hub.shared.channels.lock().model.stands(self.channel);
+                let expected = hub.shared.channels.lock().model.stands(self.channel);
                 return Err(format!(
-                    "GAP: channel {} stands at {stands:?}, its subscriber at {is:?}, told {told:?}",
+                    "GAP: channel {} is at {stands:?}, its subscriber at {is:?}, expected {expected:?}",
                     self.channel
                 ));
             }
@@ -100,13 +102,14 @@ impl Subscriber {
                 return Ok(true);
             }
             let patience = Duration::from_micros(self.rng.below(100_000));
-            if self.env.timeout(patience, told).await.is_none() {
+            if self.env.timeout(patience, notified).await.is_none() {
                 return Ok(true);
             }
         }
     }
 
-    /// Goes on from `since`, as far as that can be done; where the subscription begins then.
+    /// Resumes from `since` if the history allows it. Returns the position at which the
+    /// subscription starts.
     async fn recover(&mut self, handle: &ChannelHandle, since: Position, last: bool) -> Outcome<Option<Position>> {
         let shared = self.hub.shared.clone();
         let limit = if last { usize::MAX } else { *self.rng.pick(&[3, 1_000, 1_000]) };
@@ -117,13 +120,13 @@ impl Subscriber {
             Err(error) => return shared.read_may_fail(&error).map(|()| None),
         };
         let position = history.position;
-        super::say(&shared, &self.env, "recover", self.channel, position.offset, || {
+        super::note(&shared, &self.env, "recover", self.channel, position.offset, || {
             format!("{since:?} of {position:?}: {} {}", history.publications.len(), history.complete)
         });
         if since.epoch == position.epoch && since.offset > position.offset {
-            return Err(format!("LOST: channel {} stands at {position:?}, its subscriber at {since:?}", self.channel));
+            return Err(format!("LOST: channel {} is at {position:?}, its subscriber at {since:?}", self.channel));
         }
-        shared.channels.lock().model.told(self.channel, &before, &query, &history, self.env.wall_ms())?;
+        shared.channels.lock().model.check_history(self.channel, &before, &query, &history, self.env.wall_ms())?;
         let reaches = history.publications.last().map_or(since.offset, |last| last.offset);
         if history.complete && reaches == position.offset {
             for publication in &history.publications {
@@ -131,22 +134,22 @@ impl Subscriber {
             }
             shared.counts.lock().recoveries += 1;
         } else {
-            // It knows that it has missed something, and begins anew.
-            self.is_at(position);
+            // The subscriber knows of the gap and starts anew.
+            self.set_position(position);
             shared.counts.lock().recoveries_refused += 1;
         }
         Ok(Some(position))
     }
 
-    /// Sees the next publication.
+    /// Processes the next publication.
     fn see(&self, epoch: u32, publication: &Publication) -> Outcome {
         let is = self.position();
         let (next, channel) = (Position { epoch, offset: publication.offset }, self.channel);
         if is.is_some_and(|is| is.epoch != epoch || is.offset + 1 != next.offset) {
-            return Err(format!("GAP: a subscriber of channel {channel} at {is:?} is given {next:?}"));
+            return Err(format!("GAP: a subscriber of channel {channel} at {is:?} receives {next:?}"));
         }
         self.hub.shared.channels.lock().model.saw(channel, epoch, publication)?;
-        self.is_at(next);
+        self.set_position(next);
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
-//! A deterministic, single-threaded executor: one seed decides which ready task goes on, how long everything takes, and all
-//! randomness, so that a run replays exactly.
+//! A deterministic, single-threaded executor: one seed decides the scheduling of ready tasks, all
+//! latencies and all randomness, so that a run replays exactly.
 //!
-//! Time is virtual: it creeps on with every step and jumps to the next timer when nothing is ready.
+//! Time is virtual: it advances a little with every step and jumps to the next timer when no task
+//! is ready.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,18 +22,19 @@ use crate::trace::Trace;
 /// Wall-clock time at the virtual zero, in milliseconds since the Unix epoch.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
-/// How a run of the executor ended.
+/// The end of a run of the executor.
 #[derive(Debug)]
 pub enum End<T> {
     /// The main task has finished.
     Done(T),
     /// The power was cut.
     Cut,
-    /// Nothing was ready, no timer was set, and the main task had not finished. The tasks that were waiting, by name.
+    /// No task was ready, no timer was set, and the main task had not finished. The names of the
+    /// waiting tasks.
     Deadlock(Vec<&'static str>),
-    /// A bound on steps or virtual time was reached; which one, and the tasks that were waiting.
+    /// A limit on steps or virtual time was reached: its name, and the names of the waiting tasks.
     Limit(&'static str, Vec<&'static str>),
-    /// A task panicked: its name and what it said.
+    /// A task panicked: its name and its message.
     Panic(&'static str, String),
 }
 
@@ -48,10 +50,11 @@ enum Alarm {
     Call(Box<dyn FnOnce() + Send>),
 }
 
-struct State {
+struct ExecutorState {
     now_ns: u64,
     rng: Rng,
-    /// Names whose hash with this salt is 0 modulo 4 are starved; 0 starves none.
+    /// Tasks are starved if the hash of their name with this salt is 0 modulo 4; a salt of 0
+    /// starves none.
     slow_salt: u64,
     tasks: BTreeMap<u64, Task>,
     /// Sorted, so that the choice does not depend on the order of wake-ups.
@@ -65,18 +68,18 @@ struct State {
     down: bool,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct ExecutorShared {
+    state: Mutex<ExecutorState>,
     trace: Trace,
 }
 
-/// The executor of one life of the simulated machine. Cloning shares it.
+/// The executor of one life of the simulated machine. Clones share it.
 #[derive(Clone)]
-pub struct Executor(Arc<Shared>);
+pub struct Executor(Arc<ExecutorShared>);
 
 struct TaskWaker {
     id: u64,
-    shared: Weak<Shared>,
+    shared: Weak<ExecutorShared>,
 }
 
 impl Wake for TaskWaker {
@@ -91,7 +94,7 @@ impl Wake for TaskWaker {
     }
 }
 
-impl State {
+impl ExecutorState {
     fn make_ready(&mut self, id: u64) {
         if self.tasks.contains_key(&id)
             && let Err(at) = self.ready.binary_search(&id)
@@ -120,8 +123,8 @@ impl Executor {
     /// An executor whose clock starts at `now`.
     pub fn new(mut rng: Rng, now: Duration, trace: Trace) -> Self {
         let slow_salt = if rng.one_in(3) { rng.next() | 1 } else { 0 };
-        Self(Arc::new(Shared {
-            state: Mutex::new(State {
+        Self(Arc::new(ExecutorShared {
+            state: Mutex::new(ExecutorState {
                 now_ns: now.as_nanos() as u64,
                 rng,
                 slow_salt,
@@ -139,18 +142,18 @@ impl Executor {
         }))
     }
 
-    /// The handle that code under test gets.
+    /// The environment for the code under test.
     pub fn env(&self) -> Env {
         Env::new(self.clone())
     }
 
-    /// Cuts the power before that many more steps have been taken.
+    /// Cuts the power after `steps` more steps.
     pub fn cut_after(&self, steps: u64) {
         let mut state = self.0.state.lock();
         state.cut_at_step = Some(state.steps + steps);
     }
 
-    /// Takes back [`Executor::cut_after`].
+    /// Cancels [`Executor::cut_after`].
     pub fn cut_never(&self) {
         self.0.state.lock().cut_at_step = None;
     }
@@ -170,7 +173,7 @@ impl Executor {
         self.0.state.lock().now_ns
     }
 
-    /// Virtual time and a number that only grows: the order in which things happened.
+    /// The trace of the run.
     pub fn trace(&self) -> &Trace {
         &self.0.trace
     }
@@ -189,8 +192,8 @@ impl Executor {
         state.alarms.insert((at, seq), Alarm::Call(Box::new(call)));
     }
 
-    /// Runs `main` and every task that it starts until `main` ends, the power is cut or a bound is reached. Tasks that are left stay
-    /// until [`Executor::shut_down`] or the next call.
+    /// Runs `main` and every task that it spawns until `main` ends, the power is cut or a limit is
+    /// reached. Remaining tasks stay until [`Executor::shut_down`] or the next call.
     pub fn run<T: Send + 'static>(
         &self,
         main: impl Future<Output = T> + Send + 'static,
@@ -285,7 +288,7 @@ impl Executor {
             Ok(Poll::Ready(())) => {
                 let task = {
                     let mut state = self.0.state.lock();
-                    // It may have woken itself on its way out.
+                    // The task may have woken itself in its last poll.
                     if let Ok(at) = state.ready.binary_search(&id) {
                         state.ready.remove(at);
                     }
@@ -299,7 +302,8 @@ impl Executor {
         }
     }
 
-    /// Drops every task and timer, as a power cut does, and refuses new ones. Returns the time at which it happened.
+    /// Drops every task and timer, as a power cut does, and refuses new ones. Returns the virtual
+    /// time.
     pub fn shut_down(&self) -> Duration {
         let (tasks, alarms, now_ns) = {
             let mut state = self.0.state.lock();
@@ -323,7 +327,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
 }
 
 struct Sleep {
-    shared: Weak<Shared>,
+    shared: Weak<ExecutorShared>,
     duration: Duration,
     key: Option<(u64, u64)>,
 }
@@ -396,7 +400,7 @@ impl Runtime for Executor {
     }
 
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
-        // A task of its own: the caller may be dropped, the work goes on, as with a thread.
+        // A separate task: the work continues if the caller is dropped, as on a thread.
         let delay = {
             let mut state = self.0.state.lock();
             if state.rng.one_in(2) { 0 } else { state.rng.below(500_000) }

@@ -1,4 +1,4 @@
-//! The executor by itself.
+//! Tests of the executor alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,15 +32,15 @@ fn a_seed_replays_and_another_schedules_differently() {
     let order = |seed| {
         let executor = executor(seed);
         let env = executor.env();
-        let said: Arc<Mutex<Vec<u32>>> = Arc::default();
-        let out = said.clone();
+        let finished: Arc<Mutex<Vec<u32>>> = Arc::default();
+        let out = finished.clone();
         executor.run(
             async move {
                 for task in 0..10 {
-                    let (env2, said) = (env.clone(), said.clone());
+                    let (env2, finished) = (env.clone(), finished.clone());
                     env.spawn("task", async move {
                         env2.sleep(Duration::from_micros(env2.random_u64() % 3)).await;
-                        said.lock().push(task);
+                        finished.lock().push(task);
                     });
                 }
                 env.sleep(Duration::from_secs(1)).await;
@@ -74,7 +74,7 @@ fn a_deadlock_is_found_and_named() {
 }
 
 #[test]
-fn endless_work_meets_the_bounds_and_panics_are_told() {
+fn endless_work_meets_the_bounds_and_panics_are_reported() {
     let run = executor(1);
     let env = run.env();
     let spin = async move {
@@ -96,8 +96,8 @@ fn endless_work_meets_the_bounds_and_panics_are_told() {
     std::panic::set_hook(Box::new(|_| ()));
     let end = run.run(async { panic!("oh {}", 1 + 1) }, 100, HOUR);
     std::panic::set_hook(hook);
-    let End::Panic("main", said) = end else { panic!("{end:?}") };
-    assert_eq!(said, "oh 2");
+    let End::Panic("main", message) = end else { panic!("{end:?}") };
+    assert_eq!(message, "oh 2");
 }
 
 #[test]

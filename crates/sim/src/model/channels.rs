@@ -1,9 +1,10 @@
-//! What channels may show, given what was published, answered, delivered and seen.
+//! What a channel may show, given what was published, acknowledged, delivered and seen.
 //!
-//! Every publication's body begins with a number of its own. A place in a channel, an offset under an epoch, is that of one publication for ever,
-//! and a publication has one offset. After a power cut the beginning of what was there must be left: all that was answered as
-//! durable or delivered as such, perhaps more. The end may be lost of what was published asynchronously; if anybody had
-//! seen any of that, the epoch is another one.
+//! Every publication's body begins with a unique number. An offset under an epoch belongs to one
+//! publication for ever, and a publication has one offset. After a power cut, a prefix of the
+//! publications must survive: at least those acknowledged as durable or delivered as durable.
+//! Asynchronous publications at the end may be lost. If a subscriber had seen any of them, the
+//! epoch must change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,32 +12,32 @@ use steadfast_store::{History, HistoryQuery, Position, Publication, Published};
 
 use crate::rng::stream_bytes;
 
-/// Bytes of the number that a body begins with.
+/// Bytes of the number at the start of a body.
 pub const NUMBER_BYTES: u64 = 8;
 
-/// For how long and how many publications of a channel are kept.
+/// The history size and TTL of a channel.
 #[derive(Debug, Clone, Copy)]
 pub struct Keeping {
-    /// How many.
+    /// Maximum number of publications.
     pub size: u64,
-    /// For how long, milliseconds.
+    /// Time to live in milliseconds.
     pub ttl_ms: u64,
 }
 
-/// A publication as it was asked for.
+/// A requested publication.
 #[derive(Debug, Clone)]
-struct Asked {
+struct PublicationRequest {
     channel: usize,
     len: u64,
     sync: bool,
     keeping: Keeping,
-    /// Where it was seen.
+    /// The offset at which it was seen.
     offset: Option<u64>,
-    /// It was refused, or lost: it must not show any more.
+    /// Whether it was refused or lost, so that it must not appear any more.
     gone: bool,
 }
 
-/// A publication in its place.
+/// A publication at an offset.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     id: u64,
@@ -46,31 +47,31 @@ struct Slot {
 #[derive(Debug, Clone, Default)]
 struct Channel {
     epoch: Option<u32>,
-    /// The last offset that was delivered, or was there after the last start.
+    /// The last offset delivered, or found at the last start.
     top: u64,
-    /// Up to here it must survive.
+    /// The last offset that must survive.
     durable: u64,
-    /// What is known to be there, or to have been.
+    /// Known publications by offset.
     slots: BTreeMap<u64, Slot>,
-    /// By offset: the lowest one that was to be kept, for the size, when that was published.
+    /// For each offset: the lowest offset that the history size kept when it was published.
     floors: Vec<u64>,
-    /// Who was seen where, under which epoch, ever.
+    /// The publication seen at each epoch and offset, ever.
     places: BTreeMap<(u32, u64), u64>,
-    /// Asked for, and neither seen nor refused.
+    /// Requested publications, neither seen nor refused.
     open: BTreeSet<u64>,
-    /// How many of the channel were kept when something was last asked for.
+    /// History size of the last request.
     size: u64,
-    /// Something was ever asked for that may be answered before its flush.
+    /// Whether any publication may be acknowledged before its flush.
     lax: bool,
-    /// Removed for certain up to here,
+    /// The last offset that a clear has certainly removed.
     cleared: u64,
-    /// and perhaps up to here.
+    /// The last offset that a clear may have removed.
     cleared_maybe: u64,
-    /// Removals that were not answered.
+    /// Number of unacknowledged clears.
     clears: u64,
 }
 
-/// What was known of a channel when something was asked.
+/// The knowledge of a channel before a query.
 #[derive(Debug, Clone, Copy)]
 pub struct Before {
     top: u64,
@@ -81,8 +82,8 @@ pub struct Before {
 #[derive(Debug, Clone, Default)]
 pub struct Channels {
     channels: Vec<Channel>,
-    asked: BTreeMap<u64, Asked>,
-    /// Numbers given.
+    requests: BTreeMap<u64, PublicationRequest>,
+    /// The last number assigned.
     given: u64,
 }
 
@@ -99,7 +100,7 @@ impl Channel {
         self.floors.last().copied().unwrap_or(1)
     }
 
-    /// Notes a publication at the next place, after which `lowest` is the first that is kept.
+    /// Records a publication at the next offset. `lowest` afterwards is the first retained offset.
     fn append(&mut self, slot: Option<Slot>, size: u64) {
         self.top += 1;
         let floor = self.floor().max((self.top + 1).saturating_sub(size));
@@ -107,7 +108,7 @@ impl Channel {
         self.slots.extend(slot.map(|slot| (self.top, slot)));
     }
 
-    /// Up to where publications may be gone: for the size, for their time, or as they were removed.
+    /// The last offset that may be gone: because of the history size, the TTL or a clear.
     fn gone(&self, top: u64, now_ms: u64) -> u64 {
         if self.clears > 0 {
             return top;
@@ -119,23 +120,23 @@ impl Channel {
 }
 
 impl Channels {
-    /// So many, of which nothing is known.
+    /// Creates `count` channels without any knowledge.
     pub fn new(count: usize) -> Self {
         let channels = (0..count).map(|_| Channel { floors: vec![1], ..Channel::default() }).collect();
         Self { channels, ..Self::default() }
     }
 
-    /// What happened since `then` never happened. Its numbers are not used again.
-    pub fn back_to(&mut self, then: &Self) {
+    /// Rolls back to `then`. Numbers are not reused.
+    pub fn roll_back_to(&mut self, then: &Self) {
         *self = Self { given: self.given, ..then.clone() };
     }
 
-    /// A publication is about to be asked for; its number.
+    /// Registers a publication before its request. Returns its number.
     pub fn ask(&mut self, channel: usize, len: u64, sync: bool, keeping: Keeping) -> u64 {
         self.given += 1;
         let id = self.given;
         let len = len.max(NUMBER_BYTES);
-        self.asked.insert(id, Asked { channel, len, sync, keeping, offset: None, gone: false });
+        self.requests.insert(id, PublicationRequest { channel, len, sync, keeping, offset: None, gone: false });
         let of = &mut self.channels[channel];
         of.open.insert(id);
         of.size = keeping.size;
@@ -143,27 +144,27 @@ impl Channels {
         id
     }
 
-    /// It is known not to have taken place.
+    /// Records that the publication certainly did not take effect.
     pub fn refused(&mut self, id: u64) {
-        if let Some(asked) = self.asked.get_mut(&id) {
-            asked.gone = true;
-            self.channels[asked.channel].open.remove(&id);
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.gone = true;
+            self.channels[request.channel].open.remove(&id);
         }
     }
 
-    /// It was answered.
+    /// Records the acknowledgement.
     ///
     /// # Errors
-    /// A broken promise.
+    /// If the store violates a guarantee.
     pub fn answered(&mut self, id: u64, published: &Published) -> Result<(), String> {
-        let Some(asked) = self.asked.get(&id) else { return Err(format!("WRONG: {id} was never asked for")) };
-        let (Position { epoch, offset }, of) = (published.position, &mut self.channels[asked.channel]);
-        if asked.sync && !published.durable {
-            return Err(format!("{id} was answered before its flush: {published:?}"));
+        let Some(request) = self.requests.get(&id) else { return Err(format!("WRONG: {id} was never requested")) };
+        let (Position { epoch, offset }, of) = (published.position, &mut self.channels[request.channel]);
+        if request.sync && !published.durable {
+            return Err(format!("{id} was acknowledged before its flush: {published:?}"));
         }
-        if offset > of.top || asked.offset != Some(offset) || of.epoch != Some(epoch) {
-            let (top, was) = (of.top, asked.offset);
-            return Err(format!("ORDER: {id} was answered as {published:?}, delivered as {was:?} of {top}"));
+        if offset > of.top || request.offset != Some(offset) || of.epoch != Some(epoch) {
+            let (top, was) = (of.top, request.offset);
+            return Err(format!("ORDER: {id} was acknowledged as {published:?}, but delivered as {was:?} of {top}"));
         }
         if published.durable {
             of.durable = of.durable.max(offset);
@@ -171,37 +172,34 @@ impl Channels {
         Ok(())
     }
 
-    /// It is delivered, to whoever listens.
+    /// Records the delivery to the subscribers.
     ///
     /// # Errors
-    /// A broken promise.
+    /// If the store violates a guarantee.
     pub fn delivered(&mut self, channel: usize, epoch: u32, publication: &Publication) -> Result<(), String> {
         let id = self.place(channel, epoch, publication)?;
-        let Some(asked) = self.asked.get(&id) else { return Ok(()) };
+        let Some(request) = self.requests.get(&id) else { return Ok(()) };
         let of = &mut self.channels[channel];
         if of.epoch != Some(epoch) {
-            return Err(format!(
-                "EPOCH: channel {channel} was of {:?}, and is of {epoch} while it is in use",
-                of.epoch
-            ));
+            return Err(format!("EPOCH: channel {channel} changed from epoch {:?} to {epoch} while in use", of.epoch));
         }
         if publication.offset != of.top + 1 {
             return Err(format!("ORDER: channel {channel} delivers {} after {}", publication.offset, of.top));
         }
-        let ends_ms = publication.time_ms.saturating_add(asked.keeping.ttl_ms);
-        of.append(Some(Slot { id, ends_ms }), asked.keeping.size);
+        let ends_ms = publication.time_ms.saturating_add(request.keeping.ttl_ms);
+        of.append(Some(Slot { id, ends_ms }), request.keeping.size);
         of.open.remove(&id);
-        if asked.sync {
-            // Nobody is told of it before it is durable, with all that came before it.
+        if request.sync {
+            // The store delivers it only after it and all earlier publications are durable.
             of.durable = of.top;
         }
         Ok(())
     }
 
-    /// Somebody sees a publication; which.
+    /// Records that a subscriber sees a publication.
     ///
     /// # Errors
-    /// A broken promise.
+    /// If the store violates a guarantee.
     pub fn saw(&mut self, channel: usize, epoch: u32, publication: &Publication) -> Result<(), String> {
         self.place(channel, epoch, publication)?;
         let of = &self.channels[channel];
@@ -211,20 +209,20 @@ impl Channels {
         Ok(())
     }
 
-    /// Where the channel stands, as far as everybody was told.
+    /// The channel's position, as far as publications were delivered.
     pub fn stands(&self, channel: usize) -> Position {
         let of = &self.channels[channel];
         Position { epoch: of.epoch.unwrap_or(0), offset: of.top }
     }
 
-    /// All publications of the channel are about to be removed.
+    /// Records that a clear is about to be requested.
     pub fn begin_clear(&mut self, channel: usize) -> u64 {
         let of = &mut self.channels[channel];
         of.clears += 1;
         of.top
     }
 
-    /// That was answered. `up_to`: what [`Channels::begin_clear`] gave.
+    /// Records the acknowledgement of a clear. `up_to`: the result of [`Channels::begin_clear`].
     pub fn cleared(&mut self, channel: usize, up_to: u64) {
         let of = &mut self.channels[channel];
         of.clears -= 1;
@@ -233,63 +231,64 @@ impl Channels {
         of.durable = of.durable.max(up_to);
     }
 
-    /// The store was closed in order.
+    /// Records a clean close of the store.
     pub fn closed(&mut self) {
         self.channels.iter_mut().for_each(|of| of.durable = of.top);
     }
 
-    /// Before a question.
+    /// The knowledge before a query.
     pub fn before(&self, channel: usize) -> Before {
         let of = &self.channels[channel];
         Before { top: of.top, lowest: of.floor().max(of.cleared + 1) }
     }
 
-    /// The answer to a question that was asked after `before`. The time is that of the answer.
+    /// Checks the answer to a query that was sent after `before`. `now_ms` is the time of the
+    /// answer.
     ///
     /// # Errors
-    /// A broken promise.
-    pub fn told(
+    /// If the store violates a guarantee.
+    pub fn check_history(
         &mut self,
         channel: usize,
         before: &Before,
         query: &HistoryQuery,
-        told: &History,
+        history: &History,
         now_ms: u64,
     ) -> Result<(), String> {
-        let Position { epoch, offset: top } = told.position;
+        let Position { epoch, offset: top } = history.position;
         let at = &self.channels[channel];
         if at.epoch != Some(epoch) || top < before.top || top > at.top {
             let (was, now) = (before.top, (at.epoch, at.top));
             return Err(format!(
-                "channel {channel} says that it stands at {:?}, after {was}, before {now:?}",
-                told.position
+                "channel {channel} reports the position {:?}; it was {was} before and {now:?} after the query",
+                history.position
             ));
         }
-        for publication in &told.publications {
+        for publication in &history.publications {
             self.place(channel, epoch, publication)?;
         }
-        self.holds(channel, before.lowest, query, told, now_ms)
+        self.holds(channel, before.lowest, query, history, now_ms)
     }
 
-    /// Whether what is shown is all that must be, and no more than may be.
+    /// Checks that a history shows all it must, and no more than it may.
     fn holds(
         &self,
         channel: usize,
         lowest: u64,
         query: &HistoryQuery,
-        told: &History,
+        history: &History,
         now_ms: u64,
     ) -> Result<(), String> {
-        let (of, Position { epoch, offset: top }) = (&self.channels[channel], told.position);
+        let (of, Position { epoch, offset: top }) = (&self.channels[channel], history.position);
         let from = query.since.map_or(1, |since| since.offset + 1);
         let mut shown = BTreeSet::new();
-        for publication in &told.publications {
+        for publication in &history.publications {
             let offset = publication.offset;
             if offset < from || offset > top || shown.last().is_some_and(|last| *last >= offset) {
                 return Err(format!("ORDER: channel {channel} shows {offset} after {shown:?}, of {from}..={top}"));
             }
             if offset < lowest {
-                return Err(format!("channel {channel} shows {offset}, and must keep none below {lowest}"));
+                return Err(format!("channel {channel} shows {offset}, but may keep none below {lowest}"));
             }
             shown.insert(offset);
         }
@@ -301,102 +300,108 @@ impl Channels {
         }
         let Some(since) = query.since else { return Ok(()) };
         let foreign = since.epoch != epoch || since.offset > top;
-        if told.complete && foreign {
-            return Err(format!("channel {channel} goes on from {since:?}, though it stands at {:?}", told.position));
+        if history.complete && foreign {
+            return Err(format!(
+                "channel {channel} recovers from {since:?}, though its position is {:?}",
+                history.position
+            ));
         }
-        if told.complete
+        if history.complete
             && let Some(lacking) = lacks(from)
         {
-            return Err(format!("GAP: channel {channel} goes on from {since:?} without {lacking}: {shown:?}"));
+            return Err(format!("GAP: channel {channel} recovers from {since:?} without {lacking}: {shown:?}"));
         }
-        if !told.complete && !foreign && gone < from {
+        if !history.complete && !foreign && gone < from {
             return Err(format!(
-                "channel {channel} does not go on from {since:?}, though it has everything: {shown:?}"
+                "channel {channel} does not recover from {since:?}, though its history is complete: {shown:?}"
             ));
         }
         Ok(())
     }
 
-    /// After a start: where the channel stands and all that it shows. Checks it, and from now on takes it for what is there.
+    /// Checks the channel's position and whole history after a start. From then on, they are the
+    /// known state.
     ///
     /// # Errors
-    /// A broken promise.
-    pub fn restarted(&mut self, channel: usize, told: &History, now_ms: u64) -> Result<(), String> {
-        let Position { epoch, offset: top } = told.position;
+    /// If the store violates a guarantee.
+    pub fn restarted(&mut self, channel: usize, history: &History, now_ms: u64) -> Result<(), String> {
+        let Position { epoch, offset: top } = history.position;
         let of = &mut self.channels[channel];
         let (was, durable, before) = (of.epoch, of.durable, of.top);
         if top < durable {
-            return Err(format!("LOST: channel {channel} stands at {top}, {durable} was durable"));
+            return Err(format!("LOST: channel {channel} is at {top}, but {durable} was durable"));
         }
         if top > before + of.open.len() as u64 {
-            return Err(format!("WRONG: channel {channel} stands at {top}, where {before} was the last"));
+            return Err(format!("WRONG: channel {channel} is at {top}, but its last offset was {before}"));
         }
         let lost = of.slots.split_off(&(top + 1));
         match was {
             Some(was) if was != epoch && (!of.lax || epoch != was.wrapping_add(1)) => {
-                return Err(format!("EPOCH: channel {channel} was of {was}, and is of {epoch} after a start"));
+                return Err(format!("EPOCH: channel {channel} changed from epoch {was} to {epoch} at a start"));
             }
             Some(was) if was == epoch && !lost.is_empty() => {
-                return Err(format!("EPOCH: channel {channel} is still of {was}, though {lost:?} is lost"));
+                return Err(format!("EPOCH: channel {channel} kept epoch {was}, though it lost {lost:?}"));
             }
             _ => of.epoch = Some(epoch),
         }
         of.floors.truncate(top as usize + 1);
         of.top = of.top.min(top);
         for slot in lost.values() {
-            self.asked.entry(slot.id).and_modify(|asked| asked.gone = true);
+            self.requests.entry(slot.id).and_modify(|request| request.gone = true);
         }
-        let mut came: BTreeMap<u64, Slot> = BTreeMap::new();
-        for publication in &told.publications {
+        let mut found: BTreeMap<u64, Slot> = BTreeMap::new();
+        for publication in &history.publications {
             let id = self.place(channel, epoch, publication)?;
-            let Some(asked) = self.asked.get(&id) else { continue };
-            let ends_ms = publication.time_ms.saturating_add(asked.keeping.ttl_ms);
-            came.insert(publication.offset, Slot { id, ends_ms });
+            let Some(request) = self.requests.get(&id) else { continue };
+            let ends_ms = publication.time_ms.saturating_add(request.keeping.ttl_ms);
+            found.insert(publication.offset, Slot { id, ends_ms });
         }
         let of = &mut self.channels[channel];
         while of.top < top {
-            let (slot, size) = (came.get(&(of.top + 1)).copied(), of.size);
+            let (slot, size) = (found.get(&(of.top + 1)).copied(), of.size);
             of.append(slot, size);
         }
         for id in std::mem::take(&mut of.open) {
-            if !came.values().any(|slot| slot.id == id) {
-                self.asked.entry(id).and_modify(|asked| asked.gone = true);
+            if !found.values().any(|slot| slot.id == id) {
+                self.requests.entry(id).and_modify(|request| request.gone = true);
             }
         }
         if std::mem::take(&mut of.clears) > 0 {
-            let missing = (of.floor()..=top).rev().find(|offset| !came.contains_key(offset));
+            let missing = (of.floor()..=top).rev().find(|offset| !found.contains_key(offset));
             of.cleared_maybe = of.cleared_maybe.max(missing.unwrap_or(0));
         }
         of.durable = top;
         let lowest = of.floor().max(of.cleared + 1);
-        self.holds(channel, lowest, &ALL, told, now_ms)
+        self.holds(channel, lowest, &ALL, history, now_ms)
     }
 
-    /// Notes who is where; who that is.
+    /// Records the publication at an offset. Returns its number.
     fn place(&mut self, channel: usize, epoch: u32, publication: &Publication) -> Result<u64, String> {
         let (offset, body) = (publication.offset, &publication.body);
         let number = body.get(..NUMBER_BYTES as usize).and_then(|number| number.try_into().ok());
         let id = u64::from_le_bytes(number.unwrap_or_default());
-        let Some(asked) = self.asked.get_mut(&id).filter(|asked| body_of(id, asked.len) == body[..]) else {
-            return Err(format!("WRONG: nobody published what is at {offset} of channel {channel}"));
+        let Some(request) = self.requests.get_mut(&id).filter(|request| body_of(id, request.len) == body[..]) else {
+            return Err(format!("WRONG: no client published the content at {offset} of channel {channel}"));
         };
-        if asked.channel != channel || asked.gone {
-            return Err(format!("WRONG: {id} is at {offset} of channel {channel}: {asked:?}"));
+        if request.channel != channel || request.gone {
+            return Err(format!("WRONG: {id} is at {offset} of channel {channel}: {request:?}"));
         }
-        if *asked.offset.get_or_insert(offset) != offset {
-            return Err(format!("WRONG: {id} is at {offset} of channel {channel}, and was elsewhere: {asked:?}"));
+        if *request.offset.get_or_insert(offset) != offset {
+            return Err(format!(
+                "WRONG: {id} is at {offset} of channel {channel}, but was at another offset: {request:?}"
+            ));
         }
         let of = &mut self.channels[channel];
         let known = of.slots.get(&offset).map_or(id, |slot| slot.id);
         let first = *of.places.entry((epoch, offset)).or_insert(id);
         if first != id || known != id {
             return Err(format!(
-                "WRONG: offset {offset} of channel {channel} is that of {first} or {known}, and of {id}"
+                "WRONG: offset {offset} of channel {channel} belongs to {first} or {known}, but shows {id}"
             ));
         }
         Ok(id)
     }
 }
 
-/// All that a channel keeps.
+/// The query for the whole history of a channel.
 pub const ALL: HistoryQuery = HistoryQuery { since: None, limit: usize::MAX, reverse: false };

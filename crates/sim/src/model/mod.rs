@@ -1,10 +1,12 @@
-//! What may be read, given what was asked for, answered and seen.
+//! What a read may return, given what was requested, acknowledged and seen.
 //!
-//! Every write carries a tag of its own (as its entity tag), so what a reader sees names the write that it came from. The model keeps
-//! the writes of each key with the interval in which they happened and, once known, their version (the order that the store says it
-//! used). A reader may see any write that no other is *known* to have superseded: by version where both are known, else because
-//! one was answered before the other was asked for. After a power cut the same rule holds, over those writes that must have
-//! survived: the acknowledged durable ones, those that somebody saw, and those of lower versions than any that survived.
+//! Every write carries a unique tag as its entity tag, so a reader sees which write an object comes
+//! from. The model keeps the writes of each key with their time intervals and, once known, their
+//! versions: the order that the store used. A reader may see any write that no other is *known* to
+//! have superseded. The versions decide where both are known. Otherwise, a write supersedes another
+//! if it was requested after the other was acknowledged. After a power cut, the same rule holds
+//! over the writes that must have survived: acknowledged durable writes, writes seen by a reader,
+//! and writes with lower versions than a survivor.
 
 pub mod channels;
 mod frozen;
@@ -22,12 +24,12 @@ pub use pieces::{Piece, Pieces, bytes_of, total};
 /// A key with its bucket.
 pub type Key = (Arc<str>, Arc<str>);
 
-/// What a write was conditional on.
+/// The condition of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Demand {
-    /// Nothing.
+    /// No condition.
     None,
-    /// No object there.
+    /// The key has no object.
     Absent,
     /// The object with this tag.
     Tag(u64),
@@ -36,12 +38,12 @@ pub enum Demand {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Asked for; no answer yet, or never to come.
+enum OpState {
+    /// Requested; the answer is pending or never arrives.
     Pending,
-    /// Answered: it took place.
+    /// Acknowledged.
     Acked,
-    /// Answered: it did not.
+    /// Refused.
     Failed,
 }
 
@@ -53,14 +55,14 @@ struct Op {
     start: u64,
     end: Option<u64>,
     version: Option<Lsn>,
-    state: State,
-    /// Asked for with an answer before the flush.
+    state: OpState,
+    /// Whether the request allows an acknowledgement before the flush.
     lax: bool,
-    /// Must survive a power cut.
+    /// Whether it must survive a power cut.
     durable: bool,
 }
 
-/// Names an operation of the model.
+/// Identifies an operation of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpId {
     key: Key,
@@ -71,35 +73,35 @@ pub struct OpId {
 #[derive(Debug, Clone)]
 struct Content {
     key: Key,
-    /// What it may be: one, or several where it was copied from a key that was being written.
+    /// Possible content: one, or several if it was copied from a key under writes.
     candidates: Vec<Pieces>,
-    /// A copy that was not answered: it may be of what came to the source after it was asked for.
+    /// An unacknowledged copy: its content may come from a write to the source after the request.
     loose: bool,
     refused: bool,
 }
 
-/// What the versions of writes tell.
+/// The meaning of the versions of writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The order of all writes: one log has them all.
+    /// The order of all writes: one log contains them all.
     #[default]
     OneLog,
     /// The order of the writes of one key: a key stays on its disk.
     PerKey,
-    /// Nothing: a key that moves to another disk gets a version of that one.
-    Untold,
+    /// No order: a key that moves to another disk gets a version of that disk.
+    Unordered,
 }
 
-/// What a reader saw of a key.
+/// What a reader saw of a key: tag and version, or no object.
 pub type Seen = Option<(u64, Lsn)>;
 
 /// The model. See the module.
 #[derive(Clone, Default)]
 pub struct Model {
     clock: u64,
-    /// What versions tell.
+    /// The meaning of versions.
     order: Order,
-    /// How often each key was taken anew for what was seen of it after a start.
+    /// How often each key was rebased on the content seen after a start.
     eras: BTreeMap<Key, u64>,
     keys: BTreeMap<Key, Vec<Op>>,
     contents: BTreeMap<u64, Content>,
@@ -114,41 +116,42 @@ fn before(a: &Op, b: &Op) -> bool {
 }
 
 impl Model {
-    /// An empty one.
+    /// Creates an empty model.
     pub fn new(order: Order) -> Self {
         Self { order, ..Self::default() }
     }
 
-    /// What happened since `then` never happened. Its numbers are not used again.
-    pub fn back_to(&mut self, then: &Self) {
+    /// Rolls back to `then`. Times and tags are not reused.
+    pub fn roll_back_to(&mut self, then: &Self) {
         *self = Self { clock: self.clock, next_tag: self.next_tag, ..then.clone() };
     }
 
-    /// The time now. Every call moves it on.
+    /// Advances the model time by one and returns it.
     pub fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// A number that no write has had.
+    /// A new tag.
     pub fn new_tag(&mut self) -> u64 {
         self.next_tag += 1;
         self.next_tag
     }
 
-    /// A write of `candidates` (one of them) under `tag` is about to be asked for.
+    /// Registers a write under `tag`, whose content is one of `candidates`, before its request.
     pub fn begin_put(&mut self, key: &Key, tag: u64, candidates: Vec<Pieces>, demand: Demand, lax: bool) -> OpId {
         self.contents.insert(tag, Content { key: key.clone(), candidates, loose: false, refused: false });
         self.begin(key, Some(tag), demand, lax)
     }
 
-    /// A copy to `key` under `tag` is about to be asked for. [`Model::copied`] says what of.
+    /// Registers a copy to `key` under `tag` before its request. [`Model::copied`] sets its
+    /// content.
     pub fn begin_copy(&mut self, key: &Key, tag: u64, demand: Demand, lax: bool) -> OpId {
         self.contents.insert(tag, Content { key: key.clone(), candidates: Vec::new(), loose: true, refused: false });
         self.begin(key, Some(tag), demand, lax)
     }
 
-    /// A delete is about to be asked for.
+    /// Registers a delete before its request.
     pub fn begin_delete(&mut self, key: &Key, demand: Demand, lax: bool) -> OpId {
         self.begin(key, None, demand, lax)
     }
@@ -156,7 +159,7 @@ impl Model {
     fn begin(&mut self, key: &Key, tag: Option<u64>, demand: Demand, lax: bool) -> OpId {
         let start = self.tick();
         let ops = self.keys.entry(key.clone()).or_default();
-        ops.push(Op { tag, demand, start, end: None, version: None, state: State::Pending, lax, durable: false });
+        ops.push(Op { tag, demand, start, end: None, version: None, state: OpState::Pending, lax, durable: false });
         OpId { key: key.clone(), at: ops.len() - 1, era: self.eras.get(key).copied().unwrap_or(0) }
     }
 
@@ -167,13 +170,13 @@ impl Model {
         self.keys.get_mut(&id.key)?.get_mut(id.at)
     }
 
-    /// It took place.
+    /// Records the acknowledgement of a write.
     ///
     /// # Errors
-    /// When what the answer says cannot be.
+    /// If the answer contradicts the model.
     pub fn acked(&mut self, id: &OpId, version: Lsn, durable: bool) -> Result<(), String> {
-        if self.order == Order::Untold {
-            return self.acked_untold(id, durable);
+        if self.order == Order::Unordered {
+            return self.acked_unordered(id, durable);
         }
         let now = self.tick();
         let taken = self.keys.get(&id.key).is_some_and(|ops| {
@@ -188,69 +191,73 @@ impl Model {
                 return Err(format!("two writes of {:?} have the version {version}", id.key));
             }
             if op.version.is_some_and(|seen| seen != version) {
-                return Err(format!("{:?} was seen with version {:?} and answered with {version}", id.key, op.version));
+                return Err(format!(
+                    "{:?} was seen with version {:?}, but acknowledged with {version}",
+                    id.key, op.version
+                ));
             }
         }
-        // A delete that found nothing need not have a version of its own.
+        // A delete without an object need not have a version of its own.
         if op.tag.is_some() || !taken {
             op.version = Some(version);
         }
         if !durable && !op.lax {
-            return Err(format!("{:?}: answered as not durable, though that was not asked for", id.key));
+            return Err(format!("{:?}: acknowledged as not durable, though the request was synchronous", id.key));
         }
-        op.state = State::Acked;
+        op.state = OpState::Acked;
         op.end = Some(op.end.map_or(now, |end| end.min(now)));
         op.durable |= durable;
         Ok(())
     }
 
-    fn acked_untold(&mut self, id: &OpId, durable: bool) -> Result<(), String> {
+    fn acked_unordered(&mut self, id: &OpId, durable: bool) -> Result<(), String> {
         let now = self.tick();
         let Some(op) = self.op(id) else { return Ok(()) };
         if !durable && !op.lax {
-            return Err(format!("{:?}: answered as not durable, though that was not asked for", id.key));
+            return Err(format!("{:?}: acknowledged as not durable, though the request was synchronous", id.key));
         }
-        op.state = State::Acked;
+        op.state = OpState::Acked;
         op.end = Some(op.end.map_or(now, |end| end.min(now)));
         op.durable |= durable;
         Ok(())
     }
 
-    /// It took place durably; the answer had no version. (A delete: it says nothing of its own place in the order.)
+    /// Records a durable acknowledgement without a version (a delete, whose place in the order is
+    /// unknown).
     pub fn acked_unversioned(&mut self, id: &OpId) {
         let now = self.tick();
         if let Some(op) = self.op(id) {
-            op.state = State::Acked;
+            op.state = OpState::Acked;
             op.end = Some(op.end.map_or(now, |end| end.min(now)));
             op.durable |= !op.lax;
         }
     }
 
-    /// It did not take place and never will.
+    /// Records that the operation did not take effect and never will.
     ///
     /// # Errors
-    /// When somebody has seen it.
+    /// If a reader has seen it.
     pub fn failed(&mut self, id: &OpId) -> Result<(), String> {
         let Some(op) = self.op(id) else { return Ok(()) };
         let (seen, tag) = (op.end.is_some() && op.tag.is_some(), op.tag);
-        op.state = State::Failed;
+        op.state = OpState::Failed;
         if let Some(content) = tag.and_then(|tag| self.contents.get_mut(&tag)) {
             content.refused = true;
         }
-        if seen { Err(format!("a write of {:?} was refused after it had been seen", id.key)) } else { Ok(()) }
+        if seen { Err(format!("a write of {:?} was refused after a reader had seen it", id.key)) } else { Ok(()) }
     }
 
     fn supersedes<'a>(ops: &'a [Op], op: &Op, must: impl Fn(&Op) -> bool) -> Option<&'a Op> {
-        ops.iter().find(|other| other.state != State::Failed && must(other) && before(op, other))
+        ops.iter().find(|other| other.state != OpState::Failed && must(other) && before(op, other))
     }
 
-    /// A read that began at `start` saw the write `tag`, with that version where it says so.
+    /// Records that a read that began at `start` saw the write `tag`, with its version if known.
     ///
     /// # Errors
-    /// When it must not have.
+    /// If the read must not see it.
     pub fn saw(&mut self, key: &Key, start: u64, tag: u64, version: Option<Lsn>) -> Result<(), String> {
         let now = self.tick();
-        let version = version.filter(|_| self.order != Order::Untold);
+        let version = version.filter(|_| self.order != Order::Unordered);
         let at = self.find(key, tag)?;
         let ops = self.keys.get_mut(key).ok_or("no such key")?;
         let op = &mut ops[at];
@@ -285,21 +292,21 @@ impl Model {
             .ok_or_else(|| format!("{key:?} shows tag {tag}, which was lost or replaced before the last start"))
     }
 
-    /// A read that began at `start` saw nothing there.
+    /// Records that a read that began at `start` found no object.
     ///
     /// # Errors
-    /// When something must be there.
+    /// If an object must exist.
     pub fn saw_nothing(&mut self, key: &Key, start: u64) -> Result<(), String> {
         let now = self.tick();
         let Some(ops) = self.keys.get_mut(key) else { return Ok(()) };
-        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
+        let must = |op: &Op| op.state != OpState::Failed && op.end.is_some_and(|end| end < start);
         if !ops.iter().any(must) {
             return Ok(());
         }
         let deletes: Vec<usize> = (0..ops.len())
             .filter(|&at| {
                 let op = &ops[at];
-                op.tag.is_none() && op.state != State::Failed && Self::supersedes(ops, op, must).is_none()
+                op.tag.is_none() && op.state != OpState::Failed && Self::supersedes(ops, op, must).is_none()
             })
             .collect();
         match deletes[..] {
@@ -314,17 +321,17 @@ impl Model {
         }
     }
 
-    /// A write asked for at `start` was refused because its demand did not hold.
+    /// Records that a write requested at `start` was refused because its condition did not hold.
     ///
     /// # Errors
-    /// When it must have held.
+    /// If the condition must have held.
     pub fn refused(&mut self, key: &Key, start: u64, id: &OpId, demand: &Demand) -> Result<(), String> {
         let now = self.tick();
         let own = id.at;
         let Some(ops) = self.keys.get_mut(key) else { return Ok(()) };
-        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
+        let must = |op: &Op| op.state != OpState::Failed && op.end.is_some_and(|end| end < start);
         let possible = |at: usize, ops: &[Op]| {
-            at != own && ops[at].state != State::Failed && Self::supersedes(ops, &ops[at], must).is_none()
+            at != own && ops[at].state != OpState::Failed && Self::supersedes(ops, &ops[at], must).is_none()
         };
         let nothing = !ops.iter().any(must);
         let reasons: Vec<usize> = (0..ops.len())
@@ -351,15 +358,16 @@ impl Model {
         }
     }
 
-    /// Checks that writes with a demand took place only where it held, as far as versions tell.
+    /// Checks that conditional writes took effect only if their condition held, as far as versions
+    /// show it.
     ///
     /// # Errors
-    /// The first that did not.
+    /// The first violation.
     pub fn check_demands(&self) -> Result<(), String> {
         for (key, ops) in &self.keys {
             let mut known: Vec<&Op> =
-                ops.iter().filter(|op| op.state != State::Failed && op.version.is_some()).collect();
-            let open = ops.iter().any(|op| op.state != State::Failed && op.version.is_none());
+                ops.iter().filter(|op| op.state != OpState::Failed && op.version.is_some()).collect();
+            let open = ops.iter().any(|op| op.state != OpState::Failed && op.version.is_none());
             if open {
                 continue;
             }
@@ -373,7 +381,7 @@ impl Model {
                     Demand::Tag(tag) => there == Some(tag),
                 };
                 if !held {
-                    return Err(format!("{key:?}: {op:?} took place over {there:?}"));
+                    return Err(format!("{key:?}: {op:?} replaced {there:?}, against its condition"));
                 }
                 there = op.tag;
             }
@@ -381,10 +389,11 @@ impl Model {
         Ok(())
     }
 
-    /// Checks `data` at `offset` of what was written as `tag`, and that the object is `size` bytes.
+    /// Checks `data` at `offset` of the object written as `tag`, and that the object has `size`
+    /// bytes.
     ///
     /// # Errors
-    /// When the bytes are others.
+    /// If the bytes differ.
     pub fn check_bytes(&mut self, tag: u64, size: u64, offset: u64, data: &[u8]) -> Result<(), String> {
         let fits = |pieces: &Pieces| total(pieces) == size && bytes_of(pieces, offset, data.len()).as_slice() == data;
         let Some(content) = self.contents.get(&tag) else { return Err(format!("WRONG tag {tag}: never written")) };
@@ -407,13 +416,14 @@ impl Model {
         Ok(())
     }
 
-    /// A copy that was asked for at `start` has been answered: its bytes are one of those that `from` may have had meanwhile.
+    /// Records that a copy requested at `start` was acknowledged: its content is one that `from`
+    /// may have had meanwhile.
     pub fn copied(&mut self, tag: u64, from: &Key, start: u64) {
         let Some(ops) = self.keys.get(from) else { return };
-        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < start);
+        let must = |op: &Op| op.state != OpState::Failed && op.end.is_some_and(|end| end < start);
         let sources: Vec<&Content> = ops
             .iter()
-            .filter(|op| op.state != State::Failed && Self::supersedes(ops, op, must).is_none())
+            .filter(|op| op.state != OpState::Failed && Self::supersedes(ops, op, must).is_none())
             .filter_map(|op| op.tag.and_then(|tag| self.contents.get(&tag)))
             .collect();
         let loose = sources.iter().any(|content| content.loose);
@@ -424,30 +434,30 @@ impl Model {
         }
     }
 
-    /// The tags that `key` may have now, for choosing one to be conditional on.
+    /// A tag that `key` may have now, as the condition of a write.
     pub fn likely_tag(&self, key: &Key) -> Option<u64> {
         let ops = self.keys.get(key)?;
-        ops.iter().filter(|op| op.state == State::Acked).max_by_key(|op| (op.version, op.end))?.tag
+        ops.iter().filter(|op| op.state == OpState::Acked).max_by_key(|op| (op.version, op.end))?.tag
     }
 
-    /// Whether the write is known to have taken place.
+    /// Whether the write is known to have taken effect.
     pub fn took_place(&mut self, id: &OpId) -> bool {
-        self.op(id).is_some_and(|op| op.state == State::Acked || op.end.is_some())
+        self.op(id).is_some_and(|op| op.state == OpState::Acked || op.end.is_some())
     }
 
-    /// Whether the write is known to have taken place and must survive.
+    /// Whether the write is known to have taken effect and must survive.
     pub fn is_durable(&mut self, id: &OpId) -> bool {
         self.op(id).is_some_and(|op| op.durable)
     }
 
-    /// Whether what was seen is of this write.
+    /// Whether the content seen comes from this write.
     pub fn shows(&mut self, id: &OpId, seen: &BTreeMap<Key, Seen>) -> bool {
         let key = id.key.clone();
         let tag = self.op(id).and_then(|op| op.tag);
         tag.is_some() && seen.get(&key).copied().flatten().map(|(tag, _)| tag) == tag
     }
 
-    /// That a write took place is known from elsewhere, durably.
+    /// Records that a write took effect durably, as known from another source.
     pub fn prove(&mut self, id: &OpId) {
         let now = self.tick();
         if let Some(op) = self.op(id) {
@@ -461,13 +471,13 @@ impl Model {
         self.keys.keys().cloned().collect()
     }
 
-    /// Whether `key` may be present, and whether it may be absent, to somebody who looks now.
+    /// Whether a reader may find `key` now, and whether it may not find it.
     pub fn may_be(&self, key: &Key) -> (bool, bool) {
         let now = self.clock + 1;
         let Some(ops) = self.keys.get(key) else { return (false, true) };
-        let must = |op: &Op| op.state != State::Failed && op.end.is_some_and(|end| end < now);
+        let must = |op: &Op| op.state != OpState::Failed && op.end.is_some_and(|end| end < now);
         let mut may = (false, !ops.iter().any(must));
-        for op in ops.iter().filter(|op| op.state != State::Failed) {
+        for op in ops.iter().filter(|op| op.state != OpState::Failed) {
             if Self::supersedes(ops, op, must).is_none() {
                 if op.tag.is_some() {
                     may.0 = true;

@@ -1,27 +1,28 @@
-//! The bytes of objects: pieces of endless streams, so that what a reader gets says where it comes from.
+//! The content of objects: pieces of endless streams, so that the bytes of a read identify their
+//! source.
 
 use std::sync::Arc;
 
 use crate::rng::stream_bytes;
 
-/// A piece of an object's bytes: so many bytes of the stream with that number.
+/// A piece of an object's content: the first `len` bytes of stream `id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Which stream.
+    /// Number of the stream.
     pub id: u64,
-    /// Bytes of it.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// The bytes of an object.
+/// The content of an object.
 pub type Pieces = Arc<[Piece]>;
 
-/// Bytes in all of `pieces`.
+/// Total bytes of `pieces`.
 pub fn total(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.len).sum()
 }
 
-/// The bytes at `offset`, `len` of them.
+/// `len` bytes from `offset` on.
 pub fn bytes_of(pieces: &[Piece], offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     let (mut at, mut filled) = (0, 0);

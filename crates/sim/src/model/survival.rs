@@ -1,47 +1,49 @@
-//! What must have survived a restart, and what is taken for there from then on.
+//! What must have survived a restart, and the known state from then on.
 
 use std::collections::BTreeMap;
 
 use steadfast_log::Lsn;
 
-use super::{Demand, Key, Model, Op, Order, Seen, State};
+use super::{Demand, Key, Model, Op, OpState, Order, Seen};
 
 impl Model {
-    /// The store was closed in order: what was answered must be there, but for `unknown` keys, whose disk was missing.
+    /// Records a clean close: all acknowledged writes must survive, except those of `unknown` keys,
+    /// whose disk was missing.
     pub fn closed(&mut self, unknown: impl Fn(&Key) -> bool) {
         for (_, ops) in self.keys.iter_mut().filter(|(key, _)| !unknown(key)) {
-            ops.iter_mut().filter(|op| op.state == State::Acked).for_each(|op| op.durable = true);
+            ops.iter_mut().filter(|op| op.state == OpState::Acked).for_each(|op| op.durable = true);
         }
     }
 
-    /// After a restart all keys have been read that could be, and this was seen. `clean`: the store had been closed, so everything
-    /// answered must be there. Checks it, and from now on takes it for what is there; writes that were not seen are gone for good.
-    /// Of keys that could not be read, nothing changes.
+    /// Checks the content of all readable keys after a restart. With `clean`, the store had been
+    /// closed, so all acknowledged writes must be present. From then on, the content is the known
+    /// state, and writes that were not seen are lost for good. The state of unreadable keys does
+    /// not change.
     ///
     /// # Errors
-    /// When something that must have survived has not.
+    /// If a write that must have survived is lost.
     pub fn restarted(&mut self, seen: &BTreeMap<Key, Seen>, clean: bool) -> Result<(), String> {
         for (key, state) in seen {
             if let Some((tag, version)) = state {
                 let at = self.find(key, *tag)?;
                 let Some(op) = self.keys.get_mut(key).and_then(|ops| ops.get_mut(at)) else { continue };
-                if self.order == Order::Untold {
+                if self.order == Order::Unordered {
                     continue;
                 }
                 if op.version.is_some_and(|known| known != *version) {
-                    return Err(format!("{key:?} came back with version {version}, not as {op:?}"));
+                    return Err(format!("{key:?} has version {version} after a restart, but was {op:?}"));
                 }
                 op.version = Some(*version);
             }
         }
-        let durable = self.keys.values().flatten().filter(|op| op.durable && op.state != State::Failed);
+        let durable = self.keys.values().flatten().filter(|op| op.durable && op.state != OpState::Failed);
         let mut reached = durable.filter_map(|op| op.version).max().unwrap_or(0);
         reached = reached.max(seen.values().flatten().map(|(_, version)| *version).max().unwrap_or(0));
         reached = match self.order {
             Order::OneLog if clean => Lsn::MAX,
             Order::OneLog => reached,
-            // What one disk has says nothing about another. After a close, see `closed`.
-            Order::PerKey | Order::Untold => 0,
+            // The versions of one disk say nothing about another. For a clean close, see `closed`.
+            Order::PerKey | Order::Unordered => 0,
         };
         let clean = clean && self.order == Order::OneLog;
         loop {
@@ -49,8 +51,8 @@ impl Model {
             for (key, state) in seen {
                 let ops = self.keys.get(key).map_or(&[][..], Vec::as_slice);
                 let must = |op: &Op| {
-                    op.state != State::Failed
-                        && (op.durable || (op.state == State::Acked && op.version.map_or(clean, |v| v <= reached)))
+                    op.state != OpState::Failed
+                        && (op.durable || (op.state == OpState::Acked && op.version.map_or(clean, |v| v <= reached)))
                 };
                 match state {
                     Some((tag, _)) => {
@@ -65,14 +67,15 @@ impl Model {
                         }
                         let deletes: Vec<&Op> = ops
                             .iter()
-                            .filter(|op| op.tag.is_none() && op.state != State::Failed)
+                            .filter(|op| op.tag.is_none() && op.state != OpState::Failed)
                             .filter(|op| Self::supersedes(ops, op, must).is_none())
                             .collect();
                         if deletes.is_empty() {
                             let newest = ops.iter().filter(|op| must(op)).max_by_key(|op| (op.version, op.end));
-                            return Err(format!("LOST: after a restart {key:?} is gone: {newest:?}"));
+                            return Err(format!("LOST: after a restart {key:?} is missing: {newest:?}"));
                         }
-                        // If only answered deletes explain it, the log reached the first of them.
+                        // If only acknowledged deletes explain it, the log reached the first of
+                        // them.
                         if self.order == Order::OneLog
                             && deletes.iter().all(|op| op.version.is_some_and(|v| v > reached))
                         {
@@ -90,10 +93,11 @@ impl Model {
         Ok(())
     }
 
-    /// After a restart over a medium that has lost or damaged what it acknowledged: what was seen must once have been written.
+    /// Checks the content after a restart on a damaged medium: each object must once have been
+    /// written.
     ///
     /// # Errors
-    /// When it was not.
+    /// If an object was never written.
     pub fn restarted_damaged(&mut self, seen: &BTreeMap<Key, Seen>) -> Result<(), String> {
         for (key, state) in seen {
             let Some((tag, _)) = state else { continue };
@@ -118,8 +122,8 @@ impl Model {
                     demand: Demand::None,
                     start: now,
                     end: Some(now),
-                    version: Some(*version).filter(|_| self.order != Order::Untold),
-                    state: State::Acked,
+                    version: Some(*version).filter(|_| self.order != Order::Unordered),
+                    state: OpState::Acked,
                     lax: false,
                     durable: true,
                 });

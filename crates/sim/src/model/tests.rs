@@ -1,4 +1,4 @@
-//! The model by itself.
+//! Tests of the model alone.
 
 use super::*;
 

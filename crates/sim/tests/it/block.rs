@@ -22,13 +22,14 @@ fn every_broken_super_disk_is_caught() {
     for variant in BlockVariant::all() {
         let options = BlockOptions { runs: 500, variant: Some(variant), ..BlockOptions::default() };
         assert!(!run_blocks(&options, &|_, _| ()).passed(), "{} was not caught", variant.name());
-        // The same faults break no promise of one that is right.
+        // The same faults cause no violation in a correct super-disk.
         let report = run_blocks(&BlockOptions { runs: 10, control: true, ..options }, &|_, _| ());
         assert!(report.passed(), "{}: {:?}", variant.name(), report.failures.first().map(|f| (f.seed, &f.violation)));
     }
 }
 
-/// A snapshot of the durable leg held the event of a round and not its bits, and a fast leg of a later time was believed.
+/// Regression: a snapshot of the durable leg held the event of a round without its bits, and the
+/// super-disk trusted a fast leg of a later time.
 #[test]
 fn an_event_is_never_durable_before_its_bits() {
     assert!(run_blocks(&BlockOptions { seed: 2596, ..BlockOptions::default() }, &|_, _| ()).passed());

@@ -1,4 +1,4 @@
-//! The model of channels under test: what it must notice.
+//! Tests of the model of channels: the violations that it must detect.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ fn history(epoch: u32, top: u64, shown: &[(u64, u64)], complete: bool) -> Histor
     History { publications, position: Position { epoch, offset: top }, complete }
 }
 
-/// A channel of epoch 7 with five publications, of which three are kept: those with odd numbers were asynchronous, where `lax`.
+/// A channel of epoch 7 with five publications, of which three are kept. With `lax`, those with odd
+/// numbers are asynchronous.
 fn five(lax: bool) -> Channels {
     let mut model = Channels::new(1);
     model.restarted(0, &history(7, 0, &[], true), 0).expect("nothing");
@@ -36,12 +37,12 @@ fn fails(outcome: Result<(), String>, how: &str) {
 }
 
 #[test]
-fn what_survives_is_held_against_what_was_answered() {
+fn survivors_are_compared_with_the_acknowledgements() {
     let all = [(3, 3), (4, 4), (5, 5)];
     assert_eq!(five(false).restarted(0, &history(7, 5, &all, true), 0), Ok(()));
     fails(five(false).restarted(0, &history(7, 4, &all[..2], true), 0), "LOST");
     fails(five(false).restarted(0, &history(7, 5, &all[1..], true), 0), "LOST");
-    assert_eq!(five(false).restarted(0, &history(7, 5, &[], true), 1000), Ok(()), "their time is over");
+    assert_eq!(five(false).restarted(0, &history(7, 5, &[], true), 1000), Ok(()), "expired");
     fails(five(false).restarted(0, &history(8, 5, &all, true), 0), "EPOCH");
     fails(five(false).restarted(0, &history(7, 6, &all, true), 0), "WRONG");
     fails(five(false).restarted(0, &history(7, 5, &[(3, 3), (4, 4), (5, 2)], true), 0), "WRONG");
@@ -50,7 +51,7 @@ fn what_survives_is_held_against_what_was_answered() {
 }
 
 #[test]
-fn what_was_asynchronous_may_be_lost_with_the_epoch() {
+fn asynchronous_publications_may_be_lost_with_the_epoch() {
     let left = [(2, 2), (3, 3), (4, 4)];
     assert_eq!(five(true).restarted(0, &history(8, 4, &left, true), 0), Ok(()));
     fails(five(true).restarted(0, &history(7, 4, &left, true), 0), "EPOCH");
@@ -77,20 +78,20 @@ fn deliveries_and_answers_are_in_order() {
 }
 
 #[test]
-fn a_position_is_gone_on_from_without_a_gap_or_not_at_all() {
-    let told = |since: Position, history: History| {
+fn recovery_from_a_position_has_no_gap_or_is_refused() {
+    let recover = |since: Position, history: History| {
         let mut model = five(false);
         let (before, query) = (model.before(0), HistoryQuery { since: Some(since), ..ALL });
-        model.told(0, &before, &query, &history, 0)
+        model.check_history(0, &before, &query, &history, 0)
     };
     let since = Position { epoch: 7, offset: 3 };
-    assert_eq!(told(since, history(7, 5, &[(4, 4), (5, 5)], true)), Ok(()));
-    fails(told(since, history(7, 5, &[(5, 5)], true)), "LOST");
-    fails(told(since, history(7, 5, &[(5, 5), (4, 4)], true)), "ORDER");
-    fails(told(since, history(7, 5, &[(4, 4), (5, 5)], false)), "channel 0 does not go on");
+    assert_eq!(recover(since, history(7, 5, &[(4, 4), (5, 5)], true)), Ok(()));
+    fails(recover(since, history(7, 5, &[(5, 5)], true)), "LOST");
+    fails(recover(since, history(7, 5, &[(5, 5), (4, 4)], true)), "ORDER");
+    fails(recover(since, history(7, 5, &[(4, 4), (5, 5)], false)), "channel 0 does not recover");
     let old = Position { epoch: 7, offset: 1 };
-    fails(told(old, history(7, 5, &[(3, 3), (4, 4), (5, 5)], true)), "GAP");
-    assert_eq!(told(old, history(7, 5, &[(3, 3), (4, 4), (5, 5)], false)), Ok(()));
+    fails(recover(old, history(7, 5, &[(3, 3), (4, 4), (5, 5)], true)), "GAP");
+    assert_eq!(recover(old, history(7, 5, &[(3, 3), (4, 4), (5, 5)], false)), Ok(()));
     let foreign = Position { epoch: 6, offset: 3 };
-    fails(told(foreign, history(7, 5, &[(4, 4), (5, 5)], true)), "channel 0 goes on");
+    fails(recover(foreign, history(7, 5, &[(4, 4), (5, 5)], true)), "channel 0 recovers");
 }

@@ -1,6 +1,6 @@
 //! The simulator over many seeds.
 //!
-//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+//! One binary: each further one would link, and compile the generic code of the crates, once more.
 
 mod block;
 mod channel_model;

@@ -5,38 +5,40 @@ use steadfast_sim::{SimOptions, Variant, run, run_seed};
 #[test]
 fn seeds_pass() {
     let report = run(&SimOptions { seed: 1, runs: 150, ..SimOptions::default() }, &|_, _| ());
-    let told: Vec<_> = report.failures.iter().map(|f| (f.seed, f.violation.clone())).collect();
-    assert!(report.passed(), "{told:?}");
+    let failures: Vec<_> = report.failures.iter().map(|f| (f.seed, f.violation.clone())).collect();
+    assert!(report.passed(), "{failures:?}");
     let done = &report.requests;
     assert!(report.cuts > 100 && done.writes > 1000, "{report:?}");
-    // A pool that never ran out of room, nor used an extent again, would prove little.
+    // A pool that never fills up or never reuses an extent would prove little.
     assert!(done.recycled > 1000 && done.records_moved > 500 && done.chunks_moved > 500, "{report:?}");
     assert!(done.full > 10 && done.scrubs > 100, "{report:?}");
-    // One in twelve over zones that are written in order.
+    // About one in twelve uses zoned disks.
     assert!(report.zoned > 5, "{report:?}");
-    // A third over several disks, some of which are missing at some starts, or die.
+    // A third uses several disks. Some of them are missing at some starts, or die.
     assert!(report.pools > 30 && done.unavailable > 500, "{report:?}");
     assert!(done.listings_refused > 50 && done.starts_incomplete > 10 && report.faults.deaths > 0, "{report:?}");
-    // In a third of these disks come and go, through crashes.
+    // In a third of these, disks join and leave, through crashes.
     assert!(report.moves > 8 && done.moves_begun > 8 && done.moves_done > 8, "{report:?}");
     assert!(done.moves_resumed > 2 && done.keys_moved > 20, "{report:?}");
-    // In a sixth of all, snapshots are kept.
+    // A sixth keeps snapshots.
     assert!(done.snapshots_made > 20 && done.snapshots_read > 20, "{report:?}");
-    // In about a fifth there are channels, whose subscribers go on from where they were, or are told that they cannot.
+    // About a fifth has channels, whose subscribers recover from their position or learn that they
+    // cannot.
     assert!(report.channels > 20 && done.publications > 4000 && done.delivered > 4000, "{report:?}");
     assert!(done.recoveries > 600 && done.recoveries_refused > 100, "{report:?}");
-    // In a part of all, indexes are put back, torn, or cannot be read for a while, and pools go back in time without their indexes.
+    // Some restore indexes to an earlier state, tear them, or make them unreadable for a while.
+    // Some restore the pool to an earlier state without its indexes.
     assert!(
         report.indexes > 10 && done.index_failed > 20 && done.index_rebuilt > 2 && done.gone_back > 0,
         "{report:?}"
     );
-    // In another part, clients never pause.
-    assert!(report.tireless > 2, "{report:?}");
-    // And in a few, keys come and go that are used once, whose deletes must not pile up.
+    // Some have saturating clients.
+    assert!(report.saturating > 2, "{report:?}");
+    // A few have single-use keys, whose delete records must not accumulate.
     assert!(report.once > 1, "{report:?}");
-    // In as many events of objects are listened to, some of which come again after a crash.
-    assert!(report.listened > 20 && done.told > 1000 && done.told_again > 20, "{report:?}");
-    // Half of them over a super-disk, whose legs heal each other.
+    // About a fifth receives events of objects, some of them again after a crash.
+    assert!(report.listened > 20 && done.events_received > 1000 && done.events_redelivered > 20, "{report:?}");
+    // Half use a super-disk, whose legs heal each other.
     assert!(report.pairs > 50 && done.reads_fast > 10_000 && done.rebuilt_bytes > 0, "{report:?}");
     assert!(done.healed_fast > 100 && done.healed_durable > 5, "{report:?}");
 }
@@ -61,7 +63,8 @@ fn every_broken_variant_is_caught() {
     }
 }
 
-/// Compaction put off records because a body extent found no room to be emptied into: nothing could be deleted any more.
+/// Regression: compaction deferred records because a body extent had no space to move into. After
+/// that, no delete succeeded.
 #[test]
 fn records_are_compacted_where_chunks_find_no_room() {
     assert_eq!(run_seed(10_240, None, 0, false).violation, None);

@@ -1,8 +1,9 @@
-//! The index of a shard as everybody there sees it: it notices what cannot be read, and it can be replaced while it is in use.
+//! The index in use by a shard. It notices failed reads, and it can be replaced while in use.
 //!
-//! An error of a read is more than its caller's: where a record is applied, what is not known must not be taken for absent. So the first
-//! one makes the index *ail*: nothing more is applied, changed or saved until it has been read again or was rebuilt
-//! (`shard/heal.rs`). Reads go on: what can be read of it is right.
+//! A failed read affects more than its caller: where a record is applied, unknown must not be taken
+//! for absent. So the first error marks the index as *failed*. Nothing is applied, changed or saved
+//! until it was read again or rebuilt (`shard/heal.rs`). Reads continue, since every value that can
+//! be read is right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,76 +17,76 @@ use tokio::sync::watch;
 use super::{Entry, Index, IndexError, IndexStatus};
 use crate::{IndexKind, StoreError};
 
-/// What is wrong with an index.
+/// Why an index is unusable.
 #[derive(Debug, Clone)]
-pub(crate) struct Ailment {
+pub(crate) struct IndexFailure {
     pub(crate) why: String,
-    /// It has to be rebuilt; else it may be readable again.
+    /// Whether it must be rebuilt; otherwise it may become readable again.
     pub(crate) damaged: bool,
-    /// What could not be read.
+    /// First key of the range that could not be read.
     from: Bytes,
     to: Option<Bytes>,
 }
 
-/// How an index is.
+/// Health of an index.
 #[derive(Debug, Clone)]
 pub(crate) enum Health {
     Well,
-    Ailing(Ailment),
-    /// It ailed when the store closed: nothing more is taken in.
+    Failed(IndexFailure),
+    /// The index failed while the store closed: nothing more is applied.
     Closed,
 }
 
-/// An index, and where it is kept.
-pub(crate) struct Held {
+/// An index with its place and generation.
+pub(crate) struct LiveGeneration {
     pub(crate) index: Arc<dyn Index>,
     pub(crate) kind: IndexKind,
     pub(crate) generation: u64,
 }
 
-/// What readers know of it.
+/// State that readers share.
 struct Watch {
     health: watch::Sender<Health>,
-    /// Of the one that counts.
+    /// Generation of the current index.
     generation: AtomicU64,
     damaged: AtomicU64,
-    /// Nobody heals any more.
+    /// Whether healing has ended.
     closing: AtomicBool,
 }
 
 impl Watch {
     fn fault(&self, generation: u64, e: &IndexError, from: &[u8], to: Option<&[u8]>) {
         if generation != self.generation.load(Ordering::Acquire) {
-            // One that was replaced.
+            // The index was replaced meanwhile.
             return;
         }
         self.health.send_if_modified(|health| {
-            let news = match health {
+            let changed = match health {
                 Health::Well => true,
-                Health::Ailing(known) => e.damaged && !known.damaged,
+                Health::Failed(known) => e.damaged && !known.damaged,
                 Health::Closed => false,
             };
-            if news {
+            if changed {
                 tracing::error!(error = %e, "the index cannot be read");
                 if e.damaged {
                     self.damaged.fetch_add(1, Ordering::Relaxed);
                 }
                 let (from, to) = (Bytes::copy_from_slice(from), to.map(Bytes::copy_from_slice));
                 *health = match self.closing.load(Ordering::SeqCst) {
-                    false => Health::Ailing(Ailment { why: e.to_string(), damaged: e.damaged, from, to }),
+                    false => Health::Failed(IndexFailure { why: e.to_string(), damaged: e.damaged, from, to }),
                     true => Health::Closed,
                 };
             }
-            news
+            changed
         });
     }
 }
 
 /// See the module.
 pub(crate) struct LiveIndex {
-    held: ArcSwap<Held>,
-    /// The one before, while anybody still reads it.
-    before: Mutex<std::sync::Weak<Held>>,
+    held: ArcSwap<LiveGeneration>,
+    /// The previous index, while a reader still holds it.
+    before: Mutex<std::sync::Weak<LiveGeneration>>,
     watch: Arc<Watch>,
     rebuilt: AtomicU64,
     pub(crate) verified_bytes: AtomicU64,
@@ -100,7 +101,7 @@ impl LiveIndex {
             closing: AtomicBool::new(false),
         };
         Self {
-            held: ArcSwap::from_pointee(Held { index, kind, generation: 0 }),
+            held: ArcSwap::from_pointee(LiveGeneration { index, kind, generation: 0 }),
             before: Mutex::default(),
             watch: Arc::new(watch),
             rebuilt: AtomicU64::new(0),
@@ -108,12 +109,12 @@ impl LiveIndex {
         }
     }
 
-    /// The one that counts now.
-    pub(crate) fn held(&self) -> Arc<Held> {
+    /// The current index.
+    pub(crate) fn held(&self) -> Arc<LiveGeneration> {
         self.held.load_full()
     }
 
-    /// How it is, and when that changes.
+    /// Its health, with changes.
     pub(crate) fn health(&self) -> watch::Receiver<Health> {
         self.watch.health.subscribe()
     }
@@ -122,82 +123,82 @@ impl LiveIndex {
         matches!(*self.watch.health.borrow(), Health::Well)
     }
 
-    /// What is wrong with it, if anything is.
-    pub(crate) fn ailment(&self) -> Option<Ailment> {
+    /// Why it is unusable, if it is.
+    pub(crate) fn failure(&self) -> Option<IndexFailure> {
         match &*self.watch.health.borrow() {
-            Health::Ailing(ailment) => Some(ailment.clone()),
+            Health::Failed(failure) => Some(failure.clone()),
             _ => None,
         }
     }
 
-    /// Refuses what would only wait for it.
+    /// Refuses a change that would only wait for the index to be healed.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub(crate) fn refuse_ailing(&self) -> Result<(), StoreError> {
-        match self.ailment() {
-            Some(ailment) => Err(StoreError::Unavailable(ailment.told())),
+    pub(crate) fn refuse_failed(&self) -> Result<(), StoreError> {
+        match self.failure() {
+            Some(failure) => Err(StoreError::Unavailable(failure.describe())),
             None => Ok(()),
         }
     }
 
-    /// What it says does not make sense.
+    /// Records that its content is inconsistent.
     pub(crate) fn fault(&self, e: &IndexError) {
         self.watch.fault(self.held.load().generation, e, &[], None);
     }
 
-    /// As [`LiveIndex::fault`], of the one with this generation: nothing when that has been replaced.
+    /// [`LiveIndex::fault`] for this generation only: ignored after a replacement.
     pub(crate) fn fault_of(&self, generation: u64, e: &IndexError) {
         self.watch.fault(generation, e, &[], None);
     }
 
-    /// Whether what could not be read can be read now. Blocks.
-    pub(crate) fn reads_again(&self, ailment: &Ailment) -> bool {
-        self.held().index.range(&ailment.from, ailment.to.as_deref()).all(|pair| pair.is_ok())
+    /// Whether the keys that failed can be read now. Blocks.
+    pub(crate) fn is_readable_again(&self, failure: &IndexFailure) -> bool {
+        self.held().index.range(&failure.from, failure.to.as_deref()).all(|pair| pair.is_ok())
     }
 
-    /// It can be relied on again.
+    /// Marks the index as usable again.
     pub(crate) fn recovered(&self) {
         self.watch.health.send_if_modified(|health| {
-            let ailed = matches!(health, Health::Ailing(_));
-            if ailed {
+            let failed = matches!(health, Health::Failed(_));
+            if failed {
                 *health = Health::Well;
             }
-            ailed
+            failed
         });
     }
 
-    /// Waits until it does not ail any more; whether it did.
+    /// Waits until the index has been healed. Returns whether it had failed.
     pub(crate) async fn healed(&self) -> bool {
-        let ails = self.ailment().is_some();
-        if ails {
+        let failed = self.failure().is_some();
+        if failed {
             let mut health = self.health();
-            let _ = health.wait_for(|health| !matches!(health, Health::Ailing(_))).await;
+            let _ = health.wait_for(|health| !matches!(health, Health::Failed(_))).await;
         }
-        ails
+        failed
     }
 
-    /// Nothing is healed any more.
+    /// Ends healing.
     pub(crate) fn close(&self) {
         self.watch.closing.store(true, Ordering::SeqCst);
         self.watch.health.send_if_modified(|health| {
-            let ailed = matches!(health, Health::Ailing(_));
-            if ailed {
+            let failed = matches!(health, Health::Failed(_));
+            if failed {
                 *health = Health::Closed;
             }
-            ailed
+            failed
         });
     }
 
-    /// Where a rebuilt one may be made beside it; `None` while one that was there is still being read.
-    pub(crate) fn place_beside(&self) -> Option<IndexKind> {
-        (self.before.lock().strong_count() == 0).then(|| self.held.load().kind.beside())
+    /// The place for a rebuilt index; `None` while a reader still holds a replaced one there.
+    pub(crate) fn rebuild_place(&self) -> Option<IndexKind> {
+        (self.before.lock().strong_count() == 0).then(|| self.held.load().kind.rebuild_kind())
     }
 
-    /// Puts a rebuilt one in its place. Nobody changes either.
+    /// Puts a rebuilt index in its place. Neither index changes meanwhile.
     pub(crate) fn replace(&self, index: Arc<dyn Index>, kind: IndexKind) {
         let generation = self.watch.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        let before = self.held.swap(Arc::new(Held { index, kind, generation }));
+        let before = self.held.swap(Arc::new(LiveGeneration { index, kind, generation }));
         *self.before.lock() = Arc::downgrade(&before);
         self.rebuilt.fetch_add(1, Ordering::Relaxed);
     }
@@ -218,9 +219,9 @@ impl LiveIndex {
         self.held.load().index.remove(key, lsn);
     }
 
-    pub(crate) fn range(&self, from: &[u8], to: Option<&[u8]>) -> Range {
+    pub(crate) fn range(&self, from: &[u8], to: Option<&[u8]>) -> LiveRange {
         let held = self.held();
-        Range {
+        LiveRange {
             entries: held.index.range(from, to),
             from: Bytes::copy_from_slice(from),
             to: to.map(Bytes::copy_from_slice),
@@ -242,7 +243,7 @@ impl LiveIndex {
         self.held.load().index.seal();
     }
 
-    /// Persists and tidies up at once, where nobody else does it. Blocks.
+    /// Persists and compacts at once, without the maintenance task. Blocks.
     pub(crate) fn persist(&self) -> Result<(), IndexError> {
         let held = self.held();
         held.index.persist()?;
@@ -258,30 +259,30 @@ impl LiveIndex {
             verified_bytes: self.verified_bytes.load(Ordering::Relaxed),
             damaged: self.watch.damaged.load(Ordering::Relaxed),
             rebuilt: self.rebuilt.load(Ordering::Relaxed),
-            rebuilding: u64::from(self.ailment().is_some()),
+            rebuilding: u64::from(self.failure().is_some()),
             ..self.held.load().index.status()
         }
     }
 }
 
-impl Ailment {
-    /// For people.
-    pub(crate) fn told(&self) -> String {
+impl IndexFailure {
+    /// A description for operators.
+    pub(crate) fn describe(&self) -> String {
         let what = if self.damaged { "is damaged and is being rebuilt from the log" } else { "cannot be read now" };
-        format!("the index of the disk {what} ({}): nothing on it is changed until then, and nothing is lost", self.why)
+        format!("the index of the disk {what} ({}): the disk refuses changes until then, and no data is lost", self.why)
     }
 }
 
-/// Pairs of the index. While it is there, the files that it reads are.
-pub(crate) struct Range {
+/// Pairs of the index. The iterator keeps the files that it reads.
+pub(crate) struct LiveRange {
     entries: Box<dyn Iterator<Item = Entry> + Send>,
     from: Bytes,
     to: Option<Bytes>,
     watch: Arc<Watch>,
-    held: Arc<Held>,
+    held: Arc<LiveGeneration>,
 }
 
-impl Iterator for Range {
+impl Iterator for LiveRange {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {

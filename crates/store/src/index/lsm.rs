@@ -1,4 +1,5 @@
-//! The index on `lsm-tree`: a log-structured merge tree without a log of its own, as ours is enough.
+//! The index on `lsm-tree`: a log-structured merge tree without its own write-ahead log, since the
+//! store's log suffices.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -13,11 +14,12 @@ use steadfast_log::Lsn;
 
 use super::{Check, Entry, Index, IndexError, IndexStatus};
 
-/// Reads see the newest of everything. Also the watermark under which the tree forgets old versions: nobody asks for one, and
-/// an iterator holds the tables that it reads. Half the range: the other half is the tree's own.
+/// Sequence number of reads: they see the newest versions. It is also the watermark below which the
+/// tree drops old versions. No reader needs an old version, and an iterator holds the tables that
+/// it reads. Half the range: the tree uses the other half itself.
 const NEWEST: SeqNo = SeqNo::MAX >> 1;
 
-/// The file that says that the directory is whole. Gone while it is not.
+/// The file that marks the directory as complete. Absent while it is not.
 const MARK: &str = "steadfast-index";
 const MARK_TEXT: &[u8] = b"steadfast index 1\n";
 
@@ -32,11 +34,11 @@ impl From<lsm_tree::Error> for IndexError {
     }
 }
 
-/// The crate asserts what it believes of its files: a damaged one must not take the caller down.
+/// The crate asserts invariants of its files: a damaged file must not take the caller down.
 fn caught<T>(work: impl FnOnce() -> Result<T, lsm_tree::Error>) -> Result<T, IndexError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => Ok(done?),
-        Err(_) => Err(IndexError::damaged("its files do not make sense")),
+        Err(_) => Err(IndexError::damaged("its files are inconsistent")),
     }
 }
 
@@ -52,13 +54,14 @@ pub(crate) struct LsmIndex {
 }
 
 impl LsmIndex {
-    /// Opens the index in `dir`, or an empty one where there is none. One that is damaged or of another format is deleted, and
-    /// an empty one takes its place. Blocks.
+    /// Opens the index in `dir`, or creates an empty one. A damaged index or one of another format
+    /// is deleted and replaced by an empty one. Blocks.
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let mark = dir.join(MARK);
         if dir.exists() {
             if fs::read(&mark).is_ok_and(|text| text == MARK_TEXT) {
-                // The crate asserts what it believes of its files; a damaged one must not take the server down.
+                // The crate asserts invariants of its files; a damaged file must not take the
+                // server down.
                 match catch_unwind(AssertUnwindSafe(|| Self::open_tree(dir, cache_bytes))) {
                     Ok(Ok(index)) => return Ok(index),
                     Ok(Err(e)) => tracing::warn!(error = %e, "the index is damaged and will be rebuilt from the log"),
@@ -75,7 +78,7 @@ impl LsmIndex {
         Ok(index)
     }
 
-    /// Opens the index in `dir` to look into it; `None` when there is none that is whole. Blocks.
+    /// Opens the index in `dir` for reading; `None` unless there is a complete one. Blocks.
     pub(crate) fn open_existing(dir: &Path) -> Option<Self> {
         if !fs::read(dir.join(MARK)).is_ok_and(|text| text == MARK_TEXT) {
             return None;
@@ -83,7 +86,8 @@ impl LsmIndex {
         catch_unwind(AssertUnwindSafe(|| Self::open_tree(dir, 1 << 20))).ok()?.ok()
     }
 
-    /// Deletes the index in `dir`: only what an index consists of, in case the path was given by mistake.
+    /// Deletes the index in `dir`. It removes only an index's own files, in case the path was given
+    /// by mistake.
     pub(crate) fn delete(dir: &Path) -> Result<(), IndexError> {
         let mark = dir.join(MARK);
         if mark.exists() {
@@ -100,15 +104,19 @@ impl LsmIndex {
             {
                 fs::remove_file(&path).map_err(io(&path))?;
             } else {
-                return Err(IndexError::failed(format!("{} is not a part of an index: not touched", path.display())));
+                return Err(IndexError::failed(format!(
+                    "{} is not a part of an index: nothing was deleted",
+                    path.display()
+                )));
             }
         }
         Ok(())
     }
 
-    /// Puts the index that was rebuilt beside `dir` there, when that was condemned; else removes what is beside it. Blocks.
+    /// Moves an index rebuilt next to `dir` into place if the old one was condemned; otherwise
+    /// removes the rebuilt one. Blocks.
     pub(crate) fn settle(dir: &Path) -> Result<(), IndexError> {
-        let other = beside(dir);
+        let other = rebuild_dir(dir);
         if !other.exists() {
             return Ok(());
         }
@@ -124,7 +132,7 @@ impl LsmIndex {
         dir.parent().map_or(Ok(()), |parent| sync_dir(parent).map_err(io(parent)))
     }
 
-    /// Whether nothing was ever written to it.
+    /// Whether it is still unwritten.
     pub(crate) fn is_new(&self) -> bool {
         self.tree.table_count() == 0
     }
@@ -141,7 +149,8 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
     fs::File::open(dir).and_then(|dir| dir.sync_all())
 }
 
-/// Verifies the list of tables, which the tree believes as it is: `current` has its number and its checksum.
+/// Verifies the list of tables, which the tree does not verify itself: `current` has its number and
+/// its checksum.
 fn check_manifest(dir: &Path) -> Result<(), IndexError> {
     let current = match fs::read(dir.join("current")) {
         Ok(current) => current,
@@ -159,8 +168,8 @@ fn check_manifest(dir: &Path) -> Result<(), IndexError> {
     Ok(())
 }
 
-/// Where the index in `dir` is rebuilt while the one there is still read.
-pub(crate) fn beside(dir: &Path) -> PathBuf {
+/// The directory in which the index of `dir` is rebuilt while the old one is still read.
+pub(crate) fn rebuild_dir(dir: &Path) -> PathBuf {
     let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match name.strip_suffix(REBUILT) {
         Some(name) => dir.with_file_name(name),
@@ -168,10 +177,10 @@ pub(crate) fn beside(dir: &Path) -> PathBuf {
     }
 }
 
-/// At the end of the name of a directory in which an index was rebuilt in place.
+/// Suffix of a directory in which an index is rebuilt.
 const REBUILT: &str = ".new";
 
-/// Pairs of the tree; none after an error.
+/// Pairs of the tree; it ends after an error.
 struct Pairs<I>(Option<I>);
 
 impl<G: Guard, I: Iterator<Item = G>> Iterator for Pairs<I> {
@@ -229,7 +238,7 @@ impl Index for LsmIndex {
     }
 
     fn compact(&self) -> Result<(), IndexError> {
-        // Each run does what its strategy finds most pressing; a few make up for what one flush added.
+        // Each run does the most pressing work of its strategy; a few runs make up for one flush.
         for _ in 0..4 {
             let before = (self.tree.table_count(), self.tree.disk_space(), self.tree.l0_run_count());
             caught(|| self.tree.compact(self.strategy.clone(), NEWEST).map(drop))?;
@@ -244,7 +253,7 @@ impl Index for LsmIndex {
         let mark = self.dir.join(MARK);
         let removed = match fs::remove_file(&mark) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-            // A power cut must not bring it back.
+            // A power cut must not undo the removal.
             _ => sync_dir(&self.dir),
         };
         if let Err(e) = removed {

@@ -1,4 +1,4 @@
-//! The index in memory, with a checkpoint that survives like a file would: for tests and the simulator.
+//! The index in memory, with a checkpoint that survives like a file: for tests and the simulator.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,52 +13,52 @@ use super::{Check, Entry, Index, IndexError, IndexStatus};
 
 type Map = BTreeMap<Bytes, Bytes>;
 
-/// What a [`MemIndex`] has persisted: outlives it, as a directory outlives a process.
+/// Persisted state of a [`MemIndex`]: outlives it, as a directory outlives a process.
 #[derive(Debug, Clone, Default)]
 pub struct MemCheckpoint(Arc<Mutex<Map>>, Arc<Mutex<BTreeMap<[u8; 16], MemCheckpoint>>>, Arc<Faults>);
 
-/// How reads fail, of all disks' indexes that were made of one.
+/// Read failures, shared by the indexes of all disks of one checkpoint.
 #[derive(Debug, Default)]
 struct Faults {
     damaged: AtomicBool,
     refused: AtomicU64,
-    /// Reads until the first of those that are refused, or the first that finds damage, counted from 1; 0: there is none.
+    /// Reads until the first refused read, or until damage, counted from 1; 0: none.
     until: AtomicU64,
-    /// What happens then: so many are refused; 0: damage is found.
+    /// Number of reads refused then; 0: damage.
     then: AtomicU64,
 }
 
 impl MemCheckpoint {
-    /// Forgets all, as if the directory had been deleted.
+    /// Clears everything, as if the directory had been deleted.
     pub fn clear(&self) {
         self.0.lock().clear();
         self.1.lock().values().for_each(Self::clear);
     }
 
-    /// From now on reads of the index find damage, until one is opened anew: for tests.
+    /// Reads of the index find damage from now on, until it is opened anew. For tests.
     pub fn damage(&self) {
         self.2.damaged.store(true, Ordering::SeqCst);
     }
 
-    /// The next `count` reads of the index fail: for tests.
+    /// The next `count` reads of the index fail. For tests.
     pub fn refuse_reads(&self, count: u64) {
         self.2.refused.store(count, Ordering::SeqCst);
     }
 
-    /// The read after the next `reads` finds damage, as do all that follow until the index is opened anew; or, with a `count`, it and those after
-    /// it, so many in all, fail: for tests.
+    /// After `reads` reads, the next one and all later ones find damage until the index is opened
+    /// anew. With a `count`, that many reads fail instead. For tests.
     pub fn fail_after(&self, reads: u64, count: Option<u64>) {
         self.2.then.store(count.unwrap_or(0), Ordering::SeqCst);
         self.2.until.store(reads + 1, Ordering::SeqCst);
     }
 
-    /// Reads fail no longer: for tests.
+    /// Ends read failures. For tests.
     pub fn fail_no_more(&self) {
         [&self.2.until, &self.2.refused].iter().for_each(|faults| faults.store(0, Ordering::SeqCst));
         self.2.damaged.store(false, Ordering::SeqCst);
     }
 
-    /// What was persisted so far, apart from what will be: as a copy of the directory, of all disks.
+    /// A separate copy of the persisted state of all disks, as of the directory.
     pub fn copy(&self) -> Self {
         let copy = Self(Arc::new(Mutex::new(self.0.lock().clone())), Arc::default(), Arc::default());
         for (disk, of) in &*self.1.lock() {
@@ -78,19 +78,19 @@ impl MemCheckpoint {
         }
         let refused = self.2.refused.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         match refused {
-            Ok(_) => Err(IndexError::failed("a read was refused")),
+            Ok(_) => Err(IndexError::failed("the read was refused")),
             Err(_) if self.2.damaged.load(Ordering::SeqCst) => Err(IndexError::damaged("a read found damage")),
             Err(_) => Ok(()),
         }
     }
 
-    /// That of one disk of several.
+    /// The checkpoint of one disk of several.
     pub(crate) fn of_disk(&self, disk: &[u8; 16]) -> Self {
         let new = || Self(Arc::default(), Arc::default(), self.2.clone());
         self.1.lock().entry(*disk).or_insert_with(new).clone()
     }
 
-    /// Whether it was ever that of this disk.
+    /// Whether this disk ever had an index here.
     pub(crate) fn has_disk(&self, disk: &[u8; 16]) -> bool {
         self.1.lock().contains_key(disk)
     }
@@ -106,7 +106,7 @@ pub(crate) struct MemIndex {
 }
 
 impl MemIndex {
-    /// Starts from what was persisted.
+    /// Opens the persisted state.
     pub(crate) fn open(checkpoint: MemCheckpoint) -> Self {
         let map = checkpoint.0.lock().clone();
         checkpoint.2.damaged.store(false, Ordering::SeqCst);
@@ -134,7 +134,7 @@ impl Index for MemIndex {
         if let Err(e) = self.checkpoint.reads() {
             return Box::new(std::iter::once(Err(e)));
         }
-        Box::new(Range {
+        Box::new(MemRange {
             map: self.map.clone(),
             from: Bound::Included(Bytes::copy_from_slice(from)),
             to: to.map_or(Bound::Unbounded, |to| Bound::Excluded(Bytes::copy_from_slice(to))),
@@ -182,8 +182,8 @@ impl Index for MemIndex {
     }
 }
 
-/// Reads a few pairs at a time, so that the lock is never held for long.
-struct Range {
+/// Reads a few pairs at a time, so that the lock is held only briefly.
+struct MemRange {
     map: Arc<RwLock<Map>>,
     from: Bound<Bytes>,
     to: Bound<Bytes>,
@@ -191,7 +191,7 @@ struct Range {
     ahead: Vec<(Bytes, Bytes)>,
 }
 
-impl Iterator for Range {
+impl Iterator for MemRange {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {

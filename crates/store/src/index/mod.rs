@@ -1,8 +1,10 @@
-//! The index: an ordered map from keys to where their records lie, that remembers up to which LSN it is complete.
+//! The index: an ordered map from keys to record locations. It remembers up to which LSN it is
+//! complete.
 //!
-//! It is derived from the log and may be deleted at any time. Changes arrive in LSN order from one caller; reads may come
-//! from anywhere.
+//! It is derived from the log and may be deleted at any time. Changes arrive in LSN order from one
+//! caller; reads may come from any task.
 
+mod kind;
 mod live;
 mod lsm;
 mod mem;
@@ -11,8 +13,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use steadfast_log::Lsn;
 
-pub(crate) use live::{Ailment, Health, LiveIndex, Range};
-pub(crate) use lsm::{LsmIndex, beside};
+pub use kind::IndexKind;
+pub(crate) use live::{Health, IndexFailure, LiveIndex, LiveRange};
+pub(crate) use lsm::{LsmIndex, rebuild_dir};
 pub use mem::MemCheckpoint;
 pub(crate) use mem::MemIndex;
 
@@ -23,17 +26,17 @@ use crate::StoreError;
 #[error("{what}")]
 pub(crate) struct IndexError {
     what: String,
-    /// It is not what it was: trying again is of no use.
+    /// Whether its content is wrong, so that a retry is of no use.
     pub(crate) damaged: bool,
 }
 
 impl IndexError {
-    /// What it holds is not what was put into it.
+    /// The content of the index is wrong.
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
         Self { what: what.into(), damaged: true }
     }
 
-    /// It could not be read or written now.
+    /// The index could not be read or written now; a retry may succeed.
     pub(crate) fn failed(what: impl Into<String>) -> Self {
         Self { what: what.into(), damaged: false }
     }
@@ -50,34 +53,35 @@ impl From<IndexError> for StoreError {
 pub struct IndexStatus {
     /// Bytes of its files.
     pub disk_bytes: u64,
-    /// Bytes of changes that are only in memory.
+    /// Bytes of changes in memory only.
     pub memtable_bytes: u64,
     /// Files.
     pub tables: u64,
-    /// Bytes of its files that were verified since the start, in the background.
+    /// Bytes of its files verified in the background since the start.
     pub verified_bytes: u64,
-    /// How often it was found damaged since the start,
+    /// Number of times it was found damaged since the start.
     pub damaged: u64,
-    /// and how often it was rebuilt in place.
+    /// Number of times it was rebuilt in place.
     pub rebuilt: u64,
-    /// How many indexes are being rebuilt, or wait to be: keys of their disks are not changed meanwhile.
+    /// Number of indexes being rebuilt or waiting for it; keys of their disks cannot be changed
+    /// meanwhile.
     pub rebuilding: u64,
-    /// How many cannot be written now.
+    /// Number of indexes that cannot be written now.
     pub unsaved: u64,
 }
 
 /// A pair of the index.
 pub(crate) type Entry = Result<(Bytes, Bytes), IndexError>;
 
-/// Verifies one file; how many bytes it has.
+/// Verifies one file and returns its bytes.
 pub(crate) type Check = Box<dyn FnOnce() -> Result<u64, IndexError> + Send>;
 
-/// What an index does. See the module.
+/// An index. See the module.
 pub(crate) trait Index: Send + Sync + 'static {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, IndexError>;
 
-    /// Sets the value of `key`. `lsn` does not go down from call to call.
+    /// Sets the value of `key`. `lsn` never decreases from call to call.
     fn insert(&self, key: Bytes, value: Bytes, lsn: Lsn);
 
     /// Removes `key`.
@@ -92,19 +96,20 @@ pub(crate) trait Index: Send + Sync + 'static {
     /// Bytes of changes that a [`Index::persist`] would write.
     fn memtable_bytes(&self) -> u64;
 
-    /// Sets apart what has changed so far, to be persisted as a whole. Quick. Called by the one who changes.
+    /// Sets the changes so far apart, to be persisted as a whole. Quick. The caller that makes
+    /// changes calls it.
     fn seal(&self);
 
-    /// Makes what was sealed durable, all of it or nothing. May block for long; not on the commit path.
+    /// Makes the sealed changes durable, all or none. May block for long; not on the commit path.
     fn persist(&self) -> Result<(), IndexError>;
 
-    /// Tidies up after [`Index::persist`]. May block for long; not on the commit path.
+    /// Compacts after [`Index::persist`]. May block for long; not on the commit path.
     fn compact(&self) -> Result<(), IndexError>;
 
-    /// Something in it does not make sense: the next open must rebuild it.
+    /// Marks the content as inconsistent: the next open must rebuild it.
     fn condemn(&self);
 
-    /// Verifications of its files, one each. They block.
+    /// Verifications of its files, one per file. They block.
     fn checks(&self) -> Vec<Check>;
 
     /// Gauges.

@@ -1,11 +1,12 @@
-//! Events of objects, and who is told of them, as records have them.
+//! Object events and notification settings, as stored in records.
 //!
 //! ```text
 //! notifications = 1 document:s rules:v (id:s target:s kinds:1 prefix:s suffix:s)*
 //! event         = 1 kind:1 bucket:s key:s size:v etag:s targets:v (rule:s target:s)*
 //! ```
 //!
-//! Each begins with the number of its format; the first is in a bucket's record behind its durability, the second is the body of a publication.
+//! Each begins with its format number. Notifications follow the durability in a bucket's record; an
+//! event is the body of a publication.
 
 use super::wire::{Dec, Malformed, put_bytes, put_varint};
 use crate::events::{EventKind, EventTarget, NotificationRule, Notifications, ObjectEvent};

@@ -1,4 +1,4 @@
-//! Keys of the index. Their order is the order of listings, so that a page is a range scan and stepping over a
+//! Keys of the index. They sort in listing order, so a page is a range scan and skipping a
 //! rolled-up prefix is a seek.
 //!
 //! ```text
@@ -12,30 +12,31 @@
 //! 05 escaped-channel 00 01 offset:8        a publication
 //! ```
 //!
-//! Integers are big-endian. Buckets are keyed by their random identity, so one that is deleted and created again starts
-//! empty. In the keys of uploads and publications, `00` is escaped as `00 ff`, so that a key sorts before those it is a prefix of.
+//! Integers are big-endian. Buckets are keyed by their random identity, so a recreated bucket
+//! starts empty. In the keys of uploads and publications, `00` is escaped as `00 ff`, so that a key
+//! sorts before those it is a prefix of.
 
-use crate::layout::SLOTS;
+use steadfast_flow::ring::SLOTS;
 
-/// The identity of a bucket: random, never used again.
+/// The identity of a bucket: random, never reused.
 pub(crate) type BucketId = u64;
 
-/// What stands for a bucket where it is asked in which slot a channel is.
+/// Pseudo-bucket of channels, for computing their slots.
 pub(crate) const CHANNELS: BucketId = 0;
 
-/// The identity of an upload in parts, or of one writer of chunks.
+/// The identity of a multipart upload, or of one writer of chunks.
 pub(crate) type Id = [u8; 16];
 
-/// Where the checkpoint is kept.
+/// Key of the checkpoint.
 pub(crate) const CHECKPOINT: &[u8] = b"\x00c";
 
-/// What a clean end of the shard says, by the opening of the log that has ended.
+/// Prefix of the clean-close record, by the opening of the log that ended.
 pub(crate) const CLOSED: &[u8] = b"\x00k";
 
-/// Where the layout of the pool is kept, where there are several disks.
+/// Key of the pool's layout, where there are several disks.
 pub(crate) const LAYOUT: &[u8] = b"\x00p";
 
-/// Where the snapshots are kept.
+/// Prefix of the snapshots.
 pub(crate) const SNAPSHOTS: &[u8] = b"\x00s";
 
 pub(crate) const BUCKETS: u8 = 1;
@@ -44,7 +45,7 @@ pub(crate) const UPLOADS: u8 = 3;
 pub(crate) const PARTS: u8 = 4;
 pub(crate) const PUBLICATIONS: u8 = 5;
 
-/// The key of what a clean end says.
+/// The key of a clean-close record.
 pub(crate) fn closed(opening: u64) -> Vec<u8> {
     [CLOSED, &opening.to_be_bytes()].concat()
 }
@@ -54,7 +55,7 @@ pub(crate) fn snapshot(id: &Id) -> Vec<u8> {
     [SNAPSHOTS, &id[..]].concat()
 }
 
-/// Reads a snapshot's key.
+/// Parses a snapshot's key.
 pub(crate) fn parse_snapshot(index_key: &[u8]) -> Option<Id> {
     index_key.strip_prefix(SNAPSHOTS)?.try_into().ok()
 }
@@ -72,14 +73,14 @@ fn in_bucket(kind: u8, id: BucketId, room: usize) -> Vec<u8> {
     out
 }
 
-/// The key of an object; with a prefix instead of a key, where those that start with it begin.
+/// The key of an object. With a prefix instead of a key: the start of the keys with that prefix.
 pub(crate) fn object(id: BucketId, key: &[u8]) -> Vec<u8> {
     let mut out = in_bucket(OBJECTS, id, key.len());
     out.extend_from_slice(key);
     out
 }
 
-/// How many bytes of an object's index key come before the key itself.
+/// Bytes of an object's index key before the key itself.
 pub(crate) const OBJECT_KEY_AT: usize = 9;
 
 fn escape(out: &mut Vec<u8>, key: &[u8]) {
@@ -100,21 +101,21 @@ pub(crate) fn upload(id: BucketId, key: &[u8], upload: &Id) -> Vec<u8> {
     out
 }
 
-/// Where the uploads begin whose keys start with `prefix`.
+/// The start of the uploads whose keys begin with `prefix`.
 pub(crate) fn uploads(id: BucketId, prefix: &[u8]) -> Vec<u8> {
     let mut out = in_bucket(UPLOADS, id, prefix.len());
     escape(&mut out, prefix);
     out
 }
 
-/// Past every upload of `key`.
+/// The first key after all uploads of `key`.
 pub(crate) fn after_uploads_of(id: BucketId, key: &[u8]) -> Vec<u8> {
     let mut out = uploads(id, key);
     out.extend_from_slice(&[0, 2]);
     out
 }
 
-/// Reads an upload's key: the object's key and the upload's identity.
+/// Parses an upload's key into the object's key and the upload's identity.
 pub(crate) fn parse_upload(index_key: &[u8]) -> Option<(Vec<u8>, Id)> {
     let (rest, id) = index_key.get(9..)?.split_last_chunk::<16>()?;
     Some((unescape(rest.strip_suffix(&[0, 1])?)?, *id))
@@ -132,7 +133,7 @@ fn unescape(escaped: &[u8]) -> Option<Vec<u8>> {
     Some(key)
 }
 
-/// Where the parts of an upload begin.
+/// The start of an upload's parts.
 pub(crate) fn parts(upload: &Id) -> Vec<u8> {
     let mut out = Vec::with_capacity(19);
     out.push(PARTS);
@@ -162,14 +163,14 @@ pub(crate) fn publication(name: &[u8], offset: u64) -> Vec<u8> {
     out
 }
 
-/// Where the publications of a channel begin, and what is past them.
+/// The start and end of a channel's publications.
 pub(crate) fn publications(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut end = channel(name, 2);
     end.extend_from_slice(&[0, 2]);
     (publication(name, 0), end)
 }
 
-/// What stands for a channel as a whole where deletes are remembered: the key of no publication.
+/// Key that represents a whole channel where deletes are remembered; no publication has it.
 pub(crate) fn channel_end(name: &[u8]) -> Vec<u8> {
     publication(name, 0)
 }
@@ -179,51 +180,51 @@ pub(crate) fn offset_of(index_key: &[u8]) -> Option<u64> {
     index_key.split_last_chunk::<8>().map(|(_, offset)| u64::from_be_bytes(*offset))
 }
 
-/// What of a publication's key is the same for all of its channel.
+/// The prefix that all publication keys of a channel share.
 pub(crate) fn channel_of(index_key: &[u8]) -> &[u8] {
     index_key.split_last_chunk::<8>().map_or(index_key, |(channel, _)| channel)
 }
 
-/// Reads a publication's key: the channel's name and the offset.
+/// Parses a publication's key into the channel's name and the offset.
 pub(crate) fn parse_publication(index_key: &[u8]) -> Option<(Vec<u8>, u64)> {
     let escaped = channel_of(index_key).strip_prefix(&[PUBLICATIONS])?.strip_suffix(&[0, 1])?;
     Some((unescape(escaped)?, offset_of(index_key)?))
 }
 
-/// What channels of the store's own begin with: no client's can.
+/// Prefix of internal channels; clients cannot use it.
 const OWN: &str = "\0";
 
-/// Whether a channel is one of the server's own: events of objects on their way. No client may use it.
+/// Whether a channel is internal to the server: an outbox. Clients cannot use it.
 pub fn is_own_channel(name: &str) -> bool {
     name.starts_with(OWN)
 }
 
 const OUTBOX: &str = "\0outbox/";
 
-/// The name of the channel that holds a slot's events of objects, until they have been forwarded.
+/// The name of the channel that holds a slot's events until they have been forwarded.
 pub(crate) fn outbox(slot: usize) -> String {
     format!("{OUTBOX}{slot:04}")
 }
 
-/// The slot whose events the channel holds, if it is such a one.
+/// The slot whose events the channel holds, if it is an outbox.
 pub(crate) fn outbox_slot(channel: &[u8]) -> Option<usize> {
     let digits = std::str::from_utf8(channel.strip_prefix(OUTBOX.as_bytes())?).ok()?;
     digits.parse().ok().filter(|slot| *slot < SLOTS)
 }
 
-/// Where the publications of all outboxes begin, and what is past them.
+/// The start and end of the publications of all outboxes.
 pub(crate) fn outboxes() -> (Vec<u8>, Vec<u8>) {
     channels_named(OUTBOX)
 }
 
-/// Where the publications of all channels begin whose names begin so, and what is past them.
+/// The start and end of the publications of all channels whose names begin with `begin`.
 pub(crate) fn channels_named(begin: &str) -> (Vec<u8>, Vec<u8>) {
     let from = channel(begin.as_bytes(), 1);
     let end = past(&from).unwrap_or_default();
     (from, end)
 }
 
-/// The first key that does not start with `prefix`; `None` when there can be none.
+/// The first key after all keys with this `prefix`; `None` when none can exist.
 pub(crate) fn past(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|&b| b != 0xff)?;
     let mut out = prefix[..=keep].to_vec();

@@ -1,4 +1,4 @@
-//! Manifests: where the pieces of a large body lie, and in which parts it came.
+//! Manifests: the locations of a large body's pieces, and the parts in which it was uploaded.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Manifest {
     pub(crate) chunks: Vec<Location>,
 }
 
-/// How many bytes of an extent a body occupies: what accounting and pinning need, without the manifest.
+/// Bytes that a body occupies in an extent: what accounting and pinning need, without the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) extent: u32,

@@ -1,11 +1,12 @@
-//! Heads of records: what the log repeats in its footers and the index is made of.
+//! Heads of records: the log repeats them in its footers, and the index is built from them.
 //!
 //! ```text
 //! head    = format:1 kind:1 fields key payload
 //! value   = version location payload            (in the index)
 //! ```
 //!
-//! The payload comes last so that the index takes it as it is. Integers are LEB128 unless said otherwise; strings carry their length.
+//! The payload comes last so that the index takes it as it is. Integers are LEB128 unless said
+//! otherwise; strings carry their length.
 
 pub(crate) mod event;
 pub(crate) mod keys;
@@ -22,7 +23,7 @@ use crate::events::Notifications;
 use keys::{BucketId, Id};
 use wire::{Dec, Malformed, put_bytes, put_location, put_varint};
 
-/// The format of heads and of the index. One that is not known is never guessed at.
+/// The format of heads and of the index. Unknown formats are rejected.
 pub(crate) const FORMAT: u8 = 1;
 
 const BUCKET_PUT: u8 = 1;
@@ -45,36 +46,37 @@ const CHANNEL_END: u8 = 31;
 pub(crate) enum Head<'a> {
     /// A bucket exists, with these settings.
     BucketPut { id: BucketId, payload: &'a [u8] },
-    /// A bucket is gone.
+    /// A bucket was deleted.
     BucketDelete { id: BucketId },
     /// An object exists.
     ObjectPut { bucket: BucketId, key: &'a [u8], payload: &'a [u8] },
-    /// An object is gone.
+    /// An object was deleted.
     ObjectDelete { bucket: BucketId, key: &'a [u8] },
-    /// An upload in parts began.
+    /// A multipart upload began.
     UploadCreate { bucket: BucketId, upload: Id, key: &'a [u8], payload: &'a [u8] },
-    /// An upload was completed or given up; its parts go with it.
+    /// An upload was completed or aborted; its parts end with it.
     UploadEnd { bucket: BucketId, upload: Id, key: &'a [u8] },
     /// A part was stored.
     PartPut { bucket: BucketId, upload: Id, number: u16, key: &'a [u8], payload: &'a [u8] },
     /// A piece of an object's body.
     Chunk { bucket: BucketId, writer: Id, key: &'a [u8] },
-    /// The disk is one of a pool with this layout. It belongs to no bucket: zeros in its place.
+    /// The pool's layout. It belongs to no bucket: zeros in its place.
     PoolLayout { payload: &'a [u8] },
     /// A snapshot exists. It belongs to no bucket: zeros in its place.
     SnapshotPut { id: Id, payload: &'a [u8] },
-    /// A snapshot is gone.
+    /// A snapshot was deleted.
     SnapshotDelete { id: Id },
-    /// Something was published into a channel, or all that was is gone. It belongs to no bucket: zeros in its place.
+    /// A publication of a channel, or a marker that all publications were removed. It belongs to no
+    /// bucket: zeros in its place.
     Publication { channel: &'a [u8], offset: u64, payload: &'a [u8] },
-    /// A channel is no longer on this disk: all of its publications that are older are gone.
+    /// The channel left this disk: all of its older publications are removed.
     ChannelEnd { channel: &'a [u8] },
     /// A piece of a part's body.
     PartChunk { bucket: BucketId, writer: Id, upload: Id, number: u16, key: &'a [u8] },
 }
 
 impl<'a> Head<'a> {
-    /// Reads a head.
+    /// Decodes a head.
     pub(crate) fn decode(head: &'a [u8]) -> Result<Self, Malformed> {
         let mut dec = Dec(head);
         if dec.u8()? != FORMAT {
@@ -162,7 +164,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A bucket as its record has it.
+/// A bucket as stored in its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BucketMeta {
     pub(crate) name: String,
@@ -179,7 +181,7 @@ impl BucketMeta {
             Durability::Sync => 0,
             Durability::Async => 1,
         });
-        // Left out where there are none, as in records of the time before there were any.
+        // Absent where there are none, as in records of builds without notifications.
         if let Some(notifications) = &self.settings.notifications {
             notifications.encode(&mut out);
         }
@@ -203,7 +205,7 @@ impl BucketMeta {
     }
 }
 
-/// What the index holds under a key.
+/// The indexed value of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Value<'a> {
     pub(crate) version: Lsn,

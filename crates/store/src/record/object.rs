@@ -1,7 +1,9 @@
-//! The payload of an object's record, and of a part's: what listings need first, then where the body is, then the rest.
+//! The payload of an object's or a part's record: listing fields first, then the body's location,
+//! then the rest.
 //!
 //! ```text
-//! payload = flags:1 size modified revision etag [checksums] [upload:16 part_count] [shares [manifest]] [system] [user] [tags]
+//! payload = flags:1 size modified revision etag [checksums] [upload:16 part_count]
+//!           [shares [manifest]] [system] [user] [tags]
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,7 +25,7 @@ const SYSTEM: u8 = 1 << 4;
 const USER: u8 = 1 << 5;
 const TAGS: u8 = 1 << 6;
 
-/// Where the bytes of an object are.
+/// Location of an object's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     /// In the record's body.
@@ -34,14 +36,14 @@ pub(crate) enum Body {
     ChunksAside { shares: Vec<Share> },
 }
 
-/// An object, or a part, as its record has it.
+/// An object or a part as stored in its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectMeta {
     pub(crate) size: u64,
     pub(crate) modified_ms: u64,
-    /// How often the manifest was rewritten for chunks that moved, without a new version.
+    /// Number of rewrites of the manifest for moved chunks, without a new version.
     pub(crate) revision: u64,
-    /// The upload that it was completed from, and the number of its parts.
+    /// The upload that it was completed from, with the number of its parts.
     pub(crate) upload: Option<(Id, u16)>,
     pub(crate) body: Body,
     pub(crate) attributes: Attributes,
@@ -98,7 +100,7 @@ impl ObjectMeta {
         Self::decode_front(payload).map(|(meta, _)| meta)
     }
 
-    /// The same, and what follows it.
+    /// Decodes the front and returns the rest.
     pub(crate) fn decode_front(payload: &[u8]) -> Result<(Self, Dec<'_>), Malformed> {
         let mut first = First::decode(payload)?;
         let flags = first.flags;
@@ -131,7 +133,7 @@ impl ObjectMeta {
         Ok((meta, first.rest))
     }
 
-    /// What the doors see of it.
+    /// The object as front ends see it.
     pub(crate) fn into_info(self, key: String, version: u64) -> ObjectInfo {
         ObjectInfo {
             key,
@@ -144,7 +146,7 @@ impl ObjectMeta {
     }
 }
 
-/// The front of a payload: all that a listing or a condition needs.
+/// The front of a payload: the fields that a listing or a condition needs.
 pub(crate) struct First<'a> {
     flags: u8,
     pub(crate) size: u64,
@@ -178,7 +180,7 @@ impl<'a> First<'a> {
     }
 }
 
-/// What accounting needs of a payload.
+/// The fields of a payload that accounting needs.
 pub(crate) struct Account {
     pub(crate) size: u64,
     pub(crate) revision: u64,
@@ -255,10 +257,10 @@ fn push_hex(out: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Appends an entity tag; an MD5 in hexadecimal, alone or with a count of parts, takes half the room.
+/// Appends an entity tag; an MD5 in hexadecimal, alone or with a part count, takes half the bytes.
 pub(crate) fn put_etag(out: &mut Vec<u8>, etag: &str) {
     let (text, parts) = match etag.split_once('-') {
-        // Only a count that is written back the same way.
+        // Only a count that is written back in the same form.
         Some((text, parts)) => (text, parts.parse::<u16>().ok().filter(|n| n.to_string() == parts).map(Some)),
         None => (etag, Some(None)),
     };

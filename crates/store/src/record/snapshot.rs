@@ -1,4 +1,4 @@
-//! The record of a snapshot: what it is called, and what it keeps of this disk.
+//! The record of a snapshot: its name, and the part of this disk that it keeps.
 //!
 //! ```text
 //! payload = name created_ms disks objects bytes lsn epoch except
@@ -9,14 +9,14 @@ use steadfast_log::{Hold, Lsn};
 use super::keys::Id;
 use super::wire::{Dec, Malformed, put_bytes, put_varint};
 
-/// A snapshot as the record on one disk has it.
+/// A snapshot as stored in one disk's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotMeta {
     pub(crate) name: String,
     pub(crate) created_ms: u64,
-    /// How many disks have a part of it.
+    /// Number of disks that hold a part of it.
     pub(crate) disks: u64,
-    /// Objects on this disk, about: those that were being written may be counted or not.
+    /// Objects on this disk, about: concurrent writes may or may not count.
     pub(crate) objects: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
@@ -51,7 +51,7 @@ impl SnapshotMeta {
         })
     }
 
-    /// What the log must keep for it.
+    /// The hold that the log must keep for it.
     pub(crate) fn hold(&self, id: Id) -> Hold {
         Hold { id, lsn: self.lsn, epoch: self.epoch, except: self.except.clone() }
     }

@@ -1,25 +1,26 @@
-//! The payload of an upload's record: what the object will get, and on what condition.
+//! The payload of an upload's record: the future object's metadata and the precondition.
 //!
 //! ```text
 //! payload   = that of an object; where bit 7 of its flags is set, a condition follows
-//! condition = kind:1 [etag]     kind: 1 there is no object with that key, 2 there is one with this entity tag
+//! condition = kind:1 [etag]
+//! kind      = 1 the key has no object, 2 the key's object has this entity tag
 //! ```
 
 use super::object::{Body, ObjectMeta, put_etag, take_etag};
 use super::wire::{Dec, Malformed};
 use crate::{Attributes, Condition};
 
-/// In the flags of an object's payload, where nothing else uses it.
+/// Flag in an object's payload that no other format uses.
 const CONDITION: u8 = 1 << 7;
 const ABSENT: u8 = 1;
 const MATCHES: u8 = 2;
 
-/// An upload as its record has it.
+/// An upload as stored in its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UploadMeta {
     pub(crate) created_ms: u64,
     pub(crate) attributes: Attributes,
-    /// What must hold when it is completed, beside what the completion itself asks for.
+    /// Precondition of its completion, in addition to the completion's own.
     pub(crate) condition: Condition,
 }
 
@@ -62,7 +63,8 @@ fn take_condition(dec: &mut Dec<'_>) -> Result<Condition, Malformed> {
     match dec.u8()? {
         ABSENT => Ok(Condition::Absent),
         MATCHES => Ok(Condition::Matches(take_etag(dec)?)),
-        // Of a later version: to go on without it could overwrite what was to be kept.
+        // A later version wrote it: ignoring the condition could overwrite an object that must be
+        // kept.
         _ => Err(Malformed("upload: condition")),
     }
 }

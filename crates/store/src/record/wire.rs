@@ -1,10 +1,11 @@
-//! Writing and reading of the store's bytes: LEB128 integers and length-prefixed strings. Reading never panics.
+//! Encoding and decoding of the store's bytes: LEB128 integers and length-prefixed strings.
+//! Decoding never panics.
 
 use std::collections::BTreeMap;
 
 use steadfast_log::Location;
 
-/// Bytes that are not what they should be.
+/// Bytes that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
@@ -42,7 +43,7 @@ pub(crate) fn put_location(out: &mut Vec<u8>, at: &Location) {
     put_varint(out, u64::from(at.body_len));
 }
 
-/// Reads from the front of some bytes.
+/// Decodes from the front of a byte slice.
 #[derive(Clone, Copy)]
 pub(crate) struct Dec<'a>(pub(crate) &'a [u8]);
 
@@ -108,7 +109,7 @@ impl<'a> Dec<'a> {
         Ok(map)
     }
 
-    /// Steps over a map without building it.
+    /// Skips a map without building it.
     pub(crate) fn skip_map(&mut self) -> Result<(), Malformed> {
         for _ in 0..self.varint()? {
             self.bytes()?;

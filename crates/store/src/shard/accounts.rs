@@ -1,4 +1,5 @@
-//! Live bytes by extent: kept here so that they are saved with the checkpoint they belong to, and told to the log.
+//! Live bytes by extent. The shard keeps them so that they are saved with their checkpoint, and
+//! reports them to the log.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +11,32 @@ use steadfast_log::Log;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Accounts {
-    /// By extent: its epoch and live bytes.
+    /// Epoch and live bytes by extent.
     live: BTreeMap<u32, (u64, u64)>,
     log: Option<Log>,
-    /// Changes of a replay, when the log cannot be told yet: credits and retirements by extent and epoch.
-    untold: BTreeMap<(u32, u64), (u64, u64)>,
+    /// Changes of a replay before the log accepts them: credits and retirements by extent and
+    /// epoch.
+    unreported: BTreeMap<(u32, u64), (u64, u64)>,
 }
 
 impl Accounts {
-    /// Starts from what a checkpoint saved.
+    /// Starts from the usage of a checkpoint.
     pub(crate) fn load(usage: &[ExtentUsage]) -> Self {
         let live = usage.iter().map(|u| (u.extent, (u.epoch, u.live_bytes))).collect();
         Self { live, ..Self::default() }
     }
 
-    /// From now on the log is told. It has begun with the usage of the checkpoint, so it gets what changed since.
+    /// Reports to the log from now on. The log began with the checkpoint's usage, so it gets only
+    /// later changes.
     pub(crate) fn attach(&mut self, log: Log) {
-        for ((extent, epoch), (credit, retire)) in std::mem::take(&mut self.untold) {
+        for ((extent, epoch), (credit, retire)) in std::mem::take(&mut self.unreported) {
             log.credit(extent, epoch, credit);
             log.retire(extent, epoch, retire);
         }
         self.log = Some(log);
     }
 
-    /// Lets go of the log.
+    /// Releases the log.
     pub(crate) fn detach(&mut self) {
         self.log = None;
     }
@@ -48,7 +51,7 @@ impl Accounts {
         }
         match &self.log {
             Some(log) => log.credit(extent, epoch, bytes),
-            None => self.untold.entry((extent, epoch)).or_default().0 += bytes,
+            None => self.unreported.entry((extent, epoch)).or_default().0 += bytes,
         }
     }
 
@@ -60,11 +63,11 @@ impl Accounts {
         }
         match &self.log {
             Some(log) => log.retire(extent, epoch, bytes),
-            None => self.untold.entry((extent, epoch)).or_default().1 += bytes,
+            None => self.unreported.entry((extent, epoch)).or_default().1 += bytes,
         }
     }
 
-    /// A record and the chunks it names are referred to from now on.
+    /// Adds a record and the chunks that it names as live.
     pub(crate) fn add(&mut self, at: &Location, shares: &[Share]) {
         self.credit(at.extent, at.epoch, Log::footprint(at));
         for share in shares {
@@ -72,7 +75,7 @@ impl Accounts {
         }
     }
 
-    /// They no longer are.
+    /// Removes a record and its chunks from the live bytes.
     pub(crate) fn retract(&mut self, at: &Location, shares: &[Share]) {
         self.retire(at.extent, at.epoch, Log::footprint(at));
         for share in shares {
@@ -80,13 +83,13 @@ impl Accounts {
         }
     }
 
-    /// The opening of the log that has committed a record; 0 when that is not known.
+    /// The opening of the log that committed a record; 0 when unknown.
     pub(crate) fn committed_by(&self, lsn: Lsn) -> u64 {
         self.log.as_ref().map_or(0, |log| log.committed_by(lsn))
     }
 
-    /// Has what the others have: the log is told of the difference.
-    pub(crate) fn become_those_of(&mut self, others: &Self) {
+    /// Takes over the accounts of `others` and reports the difference to the log.
+    pub(crate) fn replace_by(&mut self, others: &Self) {
         let (mine, theirs) = (std::mem::replace(&mut self.live, others.live.clone()), &others.live);
         let Some(log) = &self.log else { return };
         for (&extent, &(epoch, live)) in &mine {
@@ -97,7 +100,7 @@ impl Accounts {
         }
     }
 
-    /// What to save.
+    /// The usage to save in a checkpoint.
     pub(crate) fn usage(&self) -> Vec<ExtentUsage> {
         let used = self.live.iter().filter(|(_, (_, live))| *live > 0);
         used.map(|(&extent, &(epoch, live_bytes))| ExtentUsage { extent, epoch, live_bytes }).collect()

@@ -1,4 +1,4 @@
-//! Buckets: made, found, changed, deleted.
+//! Buckets: creation, look-up, settings, deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::RwLock;
 use steadfast_log::{Durability, Priority, Record};
 
+use crate::layout::Owned;
 use crate::record::keys::{self, BucketId};
 use crate::record::{BucketMeta, Head};
 use crate::shard::Shard;
 use crate::shard::list::Scan;
 use crate::shard::writer::batch_bytes;
-use crate::store::topology::Owned;
 use crate::{BucketInfo, BucketSettings, StoreError};
 
 /// A bucket in memory.
@@ -20,10 +20,11 @@ pub(crate) struct Bucket {
     pub(crate) name: String,
     pub(crate) created_ms: u64,
     pub(crate) settings: RwLock<BucketSettings>,
-    /// Read while a record of the bucket is submitted; written by the one who deletes the bucket.
+    /// Shared lock while a record of the bucket is submitted; exclusive lock while the bucket is
+    /// deleted.
     pub(crate) gate: tokio::sync::RwLock<()>,
     pub(crate) deleted: AtomicBool,
-    /// LSN of the last record of the bucket that was submitted.
+    /// LSN of the last submitted record of the bucket.
     pub(crate) last_lsn: AtomicU64,
 }
 
@@ -44,9 +45,9 @@ impl Bucket {
         BucketInfo { name: self.name.clone(), created_ms: self.created_ms, settings: self.settings.read().clone() }
     }
 
-    /// The durability of a write whose request may say.
-    pub(crate) fn durability(&self, asked: Option<Durability>) -> Durability {
-        asked.unwrap_or_else(|| self.settings.read().durability)
+    /// The durability of a write: the requested one, or the bucket's.
+    pub(crate) fn durability(&self, requested: Option<Durability>) -> Durability {
+        requested.unwrap_or_else(|| self.settings.read().durability)
     }
 
     /// Keeps the bucket from being deleted while the result is held.
@@ -56,7 +57,8 @@ impl Bucket {
     }
 }
 
-/// How many uploads a bucket may have for its deletion to give them up; more must be aborted first.
+/// Maximum number of uploads that a bucket's deletion aborts; a client must abort more of them
+/// first.
 const UPLOADS_GIVEN_UP_MAX: usize = 1000;
 
 impl Shard {
@@ -71,7 +73,7 @@ impl Shard {
         }
     }
 
-    /// Submits a batch of buckets' records, or one of the pool's, and waits for it.
+    /// Submits a batch of bucket or pool records and waits for its commit.
     pub(crate) async fn commit_buckets(&self, batch: Vec<Record>, priority: Priority) -> Result<(), StoreError> {
         let core = &self.core;
         let room = core.reserve(self.log(), batch_bytes(&batch), priority).await?;
@@ -83,19 +85,20 @@ impl Shard {
         core.committed(ticket).await.map(drop)
     }
 
-    /// Waits until what earlier calls submitted is in the registry, also when they were cancelled meanwhile.
+    /// Waits until the registry has all submitted records, those of cancelled calls included.
     pub(crate) async fn settle_buckets(&self) -> Result<(), StoreError> {
         self.core.wait_applied(self.core.bucket_lsn.load(Ordering::Acquire)).await
     }
 
-    /// Makes a bucket, or changes its settings.
+    /// Creates a bucket or changes its settings.
     pub(crate) async fn put_bucket(&self, id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
         let head = Head::BucketPut { id, payload: &meta.encode() }.encode();
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Write).await
     }
 
-    /// The records that delete a bucket, if it is empty: uploads in parts are given up with it. The caller holds its gate for
-    /// writing until they are committed, so nothing of the bucket comes between. What is not `owned` does not count.
+    /// The records that delete a bucket, if it is empty; they also abort its uploads. The caller
+    /// holds the bucket's gate exclusively until they are committed, so no record of the bucket
+    /// intervenes. Keys that are not `owned` do not count.
     pub(crate) async fn deletion(&self, bucket: &Bucket, owned: Option<Owned>) -> Result<Vec<Record>, StoreError> {
         let core = &self.core;
         core.wait_applied(bucket.last_lsn.load(Ordering::Acquire)).await?;

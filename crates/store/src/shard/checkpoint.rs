@@ -1,4 +1,5 @@
-//! The checkpoint: up to where the index is complete, and what was true then. Kept in the index, so persisted with it or not at all.
+//! The checkpoint: the LSN up to which the index is complete, with the state at that point. Kept in
+//! the index, so persisted with it or not at all.
 
 use steadfast_log::{ExtentUsage, Lsn};
 
@@ -12,12 +13,12 @@ pub(crate) struct Checkpoint {
     pub(crate) pool: [u8; 16],
     /// All records up to this one are in the index.
     pub(crate) lsn: Lsn,
-    /// The opening of the log that has committed that record; 0 when it is not known.
+    /// The opening of the log that committed that record; 0 when unknown.
     pub(crate) opening: u64,
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
     pub(crate) usage: Vec<ExtentUsage>,
-    /// The time that was believed then, milliseconds since the Unix epoch; 0 when it is not known.
+    /// The believed time then, milliseconds since the Unix epoch; 0 when unknown.
     pub(crate) clock_ms: u64,
 }
 
@@ -56,20 +57,22 @@ impl Checkpoint {
     }
 }
 
-/// What a shard says of itself when it ends as it should: all that was published is on the disk.
+/// Written when a shard closes cleanly: all publications are on the disk.
 ///
-/// It counts for the log as that opening has left it, and for no other: the next one that may write says so on the disk before it does.
+/// It is valid only for the log as that opening left it: the next opening that may write records
+/// itself on the disk first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Closed {
+pub(crate) struct CleanClose {
     /// The last record of the log.
     pub(crate) lsn: Lsn,
-    /// Of what was published asynchronously up to this record, some may have been lost, in an earlier run: see `Core::lost_lsn`.
+    /// Asynchronous publications up to this record may have been lost in an earlier run: see
+    /// `Core::lost_lsn`.
     pub(crate) lost_lsn: Lsn,
-    /// The time that was believed, milliseconds since the Unix epoch.
+    /// The believed time, milliseconds since the Unix epoch.
     pub(crate) clock_ms: u64,
 }
 
-impl Closed {
+impl CleanClose {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
         for value in [self.lsn, self.lost_lsn, self.clock_ms] {
@@ -97,9 +100,9 @@ mod tests {
         #[test]
         fn comes_back(pool: [u8; 16], numbers: [u64; 5], usage: Vec<(u32, u64, u64)>, junk: Vec<u8>) {
             let [lsn, opening, objects, bytes, clock_ms] = numbers;
-            let closed = Closed { lsn, lost_lsn: opening, clock_ms };
-            prop_assert_eq!(Closed::decode(&closed.encode()), Ok(closed));
-            let _ = Closed::decode(&junk);
+            let closed = CleanClose { lsn, lost_lsn: opening, clock_ms };
+            prop_assert_eq!(CleanClose::decode(&closed.encode()), Ok(closed));
+            let _ = CleanClose::decode(&junk);
             let usage = usage
                 .into_iter()
                 .map(|(extent, epoch, live_bytes)| ExtentUsage { extent, epoch, live_bytes })

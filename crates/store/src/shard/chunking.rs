@@ -13,7 +13,8 @@ use crate::StoreError;
 use crate::record::keys::Id;
 use crate::shard::core::{Core, busy};
 
-/// The chunks of a body that comes slowly while others wait for room are this much smaller, at the least.
+/// Divisor for the chunks of a slow body while other writers wait for the budget: chunks are at
+/// least this much smaller.
 const SLOW_DIVISOR: usize = 16;
 
 /// A chunk that is being filled.
@@ -23,18 +24,19 @@ struct Filling {
     since: Duration,
 }
 
-/// A body on its way in chunks.
+/// A body that is being written in chunks.
 pub(super) struct Chunking {
     pub(super) id: Id,
     head: Bytes,
     current: Option<Filling>,
     /// Bytes of the next chunk, at most.
     target: usize,
-    /// Written by tasks of their own: the client of a body that stalls must not hold a write up, nor what that holds.
+    /// Separate tasks write the chunks: a stalled client must not hold up a write, or the budget
+    /// that the write holds.
     in_flight: VecDeque<oneshot::Receiver<Result<Location, LogError>>>,
     pub(super) done: Vec<Location>,
     core: Arc<Core>,
-    /// Its record was submitted: it ends when that is applied.
+    /// Whether its record was submitted: the owner ends when the record is applied.
     pub(super) handed_over: bool,
 }
 
@@ -47,14 +49,15 @@ impl Drop for Chunking {
 }
 
 impl Chunking {
-    /// For a body of which every chunk has `head`. Its owner is `id` from now on.
+    /// Begins a body of chunks with this `head`. Its owner is `id` from now on.
     pub(super) fn begin(core: Arc<Core>, id: Id, head: Bytes) -> Self {
         core.owners.begin(id);
         let target = core.options.chunk_bytes.max(1);
         Self { id, head, current: None, target, in_flight: VecDeque::new(), done: Vec::new(), core, handed_over: false }
     }
 
-    /// Takes `data`, with which the body has `taken` bytes of the `expected` ones. Waits while as much is on its way as may be.
+    /// Takes `data`; with it the body has `taken` bytes of the `expected` ones. Waits while the
+    /// maximum is in flight.
     pub(super) async fn write(
         &mut self,
         log: &Log,
@@ -100,25 +103,25 @@ impl Chunking {
         Ok(())
     }
 
-    /// Since when it has held room for bytes that have not come; `None`: it holds none.
+    /// Since when it has held budget for bytes that have not arrived; `None`: it holds none.
     pub(super) fn holds_since(&self) -> Option<Duration> {
         self.current.as_ref().map(|filling| filling.since)
     }
 
-    /// Gives up the room that it holds for bytes that have not come, and asks for less the next time.
+    /// Releases the budget held for bytes that have not arrived, and asks for less the next time.
     pub(super) fn give_up(&mut self, log: &Log) {
         let least = (self.core.options.chunk_bytes / SLOW_DIVISOR).max(1);
         self.target = (self.target / 4).max(least);
         self.launch(log);
     }
 
-    /// Waits until all that was taken is on the disk.
+    /// Waits until all taken bytes are on the disk.
     pub(super) async fn settle(&mut self, log: &Log) -> Result<(), StoreError> {
         self.launch(log);
         self.wait_all().await
     }
 
-    /// Waits until all that was sent off is on the disk.
+    /// Waits until all launched chunks are on the disk.
     pub(super) async fn wait_all(&mut self) -> Result<(), StoreError> {
         while !self.in_flight.is_empty() {
             self.wait_one().await?;
@@ -126,7 +129,8 @@ impl Chunking {
         Ok(())
     }
 
-    /// Sends the current chunk off. What it holds of the budgets it gives back when it has been written, whoever waits for that.
+    /// Launches the current chunk. Its task releases the budget after the write, whether or not the
+    /// caller still waits.
     fn launch(&mut self, log: &Log) {
         let Some(Filling { chunk, room, .. }) = self.current.take() else { return };
         if chunk.is_empty() {
@@ -148,7 +152,7 @@ impl Chunking {
         self.in_flight.push_back(outcome);
     }
 
-    /// Takes in what has been written, without waiting for it.
+    /// Collects finished writes, without waiting.
     fn poke(&mut self) -> Result<(), StoreError> {
         while let Some(first) = self.in_flight.front_mut() {
             let outcome = match first.try_recv() {
@@ -156,7 +160,7 @@ impl Chunking {
                 Err(oneshot::error::TryRecvError::Closed) => Err(LogError::Closed),
                 Ok(outcome) => outcome,
             };
-            // One that failed is done with, too: it has no second answer.
+            // A failed one is removed as well: it has no second answer.
             self.in_flight.pop_front();
             self.done.push(outcome?);
         }
@@ -168,7 +172,7 @@ impl Chunking {
         let Some(first) = self.in_flight.front_mut() else { return Ok(()) };
         let outcome = self.core.unless_hanging(first).await?;
         self.in_flight.pop_front();
-        // Without an answer the runtime is stopping.
+        // A missing answer means that the runtime is stopping.
         self.done.push(outcome.unwrap_or(Err(LogError::Closed))?);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Completing an upload: the parts become one object without a copy.
+//! Completion of an upload: the parts become one object without a copy.
 
 use std::sync::atomic::Ordering;
 
@@ -13,10 +13,11 @@ use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::{Core, Expect, Refusal, Touch};
-use crate::shard::events::{Draft, Told};
+use crate::shard::core::Core;
+use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::{Fate, bin_of};
+use crate::shard::submit::{Expect, Refusal, Touch};
 use crate::shard::uploads::part_info;
 use crate::shard::writer::{batch_bytes, check_head, expect};
 use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
@@ -32,24 +33,28 @@ struct Completion<'a> {
     attributes: &'a Attributes,
 }
 
-/// What came of an attempt to complete an upload.
+/// Outcome of an attempt to complete an upload.
 enum Attempt {
     Done(Written),
-    /// Something of the upload has changed meanwhile.
+    /// A part of the upload or the object changed meanwhile.
     Changed,
-    /// It takes more room, which must not be waited for while the manifests are held: so many bytes.
+    /// It needs this many more bytes of budget; waiting for them is not allowed while the manifests
+    /// are locked.
     Needs(u64),
 }
 
 impl Shard {
-    /// Makes an object of the chosen parts, in one commit with the end of the upload. `attributes` bring the entity tag and the
-    /// checksums; system headers, user metadata and tags are those given when the upload began, unless there are any here.
+    /// Creates an object from the chosen parts, in one commit with the end of the upload.
+    /// `attributes` contain the entity tag and the checksums. System headers, user metadata and
+    /// tags are those given when the upload began, unless `attributes` has any.
     ///
-    /// Completing again what has been completed gives the same answer, as long as the object is that one.
+    /// Completing a completed upload again returns the same answer, as long as the object is still
+    /// that one.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0 when none was chosen),
-    /// [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`], [`StoreError::ConditionFailed`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0
+    /// when none was chosen), [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`],
+    /// [`StoreError::ConditionFailed`], those of the log.
     #[allow(clippy::too_many_arguments, reason = "each is a part of the request")]
     pub(crate) async fn complete_upload(
         &self,
@@ -86,11 +91,13 @@ impl Shard {
 }
 
 impl Core {
-    /// Refuses a part that takes `bytes` of the list of the object's chunks, when those that are there take as much as there may be: it could never be
-    /// completed. As far as that can be told: no part is left out, and the entries have the bytes that they take where they are.
+    /// Refuses a part whose `bytes` in the object's chunk list would exceed the limit: the upload
+    /// could never be completed. It is an estimate: it assumes that all parts are chosen, and that
+    /// entries keep their bytes.
     pub(super) fn has_place(&self, log: &Log, upload: &Id, number: u16, bytes: u64) -> Result<(), StoreError> {
         let limit = log.limits().batch_bytes_max;
-        // Parts are as large as each other, mostly, and are numbered from 1: else it comes out at the end.
+        // Parts mostly have equal sizes and are numbered from 1; otherwise the completion finds
+        // out.
         if u64::from(number).saturating_mul(bytes) <= limit {
             return Ok(());
         }
@@ -103,13 +110,13 @@ impl Core {
                 all += value.payload.len() as u64 + u64::from(value.location.body_len);
             }
         }
-        // What a part says of itself alone is a little more.
+        // A part's own share of the list is slightly larger.
         let all = all / 10 * 9;
         if all > limit { Err(too_many(limit, (all / CHUNK_ENTRY_BYTES) as usize, all)) } else { Ok(()) }
     }
 }
 
-/// What a chunk takes in the list, about.
+/// Bytes of a chunk in the list, about.
 const CHUNK_ENTRY_BYTES: u64 = 13;
 
 fn too_many(limit: u64, chunks: usize, bytes: u64) -> StoreError {
@@ -117,6 +124,20 @@ fn too_many(limit: u64, chunks: usize, bytes: u64) -> StoreError {
         "the object is too large: the list of its {chunks} chunks takes {bytes} bytes, at most {limit} are possible; see \"Bounds\" in \
          docs/s3.md"
     ))
+}
+
+/// The attributes of the object: those of the completion; those from the beginning of the upload
+/// where the completion has none.
+fn completed_attributes(given: &Attributes, begun: Attributes) -> Attributes {
+    let mut attributes = given.clone();
+    for (mine, begun) in
+        [(&mut attributes.system, begun.system), (&mut attributes.user, begun.user), (&mut attributes.tags, begun.tags)]
+    {
+        if mine.is_empty() {
+            *mine = begun;
+        }
+    }
+    attributes
 }
 
 impl Shard {
@@ -129,12 +150,12 @@ impl Shard {
         follow: &mut Follow,
     ) -> Result<Attempt, StoreError> {
         let core = &self.core;
-        // Parts that are on their way count: an answer for one may have been given on another connection.
+        // Parts in flight count: another connection may have received an answer for one.
         let pending = core.pending.lock(bin_of(&c.upload_key)).get(&c.upload_key).map(|entry| entry.lsn);
         if let Some(lsn) = pending {
             core.wait_applied(lsn).await?;
         }
-        // Asked for before the manifests are held: compaction may be what makes the room.
+        // Reserved before the manifests are locked: compaction may be what frees the space.
         let mut room = Some(core.reserve(self.log(), room_bytes, Priority::Write).await?);
         let shared = core.manifests.read().await;
         let Some(value) = core.lookup(&c.upload_key)? else {
@@ -143,16 +164,7 @@ impl Shard {
         };
         let begun = UploadMeta::decode(Value::decode(&value)?.payload)?;
         let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(Attempt::Changed) };
-        let mut attributes = c.attributes.clone();
-        for (mine, begun) in [
-            (&mut attributes.system, begun.attributes.system),
-            (&mut attributes.user, begun.attributes.user),
-            (&mut attributes.tags, begun.attributes.tags),
-        ] {
-            if mine.is_empty() {
-                *mine = begun;
-            }
-        }
+        let attributes = completed_attributes(c.attributes, begun.attributes);
         let mut meta = ObjectMeta {
             size,
             modified_ms: core.env.wall_ms(),
@@ -166,11 +178,13 @@ impl Shard {
         let put = Head::ObjectPut { bucket, key, payload: &meta.encode() }.encode();
         check_head(&put)?;
         let end = Head::UploadEnd { bucket, upload: c.upload, key }.encode();
-        // In this order: at any time the chunks are found through the parts or through the object.
+        // The order matters: at any time the chunks are found through the parts or through the
+        // object.
         let batch =
             vec![Record { head: put.into(), body, version: None }, Record { head: end.into(), ..Record::default() }];
-        let told = Told { kind: EventKind::Complete, key: c.key, size: meta.size, etag: &meta.attributes.etag };
-        let event = core.draft(c.bucket, told)?;
+        let change =
+            ObjectChange { kind: EventKind::Complete, key: c.key, size: meta.size, etag: &meta.attributes.etag };
+        let event = core.draft(c.bucket, change)?;
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         let limit = self.log().limits().batch_bytes_max;
         if bytes > limit {
@@ -180,24 +194,25 @@ impl Shard {
             return Ok(Attempt::Needs(bytes));
         }
         let touches = [
-            Touch { key: c.upload_key.clone(), expect: Expect::Settled, fate: Some((Fate::Gone, 1)) },
+            Touch { key: c.upload_key.clone(), expect: Expect::Settled, fate: Some((Fate::Absent, 1)) },
             Touch {
                 key: c.object_key.clone(),
                 expect: expect(condition),
                 fate: Some((Fate::Present(meta.attributes.etag), 0)),
             },
-            // What was asked for when the upload began is decided again: the object may have come or changed since.
+            // The upload's own precondition is decided again: the object may have been created or
+            // changed since.
             Touch { key: c.object_key.clone(), expect: expect(&begun.condition), fate: None },
         ];
         let gate = c.bucket.enter().await?;
-        let ticket = match core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability).await
-        {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            // Another part or another completion came between.
-            Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
-            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
-        };
+        let ticket =
+            match core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability).await {
+                Ok(ticket) => ticket,
+                Err(Refusal::Error(e)) => return Err(e),
+                // Another part or another completion intervened.
+                Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
+                Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+            };
         let version = ticket.first_lsn();
         c.bucket.last_lsn.fetch_max(version + 1, Ordering::AcqRel);
         drop((gate, shared));
@@ -205,7 +220,7 @@ impl Shard {
         Ok(Attempt::Done(Written { version, durable: committed.durable, modified_ms: meta.modified_ms }))
     }
 
-    /// The answer when the upload is not there: that of the completion that ended it, if it was one.
+    /// The answer when the upload does not exist: that of the completion that ended it, if any.
     async fn completed_before(&self, c: &Completion<'_>, durability: Durability) -> Result<Written, StoreError> {
         let found = self.core.find_object(&c.object_key)?.ok_or(StoreError::NoSuchUpload)?;
         if found.meta.upload.is_none_or(|(id, _)| id != c.upload) {
@@ -218,7 +233,7 @@ impl Shard {
         Ok(Written { version: found.version, durable, modified_ms: found.meta.modified_ms })
     }
 
-    /// The parts as one; `None` when one of them has moved meanwhile.
+    /// The parts as one; `None` when one of them moved meanwhile.
     async fn gather_parts(
         &self,
         c: &Completion<'_>,
@@ -293,7 +308,7 @@ mod tests {
         store.create_bucket("b", BucketSettings::default()).await.expect("bucket");
         let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
         let mut part = store.part_writer("b", "k", &id, 1, None).await.expect("part");
-        // The manifest takes more than what is asked for at first.
+        // The manifest takes more than the first reservation.
         for _ in 0..20 {
             part.write(vec![7; 1000 * CHUNK].into()).await.expect("write");
         }

@@ -1,4 +1,4 @@
-//! What a shard and its applier share.
+//! State shared by a shard and its applier.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use steadfast_flow::Env;
 use steadfast_flow::stages::{self, Stage};
-use steadfast_log::{Batch, Committed, Doubt, Durability, ExtentUsage, LogError, Lsn, Priority};
+use steadfast_log::{Committed, Doubt, ExtentUsage, LogError, Lsn, Priority};
 use tokio::sync::{Notify, watch};
 
 use super::hang::Hang;
@@ -18,7 +18,6 @@ use crate::clock::BelievedClock;
 use crate::index::{IndexError, LiveIndex};
 use crate::layout::Layout;
 use crate::record::keys::{BucketId, Id};
-use crate::record::object::First;
 use crate::record::snapshot::SnapshotMeta;
 use crate::record::wire::Malformed;
 use crate::record::{BucketMeta, Value};
@@ -26,10 +25,9 @@ use crate::shard::accounts::Accounts;
 use crate::shard::buckets::Bucket;
 use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
-use crate::shard::events::Draft;
 use crate::shard::marks::Marks;
 use crate::shard::owners::Owners;
-use crate::shard::pending::{Bin, Entry, Fate, Pending, bin_of};
+use crate::shard::pending::Pending;
 use crate::shard::spare::Spare;
 use crate::{StoreError, StoreOptions};
 use steadfast_log::{Log, Reservation, Ticket};
@@ -40,28 +38,25 @@ impl From<Malformed> for StoreError {
     }
 }
 
-/// How often a refusal waits for the pending record that it rests on and is looked at again.
-const WAITS_MAX: u32 = 3;
-
-/// The log's "busy" is the store's.
+/// Maps the log's busy error to the store's.
 pub(crate) fn busy(e: LogError) -> StoreError {
     match e {
-        LogError::Busy { .. } => StoreError::Busy("data on its way to the disk"),
+        LogError::Busy { .. } => StoreError::Busy("data in flight to the disk"),
         e => e.into(),
     }
 }
 
-/// The buckets, by both of their names.
+/// The buckets, by name and by identity.
 #[derive(Default)]
 pub(crate) struct Registry {
     pub(crate) by_name: BTreeMap<String, Arc<Bucket>>,
     pub(crate) by_id: BTreeMap<BucketId, Arc<Bucket>>,
-    /// Names of those that may not be, and why that is not known.
+    /// Names of buckets that may not exist, and why that is unknown.
     pub(crate) doubtful: BTreeMap<String, String>,
 }
 
 impl Registry {
-    /// Takes in a bucket, or new settings of one.
+    /// Adds a bucket, or changes its settings.
     pub(crate) fn put(&mut self, id: BucketId, meta: BucketMeta) {
         if let Some(bucket) = self.by_id.get(&id) {
             *bucket.settings.write() = meta.settings;
@@ -78,7 +73,8 @@ impl Registry {
         bucket.deleted.store(true, Ordering::Release);
         if self.by_name.get(&bucket.name).is_some_and(|b| b.id == id) {
             self.by_name.remove(&bucket.name);
-            // A deletion that a crash interrupted leaves two of a name until the shards have been made to agree.
+            // A deletion interrupted by a crash leaves two buckets of a name until the shards have
+            // been repaired.
             if let Some(other) = self.by_id.values().find(|b| b.name == bucket.name) {
                 self.by_name.insert(other.name.clone(), other.clone());
             }
@@ -86,33 +82,33 @@ impl Registry {
     }
 }
 
-/// How far records have been applied.
+/// Progress of the applier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
     pub(crate) lsn: Lsn,
-    /// A commit failed: what is pending may never be applied.
+    /// Whether a commit failed: pending records may never be applied.
     pub(crate) failed: bool,
 }
 
-/// A replay of the log that is going on.
+/// A running replay of the log.
 pub(crate) struct Replay {
-    /// The checkpoint that it began from.
+    /// LSN of the checkpoint that it began from.
     pub(crate) base: Lsn,
-    /// Deletes that were met.
+    /// Deletes met so far.
     pub(crate) marks: Marks,
     pub(crate) records: u64,
-    /// The newest time in a record, where the replay is from nothing.
+    /// The newest time in a record, for a replay from nothing.
     pub(crate) newest_ms: u64,
 }
 
 impl Replay {
-    /// Whether a delete of the key was met that is newer. May block.
+    /// Whether a newer delete of the key was met. May block.
     pub(crate) fn deleted(&self, key: &[u8], version: Lsn) -> Result<bool, IndexError> {
         Ok(self.marks.get(key)?.is_some_and(|mark| mark > version))
     }
 }
 
-/// What is durable of the index.
+/// The durable state of the index.
 #[derive(Default)]
 pub(crate) struct Persisted {
     pub(crate) lsn: Lsn,
@@ -122,10 +118,10 @@ pub(crate) struct Persisted {
 /// See the module.
 pub(crate) struct Core {
     pub(crate) env: Env,
-    /// By which things are over.
+    /// The clock for expiry.
     pub(crate) clock: BelievedClock,
     pub(crate) options: StoreOptions,
-    /// New data was refused for want of space, and none has been taken since.
+    /// Whether new data was refused for lack of space, and none has been accepted since.
     pub(crate) full: AtomicBool,
     pub(crate) spare: Spare,
     /// Whether the disk hangs.
@@ -134,25 +130,26 @@ pub(crate) struct Core {
     pub(crate) index: LiveIndex,
     /// Held while the index is written to its disk, or replaced.
     pub(crate) persisting: tokio::sync::Mutex<()>,
-    /// Why the index could not be written the last time that was tried.
+    /// Why the last attempt to write the index failed.
     pub(crate) unsaved: Mutex<Option<String>>,
     pub(crate) registry: RwLock<Registry>,
-    /// Of which pool of disks this one is a part; `None` for a pool of one disk that never had another.
+    /// The layout of the pool; `None` for a pool of one disk that never had another.
     pub(crate) layout: RwLock<Option<Arc<Layout>>>,
-    /// The snapshots of which this disk has a part.
+    /// The snapshots that have a part on this disk.
     pub(crate) snapshots: RwLock<BTreeMap<Id, SnapshotMeta>>,
-    /// The checkpoint that the index was opened with, and which opening of the log committed its last record.
+    /// LSN of the checkpoint with which the index was opened, and the opening of the log that
+    /// committed its last record.
     pub(crate) opened_with: (Lsn, u64),
-    /// Why the index cannot be gone on with: it is to be rebuilt.
+    /// Why the index cannot be used: it must be rebuilt.
     pub(crate) unfit: Mutex<Option<String>>,
-    /// Something in the index or in a record did not make sense.
+    /// Whether the index or a record was inconsistent.
     pub(crate) distrusted: AtomicBool,
     pub(crate) pending: Pending,
     pub(crate) accounts: Mutex<Accounts>,
     pub(crate) owners: Owners,
     pub(crate) cache: ReadCache,
     pub(crate) progress: watch::Sender<Progress>,
-    /// The highest LSN that the shard has submitted.
+    /// The highest submitted LSN.
     pub(crate) submitted: AtomicU64,
     pub(crate) replay: Mutex<Option<Replay>>,
     pub(crate) pool: [u8; 16],
@@ -161,77 +158,51 @@ pub(crate) struct Core {
     pub(crate) uploads: AtomicU64,
     /// Bytes of records applied since the last checkpoint was sealed.
     pub(crate) log_bytes: AtomicU64,
-    /// Bytes of the index that are only in memory.
+    /// Bytes of the index in memory only.
     pub(crate) memtable_bytes: AtomicU64,
-    /// A checkpoint is sealed and being persisted.
+    /// Whether a sealed checkpoint is being persisted.
     pub(crate) sealing: AtomicBool,
-    /// Of the frame that was applied last, some records have been taken in and some have not: the index ails. With `applying` held.
+    /// Whether the last frame was applied in part, since the index failed. The caller holds
+    /// `applying`.
     pub(crate) split: AtomicBool,
     pub(crate) sealed: Mutex<Option<Persisted>>,
     pub(crate) checkpoint_due: Notify,
-    /// Space waits for a checkpoint.
+    /// Whether space waits for a checkpoint.
     pub(crate) checkpoint_wanted: AtomicBool,
-    /// Held while records are applied, and while the state so far is set apart.
+    /// Held while records are applied, and while the state is sealed.
     pub(crate) applying: Mutex<()>,
-    /// A checkpoint is due when this many bytes of records have been committed.
+    /// Committed bytes of records after which a checkpoint is due.
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) persisted: Mutex<Persisted>,
-    /// Read by those who derive a record from another's manifest until it is submitted; written by the one who moves chunks.
+    /// Shared lock from reading a manifest until a record derived from it is submitted; exclusive
+    /// lock to move chunks.
     pub(crate) manifests: tokio::sync::RwLock<()>,
     pub(crate) last_manifest: crate::shard::apply::live::LastManifest,
-    /// Bytes that streams may have read ahead, in KiB.
+    /// Budget of all streams for reading ahead, in KiB.
     pub(crate) read_ahead: Arc<tokio::sync::Semaphore>,
     /// Channels that are in use.
     pub(crate) channels: Channels,
-    /// Publications that were removed because their time was over.
+    /// Number of publications removed because they expired.
     pub(crate) swept: AtomicU64,
-    /// Of what was published asynchronously up to this record, and delivered, some may be lost: the last one that was there when the shard was
-    /// opened, if it had not ended as it should.
+    /// LSN up to which asynchronous publications may be lost although they were delivered: the last
+    /// one at the opening, unless the shard had closed cleanly.
     pub(crate) lost_lsn: AtomicU64,
-    /// The opening of the log that wrote last before this one; 0 when that is not known.
+    /// The opening of the log that wrote last before this one; 0 when unknown.
     pub(crate) opening_before: AtomicU64,
-    /// And this one; 0 for one that takes no writes.
+    /// This opening of the log; 0 when read-only.
     pub(crate) opening: AtomicU64,
-    /// LSN of the last record of a bucket that was submitted.
+    /// LSN of the last submitted record of a bucket.
     pub(crate) bucket_lsn: AtomicU64,
-    /// How large the disk may become, in bytes.
+    /// Maximum size of the disk, in bytes.
     pub(crate) capacity_bytes: u64,
-    /// What has changed of slots that are being moved away.
+    /// Changes to slots that are moving away.
     pub(crate) dirty: crate::shard::dirty::Dirty,
-    /// Set when records that had been acknowledged are gone from the log, and the index does not have them.
+    /// Set when acknowledged records are gone from the log, and the index does not have them.
     pub(crate) doubt: OnceLock<Doubt>,
 }
 
-/// What must hold of a key for a record to be submitted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Expect<'a> {
-    Nothing,
-    Absent,
-    Present,
-    Etag(&'a str),
-    /// The record there is this one.
-    Version(Lsn),
-    /// There, and nothing is pending.
-    Settled,
-}
-
-/// A key that a batch depends on or changes.
-pub(crate) struct Touch<'a> {
-    pub(crate) key: Bytes,
-    pub(crate) expect: Expect<'a>,
-    /// What it becomes, and by which record of the batch.
-    pub(crate) fate: Option<(Fate, u64)>,
-}
-
-/// Why a batch was not submitted.
-pub(crate) enum Refusal {
-    /// An expectation does not hold: the index of the first such [`Touch`]. Where that rests on a pending record, its LSN.
-    Unmet(usize, Option<Lsn>),
-    Error(StoreError),
-}
-
 impl Core {
-    /// A state that a replay goes on from, or begins.
+    /// Creates the state from which a replay continues or begins.
     #[allow(clippy::too_many_arguments, reason = "each is a part of the state")]
     pub(crate) fn new(
         env: Env,
@@ -298,7 +269,8 @@ impl Core {
         }
     }
 
-    /// What the index holds. Where records are gone, what may have been among them is neither found nor said not to be there.
+    /// The indexed value. When records are gone, keys that may be among them count as neither
+    /// present nor absent.
     pub(crate) fn lookup(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         let _lap = stages::enter(Stage::Index);
         let value = self.index.get(key)?;
@@ -309,145 +281,31 @@ impl Core {
         Ok(value)
     }
 
-    /// Refuses what was not found, or what was found and may have been replaced, where nobody can know: records are gone.
+    /// Refuses an absent value, or one that may have been replaced, when lost records make it
+    /// uncertain.
     pub(crate) fn not_in_doubt(&self, found: Option<Lsn>) -> Result<(), StoreError> {
         let Some(doubt) = self.doubt.get() else { return Ok(()) };
         let what = match found {
             Some(version) if version >= doubt.below || self.options.serve_doubtful => return Ok(()),
             Some(_) => {
-                "what is known of it may have been replaced or deleted since (data.serve_doubtful gives it all the same)"
+                "the known version may have been replaced or deleted since (data.serve_doubtful serves it \
+                 nevertheless)"
             }
-            None => "whether it was there cannot be known",
+            None => "whether it existed is unknown",
         };
         Err(StoreError::Doubtful(what))
-    }
-
-    fn holds(&self, bin: &Bin, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
-        if let Expect::Nothing = touch.expect {
-            return Ok(Ok(()));
-        }
-        // One whose LSN has passed was refused by the log after all (it was full): the index is right.
-        let entry = bin.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
-        if let Some(entry) = entry {
-            let holds = match (touch.expect, &entry.fate) {
-                (Expect::Nothing, _) | (Expect::Absent, Fate::Gone) | (Expect::Present, Fate::Present(_)) => true,
-                (Expect::Etag(want), Fate::Present(etag)) => want == etag,
-                (Expect::Version(want), Fate::Present(_)) => want == entry.lsn,
-                _ => false,
-            };
-            return Ok(if holds { Ok(()) } else { Err(Some(entry.lsn)) });
-        }
-        let value = self.lookup(&touch.key)?;
-        let holds = match (touch.expect, &value) {
-            (Expect::Nothing, _) | (Expect::Absent, None) | (Expect::Present | Expect::Settled, Some(_)) => true,
-            (Expect::Etag(want), Some(value)) => First::decode(Value::decode(value)?.payload)?.etag == want,
-            (Expect::Version(want), Some(value)) => Value::decode(value)?.version == want,
-            _ => false,
-        };
-        Ok(if holds { Ok(()) } else { Err(None) })
-    }
-
-    /// Decides and submits in one step: no other writer of these keys comes between.
-    fn try_submit(
-        &self,
-        log: &Log,
-        touches: &[Touch<'_>],
-        drafts: &[Draft],
-        reservation: &mut Option<Reservation>,
-        batch: &mut Batch,
-        durability: Durability,
-    ) -> Result<Ticket, Refusal> {
-        // Locked in ascending order, each once: two batches never wait for each other.
-        let mut numbers: Vec<usize> = touches.iter().map(|t| bin_of(&t.key)).collect();
-        let of_touch = numbers.clone();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let mut bins: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
-        let at = |n: usize| numbers.binary_search(&n).unwrap_or_default();
-        for (i, touch) in touches.iter().enumerate() {
-            match self.holds(&bins[at(of_touch[i])], touch) {
-                Ok(Ok(())) => {}
-                Ok(Err(rests_on)) => return Err(Refusal::Unmet(i, rests_on)),
-                Err(e) => return Err(Refusal::Error(e)),
-            }
-        }
-        let mut events = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let there = match draft.depends_on() {
-                Some(i) => {
-                    let touch = Touch { key: touches[i].key.clone(), expect: Expect::Present, fate: None };
-                    self.holds(&bins[at(of_touch[i])], &touch).map_err(Refusal::Error)?.is_ok()
-                }
-                None => true,
-            };
-            if there {
-                events.push(draft);
-            }
-        }
-        let placed = self.place(&events, durability);
-        batch.extend(placed.records());
-        let count = batch.len() as u64;
-        let Some(room) = reservation.take() else {
-            return Err(Refusal::Error(StoreError::Index("no reservation".into())));
-        };
-        let submitted = log.submit(room, std::mem::take(batch), placed.durability);
-        let ticket = submitted.map_err(|e| Refusal::Error(e.into()))?;
-        placed.submitted(durability == Durability::Async);
-        let first = ticket.first_lsn();
-        self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
-        for (i, touch) in touches.iter().enumerate() {
-            if let Some((fate, record)) = &touch.fate {
-                let entry = Entry { lsn: first + record, fate: fate.clone() };
-                bins[at(of_touch[i])].insert(touch.key.clone(), entry);
-            }
-        }
-        Ok(ticket)
-    }
-
-    /// Decides and submits; a refusal that rests on a pending record is given when that is there to stay.
-    pub(crate) async fn submit(
-        &self,
-        log: &Log,
-        touches: &[Touch<'_>],
-        reservation: &mut Option<Reservation>,
-        batch: Batch,
-        durability: Durability,
-    ) -> Result<Ticket, Refusal> {
-        self.submit_told(log, touches, &[], reservation, batch, durability).await
-    }
-
-    /// [`Core::submit`] with events of the changes, for which the reservation has room.
-    pub(crate) async fn submit_told(
-        &self,
-        log: &Log,
-        touches: &[Touch<'_>],
-        drafts: &[Draft],
-        reservation: &mut Option<Reservation>,
-        mut batch: Batch,
-        durability: Durability,
-    ) -> Result<Ticket, Refusal> {
-        let mut waits = 0;
-        loop {
-            match self.try_submit(log, touches, drafts, reservation, &mut batch, durability) {
-                // Decided by what was pending and now stands: under a steady stream of changes that has to do.
-                Err(Refusal::Unmet(i, Some(_))) if waits == WAITS_MAX => return Err(Refusal::Unmet(i, None)),
-                Err(Refusal::Unmet(_, Some(lsn))) => self.wait_applied(lsn).await.map_err(Refusal::Error)?,
-                other => return other,
-            }
-            waits += 1;
-        }
     }
 
     /// Awaits a ticket.
     pub(crate) async fn committed(&self, ticket: Ticket) -> Result<Committed, StoreError> {
         let lap = stages::enter(Stage::Apply);
-        let committed = self.outcome(self.unless_hanging(self.unless_ailing(ticket)).await?)?;
+        let committed = self.outcome(self.unless_hanging(self.unless_index_fails(ticket)).await?)?;
         lap.was(Stage::Queue, committed.begun);
         lap.was(Stage::Flush, committed.written);
         Ok(committed)
     }
 
-    /// Awaits a ticket however long the disk hangs.
+    /// Awaits a ticket, however long the disk hangs.
     pub(crate) async fn resolved(&self, ticket: Ticket) -> Result<Committed, StoreError> {
         self.outcome(ticket.await)
     }
@@ -477,7 +335,7 @@ impl Core {
         }
     }
 
-    /// Refuses new data while the index cannot be written and more would only fill the memory.
+    /// Refuses new data while the index cannot be written: more would only fill the memory.
     pub(crate) fn admit(&self) -> Result<(), StoreError> {
         if self.memtable_bytes.load(Ordering::Relaxed) > self.options.memtable_bytes_max.saturating_mul(8) {
             return Err(StoreError::Busy("index changes that are not on disk yet"));
@@ -485,10 +343,10 @@ impl Core {
         Ok(())
     }
 
-    /// Room in the log's budget.
+    /// Reserves bytes of the log's budget.
     pub(crate) async fn reserve(&self, log: &Log, bytes: u64, priority: Priority) -> Result<Reservation, StoreError> {
         self.refuse_hanging()?;
-        self.index.refuse_ailing()?;
+        self.index.refuse_failed()?;
         if priority == Priority::Write {
             self.admit()?;
         }
@@ -499,7 +357,7 @@ impl Core {
         room.map_err(busy)
     }
 
-    /// Remembers that new data was refused for want of space.
+    /// Remembers a refusal of new data for lack of space.
     pub(crate) fn note_full<T>(&self, result: &Result<T, LogError>) {
         if matches!(result, Err(LogError::Full)) {
             self.full.store(true, Ordering::Relaxed);
@@ -514,7 +372,7 @@ impl Core {
         id
     }
 
-    /// The state as of the last applied record, to be saved.
+    /// The state as of the last applied record, for a checkpoint.
     pub(crate) fn snapshot(&self) -> Checkpoint {
         let (lsn, accounts) = (self.progress.borrow().lsn, self.accounts.lock());
         Checkpoint {

@@ -1,4 +1,5 @@
-//! What changes of some slots while they are being copied to another disk: noted as records are applied, copied again by the mover.
+//! Changes to slots that are being copied to another disk: recorded as records are applied, and
+//! copied again by the mover.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,12 +29,12 @@ impl FromIterator<usize> for SlotSet {
     }
 }
 
-/// Something that a shard keeps by itself. In this order they are copied: a part needs its upload.
+/// An entity that a slot holds. Entities are copied in this order: a part needs its upload.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Thing {
-    /// An upload that is going on, without its parts.
+pub(crate) enum Entity {
+    /// An unfinished upload, without its parts.
     Upload { bucket: BucketId, key: Bytes, upload: Id },
-    /// A part of one.
+    /// A part of an upload.
     Part { bucket: BucketId, key: Bytes, upload: Id, number: u16 },
     /// An object.
     Object { bucket: BucketId, key: Bytes },
@@ -41,8 +42,8 @@ pub(crate) enum Thing {
     Channel { name: Bytes },
 }
 
-impl Thing {
-    /// The bucket and the key (of a channel: its name), which say the slot.
+impl Entity {
+    /// The bucket and the key (of a channel: its name), which determine the slot.
     pub(crate) fn place(&self) -> (BucketId, &Bytes) {
         match self {
             Self::Upload { bucket, key, .. } | Self::Part { bucket, key, .. } | Self::Object { bucket, key } => {
@@ -58,73 +59,75 @@ impl Thing {
     }
 }
 
-struct State {
+struct DirtyState {
     slots: SlotSet,
-    things: BTreeSet<Thing>,
+    entities: BTreeSet<Entity>,
     max: usize,
 }
 
-/// See the module. Nothing is noted unless [`Dirty::start`] was called.
+/// See the module. It records nothing unless [`Dirty::start`] was called.
 #[derive(Default)]
 pub(crate) struct Dirty {
     active: AtomicBool,
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<DirtyState>>,
     taken: Notify,
 }
 
 impl Dirty {
-    /// From now on changes of these slots are noted; at most `max`, plus what is submitted already, before writers have to wait.
+    /// Records changes to these slots from now on; at most `max`, plus what is submitted already,
+    /// before writers must wait.
     pub(crate) fn start(&self, slots: SlotSet, max: usize) {
-        *self.state.lock() = Some(State { slots, things: BTreeSet::new(), max });
+        *self.state.lock() = Some(DirtyState { slots, entities: BTreeSet::new(), max });
         self.active.store(true, Ordering::SeqCst);
     }
 
-    /// Nothing is noted any more.
+    /// Stops recording.
     pub(crate) fn stop(&self) {
         self.active.store(false, Ordering::SeqCst);
         *self.state.lock() = None;
         self.taken.notify_waiters();
     }
 
-    /// A record about this has been applied. Called by the applier, after the index has it.
-    pub(crate) fn note(&self, bucket: BucketId, key: &[u8], thing: impl FnOnce(Bytes) -> Thing) {
+    /// Records that a record of this entity was applied. The applier calls it after the index has
+    /// the record.
+    pub(crate) fn note(&self, bucket: BucketId, key: &[u8], entity: impl FnOnce(Bytes) -> Entity) {
         if !self.active.load(Ordering::SeqCst) {
             return;
         }
         if let Some(state) = self.state.lock().as_mut()
             && state.slots.contains(slot_of(bucket, key))
         {
-            state.things.insert(thing(Bytes::copy_from_slice(key)));
+            state.entities.insert(entity(Bytes::copy_from_slice(key)));
         }
     }
 
-    /// What has changed since the last call.
-    pub(crate) fn take(&self) -> BTreeSet<Thing> {
-        let things = self.state.lock().as_mut().map(|state| std::mem::take(&mut state.things)).unwrap_or_default();
+    /// The entities that changed since the last call.
+    pub(crate) fn take(&self) -> BTreeSet<Entity> {
+        let entities = self.state.lock().as_mut().map(|state| std::mem::take(&mut state.entities)).unwrap_or_default();
         self.taken.notify_waiters();
-        things
+        entities
     }
 
-    /// Gives back what was taken and not copied after all.
-    pub(crate) fn put_back(&self, things: BTreeSet<Thing>) {
+    /// Returns taken entities that were not copied.
+    pub(crate) fn put_back(&self, entities: BTreeSet<Entity>) {
         if let Some(state) = self.state.lock().as_mut() {
-            state.things.extend(things);
+            state.entities.extend(entities);
         }
     }
 
-    /// How many things have changed since the last [`Dirty::take`].
+    /// How many entities have changed since the last [`Dirty::take`].
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.state.lock().as_ref().map_or(0, |state| state.things.len())
+        self.state.lock().as_ref().map_or(0, |state| state.entities.len())
     }
 
-    /// Whether a writer to this slot has to wait until the mover has caught up.
+    /// Whether writers to this slot must wait until the mover has caught up.
     pub(crate) fn is_full(&self, slot: usize) -> bool {
         self.active.load(Ordering::Relaxed)
-            && self.state.lock().as_ref().is_some_and(|s| s.things.len() >= s.max && s.slots.contains(slot))
+            && self.state.lock().as_ref().is_some_and(|s| s.entities.len() >= s.max && s.slots.contains(slot))
     }
 
-    /// Waits until there is room again for the slot.
+    /// Waits until the slot accepts writes again.
     pub(crate) async fn room(&self, slot: usize) {
         loop {
             let mut taken = std::pin::pin!(self.taken.notified());
@@ -141,12 +144,12 @@ impl Dirty {
 mod tests {
     use super::*;
 
-    fn object(bucket: BucketId) -> impl FnOnce(Bytes) -> Thing {
-        move |key| Thing::Object { bucket, key }
+    fn object(bucket: BucketId) -> impl FnOnce(Bytes) -> Entity {
+        move |key| Entity::Object { bucket, key }
     }
 
     #[tokio::test]
-    async fn only_what_is_asked_for_is_noted_and_writers_wait_when_it_is_much() {
+    async fn notes_only_watched_slots_and_blocks_writers_when_full() {
         let dirty = Dirty::default();
         dirty.note(1, b"k", object(1));
         let slot = slot_of(1, b"k");

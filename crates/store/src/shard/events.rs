@@ -1,4 +1,4 @@
-//! Events on their way into the batch of the change that they tell of. See [`crate::events`].
+//! Events on their way into the batch of their change. See [`crate::events`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::layout::slot_of;
 use crate::record::{Head, keys};
 use crate::shard::buckets::Bucket;
 use crate::shard::channels::record::PublicationMeta;
-use crate::shard::channels::state::{Channel, Held, State};
+use crate::shard::channels::state::{Channel, ChannelState, HeldPublication};
 use crate::shard::core::Core;
 use crate::{BucketSettings, StoreError, StoreSabotage};
 
-/// What an event takes beside what it says.
+/// Overhead of an event in bytes.
 const EVENT_BYTES: u64 = 256;
 
-/// An event that has no place yet.
+/// An event without a position yet.
 pub(crate) struct Draft {
     slot: usize,
     outbox: Arc<Channel>,
     body: Bytes,
-    /// It happens only if the object is there: the number of its touch in the batch.
+    /// The event happens only if the object exists: index of its touch in the batch.
     if_there: Option<usize>,
 }
 
@@ -45,9 +45,9 @@ impl Draft {
     }
 }
 
-/// What is said of an object in an event.
+/// A change of an object, for an event.
 #[derive(Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct ObjectChange<'a> {
     pub(crate) kind: EventKind,
     pub(crate) key: &'a str,
     pub(crate) size: u64,
@@ -59,12 +59,12 @@ impl Core {
         self.options.mirrored.iter().any(|mirrored| mirrored.bucket == bucket.name && wanted(&mirrored.prefix))
     }
 
-    /// Whether anybody wants to know of anything that happens in the bucket.
+    /// Whether the bucket has notifications or is mirrored.
     pub(crate) fn has_listeners(&self, bucket: &Bucket) -> bool {
         bucket.settings.read().notifications.is_some() || self.is_mirrored(bucket, |_| true)
     }
 
-    /// Bytes that an event of a key may add to a batch, at most; 0 where nobody wants to know.
+    /// Maximum bytes that an event of a key adds to a batch; 0 without notifications.
     pub(crate) fn event_bytes_max(&self, bucket: &Bucket, key_len: usize) -> u64 {
         if !self.has_listeners(bucket) {
             return 0;
@@ -75,9 +75,10 @@ impl Core {
         2 * EVENT_BYTES + (bucket.name.len() + key_len + targets) as u64
     }
 
-    /// The event of a change, if anybody wants to know. To be called where the key is at home and cannot be moved.
-    pub(crate) fn draft(&self, bucket: &Bucket, told: Told<'_>) -> Result<Option<Draft>, StoreError> {
-        let Told { kind, key, size, etag } = told;
+    /// The event of a change, if a rule or mirror matches. Called where the key is at home and
+    /// cannot move.
+    pub(crate) fn draft(&self, bucket: &Bucket, change: ObjectChange<'_>) -> Result<Option<Draft>, StoreError> {
+        let ObjectChange { kind, key, size, etag } = change;
         let mut targets = Vec::new();
         if let BucketSettings { notifications: Some(notifications), .. } = &*bucket.settings.read() {
             let wanted = notifications.rules.iter().filter(|rule| rule.wants(kind, key));
@@ -93,7 +94,8 @@ impl Core {
         Ok(Some(Draft { slot, outbox, body: event.encode().into(), if_there: None }))
     }
 
-    /// Gives events their places, each behind those of its slot. They are not taken before [`Placed::submitted`].
+    /// Assigns positions to events, each after the last one of its slot. They are final only after
+    /// [`Placed::submitted`].
     pub(crate) fn place<'a>(&self, drafts: &[&'a Draft], durability: Durability) -> Placed<'a> {
         if drafts.is_empty() {
             return Placed { outboxes: Vec::new(), events: Vec::new(), durability };
@@ -108,14 +110,14 @@ impl Core {
             let state = draft.outbox.state.lock();
             Opened { slot: *slot, next: state.next, state }
         }));
-        // The first one that says that later ones may get lost must not get lost itself.
+        // The first record that permits later losses must itself not be lost.
         let first_async = is_async && outboxes.iter().any(|outbox| !outbox.state.is_async);
         let durability = if first_async { Durability::Sync } else { durability };
         let mut placed = Placed { outboxes, events: Vec::with_capacity(drafts.len()), durability };
         let mut seen = BTreeSet::new();
         let time_ms = self.env.wall_ms();
         for draft in drafts {
-            // A key that is deleted twice in a batch was there once.
+            // A key that a batch deletes twice existed only once.
             if draft.if_there.is_some() && !seen.insert(&draft.body) {
                 continue;
             }
@@ -137,31 +139,36 @@ impl Core {
                 Head::Publication { channel: draft.outbox.name.as_bytes(), offset: *next, payload: &meta.encode() };
             let record = Record { head: head.encode().into(), body: vec![draft.body.clone()], version: None };
             let publication = Arc::new(Publication { offset: *next, time_ms, body: draft.body.clone() });
-            placed.events.push(Event { at, record, floor, held: Held { publication, ttl_ms: FOR_EVER_MS } });
+            placed.events.push(PlacedEvent {
+                at,
+                record,
+                floor,
+                held: HeldPublication { publication, ttl_ms: FOR_EVER_MS },
+            });
         }
         placed
     }
 }
 
-/// An outbox that takes events.
+/// An outbox locked for new events.
 struct Opened<'a> {
     slot: usize,
     next: u64,
-    state: MutexGuard<'a, State>,
+    state: MutexGuard<'a, ChannelState>,
 }
 
-struct Event {
+struct PlacedEvent {
     at: usize,
     record: Record,
     floor: u64,
-    held: Held,
+    held: HeldPublication,
 }
 
-/// Events with their places, which nobody else gets meanwhile.
+/// Events with their positions, which no other batch gets meanwhile.
 pub(crate) struct Placed<'a> {
     outboxes: Vec<Opened<'a>>,
-    events: Vec<Event>,
-    /// How the batch is to be committed.
+    events: Vec<PlacedEvent>,
+    /// Durability of the batch.
     pub(crate) durability: Durability,
 }
 
@@ -170,7 +177,7 @@ impl Placed<'_> {
         self.events.iter().map(|event| event.record.clone())
     }
 
-    /// The batch with their records was submitted.
+    /// Makes the positions final: the batch with their records was submitted.
     pub(crate) fn submitted(mut self, is_async: bool) {
         for event in self.events {
             let state = &mut self.outboxes[event.at].state;

@@ -1,6 +1,7 @@
-//! A disk that hangs: nobody waits longer for it than he may, and nothing more is taken on for it.
+//! A hanging disk: no request waits longer than its timeout, and no new change is accepted.
 //!
-//! What was submitted before is not taken back: it is committed when the disk goes on, whether or not somebody still waits.
+//! Submitted changes are not withdrawn: the disk commits them when it answers again, whether or not
+//! the caller still waits.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,27 +13,27 @@ use tokio::sync::watch;
 use super::core::Core;
 use crate::StoreError;
 
-/// How often a disk is looked at.
+/// Time between two checks of a disk.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Whether the disk hangs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Hang {
-    /// It has not answered a write or flush for as long as a write may wait.
+    /// A write or flush has been unanswered for as long as a write may wait.
     pub(crate) writes: bool,
-    /// Nor a read, or one of both: who waits looks at how long he has.
+    /// A read, write or flush has been unanswered: waiting callers check their timeouts.
     any: bool,
 }
 
 #[cfg(test)]
 impl Hang {
-    /// A disk that answers reads only.
+    /// State of a disk that answers only reads.
     pub(crate) fn of_writes() -> Self {
         Self { writes: true, any: true }
     }
 }
 
-/// Looks at the disk until the store closes.
+/// Checks the disk until the store closes.
 pub(crate) async fn watch(core: Arc<Core>, disk: Arc<dyn Disk>, mut closing: watch::Receiver<bool>) {
     let limit_ms = u64::try_from(core.options.write_wait.as_millis()).unwrap_or(u64::MAX).max(1);
     loop {
@@ -44,17 +45,18 @@ pub(crate) async fn watch(core: Arc<Core>, disk: Arc<dyn Disk>, mut closing: wat
         let stats = disk.stats();
         let writes = stats.oldest_write_ms >= limit_ms;
         let now = Hang { writes, any: writes || stats.oldest_read_ms >= limit_ms };
-        // While it hangs, whoever waits is woken each time, to look at how long he has.
+        // While the disk hangs, each check wakes the waiting callers, so that they check their
+        // timeouts.
         core.hang.send_if_modified(|known| {
-            let tell = now.any || known.any;
+            let wake = now.any || known.any;
             *known = now;
-            tell
+            wake
         });
     }
 }
 
 impl Core {
-    /// Does something with the disk, for no longer than a write may wait when the disk hangs.
+    /// Runs `work` on the disk, but when the disk hangs for no longer than a write may wait.
     pub(crate) async fn unless_hanging<T>(&self, work: impl Future<Output = T>) -> Result<T, StoreError> {
         let (begun, limit) = (self.env.now(), self.options.write_wait);
         let mut hang = self.hang.subscribe();
@@ -65,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Refuses what would only wait for a disk that hangs.
+    /// Refuses a change that would only wait for a hanging disk.
     pub(crate) fn refuse_hanging(&self) -> Result<(), StoreError> {
         if self.hang.borrow().writes { Err(StoreError::Hangs) } else { Ok(()) }
     }

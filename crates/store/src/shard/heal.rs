@@ -1,8 +1,10 @@
-//! An index that cannot be read: it is read again, or rebuilt from the log beside the one that is there, and put in its place.
+//! Healing of an unreadable index: it is read again, or rebuilt from the log next to the old one
+//! and put in its place.
 //!
-//! From the first error on nothing is applied (`StoreApplier::apply_some`), so all that is in the index is what was applied up to one record, and the
-//! rebuilt one ends with just that. Then the log gives the records that wait, in order, as if nothing had been: those
-//! who wait are answered, and publications are delivered. Until then new changes are refused; reads go on with what can be read.
+//! From the first error on, no record is applied (`StoreApplier::apply_some`). So the index holds
+//! exactly the records up to one LSN, and the rebuilt index ends with the same record. Then the log
+//! delivers the waiting records in order: waiting callers are answered, and publications are
+//! delivered. Until then new changes are refused; reads continue with what can be read.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,18 +17,19 @@ use tokio::sync::watch;
 use super::apply::{LogSlot, StoreApplier};
 use super::checkpoint::Checkpoint;
 use super::core::{Core, Persisted, Registry};
-use crate::index::{Ailment, Health, LiveIndex};
+use crate::index::{Health, IndexFailure, LiveIndex};
 use crate::{IndexKind, StoreError, StoreSabotage};
 
-/// How often what could not be read is tried again before the index is rebuilt, and how long to wait each time.
+/// How often a failed read is retried before the index is rebuilt, and the time between retries.
 const TRIES: u32 = 5;
-const TRY_AGAIN: Duration = Duration::from_millis(500);
+const READ_RETRY: Duration = Duration::from_millis(500);
 
-/// How long to wait before a rebuild is tried again: at first, and at most.
-const REBUILD_AGAIN: Duration = Duration::from_secs(5);
-const REBUILD_AGAIN_MAX: Duration = Duration::from_secs(300);
+/// Time before a failed rebuild is retried: initial and maximum.
+const REBUILD_RETRY: Duration = Duration::from_secs(5);
+const REBUILD_RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// From the end of one verification of all files to the beginning of the next; and bytes a second of it.
+/// Time from the end of one verification of all files to the start of the next, and its bytes per
+/// second.
 const VERIFY_EVERY: Duration = Duration::from_secs(24 * 3600);
 const VERIFY_BYTES_S: u64 = 16 << 20;
 
@@ -35,11 +38,11 @@ pub(super) async fn watch(core: Arc<Core>, log: Log, mut closing: watch::Receive
     let mut health = core.index.health();
     let work = async {
         loop {
-            if health.wait_for(|health| matches!(health, Health::Ailing(_))).await.is_err() {
+            if health.wait_for(|health| matches!(health, Health::Failed(_))).await.is_err() {
                 return;
             }
-            let Some(ailment) = core.index.ailment() else { continue };
-            heal(&core, &log, &ailment).await;
+            let Some(failure) = core.index.failure() else { continue };
+            heal(&core, &log, &failure).await;
         }
     };
     tokio::select! {
@@ -47,49 +50,51 @@ pub(super) async fn watch(core: Arc<Core>, log: Log, mut closing: watch::Receive
         _ = closing.wait_for(|closing| *closing) => {}
         () = work => {}
     }
-    // Who waits for it need not wait any longer.
+    // The store closes: callers need not wait for the index any longer.
     core.index.close();
 }
 
-async fn heal(core: &Arc<Core>, log: &Log, ailment: &Ailment) {
+async fn heal(core: &Arc<Core>, log: &Log, failure: &IndexFailure) {
     if core.options.sabotage == StoreSabotage::IndexErrors {
         return core.index.recovered();
     }
-    if !ailment.damaged {
+    if !failure.damaged {
         for _ in 0..TRIES {
-            core.env.sleep(TRY_AGAIN).await;
-            let (again, asked) = (core.clone(), ailment.clone());
-            let reads = core.env.blocking(move || again.index.reads_again(&asked)).await;
-            if reads == Some(true) && core.index.ailment().is_some_and(|now| !now.damaged) {
+            core.env.sleep(READ_RETRY).await;
+            let (retried, failed) = (core.clone(), failure.clone());
+            let reads = core.env.blocking(move || retried.index.is_readable_again(&failed)).await;
+            if reads == Some(true) && core.index.failure().is_some_and(|now| !now.damaged) {
                 tracing::info!("the index can be read again");
                 return core.index.recovered();
             }
         }
     }
-    tracing::error!(why = %ailment.why, "the index is rebuilt from the log; until then nothing is changed on this disk");
+    tracing::error!(why = %failure.why, "the index is being rebuilt from the log; until then the disk refuses \
+     changes");
     let begun = core.env.now();
-    let mut again = REBUILD_AGAIN;
+    let mut pause = REBUILD_RETRY;
     while let Err(e) = rebuild(core, log).await {
-        tracing::error!(error = %e, "the index could not be rebuilt; trying again");
-        core.env.sleep(again).await;
-        again = (2 * again).min(REBUILD_AGAIN_MAX);
+        tracing::error!(error = %e, "the index could not be rebuilt; retrying");
+        core.env.sleep(pause).await;
+        pause = (2 * pause).min(REBUILD_RETRY_MAX);
     }
     let took_ms = core.env.now().saturating_sub(begun).as_millis() as u64;
     tracing::info!(took_ms, "the index was rebuilt from the log");
 }
 
-/// Makes an index of the log up to where it has been applied, and puts it in the place of the one that there is.
+/// Builds an index from the log up to the last applied record and puts it in the place of the
+/// current one.
 async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
-    let _nobody_else = core.persisting.lock().await;
-    let kind = core.index.place_beside();
-    let kind = kind.ok_or_else(|| StoreError::Index("an index that was replaced before is still being read".into()))?;
+    let _exclusive = core.persisting.lock().await;
+    let kind = core.index.rebuild_place();
+    let kind = kind.ok_or_else(|| StoreError::Index("a previously replaced index is still being read".into()))?;
     let holding = log.begin_hold();
-    // Whoever was applying is done, and from now on nobody does.
+    // The applier has finished, and applies nothing from now on.
     let upto = {
         let _one = core.applying.lock();
         core.progress.borrow().lsn
     };
-    let index = super::open_fresh(&kind, &core.env, &core.options).await?;
+    let index = super::index_open::open_fresh(&kind, &core.env, &core.options).await?;
     let fresh = Arc::new(Core::new(
         core.env.clone(),
         LiveIndex::new(index, kind.clone()),
@@ -104,17 +109,18 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
     let applier = Arc::new(StoreApplier { core: fresh.clone(), log: LogSlot::default() });
     let panicked = || StoreError::Index("rebuilding it panicked".into());
     let unreadable = || {
-        let why = fresh.index.ailment().map_or_else(|| "it is damaged".to_owned(), |ailment| ailment.why);
+        let why = fresh.index.failure().map_or_else(|| "it is damaged".to_owned(), |failure| failure.why);
         StoreError::Index(why)
     };
     let mut records = log.records_up_to(&holding, upto);
     loop {
         let batch = records.next().await?;
-        // What the log cannot give, the index that is there may still know: it is not given up for one that would say that it is not there.
+        // The current index may still know what the log cannot read: it is not replaced by one that
+        // would call those keys absent.
         if let Some(fault) = records.faults().first() {
             return Err(StoreError::Index(format!(
-                "the log cannot give all records ({fault}); check the disk. What the index cannot say is an error until then; \
-                 after a restart, what is certain is served"
+                "the log cannot deliver all records ({fault}); check the disk. Until a restart, keys that the \
+                 index cannot read are errors; after it, all certain keys are served"
             )));
         }
         if batch.is_empty() {
@@ -131,7 +137,7 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
     if !fresh.index.is_well() {
         return Err(unreadable());
     }
-    // From here on the next start does not open it any more.
+    // The next start must not open it any more.
     core.index.condemn();
     put_in_place(core, &fresh, kind);
     Ok(())
@@ -139,11 +145,11 @@ async fn rebuild(core: &Arc<Core>, log: &Log) -> Result<(), StoreError> {
 
 fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
     let _one = core.applying.lock();
-    core.accounts.lock().become_those_of(&fresh.accounts.lock());
+    core.accounts.lock().replace_by(&fresh.accounts.lock());
     for (mine, new) in [(&core.objects, &fresh.objects), (&core.bytes, &fresh.bytes), (&core.uploads, &fresh.uploads)] {
         mine.store(new.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    // Nothing of it counts as saved: nothing is recycled until it is.
+    // None of it counts as saved: no extent is recycled until it is.
     *core.sealed.lock() = None;
     *core.persisted.lock() = Persisted::default();
     core.sealing.store(false, Ordering::Release);
@@ -153,14 +159,14 @@ fn put_in_place(core: &Core, fresh: &Core, kind: IndexKind) {
     core.seal();
 }
 
-/// Verifies all files of the index now and then, slowly.
+/// Verifies all files of the index from time to time, slowly.
 pub(super) async fn verify(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
     let work = async {
         loop {
             let held = core.index.held();
             let generation = held.generation;
             let checks = if core.index.is_well() { held.index.checks() } else { Vec::new() };
-            // Not held any longer: it may be replaced.
+            // Released: the index may be replaced.
             drop(held);
             for check in checks {
                 if core.index.held().generation != generation {
@@ -190,19 +196,20 @@ pub(super) async fn verify(core: Arc<Core>, mut closing: watch::Receiver<bool>) 
 }
 
 impl Core {
-    /// Waits for a commit for no longer than a write may wait while the index ails: it is durable, or will be, but cannot be seen before.
-    pub(crate) async fn unless_ailing(
+    /// Waits for a commit, but while the index has failed no longer than a write may wait. The
+    /// commit is or will be durable, but cannot be seen before the index is healed.
+    pub(crate) async fn unless_index_fails(
         &self,
         ticket: impl Future<Output = Result<Committed, LogError>>,
     ) -> Result<Committed, LogError> {
         let mut health = self.index.health();
-        let ails = async {
-            let ailing = health.wait_for(|health| matches!(health, Health::Ailing(_))).await.is_ok();
+        let index_failed = async {
+            let failed = health.wait_for(|health| matches!(health, Health::Failed(_))).await.is_ok();
             self.env.sleep(self.options.write_wait).await;
-            ailing && !self.index.is_well()
+            failed && !self.index.is_well()
         };
         let ticket = std::pin::pin!(ticket);
-        match futures::future::select(ticket, std::pin::pin!(ails)).await {
+        match futures::future::select(ticket, std::pin::pin!(index_failed)).await {
             futures::future::Either::Left((done, _)) => done,
             futures::future::Either::Right((true, _)) => {
                 Err(LogError::Unknown { what: "commit", cause: "the index is being rebuilt".into() })

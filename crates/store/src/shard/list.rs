@@ -1,19 +1,19 @@
-//! Listings: a range scan of the index that steps over what is rolled up.
+//! Listings: a range scan of the index that skips rolled-up keys.
 
 use bytes::Bytes;
 
-use crate::index::Range;
+use crate::index::LiveRange;
+use crate::layout::Owned;
+use crate::merge::{Listed, Source};
 use crate::record::keys::BucketId;
 use crate::record::object::First;
 use crate::record::{Value, keys};
 use crate::shard::Shard;
 use crate::shard::core::Core;
-use crate::shard::scan::thing_of;
-use crate::store::merge::{Listed, Source};
-use crate::store::topology::Owned;
+use crate::shard::scan::entity_of;
 use crate::{ListEntry, ListQuery, StoreError};
 
-/// How many keys of a rolled-up prefix are read through before seeking past it: a seek costs about as much.
+/// Keys of a rolled-up prefix that are read before seeking past it: a seek costs about as much.
 const STEPS_BEFORE_SEEK: usize = 8;
 
 /// Rolls keys up to their prefixes.
@@ -23,7 +23,7 @@ pub(crate) struct Roll<'a> {
 }
 
 impl Roll<'_> {
-    /// The rolled-up prefix of a key; `None` when it stands for itself.
+    /// The rolled-up prefix of a key; `None` when the key is listed itself.
     pub(crate) fn up<'k>(&self, key: &'k str) -> Option<&'k str> {
         if self.delimiter.is_empty() {
             return None;
@@ -37,9 +37,9 @@ impl Roll<'_> {
 /// A scan that can jump ahead.
 pub(crate) struct Scan<'a> {
     core: &'a Core,
-    entries: Range,
+    entries: LiveRange,
     end: Option<Vec<u8>>,
-    /// Only what is at home here.
+    /// Restricts the scan to keys at home here.
     owned: Option<Owned>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Scan<'a> {
         let Some(owned) = &self.owned else { return Ok(self.entries.next().transpose()?) };
         for pair in self.entries.by_ref() {
             let pair = pair?;
-            if thing_of(&pair.0).is_none_or(|thing| owned.has_slot(thing.slot())) {
+            if entity_of(&pair.0).is_none_or(|entity| owned.has_slot(entity.slot())) {
                 return Ok(Some(pair));
             }
         }
@@ -102,12 +102,12 @@ impl Listed for Item {
     }
 }
 
-/// What a shard has of a listing, in order.
+/// A shard's part of a listing, in order.
 pub(crate) struct Items<'a> {
     scan: Scan<'a>,
     roll: Roll<'a>,
     bucket: BucketId,
-    /// Step over what starts with this.
+    /// Prefix to skip.
     skip: Option<Vec<u8>>,
     ended: bool,
 }
@@ -137,7 +137,7 @@ impl Source for Items<'_> {
 }
 
 impl Shard {
-    /// What there is of the objects of a bucket for this query, without its limit.
+    /// The shard's objects of a bucket for this query, without its limit.
     pub(crate) fn items<'a>(&'a self, bucket: BucketId, query: &'a ListQuery, owned: Option<Owned>) -> Items<'a> {
         let roll = Roll { prefix: &query.prefix, delimiter: &query.delimiter };
         let first = keys::object(bucket, query.prefix.as_bytes());

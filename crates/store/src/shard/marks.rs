@@ -1,7 +1,9 @@
-//! Deletes that a replay has met, by key: what they hid may come after them, moved there by compaction.
+//! Deletes that a replay has met, by key: compaction may have moved the records that they hide
+//! behind them.
 //!
-//! In a replay of the whole log there may be more of them than memory holds. So at a bound they are put into an index of their own,
-//! in a directory beside the one that is being made, which is gone with the replay.
+//! A replay of the whole log may meet more of them than fit in memory. Beyond a bound they go to an
+//! index of their own, in a directory next to the one being built. The replay removes it at its
+//! end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +14,11 @@ use steadfast_log::Lsn;
 use crate::IndexKind;
 use crate::index::{Index, IndexError, LsmIndex};
 
-/// Bytes of the cache of what is not in memory.
+/// Bytes of the cache of spilled marks.
 const CACHE_BYTES: u64 = 8 << 20;
-/// What an entry of a map takes beside its key, about.
+/// Overhead of a map entry in bytes, about.
 const ENTRY_BYTES: u64 = 80;
-/// At the end of the name of the directory.
+/// Suffix of the directory.
 const MARKS: &str = ".marks";
 
 /// See the module.
@@ -24,20 +26,22 @@ const MARKS: &str = ".marks";
 pub(crate) struct Marks {
     recent: BTreeMap<Vec<u8>, Lsn>,
     recent_bytes: u64,
-    /// At how many bytes they are put aside, and where. An index in memory is for tests: then so are they.
+    /// Bytes at which marks are spilled, and where. For an index in memory (tests) they are spilled
+    /// to memory.
     aside_at: u64,
     place: Option<PathBuf>,
     aside: Option<LsmIndex>,
     bytes_max: u64,
-    /// Counts what is put aside.
+    /// Counter of spills.
     seqno: Lsn,
 }
 
 impl Marks {
-    /// None, for a replay that fills the index in `kind`. About `bytes_max` of them are kept in memory at most.
+    /// No marks, for a replay that fills the index in `kind`. At most about `bytes_max` of them
+    /// stay in memory.
     pub(crate) fn new(kind: &IndexKind, bytes_max: u64) -> Self {
         let place = match kind {
-            IndexKind::Lsm(dir) => Some(beside(dir)),
+            IndexKind::Lsm(dir) => Some(marks_dir(dir)),
             IndexKind::Memory(_) => None,
         };
         let mut marks = Self::default();
@@ -45,9 +49,9 @@ impl Marks {
         marks
     }
 
-    /// Removes what a replay that was cut short has left beside the index in `dir`. Blocks.
+    /// Removes the marks that an interrupted replay left next to the index in `dir`. Blocks.
     pub(crate) fn remove_left(dir: &Path) {
-        remove(&beside(dir));
+        remove(&marks_dir(dir));
     }
 
     /// The highest version of the deletes of `key`. May block.
@@ -58,7 +62,7 @@ impl Marks {
         Ok(recent.max(aside))
     }
 
-    /// A delete of `key` was met. May block.
+    /// Adds a delete of `key`. May block.
     pub(crate) fn put(&mut self, key: &[u8], version: Lsn) -> Result<(), IndexError> {
         if self.get(key)?.is_some_and(|known| known >= version) {
             return Ok(());
@@ -71,9 +75,10 @@ impl Marks {
         {
             match self.put_aside(&place) {
                 Ok(()) => self.aside_at = self.bytes_max,
-                // As the index does, it goes on in memory: without room beside the index none can be made either.
+                // Like the index, it continues in memory: without space next to the index no index
+                // can be built either.
                 Err(e) => {
-                    tracing::warn!(error = %e, "deletes met in a replay cannot be put aside and stay in memory");
+                    tracing::warn!(error = %e, "deletes of a replay cannot be written to disk and stay in memory");
                     self.aside_at = self.recent_bytes.saturating_mul(2);
                 }
             }
@@ -89,7 +94,7 @@ impl Marks {
                 self.aside.insert(LsmIndex::open(place, CACHE_BYTES)?)
             }
         };
-        // What could not be written the last time is put there again: the same once more.
+        // Marks that could not be written the last time are written again; that is idempotent.
         for (key, version) in &self.recent {
             self.seqno += 1;
             aside.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(&version.to_le_bytes()), self.seqno);
@@ -98,9 +103,9 @@ impl Marks {
         aside.persist()?;
         self.recent.clear();
         self.recent_bytes = 0;
-        // They are aside all the same.
+        // The marks are on disk nevertheless.
         if let Err(e) = aside.compact() {
-            tracing::warn!(error = %e, "deletes that were put aside in a replay cannot be tidied up");
+            tracing::warn!(error = %e, "deletes of a replay cannot be compacted");
         }
         Ok(())
     }
@@ -130,11 +135,11 @@ impl std::fmt::Debug for Marks {
 
 fn decode(value: &[u8]) -> Result<Lsn, IndexError> {
     let version =
-        value.try_into().map_err(|_| IndexError::damaged("what a replay has put aside is not what it was"))?;
+        value.try_into().map_err(|_| IndexError::damaged("the deletes that a replay wrote to disk are damaged"))?;
     Ok(Lsn::from_le_bytes(version))
 }
 
-fn beside(dir: &Path) -> PathBuf {
+fn marks_dir(dir: &Path) -> PathBuf {
     let mut name = dir.file_name().unwrap_or_default().to_owned();
     name.push(MARKS);
     dir.with_file_name(name)
@@ -147,7 +152,7 @@ fn remove(place: &Path) {
     let removed = LsmIndex::delete(place).map_err(|e| e.to_string());
     let removed = removed.and_then(|()| std::fs::remove_dir(place).map_err(|e| e.to_string()));
     if let Err(error) = removed {
-        tracing::warn!(dir = %place.display(), error, "deletes that a replay had put aside cannot be removed");
+        tracing::warn!(dir = %place.display(), error, "the deletes that a replay wrote to disk cannot be removed");
     }
 }
 
@@ -159,7 +164,7 @@ mod tests {
         [b"a key of some length/".as_slice(), &n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()].concat()
     }
 
-    /// The most bytes that were in memory while so many deletes were met.
+    /// The peak of bytes in memory while `count` deletes were met.
     fn peak(count: u64, bytes_max: u64) -> u64 {
         let dir = tempfile::tempdir().expect("a directory");
         let place = dir.path().join("index");
@@ -173,9 +178,9 @@ mod tests {
             assert_eq!(marks.get(&key(n)).expect("readable"), Some(n + 1), "{n} of {count}");
             assert_eq!(marks.get(&key(n + count)).expect("readable"), None);
         }
-        assert!(beside(&place).exists());
+        assert!(marks_dir(&place).exists());
         drop(marks);
-        assert!(!beside(&place).exists(), "gone with the replay");
+        assert!(!marks_dir(&place).exists(), "gone with the replay");
         peak
     }
 
@@ -223,6 +228,6 @@ mod tests {
         assert_eq!(marks.get(b"a").expect("readable"), None, "of another replay");
         std::mem::forget(marks);
         Marks::remove_left(&place);
-        assert!(!beside(&place).exists());
+        assert!(!marks_dir(&place).exists());
     }
 }

@@ -1,4 +1,5 @@
-//! A shard: one disk's log, its index, and what is in them. Here: opening, closing, and what runs beside the requests.
+//! A shard: one disk's log, its index, and its content. This module opens and closes it and runs
+//! its background tasks.
 
 pub(crate) mod accounts;
 pub(crate) mod apply;
@@ -13,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod follow;
 pub(crate) mod hang;
 mod heal;
+mod index_open;
 pub(crate) mod list;
 pub(crate) mod marks;
 mod objects;
@@ -23,11 +25,11 @@ pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod snapshots;
 pub(crate) mod spare;
+pub(crate) mod submit;
 pub(crate) mod uploads;
 mod wanted;
 pub(crate) mod writer;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,31 +40,33 @@ use steadfast_flow::Env;
 use steadfast_log::{Durability, LogError, LogState, Priority, Record};
 use tokio::sync::{Semaphore, watch};
 
-use crate::index::{Index, IndexError, IndexStatus, LiveIndex, LsmIndex, MemIndex};
+use crate::index::{IndexStatus, LiveIndex};
 use crate::layout::Layout;
 use crate::record::keys::Id;
-use crate::record::{BucketMeta, Head, Value, keys};
+use crate::record::{Head, keys};
 use crate::shard::apply::{LogSlot, StoreApplier};
-use crate::shard::checkpoint::{Checkpoint, Closed};
-use crate::shard::core::{Core, Registry};
+use crate::shard::checkpoint::CleanClose;
+use crate::shard::core::Core;
+use crate::shard::index_open::{discard_index, load_layout, load_registry, open_index};
 use crate::status::{EventsStatus, StoreStatus};
 use crate::{IndexKind, StoreError, StoreOptions};
 use steadfast_log::{Log, RecoveryReport};
 
-/// How long to wait before trying again to persist the index.
-const PERSIST_AGAIN: Duration = Duration::from_secs(5);
+/// Time before a failed persist of the index is retried.
+const PERSIST_RETRY: Duration = Duration::from_secs(5);
 
-/// From one checkpoint that was asked for to the next: each costs a few flushes of the index's files.
+/// Minimum time between two requested checkpoints: each costs a few flushes of the index's files.
 const WANTED_EVERY: Duration = Duration::from_millis(500);
 
-/// How often old uploads are looked for.
+/// Time between two searches for old uploads.
 const EXPIRY_EVERY: Duration = Duration::from_secs(3600);
 
 struct Shared {
     core: Arc<Core>,
-    /// The applier's handle on the log that owns it: taken away with the last handle on the store, or neither would ever go.
+    /// The applier's handle on the log that owns it. The last handle of the store clears it;
+    /// otherwise neither would ever be freed.
     log: LogSlot,
-    /// Set when the store closes; the maintenance task ends.
+    /// Set when the store closes; it ends the maintenance task.
     closing: watch::Sender<bool>,
 }
 
@@ -73,7 +77,7 @@ impl Drop for Shared {
     }
 }
 
-/// Buckets, objects and uploads over one log: all that a disk holds of them. Cloning shares it.
+/// The content of one disk: buckets, objects and uploads over one log. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Shard {
     pub(crate) core: Arc<Core>,
@@ -81,113 +85,16 @@ pub(crate) struct Shard {
     shared: Arc<Shared>,
 }
 
-/// The identity of the pool on a disk; zeros when it cannot be read, which opening the log will say better.
+/// The identity of the pool on a disk; zeros when it cannot be read: opening the log reports the
+/// reason.
 pub(crate) async fn pool_of(disk: &Arc<dyn Disk>) -> [u8; 16] {
     steadfast_log::pool_on(disk).await
 }
 
-/// Opens the index, and what it was at its checkpoint. One without a checkpoint is empty.
-async fn open_index(
-    kind: &IndexKind,
-    env: &Env,
-    options: &StoreOptions,
-    pool: [u8; 16],
-) -> Result<(Arc<dyn Index>, Checkpoint), StoreError> {
-    match kind {
-        IndexKind::Memory(checkpoint) => {
-            let index: Arc<dyn Index> = Arc::new(MemIndex::open(checkpoint.clone()));
-            let found = read_checkpoint(&*index).unwrap_or_default().filter(|c| c.pool == pool);
-            if found.is_none() {
-                checkpoint.clear();
-                return Ok((Arc::new(MemIndex::open(checkpoint.clone())), Checkpoint::default()));
-            }
-            Ok((index, found.unwrap_or_default()))
-        }
-        IndexKind::Lsm(dir) => {
-            let (dir, cache) = (dir.clone(), options.index_cache_bytes);
-            let opened = env.blocking(move || open_lsm(dir, cache, pool)).await;
-            Ok(opened.ok_or_else(|| StoreError::Index("opening it failed".into()))??)
-        }
-    }
-}
-
-/// Opens an empty index; what is there is deleted.
-async fn open_fresh(kind: &IndexKind, env: &Env, options: &StoreOptions) -> Result<Arc<dyn Index>, StoreError> {
-    match kind {
-        IndexKind::Memory(checkpoint) => {
-            checkpoint.clear();
-            Ok(Arc::new(MemIndex::open(checkpoint.clone())))
-        }
-        IndexKind::Lsm(dir) => {
-            let (dir, cache) = (dir.clone(), options.index_cache_bytes);
-            let opened = env.blocking(move || {
-                if dir.exists() {
-                    LsmIndex::delete(&dir)?;
-                }
-                LsmIndex::open(&dir, cache)
-            });
-            let opened = opened.await.ok_or_else(|| StoreError::Index("opening it failed".into()))?;
-            Ok(Arc::new(opened?))
-        }
-    }
-}
-
-fn open_lsm(dir: PathBuf, cache_bytes: u64, pool: [u8; 16]) -> Result<(Arc<dyn Index>, Checkpoint), IndexError> {
-    for dir in [&dir, &crate::index::beside(&dir)] {
-        marks::Marks::remove_left(dir);
-    }
-    LsmIndex::settle(&dir)
-        .unwrap_or_else(|e| tracing::warn!(error = %e, "what was rebuilt beside the index is left alone"));
-    let index = LsmIndex::open(&dir, cache_bytes)?;
-    match read_checkpoint(&index) {
-        Ok(Some(checkpoint)) if checkpoint.pool == pool => return Ok((Arc::new(index), checkpoint)),
-        Ok(Some(_)) => tracing::warn!("the index is of another pool and will be rebuilt from the log"),
-        Ok(None) if index.is_new() => return Ok((Arc::new(index), Checkpoint::default())),
-        Ok(None) => tracing::info!("the index was not finished and will be rebuilt from the log"),
-        Err(e) => tracing::warn!(error = %e, "the index is damaged and will be rebuilt from the log"),
-    }
-    drop(index);
-    LsmIndex::delete(&dir)?;
-    Ok((Arc::new(LsmIndex::open(&dir, cache_bytes)?), Checkpoint::default()))
-}
-
-/// Deletes an index that is closed.
-async fn discard_index(kind: &IndexKind, env: &Env) -> Result<(), StoreError> {
-    match kind {
-        IndexKind::Memory(checkpoint) => checkpoint.clear(),
-        IndexKind::Lsm(dir) => {
-            let dir = dir.clone();
-            let deleted = env.blocking(move || LsmIndex::delete(&dir)).await;
-            deleted.ok_or_else(|| StoreError::Index("deleting it failed".into()))??;
-        }
-    }
-    Ok(())
-}
-
-fn read_checkpoint(index: &dyn Index) -> Result<Option<Checkpoint>, IndexError> {
-    let Some(value) = index.get(keys::CHECKPOINT)? else { return Ok(None) };
-    Checkpoint::decode(&value).map(Some).map_err(|e| IndexError::damaged(e.to_string()))
-}
-
-fn load_layout(index: &dyn Index) -> Result<Option<Arc<Layout>>, StoreError> {
-    let Some(value) = index.get(keys::LAYOUT)? else { return Ok(None) };
-    Ok(Some(Arc::new(Layout::decode(Value::decode(&value)?.payload)?)))
-}
-
-fn load_registry(index: &dyn Index) -> Result<Registry, StoreError> {
-    let mut registry = Registry::default();
-    for pair in index.range(&[keys::BUCKETS], Some(&[keys::BUCKETS + 1])) {
-        let (key, value) = pair?;
-        let Some(id) = key.get(1..).and_then(|id| id.try_into().ok()) else { continue };
-        registry.put(u64::from_be_bytes(id), BucketMeta::decode(Value::decode(&value)?.payload)?);
-    }
-    Ok(registry)
-}
-
-/// How often a disk is opened while its index cannot be gone on with.
+/// How often a disk is opened while its index cannot be used.
 const OPEN_TRIES: u32 = 3;
 
-/// What opening a shard found.
+/// Report of opening a shard.
 pub(crate) struct ShardReport {
     pub(crate) recovery: RecoveryReport,
     pub(crate) index_rebuilt: bool,
@@ -195,8 +102,8 @@ pub(crate) struct ShardReport {
 }
 
 impl Shard {
-    /// Opens a formatted disk: recovers the log and brings the index up to its end. An index that cannot be gone on with is deleted, and rebuilt
-    /// from the log.
+    /// Opens a formatted disk: recovers the log and replays its end into the index. An unusable
+    /// index is deleted and rebuilt from the log.
     pub(crate) async fn open(
         disk: Arc<dyn Disk>,
         index: IndexKind,
@@ -205,15 +112,15 @@ impl Shard {
         read_ahead: Arc<Semaphore>,
     ) -> Result<(Self, ShardReport), StoreError> {
         let pool = pool_of(&disk).await;
-        // A disk that cannot be read says nothing of its index: that is left alone.
+        // An unreadable disk does not identify its index, so the index is left untouched.
         let index = if pool == Id::default() { IndexKind::memory() } else { index };
         let mut unfit = None;
-        // An index that is made anew may fail as well; where it keeps failing, its directory is at fault.
+        // A rebuilt index may fail as well; if it keeps failing, its directory is at fault.
         for _ in 1..OPEN_TRIES {
             match Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await {
                 Err(e) => {
                     let why = unfit.take().ok_or(e)?;
-                    tracing::warn!(%why, "the index cannot be gone on with and will be rebuilt from the log");
+                    tracing::warn!(%why, "the index cannot be used and will be rebuilt from the log");
                 }
                 opened => return opened,
             }
@@ -222,7 +129,7 @@ impl Shard {
         Self::open_with(&disk, pool, &index, &env, &options, &read_ahead, &mut unfit).await
     }
 
-    /// The same with the index as it is; `unfit` says why that is not possible.
+    /// Opens with the index as it is; `unfit` receives the reason when that is not possible.
     async fn open_with(
         disk: &Arc<dyn Disk>,
         pool: Id,
@@ -253,12 +160,11 @@ impl Shard {
         *core.snapshots.write() = snapshots;
         core.capacity_bytes = disk.geometry().capacity_bytes;
         let core = Arc::new(core);
-        let watched = disk.clone();
         let slot = LogSlot::default();
         let applier = Arc::new(StoreApplier { core: core.clone(), log: slot.clone() });
         let opened = Log::open(disk.clone(), env.clone(), options.log.clone(), applier).await;
         let (log, recovery) = opened.inspect_err(|_| {
-            *unfit = core.unfit.lock().take().or_else(|| core.index.ailment().map(|ailment| ailment.why));
+            *unfit = core.unfit.lock().take().or_else(|| core.index.failure().map(|failure| failure.why));
         })?;
         let replayed_records = match core.finish_replay() {
             Ok(replayed) => replayed,
@@ -285,33 +191,37 @@ impl Shard {
         core.accounts.lock().attach(log.clone());
         *slot.write() = Some(log.clone());
         let shared = Arc::new(Shared { core: core.clone(), log: slot, closing: watch::Sender::new(false) });
-        let watch = hang::watch(core.clone(), watched, shared.closing.subscribe());
-        env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
-        let heal = heal::watch(core.clone(), log.clone(), shared.closing.subscribe());
-        env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
-        let verify = heal::verify(core.clone(), shared.closing.subscribe());
-        env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
-        let maintenance = maintain(core.clone(), log.clone(), shared.closing.subscribe());
-        env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
-        let sweep = channels::sweep(core.clone(), shared.closing.subscribe());
-        env.spawn("store-sweep", log.guarded("store-sweep", sweep));
-        // What a damaged log has not given is not to be taken for nothing by the next start.
-        // A checkpoint that names no history, as builds wrote that knew of none, would not be known again by the next start.
-        let nameless = core.opened_with.0 > 0 && core.opened_with.1 == 0;
-        if (replayed_records > 0 || nameless) && !recovery.read_only {
-            let _one = core.applying.lock();
-            if nameless {
-                core.persisted.lock().lsn = 0;
-            }
-            core.seal();
-        }
         let store = Self { core, log, shared };
-        if let Some(age) = store.core.options.upload_expiry {
-            let closing = store.shared.closing.subscribe();
-            let expiry = expire(store.core.clone(), store.log.clone(), age, closing);
-            env.spawn("store-expiry", store.log.guarded("store-expiry", expiry));
+        store.start_tasks(disk.clone());
+        if !recovery.read_only {
+            store.core.seal_opened(replayed_records);
         }
+        store.start_expiry();
         Ok((store, ShardReport { recovery, index_rebuilt, replayed_records }))
+    }
+
+    /// Starts the tasks that run until the shard closes.
+    fn start_tasks(&self, disk: Arc<dyn Disk>) {
+        let (core, log, shared) = (&self.core, &self.log, &self.shared);
+        let watch = hang::watch(core.clone(), disk, shared.closing.subscribe());
+        core.env.spawn("store-hang-watch", log.guarded("store-hang-watch", watch));
+        let heal = heal::watch(core.clone(), log.clone(), shared.closing.subscribe());
+        core.env.spawn("store-index-heal", log.guarded("store-index-heal", heal));
+        let verify = heal::verify(core.clone(), shared.closing.subscribe());
+        core.env.spawn("store-index-verify", log.guarded("store-index-verify", verify));
+        let maintenance = maintain(core.clone(), log.clone(), shared.closing.subscribe());
+        core.env.spawn("store-maintenance", log.guarded("store-maintenance", maintenance));
+        let sweep = channels::sweep(core.clone(), shared.closing.subscribe());
+        core.env.spawn("store-sweep", log.guarded("store-sweep", sweep));
+    }
+
+    /// Starts the task that aborts old uploads, if they expire.
+    fn start_expiry(&self) {
+        let core = &self.core;
+        if let Some(age) = core.options.upload_expiry {
+            let expiry = expire(core.clone(), self.log.clone(), age, self.shared.closing.subscribe());
+            core.env.spawn("store-expiry", self.log.guarded("store-expiry", expiry));
+        }
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -339,24 +249,24 @@ impl Shard {
             events: EventsStatus::default(),
             snapshots: Vec::new(),
             disks: Vec::new(),
-            disks_in_trouble: 0,
+            failed_disks: 0,
             moving: None,
         }
     }
 
-    /// Of which pool of disks this one is a part.
+    /// The layout of the pool that this disk belongs to.
     pub(crate) fn layout(&self) -> Option<Arc<Layout>> {
         self.core.layout.read().clone()
     }
 
-    /// Commits of which pool of disks this one is a part. Waits until that is decided, however long the disk may hang: after an error it is
-    /// not there, or the log takes no more writes.
+    /// Commits the layout of the pool. Waits until the outcome is known, however long the disk
+    /// hangs: after an error the layout is absent, or the log accepts no more writes.
     pub(crate) async fn put_layout(&self, layout: &Layout) -> Result<(), StoreError> {
         let core = &self.core;
         let head = Head::PoolLayout { payload: &layout.encode() }.encode();
         writer::check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        // It may be what makes room.
+        // The layout may be what frees space.
         let room = core.reserve(self.log(), writer::batch_bytes(&batch), Priority::Delete).await?;
         let ticket = self.log().submit(room, batch, Durability::Sync)?;
         core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
@@ -364,25 +274,25 @@ impl Shard {
         Ok(())
     }
 
-    /// Finishes what was accepted and persists the index, so that the next start replays nothing.
-    /// An index that cannot be persisted is only logged: it is rebuilt.
+    /// Finishes accepted changes and persists the index, so that the next start replays nothing. A
+    /// failure to persist the index is only logged: the index is rebuilt.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.shared.closing.send_replace(true);
-        // What an index that ails has not taken in is in the log.
+        // Records that a failed index has not applied are in the log.
         self.core.index.close();
         let well = self.log.status().log == LogState::Ok;
         self.log.close().await?;
-        // The tasks hold the receivers: nothing of theirs writes to the index once this returns.
+        // The tasks hold the receivers: none of them writes to the index once this returns.
         self.shared.closing.closed().await;
         let core = &self.core;
-        // What the task had begun, then what came after.
+        // First the persist that the task had begun, then the later changes.
         for _ in 0..2 {
             if core.sealing.load(Ordering::Acquire) && !persist(core).await {
                 break;
             }
             core.seal();
         }
-        if !core.sealing.load(Ordering::Acquire) && well && core.say_closed() {
+        if !core.sealing.load(Ordering::Acquire) && well && core.write_closed() {
             persist(core).await;
         }
         Ok(())
@@ -390,26 +300,41 @@ impl Shard {
 }
 
 impl Core {
-    /// What the run before this one said when it ended, if the log is as it has left it.
-    fn closed_before(&self, recovery: &RecoveryReport) -> Option<Closed> {
+    /// Seals the state after a replay. The next start must not take records that a damaged log
+    /// could not deliver for absent. A checkpoint without a history, as old builds wrote it, would
+    /// not be recognised by the next start.
+    fn seal_opened(&self, replayed_records: u64) {
+        let nameless = self.opened_with.0 > 0 && self.opened_with.1 == 0;
+        if replayed_records > 0 || nameless {
+            let _one = self.applying.lock();
+            if nameless {
+                self.persisted.lock().lsn = 0;
+            }
+            self.seal();
+        }
+    }
+
+    /// The clean-close record of the previous run, if the log is as that run left it.
+    fn closed_before(&self, recovery: &RecoveryReport) -> Option<CleanClose> {
         let (opening, lsn) = (self.opening_before.load(Ordering::Acquire), self.progress.borrow().lsn);
         let whole = !recovery.read_only && recovery.damage.is_empty() && recovery.doubt.is_none();
         if opening == 0 || !whole || recovery.last_lsn > lsn {
             return None;
         }
         let value = self.index.get(&keys::closed(opening)).ok()??;
-        Closed::decode(&value).ok().filter(|closed| closed.lsn == lsn)
+        CleanClose::decode(&value).ok().filter(|closed| closed.lsn == lsn)
     }
 
-    /// Says in the index, to be persisted, that all that was published is on the disk. When the log is closed, and the checkpoint is persisted.
-    fn say_closed(&self) -> bool {
+    /// Records in the index that all publications are on the disk; the caller persists it. Called
+    /// when the log is closed and the checkpoint persisted.
+    fn write_closed(&self) -> bool {
         let (opening, progress) = (self.opening.load(Ordering::Acquire), *self.progress.borrow());
         let whole = self.index.is_well() && !progress.failed && !self.distrusted.load(Ordering::Acquire);
         let whole = whole && self.doubt.get().is_none() && self.persisted.lock().lsn == progress.lsn;
         if opening == 0 || !whole {
             return false;
         }
-        let closed = Closed {
+        let closed = CleanClose {
             lsn: progress.lsn,
             lost_lsn: self.lost_lsn.load(Ordering::Acquire),
             clock_ms: self.clock.believed_ms(),
@@ -425,7 +350,7 @@ impl Core {
     }
 }
 
-/// Persists what was sealed; whether that worked. Its records are durable.
+/// Persists the sealed state and returns whether that succeeded. Its records are durable.
 async fn persist(core: &Arc<Core>) -> bool {
     let _one = core.persisting.lock().await;
     if !core.index.is_well() {
@@ -443,7 +368,7 @@ async fn persist(core: &Arc<Core>) -> bool {
         None => Some("writing it panicked".to_owned()),
     };
     if let Some(why) = &failed {
-        tracing::warn!(%why, "cannot write the index; trying again");
+        tracing::warn!(%why, "cannot write the index; retrying");
     }
     let saved = failed.is_none();
     *core.unsaved.lock() = failed;
@@ -456,7 +381,7 @@ async fn persist(core: &Arc<Core>) -> bool {
     saved
 }
 
-/// Tidies the index up.
+/// Compacts the index.
 async fn compact(core: &Arc<Core>) {
     let _one = core.persisting.lock().await;
     let held = core.index.held();
@@ -468,7 +393,8 @@ async fn compact(core: &Arc<Core>) {
     }
 }
 
-/// Persists checkpoints as they are sealed, seals one when space waits for it, and tidies up the index.
+/// Persists checkpoints as they are sealed, seals one when space waits for it, and compacts the
+/// index.
 async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>) {
     let mut wanted_last: Option<Duration> = None;
     loop {
@@ -488,7 +414,8 @@ async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>)
         if !core.sealing.load(Ordering::Acquire) {
             continue;
         }
-        // Asynchronous commits are applied before they are durable, and the index must not know more than the log.
+        // Asynchronous commits are applied before they are durable, and the index must not be ahead
+        // of the log.
         match log.flush().await {
             Ok(_) => {}
             Err(LogError::Closed) => return,
@@ -501,20 +428,20 @@ async fn maintain(core: Arc<Core>, log: Log, mut closing: watch::Receiver<bool>)
             tokio::select! {
                 biased;
                 _ = closing.wait_for(|closing| *closing) => return,
-                () = core.env.sleep(PERSIST_AGAIN) => {}
+                () = core.env.sleep(PERSIST_RETRY) => {}
             }
         }
         compact(&core).await;
     }
 }
 
-/// Gives up uploads in parts that are older than `age`, now and then.
+/// Aborts multipart uploads that are older than `age`, from time to time.
 async fn expire(core: Arc<Core>, log: Log, age: Duration, mut closing: watch::Receiver<bool>) {
     loop {
-        match core.expire_uploads(&log, core.uploads_over(age)).await {
+        match core.expire_uploads(&log, core.upload_expiry_ms(age)).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "uploads in parts were given up: not completed in time"),
-            Err(e) => tracing::warn!(error = %e, "cannot give up old uploads"),
+            Ok(count) => tracing::info!(count, "multipart uploads were aborted: not completed in time"),
+            Err(e) => tracing::warn!(error = %e, "cannot abort old uploads"),
         }
         tokio::select! {
             biased;

@@ -11,21 +11,21 @@ use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::{Expect, Refusal, Touch};
-use crate::shard::events::{Draft, Told};
+use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::{self, Follow};
 use crate::shard::pending::Fate;
 use crate::shard::reader::Found;
+use crate::shard::submit::{Expect, Refusal, Touch};
 use crate::shard::writer::{batch_bytes, check_head, expect};
 use crate::{Attributes, Condition, EventKind, StoreError, Written};
 
-/// What is said of an object that is deleted.
-fn gone(key: &str) -> Told<'_> {
-    Told { kind: EventKind::Delete, key, size: 0, etag: "" }
+/// The change of a deleted object, for its event.
+fn deletion(key: &str) -> ObjectChange<'_> {
+    ObjectChange { kind: EventKind::Delete, key, size: 0, etag: "" }
 }
 
 impl Shard {
-    /// Deletes an object; succeeds when there is none, unless the condition asks for one.
+    /// Deletes an object; succeeds when none exists, unless the condition requires one.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], those of the log.
@@ -41,18 +41,18 @@ impl Shard {
         let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let event = core.draft(&bucket, gone(key))?.map(|draft| draft.if_there(0));
+        let event = core.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(0));
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
         let touches = [Touch {
             key: keys::object(bucket.id, key.as_bytes()).into(),
             expect: expect(&condition),
-            fate: Some((Fate::Gone, 0)),
+            fate: Some((Fate::Absent, 0)),
         }];
         let modified_ms = core.env.wall_ms();
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
-        let submitted = core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
+        let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
@@ -65,14 +65,14 @@ impl Shard {
         Ok(Written { version, durable: committed.durable, modified_ms })
     }
 
-    /// Deletes objects, as many in one commit as it can take; the answers are in the order of `keys`.
+    /// Deletes objects, as many per commit as fit; the answers are in the order of `keys`.
     pub(crate) async fn delete_many(
         &self,
         bucket: &str,
         keys: Vec<String>,
         durability: Option<Durability>,
     ) -> Vec<Result<(), StoreError>> {
-        // Usually one; a small pool's batches are small.
+        // Usually one commit; batches of a small pool are small.
         let batch_max = self.log().limits().batch_bytes_max / 2;
         let mut results = Vec::with_capacity(keys.len());
         let mut rest = &keys[..];
@@ -107,19 +107,19 @@ impl Shard {
         let mut touches = Vec::with_capacity(keys.len());
         let mut events = Vec::new();
         for (i, key) in (0u64..).zip(keys) {
-            events.extend(core.draft(&bucket, gone(key))?.map(|draft| draft.if_there(touches.len())));
+            events.extend(core.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(touches.len())));
             let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
             check_head(&head)?;
             batch.push(Record { head: head.into(), ..Record::default() });
             let key = keys::object(bucket.id, key.as_bytes()).into();
-            touches.push(Touch { key, expect: Expect::Nothing, fate: Some((Fate::Gone, i)) });
+            touches.push(Touch { key, expect: Expect::Nothing, fate: Some((Fate::Absent, i)) });
         }
         let bytes = batch_bytes(&batch) + events.iter().map(Draft::bytes).sum::<u64>();
         let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
         let count = batch.len() as u64;
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
-        let ticket = match core.submit_told(self.log(), &touches, &events, &mut room, batch, durability).await {
+        let ticket = match core.submit_with_events(self.log(), &touches, &events, &mut room, batch, durability).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
@@ -129,7 +129,8 @@ impl Shard {
         core.committed(ticket).await.map(drop)
     }
 
-    /// Copies an object onto itself: its attributes change, unless they are `None`, and its time; no data is copied.
+    /// Copies an object onto itself: its time changes, and its attributes unless `None`. No data is
+    /// copied.
     pub(crate) async fn copy_onto_itself(
         &self,
         at: (&str, &str),
@@ -146,7 +147,7 @@ impl Shard {
         .await
     }
 
-    /// Replaces the tags of an object; nothing else of it changes, but its version.
+    /// Replaces the tags of an object; nothing else changes except its version.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
@@ -160,13 +161,14 @@ impl Shard {
             .await
     }
 
-    /// Commits the object's record anew with a change, if it is still the one that was read; else again.
+    /// Commits the object's record with a change if it is still the one that was read; otherwise
+    /// retries.
     async fn rewrite(
         &self,
         (bucket, key): (&str, &str),
         condition: Condition,
         durability: Option<Durability>,
-        told_as: Option<EventKind>,
+        event_kind: Option<EventKind>,
         change: impl Fn(&mut Found, u64),
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
@@ -174,7 +176,7 @@ impl Shard {
         let mut follow = Follow::default();
         loop {
             let tried =
-                self.rewrite_once(&bucket, key, &index_key, &condition, durability, told_as, &change, &mut follow);
+                self.rewrite_once(&bucket, key, &index_key, &condition, durability, event_kind, &change, &mut follow);
             if let Some(written) = tried.await? {
                 return Ok(written);
             }
@@ -189,7 +191,7 @@ impl Shard {
         index_key: &bytes::Bytes,
         condition: &Condition,
         durability: Option<Durability>,
-        told_as: Option<EventKind>,
+        event_kind: Option<EventKind>,
         change: &impl Fn(&mut Found, u64),
         follow: &mut Follow,
     ) -> Result<Option<Written>, StoreError> {
@@ -197,7 +199,7 @@ impl Shard {
         let Some(size) = core.find_object(index_key)?.map(|found| u64::from(found.location.body_len)) else {
             return Err(StoreError::NoSuchKey);
         };
-        // Asked for before the manifests are held: compaction may be what makes the room.
+        // Reserved before the manifests are locked: compaction may be what frees the space.
         let rough = (64 << 10) + 4096 + core.event_bytes_max(bucket, key.len());
         let mut room = Some(core.reserve(self.log(), size + rough, Priority::Write).await?);
         let shared = core.manifests.read().await;
@@ -236,10 +238,10 @@ impl Shard {
         let head = Head::ObjectPut { bucket: bucket.id, key: key.as_bytes(), payload: &found.meta.encode() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), body, version: None }];
-        let event = match told_as {
+        let event = match event_kind {
             Some(kind) => {
                 let etag = &found.meta.attributes.etag;
-                core.draft(bucket, Told { kind, key, size: found.meta.size, etag })?
+                core.draft(bucket, ObjectChange { kind, key, size: found.meta.size, etag })?
             }
             None => None,
         };
@@ -247,7 +249,7 @@ impl Shard {
         let touches = [Touch { key: index_key.clone(), expect: Expect::Version(found.version), fate: Some((fate, 0)) }];
         let gate = bucket.enter().await?;
         let durability = bucket.durability(durability);
-        let submitted = core.submit_told(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
+        let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),

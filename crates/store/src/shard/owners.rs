@@ -1,4 +1,5 @@
-//! Writers of chunks that no record names yet: their chunks are live, and when compaction moves one, the writer must learn of it.
+//! Writers of chunks that no record names yet. Their chunks are live, and a writer must learn of
+//! its chunks that compaction moves.
 
 use std::collections::BTreeMap;
 
@@ -8,39 +9,39 @@ use steadfast_log::{ChunkMove, Location, Lsn};
 use crate::record::keys::Id;
 
 #[derive(Default)]
-struct State {
-    /// Each with the moves of its chunks.
+struct OwnersState {
+    /// Writers, each with the moves of its chunks.
     live: BTreeMap<Id, BTreeMap<Location, Location>>,
-    /// Those whose record was submitted, by its LSN: live until it is applied.
+    /// Writers whose record was submitted, by its LSN: live until it is applied.
     submitted: BTreeMap<Lsn, Id>,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<State>);
+pub(crate) struct Owners(Mutex<OwnersState>);
 
 impl Owners {
-    /// A writer begins.
+    /// Registers a writer.
     pub(crate) fn begin(&self, id: Id) {
         self.0.lock().live.insert(id, BTreeMap::new());
     }
 
-    /// A writer gave up, or was found to have been applied.
+    /// Removes a writer that gave up or whose record was applied.
     pub(crate) fn end(&self, id: &Id) {
         self.0.lock().live.remove(id);
     }
 
-    /// Whether it is going on.
+    /// Whether the writer is live.
     pub(crate) fn contains(&self, id: &Id) -> bool {
         self.0.lock().live.contains_key(id)
     }
 
-    /// Whether any is.
+    /// Whether any writer is live.
     pub(crate) fn any(&self) -> bool {
         !self.0.lock().live.is_empty()
     }
 
-    /// The one writer that is going on.
+    /// The only live writer.
     #[cfg(test)]
     pub(crate) fn only(&self) -> Id {
         let state = self.0.lock();
@@ -48,12 +49,12 @@ impl Owners {
         *ids.next().expect("one writer")
     }
 
-    /// Its record was submitted: it ends when that is applied.
+    /// The writer's record was submitted: the writer ends when it is applied.
     pub(crate) fn submitted(&self, id: Id, lsn: Lsn) {
         self.0.lock().submitted.insert(lsn, id);
     }
 
-    /// All up to `lsn` has been applied.
+    /// All records up to `lsn` have been applied.
     pub(crate) fn applied(&self, lsn: Lsn) {
         let mut state = self.0.lock();
         while let Some(first) = state.submitted.first_entry().filter(|e| *e.key() <= lsn) {
@@ -62,12 +63,12 @@ impl Owners {
         }
     }
 
-    /// Chunks of the writer have moved; whether it is going on.
+    /// Records moves of the writer's chunks. Returns whether the writer is live.
     pub(crate) fn moved(&self, id: &Id, moves: &[ChunkMove]) -> bool {
         let mut state = self.0.lock();
         let Some(redirects) = state.live.get_mut(id) else { return false };
         for m in moves {
-            // A chunk that moves twice is followed from where the writer left it.
+            // A chunk that moves twice is followed from its original location.
             let mut known = false;
             for to in redirects.values_mut().filter(|to| **to == m.from) {
                 *to = m.to;
@@ -80,7 +81,7 @@ impl Owners {
         true
     }
 
-    /// Puts moved chunks in the place of the originals; whether there were any.
+    /// Replaces moved chunks by their new locations. Returns whether there were any.
     pub(crate) fn follow(&self, id: &Id, chunks: &mut [Location]) -> bool {
         let state = self.0.lock();
         let Some(redirects) = state.live.get(id).filter(|r| !r.is_empty()) else { return false };

@@ -1,4 +1,4 @@
-//! What a disk says of itself before it is opened, which would write to it: its index, else its log.
+//! Inspection of a disk before it is opened, which would write to it: its index, otherwise its log.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use steadfast_disk::Disk;
 use steadfast_flow::Env;
 use steadfast_log::LogError;
 
-use super::{load_layout, read_checkpoint};
+use super::index_open::{load_layout, read_checkpoint};
 use crate::IndexKind;
 use crate::index::{Index, LsmIndex, MemIndex};
 use crate::layout::Layout;
 use crate::record::Head;
 use crate::record::keys::Id;
 
-/// How many objects a disk's index knew of when it was last saved; `None` when there is none that can be read. Nothing is changed.
+/// Number of objects in a disk's last saved index; `None` without a readable one. Nothing is
+/// changed.
 pub(crate) async fn saved_objects(kind: &IndexKind, env: &Env, disk: Id) -> Option<u64> {
     let checkpoint = match kind {
         IndexKind::Memory(checkpoint) => read_checkpoint(&MemIndex::open(checkpoint.clone())).ok()?,
@@ -25,7 +26,7 @@ pub(crate) async fn saved_objects(kind: &IndexKind, env: &Env, disk: Id) -> Opti
     checkpoint.filter(|checkpoint| checkpoint.pool == disk).map(|checkpoint| checkpoint.objects)
 }
 
-/// The layout of the pool of disks that a disk is one of, as its index has it; `None` when there is none that can be read. Nothing is changed.
+/// The pool layout in a disk's index; `None` without a readable one. Nothing is changed.
 pub(crate) async fn saved_layout(kind: &IndexKind, env: &Env, disk: Id) -> Option<Arc<Layout>> {
     let of = move |index: &dyn Index| {
         read_checkpoint(index).ok()?.filter(|checkpoint| checkpoint.pool == disk)?;
@@ -40,36 +41,36 @@ pub(crate) async fn saved_layout(kind: &IndexKind, env: &Env, disk: Id) -> Optio
     }
 }
 
-/// What a disk's log says of it, without anything being changed there.
+/// Findings in a disk's log; nothing on the disk is changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Peeked {
-    /// The newest layout that was seen: of the pool of disks that it is or was one of.
+    /// The newest layout found: of the pool that the disk belongs or belonged to.
     pub(crate) layout: Option<Arc<Layout>>,
-    /// Something was committed on it,
+    /// Whether anything was committed on it.
     pub(crate) any: bool,
-    /// and not only buckets.
+    /// Whether anything but buckets was committed on it.
     pub(crate) content: bool,
 }
 
 impl Peeked {
-    /// The pool of disks that it is or was one of.
+    /// The pool that the disk belongs or belonged to.
     pub(crate) fn family(&self) -> Option<Id> {
         self.layout.as_ref().map(|layout| layout.family)
     }
 }
 
-/// How far a disk's log is read to find out whose it is.
+/// How far a disk's log is read to identify its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The first layout, or the first record of content.
+    /// Up to the first layout, or the first record of content.
     Content,
-    /// The first layout.
+    /// Up to the first layout.
     Layout,
     /// All of it: the last layout is the newest.
     End,
 }
 
-/// Reads a disk's log until it is known whose it is.
+/// Reads a disk's log until its pool is known.
 pub(crate) async fn peek(disk: &Arc<dyn Disk>, until: Until) -> Result<Peeked, LogError> {
     let mut peeked = Peeked::default();
     peeked.any = steadfast_log::peek(disk, |head| {

@@ -1,4 +1,5 @@
-//! What has been submitted and not yet applied, by index key: conditions are decided against it before the index.
+//! Submitted changes that are not yet applied, by index key: preconditions are decided against them
+//! before the index.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -7,16 +8,16 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use steadfast_log::Lsn;
 
-/// Enough that two writers seldom meet.
+/// Enough that two writers seldom share one.
 const BINS: usize = 64;
 
-/// What a key will be once its record is applied.
+/// The future state of a key, once its record is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// An object with this entity tag.
     Present(String),
-    /// Nothing.
-    Gone,
+    /// No object.
+    Absent,
 }
 
 /// A submitted change.
@@ -26,7 +27,7 @@ pub(crate) struct Entry {
     pub(crate) fate: Fate,
 }
 
-/// FNV-1a: the keys are not an attacker's choice of more than a slow bin, and the same everywhere, for the simulator's sake.
+/// FNV-1a: equal everywhere, for the simulator. Chosen keys can make a bin slow at worst.
 #[derive(Default)]
 struct Fnv(u64);
 
@@ -42,7 +43,7 @@ impl Hasher for Fnv {
     }
 }
 
-/// One lock's part of the keys. Never iterated.
+/// The keys under one lock. Never iterated.
 pub(crate) type Bin = HashMap<Bytes, Entry>;
 
 /// All pending changes.
@@ -63,7 +64,7 @@ pub(crate) fn bin_of(key: &[u8]) -> usize {
 }
 
 impl Pending {
-    /// Locks a bin; hold it over deciding and submitting.
+    /// Locks a bin; the caller holds it while deciding and submitting.
     pub(crate) fn lock(&self, bin: usize) -> MutexGuard<'_, Bin> {
         self.bins[bin].lock()
     }
@@ -76,7 +77,7 @@ impl Pending {
         }
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.bins.iter().map(|s| s.lock().len()).sum()
     }
@@ -90,7 +91,7 @@ mod tests {
     fn an_older_record_does_not_settle_a_newer_one() {
         let pending = Pending::default();
         let key = Bytes::from_static(b"k");
-        pending.lock(bin_of(&key)).insert(key.clone(), Entry { lsn: 5, fate: Fate::Gone });
+        pending.lock(bin_of(&key)).insert(key.clone(), Entry { lsn: 5, fate: Fate::Absent });
         pending.settle(&key, 4);
         assert_eq!(pending.len(), 1);
         pending.settle(&key, 5);

@@ -1,4 +1,4 @@
-//! Reading a body: from the cache or the log, a few pieces ahead of the consumer.
+//! Reading of a body: from the cache or the log, a few pieces ahead of the consumer.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,7 +25,7 @@ enum Source {
     Chunks { chunks: Vec<Location>, pins: Vec<ExtentPin> },
 }
 
-/// An object that is being read. While it lives, what it reads stays where it is.
+/// An object that is being read. Its bytes stay in place while this lives.
 pub struct ObjectReader {
     core: Arc<Core>,
     log: Log,
@@ -51,7 +51,7 @@ impl Core {
         Ok(Some(Found { version: value.version, location: value.location, meta }))
     }
 
-    /// The body of the record under `key`, whole.
+    /// The whole body of the record under `key`.
     async fn inline_body(&self, log: &Log, key: &[u8], at: &Location) -> Result<Bytes, LogError> {
         if at.body_len == 0 {
             return Ok(Bytes::new());
@@ -63,7 +63,7 @@ impl Core {
         Ok(self.cache.put(at, 0, &body))
     }
 
-    /// The piece of a chunk that `range` is within, and where in it that is.
+    /// The piece of a chunk that contains `range`, and the range's offset in it.
     fn piece_of(&self, at: &Location, range: &Range<u32>) -> (u32, Range<u32>, Range<usize>) {
         let piece_bytes = self.options.read_piece_bytes.max(1);
         let piece = range.start / piece_bytes;
@@ -72,16 +72,16 @@ impl Core {
         (piece, whole, within)
     }
 
-    /// Bytes of a chunk, all within one piece of it, if the cache has that.
+    /// Bytes within one piece of a chunk, if the cache has that piece.
     fn cached(&self, at: &Location, range: &Range<u32>) -> Option<Bytes> {
         let (piece, _, within) = self.piece_of(at, range);
         Some(self.cache.get(at, piece)?.slice(within))
     }
 
-    /// The same from the disk, of what is under `key`.
+    /// The same from the disk, of the record under `key`.
     async fn read_piece(&self, log: &Log, key: &[u8], at: &Location, range: Range<u32>) -> Result<Bytes, LogError> {
         let (piece, whole, within) = self.piece_of(at, &range);
-        // A small part of a piece is not worth reading all of it.
+        // A small range is not worth reading the whole piece.
         if range.len() * 2 < whole.len() {
             return Ok(Bytes::copy_from_slice(&follow::read(log, at, range, key).await?));
         }
@@ -101,7 +101,7 @@ impl Shard {
         Ok(found.meta.into_info(key.to_owned(), found.version))
     }
 
-    /// Begins to read an object as it is now: changes that come later do not show.
+    /// Begins to read an object as it is now: later changes do not show.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
@@ -110,7 +110,7 @@ impl Shard {
         self.reader_of(&index_key, key).await
     }
 
-    /// The same of what is under this key of the index: an object, or a part.
+    /// The same for an index key: an object or a part.
     pub(crate) async fn reader_of(&self, index_key: &[u8], key: &str) -> Result<ObjectReader, StoreError> {
         self.core.open_reader(self.log(), index_key, key).await
     }
@@ -163,17 +163,17 @@ impl Core {
 }
 
 impl ObjectReader {
-    /// What it is.
+    /// The object's description.
     pub fn info(&self) -> &ObjectInfo {
         &self.info
     }
 
-    /// The parts that it was uploaded in; none when in one piece.
+    /// The parts that it was uploaded in; empty for one piece.
     pub fn parts(&self) -> &[PartInfo] {
         &self.parts
     }
 
-    /// All that there is to say of it beside its bytes, to make the same object elsewhere with
+    /// Its stored state except the bytes, to recreate the object elsewhere with
     /// [`ObjectWriter::commit_stored`](crate::ObjectWriter::commit_stored).
     pub fn stored(&self) -> StoredObject {
         StoredObject {
@@ -184,7 +184,7 @@ impl ObjectReader {
         }
     }
 
-    /// The bytes of `range`, cut to the object's size. An item that is an error is the last.
+    /// The bytes of `range`, cut to the object's size. The stream ends after an error.
     pub fn stream(self, range: Range<u64>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> + 'static {
         let Self { core, log, index_key, info, source, .. } = self;
         let range = range.start.min(info.size)..range.end.min(info.size);
@@ -210,23 +210,24 @@ impl ObjectReader {
     }
 }
 
-/// A piece of a body on its way from the disk.
+/// A piece of a body being read from the disk.
 struct Piece {
     reading: Reading,
-    /// For a piece that nobody has asked for yet.
+    /// Held for a piece that the consumer has not asked for yet.
     _ahead: Option<OwnedSemaphorePermit>,
 }
 
 enum Reading {
-    /// It was in the cache.
+    /// From the cache.
     Here(Bytes),
-    Coming(oneshot::Receiver<Result<Bytes, StoreError>>),
+    Pending(oneshot::Receiver<Result<Bytes, StoreError>>),
 }
 
-/// The pieces of a body, in order. The one that the consumer waits for is read at once, whatever others do: so nobody depends on consumers
-/// that are slow. Only those behind it need room in the budget that all streams share, and they are read ahead only while there is some. Each is
-/// read by a task of its own, since nobody drives this while the consumer does not ask: a read that has begun gives the disk's memory
-/// back all the same.
+/// The pieces of a body, in order. The piece that the consumer waits for is read at once,
+/// independent of other streams, so no stream depends on slow consumers. Only pieces after it need
+/// the budget that all streams share, and they are read ahead only while it has space. Each has its
+/// own task, since the stream is not polled while the consumer is idle: a started read still
+/// returns the disk's memory.
 struct Pieces {
     core: Arc<Core>,
     log: Log,
@@ -247,9 +248,9 @@ impl Pieces {
         self.read_ahead();
         Some(match first.reading {
             Reading::Here(bytes) => Ok(bytes),
-            Reading::Coming(coming) => {
+            Reading::Pending(coming) => {
                 let _lap = stages::enter(Stage::Disk);
-                // Without an answer the runtime is stopping.
+                // A missing answer means that the runtime is stopping.
                 coming.await.unwrap_or_else(|_| Err(LogError::Closed.into()))
             }
         })
@@ -276,22 +277,22 @@ impl Pieces {
         self.core.env.spawn("read", async move {
             let bytes = tokio::select! {
                 biased;
-                // The consumer has gone.
+                // The consumer was dropped.
                 () = read.closed() => return,
                 bytes = core.unless_hanging(core.read_piece(&log, &key, &at, range)) => bytes,
             };
             drop(pins);
             let _ = read.send(bytes.and_then(|bytes| bytes.map_err(StoreError::from)));
         });
-        Piece { reading: Reading::Coming(coming), _ahead: ahead }
+        Piece { reading: Reading::Pending(coming), _ahead: ahead }
     }
 }
 
 fn short() -> StoreError {
-    StoreError::Index("an object's record says that it is longer than its body".into())
+    StoreError::Index("an object's record gives a size beyond its body".into())
 }
 
-/// Cuts the chunks that cover `range` at the borders of pieces.
+/// Splits the chunks that cover `range` at piece boundaries.
 fn plan(chunks: &[Location], range: Range<u64>, piece_bytes: u32) -> Vec<(Location, Range<u32>)> {
     let mut out = Vec::new();
     let mut start = 0u64;

@@ -1,84 +1,84 @@
-//! Reading through a shard's index, a page at a time: which things of some slots there are.
+//! Scan of a shard's index, a page at a time: the entities in some slots.
 
 use bytes::Bytes;
 
 use crate::StoreError;
 use crate::record::keys::{self, OBJECT_KEY_AT};
 use crate::shard::core::Core;
-use crate::shard::dirty::Thing;
+use crate::shard::dirty::Entity;
 
-/// Things of a page at most.
-const THINGS_MAX: usize = 512;
+/// Maximum number of entities in a page.
+const ENTITIES_MAX: usize = 512;
 
-/// Keys that are looked at for a page at most.
+/// Maximum number of keys examined for a page.
 const LOOKS_MAX: usize = 16 << 10;
 
 /// A page.
 pub(crate) struct Page {
-    pub(crate) things: Vec<Thing>,
-    /// Where to go on; `None` at the end.
+    pub(crate) entities: Vec<Entity>,
+    /// Start of the next page; `None` at the end.
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// Where a scan begins.
+/// Start of a scan.
 pub(crate) fn start() -> Vec<u8> {
     vec![keys::OBJECTS]
 }
 
-/// What an index key of an object or an upload stands for.
-pub(crate) fn thing_of(index_key: &Bytes) -> Option<Thing> {
+/// The entity of an object's or an upload's index key.
+pub(crate) fn entity_of(index_key: &Bytes) -> Option<Entity> {
     let bucket = u64::from_be_bytes(index_key.get(1..OBJECT_KEY_AT)?.try_into().ok()?);
     match index_key.first().copied()? {
-        keys::OBJECTS => Some(Thing::Object { bucket, key: index_key.slice(OBJECT_KEY_AT..) }),
+        keys::OBJECTS => Some(Entity::Object { bucket, key: index_key.slice(OBJECT_KEY_AT..) }),
         keys::UPLOADS => {
             let (key, upload) = keys::parse_upload(index_key)?;
-            Some(Thing::Upload { bucket, key: key.into(), upload })
+            Some(Entity::Upload { bucket, key: key.into(), upload })
         }
         _ => None,
     }
 }
 
 impl Core {
-    /// The next objects, uploads (not their parts) and channels of slots that are `wanted`, and where to go on. May read from disk: off the threads that
-    /// serve requests.
+    /// The next objects, uploads (without their parts) and channels of slots that are `wanted`, and
+    /// the start of the next page. May read from disk: call it off the threads that serve requests.
     ///
     /// # Errors
     /// [`StoreError::Index`].
     pub(crate) fn scan(&self, from: &[u8], wanted: impl Fn(usize) -> bool) -> Result<Page, StoreError> {
-        let not_understood = || StoreError::Index("a key that is not understood".into());
-        let mut things = Vec::new();
+        let not_understood = || StoreError::Index("a key of an unknown format".into());
+        let mut entities = Vec::new();
         let mut looked = 0;
         if from[0] < keys::PARTS {
             for pair in self.index.range(from, Some(&[keys::PARTS])) {
                 let (index_key, _) = pair?;
-                if looked == LOOKS_MAX || things.len() == THINGS_MAX {
-                    return Ok(Page { things, next: Some(index_key.to_vec()) });
+                if looked == LOOKS_MAX || entities.len() == ENTITIES_MAX {
+                    return Ok(Page { entities, next: Some(index_key.to_vec()) });
                 }
                 looked += 1;
-                let thing = thing_of(&index_key).ok_or_else(not_understood)?;
-                if wanted(thing.slot()) {
-                    things.push(thing);
+                let entity = entity_of(&index_key).ok_or_else(not_understood)?;
+                if wanted(entity.slot()) {
+                    entities.push(entity);
                 }
             }
         }
         let mut from = from.max(&[keys::PUBLICATIONS]).to_vec();
         while let Some(pair) = self.index.range(&from, Some(&[keys::PUBLICATIONS + 1])).next() {
             let (index_key, _) = pair?;
-            if looked == LOOKS_MAX || things.len() == THINGS_MAX {
-                return Ok(Page { things, next: Some(from) });
+            if looked == LOOKS_MAX || entities.len() == ENTITIES_MAX {
+                return Ok(Page { entities, next: Some(from) });
             }
             looked += 1;
             let (name, _) = keys::parse_publication(&index_key).ok_or_else(not_understood)?;
             from = keys::publications(&name).1;
-            let thing = Thing::Channel { name: name.into() };
-            if wanted(thing.slot()) {
-                things.push(thing);
+            let entity = Entity::Channel { name: name.into() };
+            if wanted(entity.slot()) {
+                entities.push(entity);
             }
         }
-        Ok(Page { things, next: None })
+        Ok(Page { entities, next: None })
     }
 
-    /// The numbers of the parts that there are of an upload.
+    /// The numbers of an upload's parts.
     ///
     /// # Errors
     /// [`StoreError::Index`].

@@ -1,4 +1,5 @@
-//! The part of snapshots that concerns one disk: its record, and what was there then, read from what the log keeps for it.
+//! One disk's part of snapshots: its record, and its content at that moment, read from the records
+//! that the log keeps.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -21,17 +22,17 @@ use crate::shard::core::{Core, Registry};
 use crate::shard::writer::check_head;
 use crate::{IndexKind, StoreError, StoreOptions};
 
-/// What an index that is made only to be read may hold in memory.
+/// Memory for an index that is built only to be read, in bytes.
 const MEMTABLE_BYTES_MAX: u64 = 8 << 20;
 const INDEX_CACHE_BYTES: u64 = 8 << 20;
 
 impl Shard {
-    /// The snapshots of which this disk has a part.
+    /// The snapshots that have a part on this disk.
     pub(crate) fn snapshots(&self) -> Vec<(Id, SnapshotMeta)> {
         self.core.snapshots.read().iter().map(|(id, meta)| (*id, meta.clone())).collect()
     }
 
-    /// What the record of a snapshot that holds this will say.
+    /// The record of a snapshot with this hold.
     pub(crate) fn snapshot_meta(&self, name: &str, created_ms: u64, disks: u64, hold: &Hold) -> SnapshotMeta {
         SnapshotMeta {
             name: name.to_owned(),
@@ -52,18 +53,20 @@ impl Shard {
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Delete).await
     }
 
-    /// Commits that a snapshot is gone, and lets the log recycle what only it kept. Also of one that is not known here: its record may
-    /// be on its way.
+    /// Commits the end of a snapshot and lets the log recycle what only the snapshot kept. Also for
+    /// an unknown one: its record may be in flight.
     pub(crate) async fn drop_snapshot(&self, id: Id) -> Result<(), StoreError> {
         let head = Head::SnapshotDelete { id }.encode();
-        // With the last of the room, if need be: in a pool that snapshots keep full nothing else gives any back.
+        // With the reserved space if need be: in a pool that snapshots keep full, no other
+        // operation frees any.
         self.commit_buckets(vec![Record { head: head.into(), ..Record::default() }], Priority::Compaction).await?;
         self.log().release(&id);
         Ok(())
     }
 
-    /// What was on this disk when the snapshot was made: its index is built from what the log keeps, in `index`, reading `bytes_s` a
-    /// second at most (0: no bound). `progress` is told of the LSN that has been reached, and that of the end.
+    /// The disk's content when the snapshot was made. Its index is built in `index` from the
+    /// records that the log keeps, reading at most `bytes_s` per second (0: no bound). `progress`
+    /// receives the LSN reached and the final LSN.
     pub(crate) async fn frozen(
         &self,
         id: Id,
@@ -74,7 +77,7 @@ impl Shard {
         let core = &self.core;
         let meta = core.snapshots.read().get(&id).cloned().ok_or(StoreError::NoSuchSnapshot)?;
         let hold = meta.hold(id);
-        // Kept while it is read, also when the snapshot is deleted meanwhile.
+        // Kept while it is read, even if the snapshot is deleted meanwhile.
         let pin = self.log().pin_hold(&hold, core.random_id());
         if !core.snapshots.read().contains_key(&id) {
             return Err(StoreError::NoSuchSnapshot);
@@ -88,16 +91,17 @@ impl Shard {
         let (opened, index) = oneshot::channel();
         let kept_in = index_kind.clone();
         let (env, kind, settings) = (core.env.clone(), index_kind, options.clone());
-        // To its end, whether or not somebody waits: what it makes on the disk must not come to be after it was removed.
+        // Runs to its end even when the caller is cancelled: its files must not appear after their
+        // removal.
         core.env.spawn("snapshot-index-open", async move {
-            let index = super::open_index(&kind, &env, &settings, [0; 16]).await;
+            let index = super::index_open::open_index(&kind, &env, &settings, [0; 16]).await;
             let dir = match kind {
                 IndexKind::Lsm(path) => {
                     Some(Scratch { path, index: index.as_ref().ok().map(|(index, _)| Arc::downgrade(index)), env })
                 }
                 IndexKind::Memory(_) => None,
             };
-            // Nobody may be there any more: then it is removed here.
+            // The caller may be gone: then the index is removed here.
             let _ = opened.send(index.map(|(index, _)| (index, dir)));
         });
         let (index, scratch) = index.await.map_err(|_| StoreError::Index("the server is stopping".into()))??;
@@ -123,7 +127,7 @@ impl Shard {
             let applier = applier.clone();
             let applied = core.env.blocking(move || applier.apply_some(&batch) == batch.len()).await;
             if !applied.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))? {
-                return Err(StoreError::Index("what was made to read a snapshot is damaged".into()));
+                return Err(StoreError::Index("the index built to read a snapshot is damaged".into()));
             }
             progress(last, hold.lsn);
         }
@@ -132,20 +136,20 @@ impl Shard {
         let finished = core.env.blocking(move || ended.finish_replay()).await;
         finished.ok_or_else(|| StoreError::Index("reading a snapshot panicked".into()))??;
         if frozen.core.distrusted.load(Ordering::Acquire) {
-            return Err(StoreError::Index("a record of the snapshot is not understood".into()));
+            return Err(StoreError::Index("a record of the snapshot has an unknown format".into()));
         }
         Ok(frozen)
     }
 }
 
-/// What was on a disk at one moment, to be read.
+/// A disk's content at one moment, for reading.
 pub(crate) struct Frozen {
     pub(crate) core: Arc<Core>,
-    /// What is there now.
+    /// The current state of the shard.
     live: Arc<Core>,
-    /// The last record that is in it.
+    /// The last record in it.
     lsn: Lsn,
-    /// What could not be read of the log: records may be missing.
+    /// Faults of the log while it was read: records may be missing.
     pub(crate) faults: Vec<LogError>,
     pub(crate) log: Log,
     _scratch: Option<Scratch>,
@@ -153,8 +157,9 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// Keys of the index, from `from` to `end`, under which something is now that was there when the snapshot was made, and of which the snapshot has
-    /// nothing or something older: damage has taken its record. At most `most`, and where to go on.
+    /// Index keys from `from` to `end` whose current value already existed when the snapshot was
+    /// made, while the snapshot has none or an older one: damage took the record. At most `most`,
+    /// with the start of the next page.
     pub(crate) fn missing(&self, from: &[u8], end: Option<&[u8]>, most: usize) -> Result<Missing, StoreError> {
         let mut missing = Vec::new();
         for (seen, pair) in self.live.index.range(from, end).enumerate() {
@@ -175,7 +180,7 @@ impl Frozen {
         Ok((missing, None))
     }
 
-    /// The names of buckets that are there now, were made before `before_ms`, and are not in the snapshot.
+    /// Names of current buckets that were created before `before_ms` and are not in the snapshot.
     pub(crate) fn missing_buckets(&self, before_ms: u64) -> Vec<String> {
         let kept = self.core.registry.read();
         let live = self.live.registry.read();
@@ -185,10 +190,11 @@ impl Frozen {
     }
 }
 
-/// Keys, and where to go on.
+/// Keys, with the start of the next page.
 type Missing = (Vec<Bytes>, Option<Bytes>);
 
-/// The directory of an index that was made only to be read. Removed when this has been dropped, and the index is no longer in use.
+/// The directory of an index built only to be read. Removed when this is dropped and the index is
+/// no longer in use.
 struct Scratch {
     path: PathBuf,
     index: Option<Weak<dyn Index>>,
@@ -207,18 +213,19 @@ impl Drop for Scratch {
                 }
                 env.sleep(REMOVE_AGAIN).await;
             }
-            tracing::warn!(dir = %path.display(), "the index of a snapshot that was read cannot be removed: the next start tries again");
+            tracing::warn!(dir = %path.display(), "the index built to read a snapshot cannot be removed: the next \
+             start retries");
         });
     }
 }
 
-/// How often it is tried to remove an index, and how long to wait in between.
+/// How often the removal of an index is tried, and the time in between.
 const REMOVE_TRIES: u32 = 100;
 const REMOVE_AGAIN: Duration = Duration::from_millis(100);
 
-/// Removes an index that nobody needs any more, and the directory that it was in with others when it is the last; whether it is gone.
+/// Removes an unused index, and its parent directory with the last one. Returns whether it is gone.
 fn remove(dir: &Path) -> bool {
-    // What cannot be removed keeps the directory from being.
+    // A remaining file keeps the directory from being removed below.
     let _ = LsmIndex::delete(dir);
     let _ = std::fs::remove_dir(dir);
     let gone = !dir.exists();

@@ -1,16 +1,16 @@
-//! How much of a disk is free, without a look at all of its extents each time that somebody asks.
+//! The free share of a disk, cached so that a request does not examine all extents.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use steadfast_flow::Env;
 use steadfast_log::{ExtentCounts, Log};
 
-/// For how long it is taken to be as it was, milliseconds.
+/// Time that a value stays valid, milliseconds.
 const HOLDS_MS: u64 = 500;
 
 /// See the module.
 pub(crate) struct Spare {
-    /// When to look again, monotonic milliseconds.
+    /// Time of the next look, monotonic milliseconds.
     again_ms: AtomicU64,
     percent: AtomicU64,
 }
@@ -22,7 +22,7 @@ impl Default for Spare {
 }
 
 impl Spare {
-    /// The share of the disk that nothing needs, in percent, as of a moment ago.
+    /// The free share of the disk, in percent, at most half a second old.
     pub(crate) fn percent(&self, env: &Env, log: &Log) -> u8 {
         let now_ms = u64::try_from(env.now().as_millis()).unwrap_or(u64::MAX);
         let again_ms = self.again_ms.load(Relaxed);
@@ -35,7 +35,7 @@ impl Spare {
     }
 }
 
-/// What is dead counts as free: compaction gives it back.
+/// Dead bytes count as free: compaction frees them.
 fn percent(extents: &ExtentCounts, extent_bytes: u64) -> u64 {
     let ExtentCounts { free, growable, open_commit, open_body, sealed_commit, sealed_body, .. } = extents;
     let all = free + growable + open_commit + open_body + sealed_commit + sealed_body;

@@ -1,9 +1,11 @@
-//! Uploads in parts: begun, listed, filled, given up.
+//! Multipart uploads: begin, list, add parts, abort.
 
 use std::sync::atomic::Ordering;
 
 use steadfast_log::{Durability, Log, Priority, Record};
 
+use crate::layout::Owned;
+use crate::merge::{Listed, Source};
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::{First, ObjectMeta, id_from_text, id_to_text};
 use crate::record::upload::UploadMeta;
@@ -11,12 +13,11 @@ use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
 use crate::shard::buckets::Bucket;
-use crate::shard::core::{Core, Expect, Refusal, Touch};
+use crate::shard::core::Core;
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::Fate;
-use crate::shard::writer::{ShardWriter, Target, batch_bytes, check_head, expect};
-use crate::store::merge::{Listed, Source};
-use crate::store::topology::Owned;
+use crate::shard::submit::{Expect, Refusal, Touch};
+use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head, expect};
 use crate::{Attributes, Condition, PartInfo, StoreError, UploadInfo};
 
 fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
@@ -41,12 +42,12 @@ impl Listed for UploadItem {
     }
 }
 
-/// What a shard has of a listing of uploads, in order.
+/// A shard's part of a listing of uploads, in order.
 pub(crate) struct UploadItems<'a> {
     scan: Scan<'a>,
     roll: Roll<'a>,
     bucket: BucketId,
-    /// Step over what starts with this.
+    /// Prefix to skip.
     skip: Option<Vec<u8>>,
     ended: bool,
 }
@@ -77,10 +78,11 @@ impl Source for UploadItems<'_> {
 }
 
 impl Shard {
-    /// Begins an upload in parts, if `condition` holds now; it must hold as well when the upload is completed.
+    /// Begins a multipart upload if `condition` holds now; it must hold again at completion.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::TooLarge`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::TooLarge`],
+    /// those of the log.
     pub(crate) async fn create_upload(
         &self,
         bucket: &str,
@@ -113,7 +115,7 @@ impl Shard {
         Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(&upload), created_ms, attributes, condition })
     }
 
-    /// An upload that is going on.
+    /// An unfinished upload.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
@@ -124,7 +126,7 @@ impl Shard {
         upload_info(key, &id, Value::decode(&value)?.payload)
     }
 
-    /// Begins a part; one with the same number is replaced when this is committed.
+    /// Begins a part; its commit replaces one with the same number.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
@@ -141,10 +143,11 @@ impl Shard {
         if self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &upload))?.is_none() {
             return Err(StoreError::NoSuchUpload);
         }
-        self.begin(bucket, key, Target::Part { upload, number }, size).await
+        self.begin(bucket, key, WriteTarget::Part { upload, number }, size).await
     }
 
-    /// The parts of an upload with numbers above `after`, at most `limit`; and whether there are more.
+    /// The parts of an upload with numbers above `after`, at most `limit`, and whether there are
+    /// more.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
@@ -172,8 +175,8 @@ impl Shard {
         Ok((parts, false))
     }
 
-    /// What there is of the uploads that are going on, by key and then by identity, from after this key and, when it is not empty,
-    /// this upload of that key.
+    /// The shard's unfinished uploads, by key and then by identity, after this key and, when not
+    /// empty, this upload of it.
     pub(crate) fn upload_items<'a>(
         &'a self,
         bucket: BucketId,
@@ -201,7 +204,7 @@ impl Shard {
         UploadItems { scan: Scan::new(&self.core, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
     }
 
-    /// Gives an upload up; its parts are freed.
+    /// Aborts an upload and frees its parts.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
@@ -231,7 +234,7 @@ impl Core {
         let touch = Touch {
             key: keys::upload(bucket.id, key, &upload).into(),
             expect: Expect::Present,
-            fate: Some((Fate::Gone, 0)),
+            fate: Some((Fate::Absent, 0)),
         };
         let gate = bucket.enter().await?;
         let ticket = match self.submit(log, &[touch], &mut room, batch, Durability::Sync).await {
@@ -244,12 +247,12 @@ impl Core {
         self.committed(ticket).await.map(drop)
     }
 
-    /// Uploads that began before this time, in milliseconds since the Unix epoch, are older than `age`.
-    pub(crate) fn uploads_over(&self, age: std::time::Duration) -> u64 {
+    /// The time before which uploads are older than `age`, in milliseconds since the Unix epoch.
+    pub(crate) fn upload_expiry_ms(&self, age: std::time::Duration) -> u64 {
         self.clock.now_ms().saturating_sub(age.as_millis() as u64)
     }
 
-    /// Gives up the uploads that began before `before_ms`; how many there were.
+    /// Aborts the uploads that began before `before_ms`. Returns their number.
     pub(crate) async fn expire_uploads(&self, log: &Log, before_ms: u64) -> Result<u64, StoreError> {
         let mut count = 0;
         let buckets: Vec<_> = self.registry.read().by_id.values().cloned().collect();
@@ -265,7 +268,7 @@ impl Core {
             for (key, upload) in old {
                 match self.abort(log, &bucket, &key, upload).await {
                     Ok(()) => count += 1,
-                    // Ended meanwhile, all the same.
+                    // It ended meanwhile.
                     Err(StoreError::NoSuchUpload | StoreError::NoSuchBucket) => {}
                     Err(e) => return Err(e),
                 }
@@ -275,7 +278,7 @@ impl Core {
     }
 }
 
-/// What the doors see of a part.
+/// A part as front ends see it.
 pub(crate) fn part_info(number: u16, meta: ObjectMeta) -> PartInfo {
     PartInfo { number, size: meta.size, modified_ms: meta.modified_ms, attributes: meta.attributes }
 }

@@ -1,4 +1,5 @@
-//! Writing a body: small ones go into their record, larger ones stream to the disk as chunks before it.
+//! Writing of a body: a small one goes into its record, a larger one streams to the disk as chunks
+//! before it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,19 +17,20 @@ use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
 use crate::shard::buckets::Bucket;
 use crate::shard::chunking::Chunking;
-use crate::shard::core::{Core, Expect, Refusal, Touch};
-use crate::shard::events::{Draft, Told};
+use crate::shard::core::Core;
+use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::Fate;
+use crate::shard::submit::{Expect, Refusal, Touch};
 use crate::{Attributes, Condition, EventKind, PartInfo, StoreError, StoredObject, Written};
 
-/// Bytes of a head that a reservation counts on; a larger one is paid for when it is known.
+/// Bytes of a head included in a reservation; a larger head is reserved when its size is known.
 const HEAD_ROOM: u64 = 2048;
 
-/// The log takes heads up to 64 KiB; some of that is its own.
+/// The log accepts heads up to 64 KiB and uses some of that itself.
 const HEAD_BYTES_MAX: usize = 60 << 10;
 
-/// Pieces below this are gathered: a client that sends byte by byte must not cost a buffer for each.
+/// Smaller pieces are gathered: a client that sends byte by byte must not cost a buffer for each.
 const GATHER_BELOW: usize = 1024;
 
 /// Bytes of a batch, for its reservation.
@@ -36,39 +38,40 @@ pub(crate) fn batch_bytes(batch: &[Record]) -> u64 {
     batch.iter().map(|r| (128 + r.head.len() + r.body_len()) as u64).sum()
 }
 
-/// Refuses heads that the log would.
+/// Refuses heads that the log would refuse.
 pub(crate) fn check_head(head: &[u8]) -> Result<(), StoreError> {
     if head.len() > HEAD_BYTES_MAX {
         return Err(StoreError::TooLarge(format!(
-            "key and metadata take {} bytes; at most {HEAD_BYTES_MAX} are possible",
+            "key and metadata take {} bytes; the limit is {HEAD_BYTES_MAX}",
             head.len()
         )));
     }
     Ok(())
 }
 
-/// What a body becomes.
+/// Kind of entity that a body becomes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Target {
+pub(crate) enum WriteTarget {
     Object,
     Part { upload: Id, number: u16 },
 }
 
-/// Takes the bytes of an object, or of a part, and commits it. Dropping it gives up: what it has written is garbage.
+/// Takes the bytes of an object or a part and commits it. Dropping it gives up: its chunks become
+/// garbage.
 pub(crate) struct ShardWriter {
     core: Arc<Core>,
     log: Log,
     bucket: Arc<Bucket>,
     key: String,
-    target: Target,
+    target: WriteTarget,
     size_hint: Option<u64>,
-    /// What those who want to know are told of it, if anything.
-    pub(crate) told_as: Option<EventKind>,
+    /// Kind of the event for its commit, if any.
+    pub(crate) event_kind: Option<EventKind>,
     size: u64,
     inline_max: u64,
     pieces: Vec<Bytes>,
     gathered: BytesMut,
-    /// For the record, and how much it is for.
+    /// Reservation for the record, with the number of bytes.
     room: Option<(Reservation, u64)>,
     /// Since when `room` is held.
     room_since: Duration,
@@ -76,20 +79,21 @@ pub(crate) struct ShardWriter {
 }
 
 impl Shard {
-    /// Begins an object. `size` is what the client says that it will send, if it does; with it small objects take no more than
-    /// they need of the budget.
+    /// Begins an object. `size` is the size that the client announced, if any; with it small
+    /// objects reserve only what they need.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when there is no room in the budget for too long; those of the log.
+    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when the budget stays exhausted for too
+    /// long; those of the log.
     pub(crate) async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ShardWriter, StoreError> {
-        self.begin(self.find(bucket)?, key, Target::Object, size).await
+        self.begin(self.find(bucket)?, key, WriteTarget::Object, size).await
     }
 
     pub(crate) async fn begin(
         &self,
         bucket: Arc<Bucket>,
         key: &str,
-        target: Target,
+        target: WriteTarget,
         size_hint: Option<u64>,
     ) -> Result<ShardWriter, StoreError> {
         let core = self.core.clone();
@@ -98,7 +102,7 @@ impl Shard {
         let event = core.event_bytes_max(&bucket, key.len());
         let inline_max =
             (core.options.inline_max_bytes as u64).min(batch_max.saturating_sub(HEAD_BYTES_MAX as u64 + 4096 + event));
-        let chunked = matches!(target, Target::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
+        let chunked = matches!(target, WriteTarget::Part { .. }) || size_hint.is_some_and(|size| size > inline_max);
         let mut writer = ShardWriter {
             core,
             log: self.log().clone(),
@@ -106,7 +110,7 @@ impl Shard {
             key: key.to_owned(),
             target,
             size_hint,
-            told_as: None,
+            event_kind: None,
             size: 0,
             inline_max,
             pieces: Vec::new(),
@@ -132,7 +136,7 @@ impl ShardWriter {
         slot_of(self.bucket.id, self.key.as_bytes())
     }
 
-    /// Whether anybody wants to know of what happens in its bucket.
+    /// Whether its bucket has notifications or is mirrored.
     pub(crate) fn has_listeners(&self) -> bool {
         self.core.has_listeners(&self.bucket)
     }
@@ -142,7 +146,7 @@ impl ShardWriter {
         Arc::ptr_eq(&self.core, &shard.core)
     }
 
-    /// Waits until all that was taken is on the disk, or within the record.
+    /// Waits until all taken bytes are on the disk or in the record.
     pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
         match &mut self.chunking {
             Some(chunking) => chunking.settle(&self.log).await,
@@ -150,11 +154,12 @@ impl ShardWriter {
         }
     }
 
-    /// Goes to another shard: what was written here is read back, verified, and written there. Of no use after an error.
+    /// Moves to another shard: the written bytes are read back, verified, and written there. Not
+    /// usable after an error.
     pub(crate) async fn move_to(&mut self, shard: &Shard) -> Result<(), StoreError> {
         let bucket = shard.core.registry.read().by_id.get(&self.bucket.id).cloned().ok_or(StoreError::NoSuchBucket)?;
         let mut to = shard.begin(bucket, &self.key, self.target, self.size_hint).await?;
-        to.told_as = self.told_as;
+        to.event_kind = self.event_kind;
         self.settle().await?;
         self.gather();
         for piece in std::mem::take(&mut self.pieces) {
@@ -169,13 +174,14 @@ impl ShardWriter {
             let mut from = 0;
             let mut follow = Follow::default();
             while from < chunk.body_len {
-                // Compaction may move it meanwhile: the writer's moves are told by where it left the chunk.
+                // Compaction may move it meanwhile; the writer's moves are keyed by the location
+                // where it wrote the chunk.
                 let mut at = [*chunk];
                 self.core.owners.follow(&chunking.id, &mut at);
                 let until = chunk.body_len.min(from.saturating_add(piece_bytes));
                 match self.log.read(at[0], from..until).await {
                     Ok(piece) if to.chunking.is_some() => to.write(piece).await?,
-                    // The disk's own memory is not kept.
+                    // A copy, so that the disk's own memory is released.
                     Ok(piece) => to.write(Bytes::copy_from_slice(&piece)).await?,
                     Err(LogError::Moved) => {
                         follow.moved(&self.log, &at[0]).await?;
@@ -190,8 +196,9 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Waits until others want the room that it holds for bytes that have not come, and gives that up; while it holds none, for ever. To be
-    /// awaited beside the next bytes. Those are taken as before, only that they may have to wait for room.
+    /// Waits until other writers need the budget held for bytes that have not arrived, and releases
+    /// it; never completes while it holds none. To be awaited together with the next bytes. Later
+    /// writes work as before but may wait for the budget.
     pub(crate) async fn give_room(&mut self) {
         let chunked = self.chunking.as_ref().and_then(Chunking::holds_since);
         let Some(since) = chunked.or_else(|| self.room.is_some().then_some(self.room_since)) else {
@@ -209,10 +216,11 @@ impl ShardWriter {
         self.size
     }
 
-    /// Takes the next bytes. Waits while as much is on its way to the disk as may be.
+    /// Takes the next bytes. Waits while the maximum is in flight to the disk.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when there is no room in the budget for too long; those of the log. The writer is of no use then.
+    /// [`StoreError::Busy`] when the budget stays exhausted for too long; those of the log. The
+    /// writer is unusable then.
     pub(crate) async fn write(&mut self, data: Bytes) -> Result<(), StoreError> {
         self.size += data.len() as u64;
         if self.chunking.is_none() {
@@ -225,7 +233,7 @@ impl ShardWriter {
         self.fill(&data).await
     }
 
-    /// From a body within the record to one in chunks.
+    /// Turns a body within the record into one in chunks.
     async fn chunk_pieces(&mut self) -> Result<(), StoreError> {
         if self.chunking.is_none() {
             self.start_chunking();
@@ -257,8 +265,8 @@ impl ShardWriter {
         let id = self.core.random_id();
         let (bucket, key) = (self.bucket.id, self.key.as_bytes());
         let head = match self.target {
-            Target::Object => Head::Chunk { bucket, writer: id, key },
-            Target::Part { upload, number } => Head::PartChunk { bucket, writer: id, upload, number, key },
+            WriteTarget::Object => Head::Chunk { bucket, writer: id, key },
+            WriteTarget::Part { upload, number } => Head::PartChunk { bucket, writer: id, upload, number, key },
         };
         self.chunking = Some(Chunking::begin(self.core.clone(), id, head.encode().into()));
     }
@@ -270,13 +278,15 @@ impl ShardWriter {
         }
     }
 
-    /// Makes the object, or the part, exist. Atomic: after a crash it is there whole, or what was there before.
+    /// Commits the object or the part. Atomic: after a crash either the new one or the previous one
+    /// exists.
     ///
     /// `condition` is not for parts. The durability is the bucket's when `durability` is `None`.
     ///
     /// # Errors
-    /// [`StoreError::ConditionFailed`], [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::TooLarge`], those of
-    /// the log; [`LogError::Unknown`] when it may or may not have been committed.
+    /// [`StoreError::ConditionFailed`], [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`],
+    /// [`StoreError::TooLarge`], those of the log; [`LogError::Unknown`] when it may or may not
+    /// have been committed.
     pub(crate) async fn commit(
         self,
         attributes: Attributes,
@@ -287,12 +297,13 @@ impl ShardWriter {
         self.commit_as(stored, condition, durability).await
     }
 
-    /// [`ShardWriter::commit`] of an object that was stored before, here or elsewhere: with its time, its entity tag and its parts. Only
-    /// the version is new. Not for the parts of an upload.
+    /// [`ShardWriter::commit`] of an object that was stored before, here or elsewhere: keeps its
+    /// time, entity tag and parts. Only the version is new. Not for the parts of an upload.
     ///
     /// # Errors
-    /// Those of [`ShardWriter::commit`]; [`StoreError::InvalidPartOrder`], and [`StoreError::InvalidPart`] when the sizes of the parts do not
-    /// add up to the bytes that were written (with the number of the last).
+    /// Those of [`ShardWriter::commit`]; [`StoreError::InvalidPartOrder`], and
+    /// [`StoreError::InvalidPart`] when the sizes of the parts do not add up to the bytes that were
+    /// written (with the number of the last).
     pub(crate) async fn commit_stored(
         mut self,
         stored: StoredObject,
@@ -306,7 +317,7 @@ impl ShardWriter {
             if stored.parts.iter().map(|part| u128::from(part.size)).sum::<u128>() != u128::from(self.size) {
                 return Err(StoreError::InvalidPart(last.number));
             }
-            // Parts are named in a manifest, which only a body in chunks has.
+            // Only a manifest names parts, and only a body in chunks has one.
             self.chunk_pieces().await?;
         }
         self.commit_as(stored, condition, durability).await
@@ -339,22 +350,17 @@ impl ShardWriter {
         let mut head = self.head(&mut meta, &mut body, chunks.as_deref(), &parts);
         check_head(&head)?;
         let body_len: usize = body.iter().map(Bytes::len).sum();
-        if let Target::Part { upload, number } = &self.target {
+        if let WriteTarget::Part { upload, number } = &self.target {
             core.has_place(&self.log, upload, *number, (head.len() + body_len) as u64)?;
         }
         let slack = chunks.as_ref().map_or(0, |chunks| 16 * chunks.len() as u64);
-        let event = match self.told_as {
-            Some(kind) => {
-                core.draft(&self.bucket, Told { kind, key: &self.key, size: meta.size, etag: &meta.attributes.etag })?
-            }
-            None => None,
-        };
+        let event = self.draft(&meta)?;
         let bytes = (128 + head.len() + body_len) as u64 + slack + event.as_ref().map_or(0, Draft::bytes);
         let mut room = match self.room.take() {
             Some((room, had)) if had >= bytes => Some(room),
             _ => Some(core.reserve(&self.log, bytes, Priority::Write).await?),
         };
-        // From here until the record is submitted no chunk is moved.
+        // No chunk is moved from here until the record is submitted.
         let id = self.chunking.as_ref().map(|chunking| chunking.id);
         let shared = match (id, &mut chunks) {
             (Some(id), Some(chunks)) => {
@@ -366,30 +372,20 @@ impl ShardWriter {
             }
             _ => None,
         };
-        let bucket = self.bucket.id;
-        let touch = match self.target {
-            Target::Object => {
-                let fate = Fate::Present(std::mem::take(&mut meta.attributes.etag));
-                let key = keys::object(bucket, self.key.as_bytes()).into();
-                Touch { key, expect: expect(&condition), fate: Some((fate, 0)) }
-            }
-            Target::Part { upload, .. } => {
-                let key = keys::upload(bucket, self.key.as_bytes(), &upload).into();
-                Touch { key, expect: Expect::Present, fate: Some((Fate::Present(String::new()), 0)) }
-            }
-        };
+        let touch = self.touch(&mut meta, &condition);
         let batch = vec![Record { head: head.into(), body, version: None }];
         let gate = self.bucket.enter().await?;
-        let ticket = match core.submit_told(&self.log, &[touch], event.as_slice(), &mut room, batch, durability).await {
-            Ok(ticket) => ticket,
-            Err(Refusal::Error(e)) => return Err(e),
-            Err(Refusal::Unmet(..)) => {
-                return Err(match self.target {
-                    Target::Object => StoreError::ConditionFailed,
-                    Target::Part { .. } => StoreError::NoSuchUpload,
-                });
-            }
-        };
+        let ticket =
+            match core.submit_with_events(&self.log, &[touch], event.as_slice(), &mut room, batch, durability).await {
+                Ok(ticket) => ticket,
+                Err(Refusal::Error(e)) => return Err(e),
+                Err(Refusal::Unmet(..)) => {
+                    return Err(match self.target {
+                        WriteTarget::Object => StoreError::ConditionFailed,
+                        WriteTarget::Part { .. } => StoreError::NoSuchUpload,
+                    });
+                }
+            };
         let version = ticket.first_lsn();
         self.bucket.last_lsn.fetch_max(version, Ordering::AcqRel);
         if let Some(chunking) = &mut self.chunking {
@@ -407,6 +403,29 @@ impl ShardWriter {
 }
 
 impl ShardWriter {
+    /// The event of the commit, if it has one.
+    fn draft(&self, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
+        let Some(kind) = self.event_kind else { return Ok(None) };
+        let change = ObjectChange { kind, key: &self.key, size: meta.size, etag: &meta.attributes.etag };
+        self.core.draft(&self.bucket, change)
+    }
+
+    /// The key that the commit depends on and changes. Takes an object's entity tag out of `meta`.
+    fn touch<'a>(&self, meta: &mut ObjectMeta, condition: &'a Condition) -> Touch<'a> {
+        let bucket = self.bucket.id;
+        match self.target {
+            WriteTarget::Object => {
+                let fate = Fate::Present(std::mem::take(&mut meta.attributes.etag));
+                let key = keys::object(bucket, self.key.as_bytes()).into();
+                Touch { key, expect: expect(condition), fate: Some((fate, 0)) }
+            }
+            WriteTarget::Part { upload, .. } => {
+                let key = keys::upload(bucket, self.key.as_bytes(), &upload).into();
+                Touch { key, expect: Expect::Present, fate: Some((Fate::Present(String::new()), 0)) }
+            }
+        }
+    }
+
     /// The record's head; for chunks also its body.
     fn head(
         &self,
@@ -420,15 +439,15 @@ impl ShardWriter {
         }
         let (bucket, key, payload) = (self.bucket.id, self.key.as_bytes(), &meta.encode()[..]);
         match self.target {
-            Target::Object => Head::ObjectPut { bucket, key, payload }.encode(),
-            Target::Part { upload, number } => Head::PartPut { bucket, upload, number, key, payload }.encode(),
+            WriteTarget::Object => Head::ObjectPut { bucket, key, payload }.encode(),
+            WriteTarget::Part { upload, number } => Head::PartPut { bucket, upload, number, key, payload }.encode(),
         }
     }
 }
 
 #[cfg(test)]
 impl ShardWriter {
-    /// The chunks that are on disk, when all that were launched are.
+    /// The chunks on disk, when all launched ones are.
     pub(crate) async fn settled_chunks(&mut self) -> Vec<Location> {
         let chunking = self.chunking.as_mut().expect("a large body");
         chunking.wait_all().await.expect("written");
@@ -436,7 +455,7 @@ impl ShardWriter {
     }
 }
 
-/// The upload that an object says it is from: one that has parts is from some.
+/// The upload that an object names as its origin: an object with parts always has one.
 fn upload_of(stored: &StoredObject, core: &Core) -> Option<(Id, u16)> {
     let known = stored.upload_id.as_deref().and_then(id_from_text);
     if stored.parts.is_empty() {
@@ -446,7 +465,7 @@ fn upload_of(stored: &StoredObject, core: &Core) -> Option<(Id, u16)> {
     Some((id, u16::try_from(stored.parts.len()).unwrap_or(u16::MAX)))
 }
 
-/// What a condition asks of a key.
+/// The expectation on a key that a condition states.
 pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
     match condition {
         Condition::None => Expect::Nothing,

@@ -1,13 +1,14 @@
-//! Buckets: in every shard, so that each knows those of its records.
+//! Buckets: every shard has them, so that each knows those of its records.
 //!
-//! **Which shard is believed.** The first. A bucket is made there last and deleted there first, so what the first shard has, all
-//! have, unless a crash or an error came between. What others have beyond that was never confirmed to be there, or was being
-//! deleted: it goes, if nothing is in it; what others lack is made there. Before every change, and at every start with
-//! all disks, the shards are made to agree.
+//! **Which shard is authoritative.** The first. A bucket is created there last and deleted there
+//! first. So all shards have what the first one has, unless a crash or an error intervened. A
+//! bucket that only other shards have was never confirmed, or was being deleted: it is deleted if
+//! it is empty. A bucket that others lack is created there. The shards are repaired before every
+//! change, and at every start with all disks.
 //!
-//! While a disk is missing or takes no writes, buckets cannot be changed. What all disks have that are there is taken for a bucket then,
-//! and about what only some have nothing can be said. So things may have come into a bucket that the first disk never heard of: then
-//! it is made there.
+//! While a disk is missing or read-only, buckets cannot be changed. A bucket that all present disks
+//! have then counts as existing; the state of any other is unknown. So keys may enter a bucket that
+//! the first disk does not have: then the bucket is created there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ impl Store {
     /// All buckets, by name.
     ///
     /// # Errors
-    /// [`StoreError::Doubtful`] where damage has taken records: a list that lacks some would be taken for the whole.
+    /// [`StoreError::Doubtful`] when damage took records: clients would take an incomplete list for
+    /// the whole.
     pub fn buckets(&self) -> Result<Vec<BucketInfo>, StoreError> {
         let lead = self.lead()?;
         lead.core.not_in_doubt(None)?;
@@ -54,38 +56,41 @@ impl Store {
         Ok(registry.by_name.values().map(|b| b.info()).collect())
     }
 
-    /// All shards, with what earlier changes of buckets submitted in their registries, and agreeing. The caller holds `bucket_ops`.
+    /// All shards, repaired, with the buckets of earlier calls in their registries. The caller
+    /// holds `bucket_ops`.
     pub(super) async fn agreeing(&self, topology: &Topology) -> Result<(), StoreError> {
         let shards = topology.all()?;
         if let [only] = shards[..] {
             return only.settle_buckets().await;
         }
-        if let Some(trouble) = topology.members().iter().find_map(|member| member.trouble()) {
-            return Err(trouble);
+        if let Some(failure) = topology.members().iter().find_map(|member| member.failure()) {
+            return Err(failure);
         }
-        // Also when those calls were cancelled meanwhile.
+        // Cancelled calls may have left submitted changes.
         join_all(shards.iter().map(|shard| shard.settle_buckets())).await.into_iter().collect::<Result<(), _>>()?;
         agree(topology).await.map(drop)
     }
 
-    /// Makes the shards agree about buckets, when all are there; how many buckets they did not agree about.
+    /// Repairs the shards' buckets when all shards are present. Returns the number of buckets on
+    /// which they disagreed.
     pub(super) async fn repair_buckets(&self) -> u64 {
         let _one = self.0.bucket_ops.lock().await;
         let topology = self.topology();
         let members = topology.members();
-        if topology.all().is_err() || members.len() < 2 || members.iter().any(|member| member.trouble().is_some()) {
+        if topology.all().is_err() || members.len() < 2 || members.iter().any(|member| member.failure().is_some()) {
             return 0;
         }
         match agree(&topology).await {
             Ok(count) => count,
             Err(e) => {
-                tracing::error!(error = %e, "the disks do not agree about buckets, and that could not be repaired");
+                tracing::error!(error = %e, "the disks disagree about buckets, and the repair failed");
                 0
             }
         }
     }
 
-    /// At a start without all disks: buckets that not all have that are there can be neither used nor said not to be.
+    /// At a start without all disks: buckets that only some of the present disks have can neither
+    /// be used nor reported absent.
     pub(super) fn doubt_buckets(&self) {
         let topology = self.topology();
         let missing = topology.members().iter().find_map(|member| member.open().err());
@@ -95,16 +100,17 @@ impl Store {
         for (id, bucket) in there.iter().flatten() {
             if there.iter().any(|other| !other.contains_key(id)) {
                 let name = &bucket.name;
-                tracing::warn!(bucket = name, "whether there is this bucket is known when all disks are there again");
+                tracing::warn!(bucket = name, "whether this bucket exists is known once all disks are present again");
                 let why = format!(
-                    "{missing}; the bucket {name:?} was being made or deleted, and which is known only with that disk"
+                    "{missing}; the bucket {name:?} was being created or deleted, and only that disk knows which"
                 );
                 registry.doubtful.insert(name.clone(), why);
             }
         }
     }
 
-    /// Makes a bucket. Its name is not looked into: what names are allowed is the protocol's matter.
+    /// Creates a bucket. Its name is not validated here: the protocol decides which names are
+    /// allowed.
     ///
     /// # Errors
     /// [`StoreError::BucketExists`], [`StoreError::Unavailable`], and those of a commit.
@@ -147,17 +153,19 @@ impl Store {
         put_everywhere(&shards, bucket.id, &BucketMeta { settings, ..meta(&bucket) }).await
     }
 
-    /// Deletes an empty bucket. Uploads in parts that were not completed are given up with it.
+    /// Deletes an empty bucket and aborts its unfinished multipart uploads.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], [`StoreError::Unavailable`], and those of a commit.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::BucketNotEmpty`], [`StoreError::Unavailable`],
+    /// and those of a commit.
     pub async fn delete_bucket(&self, name: &str) -> Result<(), StoreError> {
         let _one = self.0.bucket_ops.lock().await;
         let topology = self.topology();
         self.agreeing(&topology).await?;
         let shards = topology.all()?;
         let buckets = shards.iter().map(|shard| shard.find(name)).collect::<Result<Vec<_>, _>>()?;
-        // Nothing more of the bucket is submitted from here on, and what was is applied: then empty means empty.
+        // No further record of the bucket is submitted, and submitted ones are applied: so "empty"
+        // is final.
         let mut alone = Vec::with_capacity(buckets.len());
         let mut batches = Vec::with_capacity(buckets.len());
         for (seat, (shard, bucket)) in shards.iter().zip(&buckets).enumerate() {
@@ -171,7 +179,7 @@ impl Store {
     }
 }
 
-/// Makes a bucket, or changes it: in the first shard last.
+/// Creates or changes a bucket: in the first shard last.
 async fn put_everywhere(shards: &[&Shard], id: BucketId, meta: &BucketMeta) -> Result<(), StoreError> {
     let Some((first, others)) = shards.split_first() else { return Ok(()) };
     let others = join_all(others.iter().map(|shard| shard.put_bucket(id, meta))).await;
@@ -179,7 +187,7 @@ async fn put_everywhere(shards: &[&Shard], id: BucketId, meta: &BucketMeta) -> R
     first.put_bucket(id, meta).await
 }
 
-/// See the module. How many buckets there was something to do about.
+/// Repairs the shards; see the module. Returns the number of buckets that needed work.
 async fn agree(topology: &Topology) -> Result<u64, StoreError> {
     let shards = topology.all()?;
     let Some((first, others)) = shards.split_first() else { return Ok(0) };
@@ -208,7 +216,8 @@ async fn agree(topology: &Topology) -> Result<u64, StoreError> {
     Ok(count)
 }
 
-/// Deletes a bucket that the first disk does not have, or makes it there. On how many disks it was.
+/// Deletes a bucket that the first disk lacks, or creates it there. Returns the number of disks
+/// that had it.
 async fn settle_one(
     topology: &Topology,
     shards: &[&Shard],
@@ -232,12 +241,10 @@ async fn settle_one(
             Err(e) => return Err(e),
         }
     }
-    // Where not all others had it, nobody was let into it; its uploads are of the time before it was to be deleted.
+    // While some other disk lacked the bucket, no client could write to it; its uploads are older
+    // than its deletion.
     if objects || uploads && having.len() == shards.len() - 1 {
-        tracing::warn!(
-            bucket = meta.name,
-            "not every disk knew of this bucket, and something is in it: it is made again"
-        );
+        tracing::warn!(bucket = meta.name, "some disks lack this bucket, and it is not empty: it is created there");
         shards[0].put_bucket(id, meta).await?;
     } else {
         for (shard, batch) in batches {

@@ -1,4 +1,4 @@
-//! Channels over all shards: each is at home where its slot is, and moves with it.
+//! Channels over all shards: each is at home on its slot's disk, and moves with the slot.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::shard::channels::pending::PendingPublication;
 use crate::shard::channels::{CHANNEL_BYTES_MAX, ShardChannel};
 
 impl Store {
-    /// A channel. One that was never published into is as good as any other.
+    /// A channel; one without publications is valid too.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] for a name that is empty or too long, [`StoreError::Unavailable`] when the disk that it is on is missing,
-    /// those of the index.
+    /// [`StoreError::TooLarge`] for a name that is empty or too long, [`StoreError::Unavailable`]
+    /// when the disk that it is on is missing, those of the index.
     pub fn channel(&self, name: &str) -> Result<ChannelHandle, StoreError> {
         if name.is_empty() || name.len() > CHANNEL_BYTES_MAX {
             return Err(StoreError::TooLarge(format!("a channel's name has 1 to {CHANNEL_BYTES_MAX} bytes")));
@@ -28,7 +28,8 @@ impl Store {
         Ok(ChannelHandle { store: self.clone(), name: name.into(), slot, here: Arc::new(Mutex::new(here)) })
     }
 
-    /// The channels of the store's own whose names begin so and that anything was ever published into, in order. Those of disks that are missing are left out.
+    /// Names of internal channels that begin with `begin` and were ever published into, in order.
+    /// Those of missing disks are skipped.
     ///
     /// # Errors
     /// Those of the index.
@@ -40,12 +41,12 @@ impl Store {
             let (mut from, to) = keys::channels_named(begin);
             while let Some(pair) = shard.core.index.range(&from, Some(&to)).next() {
                 let Some((name, _)) = keys::parse_publication(&pair?.0) else {
-                    return Err(StoreError::Index("a key that is not understood".into()));
+                    return Err(StoreError::Index("a key of an unknown format".into()));
                 };
                 from = keys::publications(&name).1;
                 let home = topology.home_of(slot_of(keys::CHANNELS, &name));
                 let Ok(name) = String::from_utf8(name) else { continue };
-                // Not what was left behind where it was once.
+                // Skips leftovers of a previous home.
                 if home.is_ok_and(|home| home.seat == seat) && keys::is_own_channel(&name) {
                     found.insert(name);
                 }
@@ -54,19 +55,19 @@ impl Store {
         Ok(found.into_iter().collect())
     }
 
-    /// Who is told of publications from now on.
+    /// Sets the receiver of publications.
     pub fn set_channel_sink(&self, sink: &Arc<dyn ChannelSink>) {
         self.topology().open().for_each(|(_, shard)| shard.core.channels.set_sink(sink.clone()));
     }
 }
 
-/// A channel of a store. While somebody holds one, the channel stays in memory.
+/// A channel of a store. The handle keeps the channel in memory.
 #[derive(Clone)]
 pub struct ChannelHandle {
     store: Store,
     name: Arc<str>,
     slot: usize,
-    /// Where it was found last.
+    /// The shard's channel as last found.
     here: Arc<Mutex<ShardChannel>>,
 }
 
@@ -91,7 +92,7 @@ impl ChannelHandle {
         Ok(here.clone())
     }
 
-    /// Where it stands: the last publication that can be delivered.
+    /// The position: the last publication that can be delivered.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], those of the index.
@@ -100,7 +101,7 @@ impl ChannelHandle {
         Ok(self.at(&home)?.position())
     }
 
-    /// The share of the disk that it is on which nothing needs, in percent, as of half a second ago at most.
+    /// The free share of the channel's disk, in percent, at most half a second old.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], those of the index.
@@ -109,31 +110,35 @@ impl ChannelHandle {
         Ok(self.at(&home)?.spare_percent())
     }
 
-    /// Publishes, and waits until that is answered.
+    /// Publishes and waits for the commit.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the
+    /// log.
     pub async fn publish(&self, new: NewPublication) -> Result<Published, StoreError> {
         self.submit(new).await?.committed().await
     }
 
-    /// Publishes: the publication has its place when this returns. Those that are submitted later have higher offsets.
+    /// Publishes: the publication has its offset when this returns. Later submits get higher
+    /// offsets.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::TooLarge`], [`StoreError::Busy`], [`StoreError::Unavailable`], those of the
+    /// log.
     pub async fn submit(&self, new: NewPublication) -> Result<PendingPublication, StoreError> {
         let home = self.store.enter_slot(self.slot).await?;
-        // Who moves the slot waits for what was submitted: the answer may come after this has left.
-        home.said(self.at(&home)?.submit(new).await)
+        // The mover waits for submitted records, so the answer may arrive after the gate was
+        // passed.
+        home.name_disk(self.at(&home)?.submit(new).await)
     }
 
-    /// Removes all publications. The position stays: those that come later go on from it.
+    /// Removes all publications. The position stays: later publications continue from it.
     ///
     /// # Errors
     /// [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
     pub async fn clear(&self) -> Result<(), StoreError> {
         let home = self.store.enter_slot(self.slot).await?;
-        home.said(self.at(&home)?.clear().await)
+        home.name_disk(self.at(&home)?.clear().await)
     }
 
     /// Removes the publications up to an offset. The position stays.
@@ -142,21 +147,21 @@ impl ChannelHandle {
     /// [`StoreError::Busy`], [`StoreError::Unavailable`], those of the log.
     pub async fn trim(&self, up_to: u64) -> Result<(), StoreError> {
         let home = self.store.enter_slot(self.slot).await?;
-        home.said(self.at(&home)?.trim(up_to).await)
+        home.name_disk(self.at(&home)?.trim(up_to).await)
     }
 
-    /// Publications that are kept.
+    /// The kept publications.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], those of the log: one that cannot be read is never left out.
+    /// [`StoreError::Unavailable`], those of the log: an unreadable publication is never skipped.
     pub async fn history(&self, query: HistoryQuery) -> Result<History, StoreError> {
         self.history_within(query, usize::MAX).await
     }
 
-    /// The same, but no more publications when they have `bytes_max` bytes: one at least.
+    /// The same with at most `bytes_max` bytes of publications, but at least one publication.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], those of the log: one that cannot be read is never left out.
+    /// [`StoreError::Unavailable`], those of the log: an unreadable publication is never skipped.
     pub async fn history_within(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, StoreError> {
         let home = self.store.topology().home_of(self.slot)?;
         self.at(&home)?.history(query, bytes_max).await

@@ -1,7 +1,8 @@
-//! Events of objects over all shards: in which order they are forwarded, and what was. See [`crate::events`].
+//! Object events over all shards: their forwarding order and progress. See [`crate::events`].
 //!
-//! Those that come while the store is open are handed out in the order of their commits, over all slots: who has seen that a change was
-//! answered and makes another will find both events in this order. Those that were found when the store was opened come first, by time.
+//! Events committed while the store is open are handed out in commit order over all slots. So a
+//! client that makes a second change after the answer to the first finds their events in this
+//! order. Events found at the opening of the store come first, by time.
 
 use std::time::Duration;
 
@@ -9,32 +10,32 @@ use super::Store;
 use crate::StoreError;
 use crate::channels::{HistoryQuery, Position};
 use crate::events::Event;
-use crate::outbox::{Waiting, by_time};
+use crate::outbox::{QueuedEvent, by_time};
 use crate::record::keys;
 use crate::shard::Shard;
 
-/// Events that are read at a time when the store is opened.
+/// Events read at a time when the store is opened.
 const PAGE: usize = 256;
 
 impl Store {
-    /// Puts events into the outbox that were there when the store was opened.
+    /// Queues the events that existed when the store was opened.
     pub(super) async fn find_events(&self) -> Result<(), StoreError> {
         let found = loop {
             let found = self.waiting_events().await;
-            // What an index that ails has not given is looked for again when it is well.
+            // Events that a failed index did not return are read again when it has healed.
             if !self.healed().await {
                 break found?;
             }
         };
         let found = by_time(found);
         if !found.is_empty() {
-            tracing::info!(events = found.len(), "events of objects wait to be forwarded");
+            tracing::info!(events = found.len(), "object events wait to be forwarded");
         }
         self.0.outbox.push(found);
         Ok(())
     }
 
-    /// Waits for the indexes that ail; whether there are any.
+    /// Waits for failed indexes to be healed. Returns whether there were any.
     async fn healed(&self) -> bool {
         let mut any = false;
         for (_, shard) in self.topology().open() {
@@ -43,7 +44,7 @@ impl Store {
         any
     }
 
-    async fn waiting_events(&self) -> Result<Vec<Waiting>, StoreError> {
+    async fn waiting_events(&self) -> Result<Vec<QueuedEvent>, StoreError> {
         let topology = self.topology();
         let mut found = Vec::new();
         for (seat, member) in topology.members().iter().enumerate() {
@@ -51,54 +52,56 @@ impl Store {
             let (mut from, to) = keys::outboxes();
             while let Some(pair) = shard.core.index.range(&from, Some(&to)).next() {
                 let Some((name, _)) = keys::parse_publication(&pair?.0) else {
-                    return Err(StoreError::Index("a key that is not understood".into()));
+                    return Err(StoreError::Index("a key of an unknown format".into()));
                 };
                 from = keys::publications(&name).1;
                 let Some(slot) = keys::outbox_slot(&name) else { continue };
-                // Not what was left behind where the slot was once, also when its home is missing.
+                // Skips leftovers of a slot's previous home, also when its home is missing.
                 if !topology.home_of(slot).is_ok_and(|home| home.seat == seat) {
                     continue;
                 }
                 if let Err(e) = waiting_in(shard, slot, &mut found).await {
-                    tracing::error!(slot, error = %e, "events of objects cannot be read; they are not forwarded");
+                    tracing::error!(slot, error = %e, "object events cannot be read and are not forwarded");
                 }
             }
         }
         Ok(found)
     }
 
-    /// Waits while as many events wait to be forwarded as may be, if somebody wants to know of the bucket.
+    /// Waits while the outbox is full, if the bucket has notifications or is mirrored.
     pub(super) async fn room_for_event(&self, bucket: &str) -> Result<(), StoreError> {
         let topology = self.topology();
         let lead = topology.lead()?;
-        // One that is not there is told of where it is used.
+        // The operation itself reports a bucket that does not exist.
         match lead.find(bucket) {
             Ok(found) if lead.core.has_listeners(&found) => self.room_for_events().await,
             _ => Ok(()),
         }
     }
 
-    /// Waits while as many events wait to be forwarded as may be.
+    /// Waits while the outbox is full.
     pub(super) async fn room_for_events(&self) -> Result<(), StoreError> {
         self.0.outbox.room(self.0.options.write_wait).await
     }
 
-    /// The next events that are to be forwarded, at most `max`, in order; waits until there are any. They come again after a restart, unless they
-    /// were [done](Store::events_done).
+    /// The next events to forward, at most `max`, in order; waits until there is one. They are
+    /// delivered again after a restart unless they were [done](Store::events_done).
     pub async fn next_events(&self, max: usize) -> Vec<Event> {
         self.0.outbox.next(max).await
     }
 
-    /// These events, which were handed out in this order, have been forwarded.
+    /// Marks these events, in the order in which they were handed out, as forwarded.
     pub fn events_done(&self, events: &[Event]) {
         self.0.outbox.done(events.iter().map(|event| (event.slot, event.position.offset)));
     }
 
-    /// Removes what has been forwarded of slots into which nothing has come for so long, so that it does not come again after a restart; where
-    /// something comes sooner, that says it too. To be called from time to time, and before the store is closed.
+    /// Removes forwarded events of slots without a new event for this long, so that a restart does
+    /// not deliver them again. In busier slots the next event's record does the same. To be called
+    /// from time to time, and before the store is closed.
     ///
     /// # Errors
-    /// Those of [`ChannelHandle::trim`](crate::ChannelHandle::trim). What was not removed is tried again.
+    /// Those of [`ChannelHandle::trim`](crate::ChannelHandle::trim). What was not removed is tried
+    /// again.
     pub async fn trim_events(&self, idle_for: Duration) -> Result<(), StoreError> {
         let outbox = &self.0.outbox;
         for (slot, offset) in outbox.idle_for(idle_for) {
@@ -111,8 +114,8 @@ impl Store {
     }
 }
 
-/// The events that wait in a slot's outbox.
-async fn waiting_in(shard: &Shard, slot: usize, found: &mut Vec<Waiting>) -> Result<(), StoreError> {
+/// The events in a slot's outbox.
+async fn waiting_in(shard: &Shard, slot: usize, found: &mut Vec<QueuedEvent>) -> Result<(), StoreError> {
     let channel = shard.channel(&keys::outbox(slot))?;
     let mut since = None;
     loop {
@@ -120,11 +123,11 @@ async fn waiting_in(shard: &Shard, slot: usize, found: &mut Vec<Waiting>) -> Res
         let Some(last) = page.publications.last() else { return Ok(()) };
         let epoch = page.position.epoch;
         since = Some(Position { epoch, offset: last.offset });
-        found.extend(page.publications.into_iter().map(|publication| Waiting {
+        found.extend(page.publications.into_iter().map(|publication| QueuedEvent {
             slot,
             epoch,
             publication,
-            again: true,
+            maybe_redelivered: true,
         }));
     }
 }

@@ -1,7 +1,8 @@
-//! Gates of slots: open, but for the moment in which a slot moves to another disk.
+//! Gates of slots: open, except for the moment in which a slot moves to another disk.
 //!
-//! Whoever changes something passes the gate of the key's slot first, looks up the home after that, and stays within until what it
-//! submitted is decided. So a slot whose gate has been closed is written by nobody, and whoever waited at it finds the new home.
+//! A writer passes the gate of the key's slot first, then looks up the home, and stays inside until
+//! its submitted records are decided. So a slot with a closed gate has no writers, and a writer
+//! that waited at the gate finds the new home.
 
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use crate::layout::SLOTS;
 /// See the module.
 pub(crate) struct Gates(Vec<RwLock<()>>);
 
-/// Leave to change something of a slot.
+/// Permission to change a slot.
 pub(crate) struct Pass<'a>(#[allow(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
-/// Nobody changes anything of some slots while this is held.
-pub(crate) struct Closed<'a>(#[allow(dead_code, reason = "held")] Vec<RwLockWriteGuard<'a, ()>>);
+/// Excludes writers from some slots while it is held.
+pub(crate) struct ClosedGates<'a>(#[allow(dead_code, reason = "held")] Vec<RwLockWriteGuard<'a, ()>>);
 
 impl Default for Gates {
     fn default() -> Self {
@@ -41,16 +42,16 @@ impl Gates {
             .ok_or(StoreError::Busy("writes to a slot that is moving"))
     }
 
-    /// Closes gates, when all who are within have left; `None` when that took longer than `wait`. In ascending order, as those do who pass
-    /// several.
-    pub(crate) async fn close(&self, slots: &[usize], env: &Env, wait: Duration) -> Option<Closed<'_>> {
+    /// Closes gates once all writers inside have left; `None` when that takes longer than `wait`.
+    /// In ascending order, like writers that pass several gates.
+    pub(crate) async fn close(&self, slots: &[usize], env: &Env, wait: Duration) -> Option<ClosedGates<'_>> {
         debug_assert!(slots.is_sorted());
         let all = async {
             let mut closed = Vec::with_capacity(slots.len());
             for &slot in slots {
                 closed.push(self.0[slot].write().await);
             }
-            Closed(closed)
+            ClosedGates(closed)
         };
         env.timeout(wait, all).await
     }
@@ -63,10 +64,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_closed_gate_lets_nobody_through_and_the_others_do() {
+    async fn a_closed_gate_blocks_only_its_slot() {
         let (gates, env) = (Gates::default(), Env::tokio());
         let within = gates.pass(3, &env, LONG).await.expect("open");
-        assert!(gates.close(&[2, 3], &env, Duration::from_millis(5)).await.is_none(), "somebody is within");
+        assert!(gates.close(&[2, 3], &env, Duration::from_millis(5)).await.is_none(), "a writer is inside");
         drop(gates.pass(2, &env, Duration::ZERO).await.expect("open again"));
         let mut closing = std::pin::pin!(gates.close(&[2, 3], &env, LONG));
         assert!(futures::poll!(closing.as_mut()).is_pending());

@@ -1,10 +1,10 @@
-//! Listings: what the shards have, merged. When a disk is missing there is none: an incomplete one, taken for the whole, would
-//! make a client believe that objects are gone.
+//! Listings: the shards' listings, merged. While a disk is missing, listings fail: a client would
+//! take an incomplete one for the whole and believe that objects are gone.
 
 use steadfast_flow::stages::{self, Stage};
 
 use super::Store;
-use super::merge::{Listed, Merge, Source};
+use crate::merge::{Listed, Merge, Source};
 use crate::shard::list::Item;
 use crate::shard::uploads::UploadItem;
 use crate::{ListPage, ListQuery, StoreError, UploadPage};
@@ -13,7 +13,8 @@ impl Store {
     /// A page of the objects of a bucket.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing, [`StoreError::Index`].
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing,
+    /// [`StoreError::Index`].
     pub fn list(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, StoreError> {
         let _lap = stages::enter(Stage::Index);
         let topology = self.topology();
@@ -40,16 +41,17 @@ impl Store {
         Ok(page)
     }
 
-    /// How many uploads in parts are going on, on the disks that are there.
+    /// Number of unfinished multipart uploads on the present disks.
     pub fn uploads_open(&self) -> u64 {
         self.topology().open().map(|(_, shard)| shard.core.uploads.load(std::sync::atomic::Ordering::Relaxed)).sum()
     }
 
-    /// A page of the uploads that are going on, by key and then by identity. `after`: only those after this key and, when it is
-    /// not empty, this upload of that key.
+    /// A page of the unfinished multipart uploads, by key and then by identity. `after` is an
+    /// exclusive lower bound: a key and, when not empty, an upload of it.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing, [`StoreError::Index`].
+    /// [`StoreError::NoSuchBucket`], [`StoreError::Unavailable`] when a disk is missing,
+    /// [`StoreError::Index`].
     pub fn uploads(
         &self,
         bucket: &str,

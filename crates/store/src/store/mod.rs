@@ -1,17 +1,17 @@
-//! The store: all shards as one. A look-up of the key's slot, and the call goes to the shard that is its home.
+//! The store: all shards as one. It looks up the key's slot and calls the shard that is its home.
 //!
-//! With one disk there is nothing to look up. With several, everything of a key is at its home; buckets are in every shard, and
-//! the first shard is the one that is believed about them (`buckets.rs`).
+//! With one disk no look-up is needed. With several, everything of a key is at its home; every
+//! shard has the buckets, and the first shard is authoritative for them (`buckets.rs`).
 
 mod buckets;
 pub(crate) mod channels;
 pub(crate) mod events;
 mod gates;
 mod list;
-pub(crate) mod merge;
 pub(crate) mod moves;
 mod open;
-pub(crate) mod snapshots;
+pub(crate) mod snapshot;
+mod snapshots;
 pub(crate) mod topology;
 pub(crate) mod writer;
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use futures::StreamExt;
 use futures::future::join_all;
-use steadfast_log::{Durability, ScrubStatus, ScrubWish};
+use steadfast_log::{Durability, ScrubRequest, ScrubStatus};
 
 use crate::layout::slot_of;
 use crate::outbox::Outbox;
@@ -41,7 +41,7 @@ pub(crate) struct Pool {
     topology: ArcSwap<Topology>,
     gates: Gates,
     moves: Moves,
-    /// What further disks are opened with.
+    /// Index setting for further disks.
     index: IndexKind,
     options: StoreOptions,
     read_ahead: Arc<Semaphore>,
@@ -49,12 +49,12 @@ pub(crate) struct Pool {
     bucket_ops: tokio::sync::Mutex<()>,
     /// Held while snapshots are made and deleted.
     snapshot_ops: tokio::sync::Mutex<()>,
-    /// Events that are to be forwarded.
+    /// Events to be forwarded.
     outbox: Arc<Outbox>,
     env: steadfast_flow::Env,
 }
 
-/// Buckets, objects and uploads over the logs of one or more disks. Cloning shares it.
+/// Buckets, objects and uploads over the logs of one or more disks. Clones share it.
 #[derive(Clone)]
 pub struct Store(Arc<Pool>);
 
@@ -74,20 +74,20 @@ impl Store {
         status
     }
 
-    /// Begins a pass of the scrub on every disk that is there, or ends those that are going on.
+    /// Starts a scrub pass on every present disk, or stops the running passes.
     ///
     /// # Errors
     /// When the store is closed.
-    pub fn scrub(&self, wish: ScrubWish) -> Result<(), StoreError> {
-        self.topology().open().try_for_each(|(_, shard)| shard.log().scrub(wish).map_err(StoreError::from))
+    pub fn scrub(&self, request: ScrubRequest) -> Result<(), StoreError> {
+        self.topology().open().try_for_each(|(_, shard)| shard.log().scrub(request).map_err(StoreError::from))
     }
 
-    /// What the scrub of each disk has found, by the disk's name.
+    /// Scrub status of each disk, by the disk's name.
     pub fn scrubs(&self) -> Vec<(String, ScrubStatus)> {
         self.topology().open().map(|(member, shard)| (member.name.clone(), shard.log().status().scrub)).collect()
     }
 
-    /// Finishes what was accepted and persists the index, so that the next start replays nothing.
+    /// Finishes accepted changes and persists the index, so that the next start replays nothing.
     ///
     /// # Errors
     /// Those of the log. An index that cannot be persisted is only logged: it is rebuilt.
@@ -106,31 +106,33 @@ impl Store {
         self.home(bucket, key)?.object(bucket, key)
     }
 
-    /// Begins to read an object as it is now: changes that come later do not show.
+    /// Begins to read an object as it is now: later changes do not show.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those
+    /// of the log.
     pub async fn reader(&self, bucket: &str, key: &str) -> Result<ObjectReader, StoreError> {
         self.home(bucket, key)?.reader(bucket, key).await
     }
 
-    /// Begins an object. `size` is what the client says that it will send, if it does; with it small objects take no more than
-    /// they need of the budget.
+    /// Begins an object. `size` is the size that the client announced, if any; with it small
+    /// objects reserve only what they need.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when there is no room in the budget for too long;
-    /// [`StoreError::Unavailable`]; those of the log.
+    /// [`StoreError::NoSuchBucket`]; [`StoreError::Busy`] when the budget stays exhausted for too
+    /// long; [`StoreError::Unavailable`]; those of the log.
     pub async fn writer(&self, bucket: &str, key: &str, size: Option<u64>) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        let mut writer = home.said(home.writer(bucket, key, size).await)?;
-        writer.told_as = Some(EventKind::Put);
+        let mut writer = home.name_disk(home.writer(bucket, key, size).await)?;
+        writer.event_kind = Some(EventKind::Put);
         Ok(ObjectWriter::new(self.clone(), writer))
     }
 
-    /// Deletes an object; succeeds when there is none, unless the condition asks for one.
+    /// Deletes an object; succeeds when none exists, unless the condition requires one.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::Unavailable`],
+    /// those of the log.
     pub async fn delete(
         &self,
         bucket: &str,
@@ -140,10 +142,11 @@ impl Store {
     ) -> Result<Written, StoreError> {
         self.room_for_event(bucket).await?;
         let home = self.enter(bucket, key).await?;
-        home.said(home.delete(bucket, key, condition, durability).await)
+        home.name_disk(home.delete(bucket, key, condition, durability).await)
     }
 
-    /// Deletes objects, as many in one commit as it can take, the disks beside each other; the answers are in the order of `keys`.
+    /// Deletes objects, as many per commit as fit, on all disks concurrently. The answers are in
+    /// the order of `keys`.
     pub async fn delete_many(
         &self,
         bucket: &str,
@@ -179,7 +182,7 @@ impl Store {
             let answers = home.delete_many(bucket, keys, durability).await;
             places
                 .into_iter()
-                .zip(answers.into_iter().map(|answer| home.said(answer)).collect::<Vec<_>>())
+                .zip(answers.into_iter().map(|answer| home.name_disk(answer)).collect::<Vec<_>>())
                 .collect::<Vec<_>>()
         });
         for (i, answer) in join_all(deletes).await.into_iter().flatten() {
@@ -192,12 +195,13 @@ impl Store {
         Ok(self.topology().lead()?.find(bucket)?.id)
     }
 
-    /// Copies an object. `attributes` of `None` keeps those of the source, entity tag included. Onto itself, only the attributes
-    /// change and no data is copied. The condition is on the destination.
+    /// Copies an object. `attributes` of `None` keeps the source's, entity tag included. A copy
+    /// onto itself changes only the attributes and copies no data. The condition applies to the
+    /// destination.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::ConditionFailed`], [`StoreError::Unavailable`],
-    /// those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::ConditionFailed`],
+    /// [`StoreError::Unavailable`], those of the log.
     pub async fn copy(
         &self,
         from: (&str, &str),
@@ -209,7 +213,7 @@ impl Store {
         if from == to {
             self.room_for_event(to.0).await?;
             let home = self.enter(to.0, to.1).await?;
-            return home.said(home.copy_onto_itself(to, attributes, condition, durability).await);
+            return home.name_disk(home.copy_onto_itself(to, attributes, condition, durability).await);
         }
         let reader = self.reader(from.0, from.1).await?;
         let size = reader.info().size;
@@ -223,10 +227,11 @@ impl Store {
         writer.commit(attributes, condition, durability).await
     }
 
-    /// Replaces the tags of an object; nothing else of it changes, but its version.
+    /// Replaces the tags of an object; nothing else changes except its version.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], [`StoreError::Unavailable`], those
+    /// of the log.
     pub async fn set_tags(
         &self,
         bucket: &str,
@@ -234,13 +239,14 @@ impl Store {
         tags: BTreeMap<String, String>,
     ) -> Result<Written, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.said(home.set_tags(bucket, key, tags).await)
+        home.name_disk(home.set_tags(bucket, key, tags).await)
     }
 
-    /// Begins an upload in parts.
+    /// Begins a multipart upload.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::TooLarge`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::TooLarge`], [`StoreError::Unavailable`], those
+    /// of the log.
     pub async fn create_upload(
         &self,
         bucket: &str,
@@ -250,8 +256,8 @@ impl Store {
         self.create_upload_if(bucket, key, attributes, Condition::None).await
     }
 
-    /// Begins an upload in parts if `condition` holds of the object. It is kept with the upload and decided again, atomically, when
-    /// that is completed.
+    /// Begins a multipart upload if `condition` holds for the object. The condition is stored with
+    /// the upload and decided again, atomically, at completion.
     ///
     /// # Errors
     /// Those of [`Store::create_upload`], [`StoreError::ConditionFailed`].
@@ -263,10 +269,10 @@ impl Store {
         condition: Condition,
     ) -> Result<UploadInfo, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.said(home.create_upload(bucket, key, attributes, condition).await)
+        home.name_disk(home.create_upload(bucket, key, attributes, condition).await)
     }
 
-    /// An upload that is going on.
+    /// An unfinished upload.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`].
@@ -274,10 +280,11 @@ impl Store {
         self.home(bucket, key)?.upload(bucket, key, upload_id)
     }
 
-    /// Begins a part; one with the same number is replaced when this is committed.
+    /// Begins a part; its commit replaces one with the same number.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`],
+    /// those of the log.
     pub async fn part_writer(
         &self,
         bucket: &str,
@@ -287,11 +294,12 @@ impl Store {
         size: Option<u64>,
     ) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        let writer = home.said(home.part_writer(bucket, key, upload_id, number, size).await)?;
+        let writer = home.name_disk(home.part_writer(bucket, key, upload_id, number, size).await)?;
         Ok(ObjectWriter::new(self.clone(), writer))
     }
 
-    /// The parts of an upload with numbers above `after`, at most `limit`; and whether there are more.
+    /// The parts of an upload with numbers above `after`, at most `limit`, and whether there are
+    /// more.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`].
@@ -306,24 +314,27 @@ impl Store {
         self.home(bucket, key)?.parts(bucket, key, upload_id, after, limit)
     }
 
-    /// Gives an upload up; its parts are freed.
+    /// Aborts an upload and frees its parts.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`],
+    /// those of the log.
     pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.said(home.abort_upload(bucket, key, upload_id).await)
+        home.name_disk(home.abort_upload(bucket, key, upload_id).await)
     }
 
-    /// Makes an object of the chosen parts, in one commit with the end of the upload. `attributes` bring the entity tag and the
-    /// checksums; system headers, user metadata and tags are those given when the upload began, unless there are any here.
+    /// Creates an object from the chosen parts, in one commit with the end of the upload.
+    /// `attributes` contain the entity tag and the checksums. System headers, user metadata and
+    /// tags are those given when the upload began, unless `attributes` has any.
     ///
-    /// Completing again what has been completed gives the same answer, as long as the object is that one.
+    /// Completing a completed upload again returns the same answer, as long as the object is still
+    /// that one.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0 when none was chosen),
-    /// [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`], [`StoreError::ConditionFailed`],
-    /// [`StoreError::Unavailable`], those of the log.
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::InvalidPart`] (0
+    /// when none was chosen), [`StoreError::InvalidPartOrder`], [`StoreError::PartTooSmall`],
+    /// [`StoreError::ConditionFailed`], [`StoreError::Unavailable`], those of the log.
     #[allow(clippy::too_many_arguments, reason = "each is a part of the request")]
     pub async fn complete_upload(
         &self,
@@ -337,6 +348,6 @@ impl Store {
     ) -> Result<Written, StoreError> {
         self.room_for_event(bucket).await?;
         let home = self.enter(bucket, key).await?;
-        home.said(home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await)
+        home.name_disk(home.complete_upload(bucket, key, upload_id, choices, attributes, condition, durability).await)
     }
 }

@@ -1,4 +1,4 @@
-//! Opening: which disks belong together, which is missing, which does not belong here.
+//! Opening of a pool: finds its members, missing disks, and foreign disks.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::shard::peek::{Peeked, Until, peek, saved_layout, saved_objects};
 use crate::shard::{Shard, ShardReport, pool_of};
 use crate::{IndexKind, OpenReport, PoolDisk, StoreError, StoreOptions};
 
-/// What the names of disks may take in the layout's record.
+/// Maximum bytes of a disk's name in the layout's record.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A disk that was given.
+/// A configured disk.
 struct Given {
     name: String,
     /// Zeros when it cannot be read.
@@ -33,7 +33,7 @@ struct Given {
     shard: Result<(Shard, ShardReport), StoreError>,
 }
 
-/// How the disks belong together.
+/// Members, layout and skipped disks.
 struct Seated {
     members: Vec<Arc<Member>>,
     layout: Option<Arc<Layout>>,
@@ -45,10 +45,11 @@ pub(super) fn refuse(why: String) -> StoreError {
 }
 
 impl Store {
-    /// Opens the store on one formatted disk: recovers the log and brings the index up to its end.
+    /// Opens the store on one formatted disk: recovers the log and replays its end into the index.
     ///
     /// # Errors
-    /// Those of [`steadfast_log::Log::open`]; [`StoreError::Index`] when the index can neither be read nor rebuilt.
+    /// Those of [`steadfast_log::Log::open`]; [`StoreError::Index`] when the index can neither be
+    /// read nor rebuilt.
     pub async fn open(
         disk: Arc<dyn Disk>,
         index: IndexKind,
@@ -59,11 +60,12 @@ impl Store {
         Self::open_pool(vec![PoolDisk { name, disk: Ok(disk), hint: false }], index, env, options).await
     }
 
-    /// Opens the store on the disks of a pool, in any order. Formatted disks without anything on them become a pool. A disk that
-    /// is missing or cannot be opened takes only its own keys with it; the report names it.
+    /// Opens the store on the disks of a pool, in any order. Empty formatted disks become a new
+    /// pool. A missing or unusable disk makes only its own keys unavailable; the report names it.
     ///
     /// # Errors
-    /// When a disk is given twice, belongs to another pool or to none while the others do; when none can be opened.
+    /// When a disk is given twice, belongs to another pool or to none while the others do; when
+    /// none can be opened.
     pub async fn open_pool(
         disks: Vec<PoolDisk>,
         index: IndexKind,
@@ -71,7 +73,7 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Self, OpenReport), StoreError> {
         if disks.is_empty() || disks.len() > DISKS_MAX {
-            return Err(refuse(format!("a pool of {} disks: 1 to {DISKS_MAX} are possible", disks.len())));
+            return Err(refuse(format!("a pool of {} disks: it must have 1 to {DISKS_MAX}", disks.len())));
         }
         let permits = usize::try_from(options.read_ahead_bytes_max / 1024).unwrap_or(usize::MAX).clamp(1024, 1 << 28);
         let read_ahead = Arc::new(Semaphore::new(permits));
@@ -90,7 +92,8 @@ impl Store {
             .filter_map(|member| Some((member.name.clone(), member.shard.as_ref().err()?.why.clone())))
             .collect();
         for (name, why) in &missing {
-            tracing::error!(disk = %name, %why, "a disk of the pool is missing: what is on it can be neither read nor written");
+            tracing::error!(disk = %name, %why, "a disk of the pool is missing: its keys can be neither read nor \
+             written");
         }
         let reports: Vec<(String, ShardReport)> =
             given.into_iter().filter_map(|g| Some((g.name, g.shard.ok()?.1))).collect();
@@ -130,7 +133,7 @@ impl Store {
     }
 }
 
-/// Opens every disk by itself. One that fails is kept with its error, unless it is the only one.
+/// Opens every disk separately. A failed one is kept with its error, unless it is the only one.
 async fn open_all(
     disks: Vec<PoolDisk>,
     index: &IndexKind,
@@ -150,7 +153,8 @@ async fn open_all(
         if let Some(first) = ids[..i].iter().position(|other| other == id && *id != Id::default()) {
             let (first, second) = (&disks[first].name, &disks[i].name);
             return Err(refuse(format!(
-                "{first} and {second} are the same disk of a pool, or one is a copy of the other: give one of them"
+                "{first} and {second} are the same disk of a pool, or one is a copy of the other: name only one of \
+                 them"
             )));
         }
     }
@@ -176,7 +180,7 @@ async fn open_all(
         }
     }))
     .await;
-    let left_out = strangers.into_iter().map(|(_, said)| said).collect();
+    let left_out = strangers.into_iter().map(|(_, reason)| reason).collect();
     match <[Given; 1]>::try_from(given) {
         Ok([only]) => match only.shard {
             Ok(_) => Ok((vec![only], left_out)),
@@ -186,11 +190,11 @@ async fn open_all(
     }
 }
 
-/// Finds disks of somebody else before any disk is opened, which would write to it. Those that are only remembered are left out: their places, with names
-/// and why.
+/// Finds foreign disks before any disk is opened, which would write to it. Remembered ones are
+/// skipped: returns their places, with names and reasons.
 ///
 /// # Errors
-/// When one was given that is not a disk of this pool.
+/// When a configured disk belongs to another pool.
 async fn refuse_strangers(
     disks: &[PoolDisk],
     ids: &[Id],
@@ -204,7 +208,7 @@ async fn refuse_strangers(
             if let Some(layout) = saved_layout(&index, env, id).await {
                 return Some(Peeked { layout: Some(layout), any: true, content: true });
             }
-            // One that cannot be looked at says why when it is opened.
+            // Opening a disk that cannot be inspected reports the reason.
             peek(&disk, Until::Layout).await.ok()
         }
     };
@@ -225,7 +229,8 @@ async fn refuse_strangers(
                 "is a disk of another pool"
             }
             (Some(_), None) if named.contains(&ids[i]) => {
-                tracing::warn!(disk = %name, "it does not say of which pool it is a disk: the layout of another one names it");
+                tracing::warn!(disk = %name, "the disk does not identify its pool, but the layout of another disk \
+                 names it");
                 continue;
             }
             (Some(_), None) if peeked.content => "holds a pool of its own, and is not a disk of this one",
@@ -239,15 +244,16 @@ async fn refuse_strangers(
         if !disks[i].hint {
             return Err(refuse(format!("{name} {why}")));
         }
-        tracing::warn!(disk = %name, "a disk that was given {why}; it is left out");
+        tracing::warn!(disk = %name, "a configured disk {why}; it is skipped");
         left_out.push((i, (name.clone(), why.to_owned())));
     }
     Ok(left_out)
 }
 
-/// Of the disks that do not say themselves which pool they are of, since what would say it is damaged: those that the layouts of others name. A disk's
-/// identity is its log's own, and stays as long as that is not made anew: a disk that is named is no stranger. Whether it is still one of them is decided
-/// when all are open.
+/// For disks that do not identify their pool, since their layout is damaged: those that the layouts
+/// of other disks name. A disk's identity is its log's identity and lasts until the disk is
+/// formatted anew, so a named disk is not foreign. Whether it is still a member is decided when all
+/// disks are open.
 async fn named_by_others(disks: &[PoolDisk], ids: &[Id], seen: &[Option<Peeked>], family: Id) -> Vec<Id> {
     let silent = |(peeked, id): (&Option<Peeked>, &Id)| {
         peeked.as_ref().is_some_and(|peeked| peeked.content && peeked.layout.is_none()).then_some(*id)
@@ -257,7 +263,7 @@ async fn named_by_others(disks: &[PoolDisk], ids: &[Id], seen: &[Option<Peeked>]
     let mut layouts: Vec<_> = seen.iter().flatten().filter(of_family).filter_map(|p| p.layout.clone()).collect();
     let is_named = |layouts: &[Arc<Layout>], id: &Id| layouts.iter().any(|layout| layout.seat_of(id).is_some());
     if !silent.iter().all(|id| is_named(&layouts, id)) {
-        // It may have come later than with the first layout, or than with what an index has.
+        // The disk may have joined later than the first layout, or than the layout in an index.
         let others = disks.iter().zip(seen).filter(|(_, peeked)| peeked.as_ref().as_ref().is_some_and(of_family));
         let read = others.map(|(disk, _)| async move {
             let peeked = peek(disk.disk.as_ref().ok()?, Until::End).await.ok()?;
@@ -268,11 +274,18 @@ async fn named_by_others(disks: &[PoolDisk], ids: &[Id], seen: &[Option<Peeked>]
     silent.into_iter().filter(|id| is_named(&layouts, id)).collect()
 }
 
-/// Finds out how the disks belong together.
-async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, StoreError> {
-    let open = || given.iter().filter_map(|g| Some((g, &g.shard.as_ref().ok()?.0)));
+/// The disks that could be opened.
+fn opened(given: &[Given]) -> impl Iterator<Item = (&Given, &Shard)> {
+    given.iter().filter_map(|g| Some((g, &g.shard.as_ref().ok()?.0)))
+}
+
+/// The newest layout on the disks, if any has one.
+///
+/// # Errors
+/// When two disks are of different pools.
+fn newest_layout(given: &[Given]) -> Result<Option<Arc<Layout>>, StoreError> {
     let mut newest: Option<(&Given, Arc<Layout>)> = None;
-    for (g, shard) in open() {
+    for (g, shard) in opened(given) {
         let Some(layout) = shard.layout() else { continue };
         match &newest {
             Some((other, known)) if known.family != layout.family => {
@@ -282,8 +295,13 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
             _ => newest = Some((g, layout)),
         }
     }
-    let layout = match (newest, given) {
-        (Some((_, layout)), _) => layout,
+    Ok(newest.map(|(_, layout)| layout))
+}
+
+/// Determines how the disks belong together.
+async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, StoreError> {
+    let layout = match (newest_layout(given)?, given) {
+        (Some(layout), _) => layout,
         (None, [only]) => {
             let shard = only.shard.as_ref().map(|(shard, _)| shard.clone());
             let shard = shard.map_err(|e| Missing { why: e.to_string(), objects: None });
@@ -292,7 +310,7 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
         }
         (None, _) => found(given, env)?,
     };
-    let any = open().any(|(g, _)| layout.seat_of(&g.id).is_some());
+    let any = opened(given).any(|(g, _)| layout.seat_of(&g.id).is_some());
     let mut left_out = Vec::new();
     for g in given {
         let of_pool = layout.seats.iter().any(|seat| seat.disk == g.id || seat.name == g.name);
@@ -303,7 +321,7 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
             left_out.push((g.name.clone(), why));
         }
     }
-    for (g, shard) in open() {
+    for (g, shard) in opened(given) {
         if layout.seat_of(&g.id).is_some() {
             continue;
         }
@@ -315,25 +333,37 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
         if !any || !(taken_out || g.hint) {
             return Err(refuse(format!("{} {why}", g.name)));
         }
-        // It may not know yet.
+        // It may not know of its removal yet.
         if taken_out && shard.layout().is_some_and(|known| known.seat_of(&g.id).is_some()) {
-            let told = shard.put_layout(&layout).await;
-            told.unwrap_or_else(|e| tracing::warn!(disk = %g.name, error = %e, "it could not be marked as taken out"));
+            let marked = shard.put_layout(&layout).await;
+            marked.unwrap_or_else(|e| {
+                tracing::warn!(disk = %g.name, error = %e, "the disk could not be marked as \
+                 removed")
+            });
         }
-        tracing::warn!(disk = %g.name, "a disk that was given {why}; it is left out");
+        tracing::warn!(disk = %g.name, "a configured disk {why}; it is skipped");
         left_out.push((g.name.clone(), why.to_owned()));
-        shard.close().await.unwrap_or_else(|e| tracing::warn!(disk = %g.name, error = %e, "it could not be closed"));
+        shard.close().await.unwrap_or_else(|e| {
+            tracing::warn!(disk = %g.name, error = %e, "the disk could not be \
+         closed")
+        });
     }
-    // In this order, and again by the next start if this one does not come to its end.
+    // In this order; the next start repeats it if this one is interrupted.
     for seat in &layout.seats {
-        let Some((g, shard)) = open().find(|(g, _)| g.id == seat.disk) else { continue };
+        let Some((g, shard)) = opened(given).find(|(g, _)| g.id == seat.disk) else { continue };
         if shard.layout().as_deref() != Some(&*layout)
             && let Err(e) = shard.put_layout(&layout).await
         {
-            // The others have it.
+            // The other disks have the layout.
             tracing::warn!(disk = %g.name, error = %e, "the pool's layout could not be written");
         }
     }
+    let members = members(given, &layout, index, env).await;
+    Ok(Seated { members, layout: Some(layout), left_out })
+}
+
+/// The members by the seats of the layout, with the missing ones.
+async fn members(given: &[Given], layout: &Layout, index: &IndexKind, env: &Env) -> Vec<Arc<Member>> {
     let mut members = Vec::with_capacity(layout.seats.len());
     for seat in &layout.seats {
         let there = given.iter().find(|g| g.id == seat.disk);
@@ -341,15 +371,15 @@ async fn seat(given: &[Given], index: &IndexKind, env: &Env) -> Result<Seated, S
             Some((g, Ok((shard, _)))) => Arc::new(Member { id: g.id, name: g.name.clone(), shard: Ok(shard.clone()) }),
             Some((g, Err(e))) => absent(seat, g.name.clone(), e.to_string(), index, env).await,
             None => {
-                // One that cannot be read does not say which it is; its name may.
+                // An unreadable disk has no known identity; its name may identify it.
                 let unknown = given.iter().find(|g| g.id == Id::default() && g.name == seat.name);
                 let why = unknown.and_then(|g| Some(g.shard.as_ref().err()?.to_string()));
-                let why = why.unwrap_or_else(|| "it is not among the disks that were given".to_owned());
+                let why = why.unwrap_or_else(|| "it is not among the configured disks".to_owned());
                 absent(seat, seat.name.clone(), why, index, env).await
             }
         });
     }
-    Ok(Seated { members, layout: Some(layout), left_out })
+    members
 }
 
 async fn absent(seat: &Seat, name: String, why: String, index: &IndexKind, env: &Env) -> Arc<Member> {
@@ -357,7 +387,7 @@ async fn absent(seat: &Seat, name: String, why: String, index: &IndexKind, env: 
     Arc::new(Member { id: seat.disk, name, shard: Err(Missing { why, objects }) })
 }
 
-/// The index of a pool of one disk, when that has got company, is the one of that disk.
+/// When a pool of one disk gets another, its index becomes the index of that disk.
 async fn adopt_index(index: &IndexKind, env: &Env, ids: &[Id]) {
     for id in ids {
         let IndexKind::Lsm(to) = index.of_disk(id) else { return };
@@ -371,12 +401,12 @@ async fn adopt_index(index: &IndexKind, env: &Env, ids: &[Id]) {
     }
 }
 
-/// Whether nothing was ever committed on it.
+/// Whether no record was ever committed on it.
 fn is_blank(g: &Given) -> bool {
     g.shard.as_ref().is_ok_and(|(_, report)| report.recovery.last_lsn == 0 && report.recovery.damage.is_empty())
 }
 
-/// The first layout of disks that have none.
+/// The first layout of disks without one.
 fn found(given: &[Given], env: &Env) -> Result<Arc<Layout>, StoreError> {
     for g in given {
         if let Err(e) = &g.shard {
@@ -406,7 +436,7 @@ fn new_family(env: &Env) -> Id {
     *uuid::Builder::from_random_bytes(family).as_uuid().as_bytes()
 }
 
-/// A disk that comes into a pool.
+/// The seat of a joining disk.
 pub(super) fn new_seat(disk: Id, name: &str) -> Seat {
     Seat { disk, name: shortened(name), unclean: false, leaving: false }
 }

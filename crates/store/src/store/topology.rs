@@ -1,4 +1,4 @@
-//! Which disks there are, and which of them is home to a key.
+//! The disks of the pool, and which of them is home to a key.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::sync::watch;
 use super::Store;
 use super::gates::Pass;
 use crate::StoreError;
-use crate::layout::{Layout, SLOTS, slot_of};
+use crate::layout::{Layout, Owned, SLOTS, slot_of};
 use crate::record::keys::Id;
 use crate::shard::Shard;
 use crate::status::{DiskState, DiskStatus, StoreStatus, disk_state};
 
-/// Why a disk does not take part.
+/// A missing disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Missing {
     pub(crate) why: String,
-    /// Objects on it when its index was last saved.
+    /// Objects in its last saved index.
     pub(crate) objects: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Its shard, if it is there.
+    /// Its shard, if it is present.
     pub(super) fn open(&self) -> Result<&Shard, StoreError> {
         self.shard.as_ref().map_err(|missing| self.unavailable(&missing.why))
     }
@@ -40,43 +40,48 @@ impl Member {
         StoreError::Unavailable(format!("the disk {} of the pool is missing: {why}", self.name))
     }
 
-    /// Why it takes no writes, if so.
-    pub(crate) fn trouble(&self) -> Option<StoreError> {
-        let (state, trouble) = match &self.shard {
+    /// Why it accepts no writes, if so.
+    pub(crate) fn failure(&self) -> Option<StoreError> {
+        let (state, failure) = match &self.shard {
             Ok(shard) => state_of(shard),
             Err(missing) => return Some(self.unavailable(&missing.why)),
         };
-        trouble.filter(|_| state == DiskState::ReadOnly).map(|trouble| self.read_only(&trouble))
+        failure.filter(|_| state == DiskState::ReadOnly).map(|failure| self.read_only(&failure))
     }
 
-    fn read_only(&self, trouble: &str) -> StoreError {
-        StoreError::Unavailable(format!("the disk {} of the pool takes no writes: {trouble}", self.name))
+    fn read_only(&self, failure: &str) -> StoreError {
+        StoreError::Unavailable(format!("the disk {} of the pool takes no writes: {failure}", self.name))
     }
 }
 
-/// Whether a disk does its part, and what is wrong if not: with its log, or with its index.
+/// State of a disk, with the failure of its log or its index.
 fn state_of(shard: &Shard) -> (DiskState, Option<String>) {
-    let (state, trouble) = disk_state(&shard.log().watch().borrow());
-    if trouble.is_some() {
-        return (state, trouble);
+    let (state, failure) = disk_state(&shard.log().watch().borrow());
+    if failure.is_some() {
+        return (state, failure);
     }
-    if let Some(ailment) = shard.core.index.ailment() {
-        return (DiskState::ReadOnly, Some(ailment.told()));
+    if let Some(failure) = shard.core.index.failure() {
+        return (DiskState::ReadOnly, Some(failure.describe()));
     }
     let unsaved = shard.core.unsaved.lock().clone();
     (
         state,
-        unsaved
-            .map(|why| format!("its index cannot be written, a start would take long and space is not freed: {why}")),
+        unsaved.map(|why| {
+            format!(
+                "its index cannot be written, so the next start takes longer and space is not \
+             freed: {why}"
+            )
+        }),
     )
 }
 
-/// The shard that is home to a key. While it lives, the mover does not remove what was at home there when it was looked up.
+/// The shard that is home to a key. While it lives, the mover does not remove keys that were at
+/// home there at the look-up.
 pub(crate) struct Home {
-    /// The number of the disk in the pool.
+    /// Index of the disk in the pool.
     pub(crate) seat: usize,
     shard: Shard,
-    /// Whether it is the only one.
+    /// Whether the pool has only this disk.
     only: bool,
     topology: Arc<Topology>,
 }
@@ -90,8 +95,8 @@ impl Deref for Home {
 }
 
 impl Home {
-    /// Says which disk it is that takes no writes, where there are several.
-    pub(crate) fn said<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// Adds the name of the read-only disk to the error, where there are several disks.
+    pub(crate) fn name_disk<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match result {
             Err(StoreError::Log(LogError::Failed { what, cause })) if !self.only => {
                 Err(self.topology.members[self.seat].read_only(&format!("a {what} failed: {cause}")))
@@ -128,28 +133,14 @@ impl EnteredMany<'_> {
     }
 }
 
-/// Which keys of a shard are at home there, where it may hold others too.
-#[derive(Clone)]
-pub(crate) struct Owned {
-    pub(super) layout: Arc<Layout>,
-    pub(super) seat: usize,
-}
-
-impl Owned {
-    /// Whether the slot is at home there.
-    pub(crate) fn has_slot(&self, slot: usize) -> bool {
-        usize::from(self.layout.homes[slot]) == self.seat
-    }
-}
-
-/// See the module. It never changes: a new one takes its place.
+/// See the module. It is immutable: a new one replaces it.
 pub(crate) struct Topology {
     members: Vec<Arc<Member>>,
-    /// Of a pool that never had more than one disk there is none.
+    /// `None` for a pool that never had more than one disk.
     layout: Option<Arc<Layout>>,
-    /// The first that is open.
+    /// Index of the first open disk.
     lead: usize,
-    /// Closed when the last one who looked something up in it is done.
+    /// Closed when the last user of this topology has finished.
     in_use: watch::Sender<()>,
 }
 
@@ -160,13 +151,13 @@ impl Topology {
         Self { members, layout, lead, in_use: watch::Sender::new(()) }
     }
 
-    /// Ends when nobody uses this topology any more.
+    /// Completes when this topology is unused.
     pub(crate) fn disuse(&self) -> impl Future<Output = ()> + use<> {
         let mut in_use = self.in_use.subscribe();
         async move { while in_use.changed().await.is_ok() {} }
     }
 
-    /// The layout, where there is one.
+    /// The layout, if any.
     pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
         self.layout.as_ref()
     }
@@ -181,7 +172,7 @@ impl Topology {
         &self.members
     }
 
-    /// The disks that are there, in order.
+    /// The present disks, in order.
     pub(crate) fn open(&self) -> impl Iterator<Item = (&Arc<Member>, &Shard)> {
         self.members.iter().filter_map(|member| Some((member, member.shard.as_ref().ok()?)))
     }
@@ -194,10 +185,11 @@ impl Topology {
         self.members.iter().map(|member| member.open()).collect()
     }
 
-    /// Every shard that is home to something, and which of its keys are: `None` where all are.
+    /// Every shard that is home to a slot, with the keys at home there: `None` for all keys.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when one is missing; [`StoreError::Doubtful`] when damage has taken records of one.
+    /// [`StoreError::Unavailable`] when one is missing; [`StoreError::Doubtful`] when damage has
+    /// taken records of one.
     pub(crate) fn homes(&self) -> Result<Vec<(&Shard, Option<Owned>)>, StoreError> {
         let homes = self.members.iter().enumerate().filter(|(seat, _)| match &self.layout {
             Some(layout) => layout.slots_of(*seat) > 0,
@@ -212,13 +204,13 @@ impl Topology {
             .collect()
     }
 
-    /// Which keys of a disk are at home there; `None` where all are.
+    /// The keys at home on a disk; `None` for all keys.
     pub(crate) fn owned(&self, seat: usize) -> Option<Owned> {
         let layout = self.layout.as_ref().filter(|layout| layout.seats[seat].unclean)?;
         Some(Owned { layout: layout.clone(), seat })
     }
 
-    /// The slot of a key. With one disk it matters to nobody but the gates.
+    /// The slot of a key. With one disk only the gates use it.
     fn slot(&self, bucket: &str, key: &str) -> Result<usize, StoreError> {
         Ok(slot_of(self.lead()?.find(bucket)?.id, key.as_bytes()))
     }
@@ -240,7 +232,7 @@ impl Topology {
         self.members[self.lead].open()
     }
 
-    /// What all disks say, together and each by itself.
+    /// Status of all disks together and of each one.
     pub(crate) fn status(&self) -> StoreStatus {
         let mut disks = Vec::with_capacity(self.members.len());
         let mut sum: Option<StoreStatus> = None;
@@ -250,7 +242,7 @@ impl Topology {
                 id: uuid::Uuid::from_bytes(member.id).to_string(),
                 name: member.name.clone(),
                 state: DiskState::Missing,
-                trouble: None,
+                failure: None,
                 full: false,
                 slots,
                 slots_total: SLOTS as u64,
@@ -266,7 +258,7 @@ impl Topology {
             match &member.shard {
                 Ok(shard) => {
                     let status = shard.status();
-                    (disk.state, disk.trouble) = state_of(shard);
+                    (disk.state, disk.failure) = state_of(shard);
                     disk.full = shard.core.full.load(Ordering::Relaxed);
                     disk.objects = Some(status.objects);
                     disk.object_bytes = Some(status.object_bytes);
@@ -282,35 +274,35 @@ impl Topology {
                     }
                 }
                 Err(missing) => {
-                    disk.trouble = Some(missing.why.clone());
+                    disk.failure = Some(missing.why.clone());
                     disk.objects = missing.objects;
                 }
             }
             disks.push(disk);
         }
-        // One is open at least, or opening would have failed.
+        // At least one disk is open; otherwise opening the pool would have failed.
         let mut status = sum.expect("a disk is open");
         if let (Some(layout), true) = (&self.layout, self.members.len() > 1) {
             status.log.pool = uuid::Uuid::from_bytes(layout.family).to_string();
         }
-        status.disks_in_trouble = disks.iter().filter(|disk| disk.trouble.is_some()).count() as u64;
+        status.failed_disks = disks.iter().filter(|disk| disk.failure.is_some()).count() as u64;
         status.disks = disks;
         status
     }
 }
 
 impl Store {
-    /// What is where, now.
+    /// The current topology.
     pub(crate) fn topology(&self) -> Arc<Topology> {
         self.0.topology.load_full()
     }
 
-    /// The shard that is home to a key: for reading.
+    /// The shard that is home to a key, for reading.
     pub(crate) fn home(&self, bucket: &str, key: &str) -> Result<Home, StoreError> {
         self.topology().home(bucket, key)
     }
 
-    /// The shard that is home to a key: for changing it. Waits while the key's slot is moving.
+    /// The shard that is home to a key, for changes. Waits while the key's slot is moving.
     pub(crate) async fn enter(&self, bucket: &str, key: &str) -> Result<Entered<'_>, StoreError> {
         let slot = self.topology().slot(bucket, key)?;
         self.enter_slot(slot).await
@@ -327,7 +319,7 @@ impl Store {
             }
             drop(pass);
             let room = env.timeout(wait, home.core.dirty.room(slot)).await;
-            room.ok_or(StoreError::Busy("changes of slots that are being moved"))?;
+            room.ok_or(StoreError::Busy("changes to slots that are moving"))?;
         }
     }
 
@@ -344,36 +336,36 @@ impl Store {
         Ok(EnteredMany { topology: self.topology(), _passes: passes })
     }
 
-    /// The shard that is asked about buckets.
+    /// The shard that is authoritative for buckets.
     pub(crate) fn lead(&self) -> Result<Shard, StoreError> {
         self.topology().lead().cloned()
     }
 
-    /// The disks that are missing or take no writes, by name, and why.
-    pub fn disks_in_trouble(&self) -> Vec<(String, String)> {
-        let trouble = |member: &Member| match &member.shard {
+    /// Disks that are missing, read-only or report a failure, by name, with the reason.
+    pub fn failed_disks(&self) -> Vec<(String, String)> {
+        let failure = |member: &Member| match &member.shard {
             Ok(shard) => state_of(shard).1,
             Err(missing) => Some(missing.why.clone()),
         };
         let topology = self.topology();
-        topology.members().iter().filter_map(|member| Some((member.name.clone(), trouble(member)?))).collect()
+        topology.members().iter().filter_map(|member| Some((member.name.clone(), failure(member)?))).collect()
     }
 
-    /// The disks that refused new data for want of space and have taken none since, by name.
+    /// The disks that refused new data for lack of space and have accepted none since, by name.
     pub fn full_disks(&self) -> Vec<String> {
         let topology = self.topology();
         let full = topology.open().filter(|(_, shard)| shard.core.full.load(Ordering::Relaxed));
         full.map(|(member, _)| member.name.clone()).collect()
     }
 
-    /// The share of each open disk that nothing needs, in percent, by the disk's name.
+    /// The free share of each open disk, in percent, by the disk's name.
     pub fn spare_percents(&self) -> Vec<(String, u8)> {
         let topology = self.topology();
         let spare = |shard: &Shard| shard.core.spare.percent(&shard.core.env, shard.log());
         topology.open().map(|(member, shard)| (member.name.clone(), spare(shard))).collect()
     }
 
-    /// Whether any disk takes writes.
+    /// Whether any disk accepts writes.
     pub fn takes_writes(&self) -> bool {
         self.topology()
             .open()

@@ -1,4 +1,4 @@
-//! Writing a body to wherever its key is at home: also when that changes meanwhile.
+//! Writing of a body to its key's home, even if the home changes meanwhile.
 
 use bytes::Bytes;
 use steadfast_log::Durability;
@@ -9,26 +9,28 @@ use crate::shard::Shard;
 use crate::shard::writer::ShardWriter;
 use crate::{Attributes, Condition, EventKind, StoreError, StoredObject, Written};
 
-/// Takes the bytes of an object, or of a part, and commits it. Dropping it gives up: what it has written is garbage.
+/// Takes the bytes of an object or a part and commits it. Dropping it gives up: its chunks become
+/// garbage.
 ///
-/// When its key moves to another disk, what was written is read back, verified, and written there.
+/// When its key moves to another disk, the written bytes are read back, verified, and written
+/// there.
 pub struct ObjectWriter {
     store: Store,
     inner: ShardWriter,
-    /// The layout by which `inner` is at home.
+    /// Generation of the layout by which `inner` is at home.
     generation: u64,
 }
 
 impl ObjectWriter {
     pub(super) fn new(store: Store, inner: ShardWriter) -> Self {
-        // A layout that came between is noticed at the commit.
+        // The commit notices a layout change in between.
         let generation = store.generation();
         Self { store, inner, generation }
     }
 
-    /// What happens is a copy, to those who want to know of it.
+    /// Makes its event a copy instead of a put.
     pub fn is_a_copy(&mut self) {
-        self.inner.told_as = Some(EventKind::Copy);
+        self.inner.event_kind = Some(EventKind::Copy);
     }
 
     /// Bytes taken so far.
@@ -36,10 +38,11 @@ impl ObjectWriter {
         self.inner.size()
     }
 
-    /// Takes the next bytes. Waits while as much is on its way to the disk as may be.
+    /// Takes the next bytes. Waits while the maximum is in flight to the disk.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when there is no room in the budget for too long; those of the log. The writer is of no use then.
+    /// [`StoreError::Busy`] when the budget stays exhausted for too long; those of the log. The
+    /// writer is unusable then.
     pub async fn write(&mut self, data: Bytes) -> Result<(), StoreError> {
         let generation = self.store.generation();
         if self.generation != generation {
@@ -52,16 +55,17 @@ impl ObjectWriter {
         self.inner.write(data).await
     }
 
-    /// Waits until others want the room that this holds for bytes that have not come yet, and gives it up; completes only then. To be
-    /// awaited beside the next bytes of a body that may be slow: one that stalls must not keep others out.
+    /// Waits until other writers need the budget held for bytes that have not arrived, and releases
+    /// it; completes only then. To be awaited together with the next bytes of a body that may be
+    /// slow: a stalled body must not block other writers.
     pub async fn give_room(&mut self) {
         self.inner.give_room().await;
     }
 
-    /// Passes the gate of the key's slot with everything where the key is at home.
+    /// Passes the gate of the key's slot, with the written bytes at the key's home.
     async fn arrive<'a>(&mut self, store: &'a Store) -> Result<Entered<'a>, StoreError> {
         loop {
-            // Not while within: a slow disk would keep the slot from moving.
+            // Before the gate: a slow disk would keep the slot from moving.
             self.inner.settle().await?;
             let home = store.enter_slot(self.inner.slot()).await?;
             if self.inner.is_of(&home) {
@@ -73,14 +77,16 @@ impl ObjectWriter {
         }
     }
 
-    /// Makes the object, or the part, exist. Atomic: after a crash it is there whole, or what was there before.
+    /// Commits the object or the part. Atomic: after a crash either the new one or the previous one
+    /// exists.
     ///
     /// `condition` is not for parts. The durability is the bucket's when `durability` is `None`.
     ///
     /// # Errors
-    /// [`StoreError::ConditionFailed`], [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::TooLarge`],
-    /// [`StoreError::Unavailable`], those of the log; [`LogError::Unknown`](steadfast_log::LogError::Unknown) when it may or may not have
-    /// been committed.
+    /// [`StoreError::ConditionFailed`], [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`],
+    /// [`StoreError::TooLarge`], [`StoreError::Unavailable`], those of the log;
+    /// [`LogError::Unknown`](steadfast_log::LogError::Unknown) when it may or may not have been
+    /// committed.
     pub async fn commit(
         mut self,
         attributes: Attributes,
@@ -88,19 +94,21 @@ impl ObjectWriter {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let store = self.store.clone();
-        if self.inner.told_as.is_some() && self.inner.has_listeners() {
+        if self.inner.event_kind.is_some() && self.inner.has_listeners() {
             store.room_for_events().await?;
         }
         let home = self.arrive(&store).await?;
-        home.said(self.inner.commit(attributes, condition, durability).await)
+        home.name_disk(self.inner.commit(attributes, condition, durability).await)
     }
 
-    /// [`ObjectWriter::commit`] of an object that was stored before, here or elsewhere: with its time, its entity tag and its parts. Only
-    /// the version is new. Not for the parts of an upload. Nobody is told of it: nothing happened to the object that had not before.
+    /// [`ObjectWriter::commit`] of an object that was stored before, here or elsewhere: keeps its
+    /// time, entity tag and parts. Only the version is new. Not for the parts of an upload. It
+    /// makes no event, since the object did not change.
     ///
     /// # Errors
-    /// Those of [`ObjectWriter::commit`]; [`StoreError::InvalidPartOrder`], and [`StoreError::InvalidPart`] when the sizes of the parts do not
-    /// add up to the bytes that were written (with the number of the last).
+    /// Those of [`ObjectWriter::commit`]; [`StoreError::InvalidPartOrder`], and
+    /// [`StoreError::InvalidPart`] when the sizes of the parts do not add up to the bytes that were
+    /// written (with the number of the last).
     pub async fn commit_stored(
         mut self,
         stored: StoredObject,
@@ -108,22 +116,22 @@ impl ObjectWriter {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let store = self.store.clone();
-        self.inner.told_as = None;
+        self.inner.event_kind = None;
         let home = self.arrive(&store).await?;
-        home.said(self.inner.commit_stored(stored, condition, durability).await)
+        home.name_disk(self.inner.commit_stored(stored, condition, durability).await)
     }
 }
 
 #[cfg(test)]
 impl ObjectWriter {
-    /// The chunks that are on disk, when all that were launched are.
+    /// The chunks on disk, when all launched ones are.
     pub(crate) async fn settled_chunks(&mut self) -> Vec<steadfast_log::Location> {
         self.inner.settled_chunks().await
     }
 }
 
 impl Store {
-    /// Of the layout that counts; 0 where there is none.
+    /// Generation of the current layout; 0 without one.
     fn generation(&self) -> u64 {
         self.0.topology.load().layout().map_or(0, |layout| layout.generation)
     }

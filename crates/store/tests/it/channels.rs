@@ -1,21 +1,20 @@
-//! Channels: order, durability, what is kept, and what is said when something is not.
+//! Channels: order, durability, retention, and the reporting of gaps.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Pool, done, ended, formatted, named, put};
+use crate::common::{Pool, put};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use steadfast_disk::{Disk, Effect, Fault, Faults, Faulty, OpKind};
 use steadfast_log::{Durability, Priority};
 use steadfast_store::{
-    ChannelHandle, ChannelSink, History, HistoryQuery, MoveState, NewPublication, Position, Publication, Published,
-    Store, StoreError,
+    ChannelHandle, ChannelSink, History, HistoryQuery, NewPublication, Position, Publication, Published, Store,
+    StoreError,
 };
 
-const ALL: HistoryQuery = HistoryQuery { since: None, limit: usize::MAX, reverse: false };
+pub(crate) const ALL: HistoryQuery = HistoryQuery { since: None, limit: usize::MAX, reverse: false };
 
-fn new(text: &str) -> NewPublication {
+pub(crate) fn new(text: &str) -> NewPublication {
     NewPublication {
         body: Bytes::copy_from_slice(text.as_bytes()),
         history_size: 1000,
@@ -25,21 +24,21 @@ fn new(text: &str) -> NewPublication {
     }
 }
 
-async fn publish(channel: &ChannelHandle, text: &str) -> Published {
+pub(crate) async fn publish(channel: &ChannelHandle, text: &str) -> Published {
     channel.publish(new(text)).await.expect("published")
 }
 
-async fn texts(channel: &ChannelHandle, query: HistoryQuery) -> (Vec<String>, History) {
+pub(crate) async fn texts(channel: &ChannelHandle, query: HistoryQuery) -> (Vec<String>, History) {
     let history = channel.history(query).await.expect("read");
     let text = |p: &Arc<Publication>| String::from_utf8(p.body.to_vec()).expect("text");
     (history.publications.iter().map(text).collect(), history)
 }
 
-fn since(position: Position) -> HistoryQuery {
+pub(crate) fn since(position: Position) -> HistoryQuery {
     HistoryQuery { since: Some(position), ..ALL }
 }
 
-async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store {
+pub(crate) async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store {
     store.close().await.expect("closed");
     drop(store);
     if rebuilt {
@@ -48,7 +47,7 @@ async fn reopened(pool: &Pool, store: Store, rebuilt: bool) -> Store {
     pool.open().await
 }
 
-/// The store after a crash that has lost nothing: nobody knows that it has not.
+/// The store after a crash without losses; the store cannot know that there were none.
 async fn crashed(pool: &mut Pool, store: Store) -> Store {
     let images = pool.mem.iter().map(|disk| Arc::new(disk.image())).collect();
     drop(store);
@@ -97,7 +96,7 @@ on_disks! {
 }
 
 #[tokio::test]
-async fn one_who_subscribed_before_the_first_publication_goes_on_after_it() {
+async fn a_position_before_the_first_publication_resumes_after_it() {
     let (pool, store) = Pool::start(true).await;
     let before = store.channel("c").expect("a channel").position().expect("there");
     let store = reopened(&pool, store, false).await;
@@ -109,7 +108,7 @@ async fn one_who_subscribed_before_the_first_publication_goes_on_after_it() {
 }
 
 #[tokio::test]
-async fn what_is_over_the_size_or_the_time_is_gone_and_said_to_be() {
+async fn publications_beyond_size_or_ttl_are_reported_as_a_gap() {
     for rebuilt in [false, true] {
         let (pool, mut store) = Pool::start(true).await;
         let mut channel = store.channel("c").expect("a channel");
@@ -171,7 +170,7 @@ on_disks! {
                 assert!(last == expected, "channel {i} of {n}");
             }
         }
-        // One that has nothing in memory is trimmed and cleared as others are.
+        // A channel without publications in memory is trimmed and cleared like any other.
         for (i, channel) in channels.iter().enumerate() {
             channel.trim(4).await.expect("trimmed");
             assert!(texts(channel, ALL).await.0 == [body(i, 5), body(i, 6)]);
@@ -208,7 +207,7 @@ async fn what_a_history_brings_is_bounded_in_bytes() {
 }
 
 #[tokio::test]
-async fn a_channel_that_was_cleared_goes_on_from_its_position() {
+async fn a_cleared_channel_continues_from_its_position() {
     let (pool, mut store) = Pool::start(true).await;
     for rebuilt in [false, true] {
         let channel = store.channel("c").expect("a channel");
@@ -224,7 +223,7 @@ async fn a_channel_that_was_cleared_goes_on_from_its_position() {
             let channel = store.channel("c").expect("a channel");
             let (kept, history) = texts(&channel, ALL).await;
             assert_eq!((kept.len(), history.position), (0, before));
-            assert!(texts(&channel, since(before)).await.1.complete, "nothing came after it");
+            assert!(texts(&channel, since(before)).await.1.complete, "no publication follows it");
             let missed = since(Position { offset: before.offset - 1, ..before });
             assert!(!texts(&channel, missed).await.1.complete);
         }
@@ -234,11 +233,11 @@ async fn a_channel_that_was_cleared_goes_on_from_its_position() {
     assert_eq!(texts(&channel, ALL).await.0, ["three"]);
 }
 
-/// Remembers what it was told.
+/// Records the publications that it receives.
 #[derive(Default)]
-struct Told(Mutex<Vec<(String, u64, String)>>);
+pub(crate) struct RecordingSink(pub(crate) Mutex<Vec<(String, u64, String)>>);
 
-impl ChannelSink for Told {
+impl ChannelSink for RecordingSink {
     fn published(&self, channel: &Arc<str>, _epoch: u32, publication: &Arc<Publication>) {
         let text = String::from_utf8(publication.body.to_vec()).expect("text");
         self.0.lock().push((channel.to_string(), publication.offset, text));
@@ -246,10 +245,10 @@ impl ChannelSink for Told {
 }
 
 on_disks! {
-    async fn everyone_is_told_in_order_and_only_of_what_is_kept(disks) {
+    async fn the_sink_gets_publications_in_order_and_only_kept_ones(disks) {
         let (_pool, store) = Pool::start_on(disks, false).await;
-        let told = Arc::new(Told::default());
-        let sink: Arc<dyn ChannelSink> = told.clone();
+        let received = Arc::new(RecordingSink::default());
+        let sink: Arc<dyn ChannelSink> = received.clone();
         store.set_channel_sink(&sink);
         let publishers = (0..8).map(|publisher| {
             let store = store.clone();
@@ -266,11 +265,11 @@ on_disks! {
         for name in ["c0", "c1", "c2"] {
             let channel = store.channel(name).expect("a channel");
             let (kept, _) = texts(&channel, ALL).await;
-            let told: Vec<_> = told.0.lock().iter().filter(|t| t.0 == name).cloned().collect();
-            assert!(told.iter().map(|t| t.1).eq(1..=told.len() as u64), "in order, each once");
-            assert!(told.iter().map(|t| &t.2).eq(&kept));
+            let received: Vec<_> = received.0.lock().iter().filter(|t| t.0 == name).cloned().collect();
+            assert!(received.iter().map(|t| t.1).eq(1..=received.len() as u64), "in order, each once");
+            assert!(received.iter().map(|t| &t.2).eq(&kept));
         }
-        assert_eq!(told.0.lock().len(), 400);
+        assert_eq!(received.0.lock().len(), 400);
     }
 }
 
@@ -289,7 +288,7 @@ async fn a_crash_after_asynchronous_publications_is_another_epoch() {
     assert_eq!(texts(&channel, ALL).await.0, ["1", "2"]);
     let now = publish(&channel, "3").await.position;
     assert_eq!((now.offset, now.epoch), (3, channel.position().expect("there").epoch));
-    // Nothing asynchronous since: it stays.
+    // No asynchronous publication since: the epoch stays.
     drop(channel);
     let store = reopened(&pool, store, true).await;
     assert_eq!(store.channel("c").expect("a channel").position().expect("there"), now);
@@ -302,7 +301,7 @@ async fn a_clean_restart_keeps_the_epoch_and_no_other_does() {
         let epoch = |store: &Store| store.channel("c").expect("a channel").position().expect("there").epoch;
         let mut at = epoch(&store);
         for round in 0..4 {
-            // Round 2 publishes nothing: what was known stays known.
+            // Round 2 publishes nothing: known positions stay valid.
             if round != 2 {
                 let channel = store.channel("c").expect("a channel");
                 for text in ["1", "2"] {
@@ -322,7 +321,7 @@ async fn a_clean_restart_keeps_the_epoch_and_no_other_does() {
                 at = epoch(&store);
             }
         }
-        // Published and not closed: so it is, too.
+        // Published and not closed: the epoch changes too.
         let channel = store.channel("c").expect("a channel");
         channel.publish(NewPublication { durability: Durability::Async, ..new("9") }).await.expect("published");
         drop(channel);
@@ -337,7 +336,7 @@ async fn a_clean_restart_keeps_the_epoch_and_no_other_does() {
 }
 
 #[tokio::test]
-async fn a_replay_ends_in_the_same_epoch_as_the_index_says() {
+async fn a_replay_ends_in_the_epoch_of_the_index() {
     for lsm in [false, true] {
         let (pool, store) = Pool::start(lsm).await;
         let channel = store.channel("c").expect("a channel");
@@ -347,7 +346,7 @@ async fn a_replay_ends_in_the_same_epoch_as_the_index_says() {
         }
         let before = channel.position().expect("there");
         drop(channel);
-        // The index knows nothing: what the channel is comes from the records.
+        // The index is empty: the channel is rebuilt from the records.
         let store = reopened(&pool, store, true).await;
         let channel = store.channel("c").expect("a channel");
         assert_ne!(channel.position().expect("there").epoch, before.epoch, "later ones may have been lost");
@@ -381,7 +380,7 @@ async fn compaction_does_not_bring_an_old_epoch_back() {
 }
 
 #[tokio::test]
-async fn a_gap_is_never_said_to_be_none() {
+async fn a_gap_is_always_reported() {
     let (pool, store) = Pool::start(true).await;
     let channel = store.channel("c").expect("a channel");
     let before = channel.position().expect("there");
@@ -393,7 +392,7 @@ async fn a_gap_is_never_said_to_be_none() {
     let store = reopened(&pool, store, false).await;
     steadfast_flow::Env::tokio().sleep(Duration::from_millis(310)).await;
     let channel = store.channel("c").expect("a channel");
-    assert!(!texts(&channel, since(before)).await.1.complete, "the second is over");
+    assert!(!texts(&channel, since(before)).await.1.complete, "the second has expired");
     for (reverse, kept) in [(false, ["1", "3"]), (true, ["3", "1"])] {
         let two = HistoryQuery { limit: 2, reverse, ..ALL };
         assert_eq!(texts(&channel, two).await.0, kept, "another takes its place");
@@ -406,7 +405,7 @@ async fn a_gap_is_never_said_to_be_none() {
 }
 
 #[tokio::test]
-async fn space_of_publications_that_are_over_comes_back() {
+async fn space_of_expired_publications_is_freed() {
     let (mut pool, store) = Pool::start(true).await;
     store.close().await.expect("closed");
     drop(store);
@@ -435,151 +434,4 @@ async fn a_name_has_a_bound() {
         assert!(matches!(store.channel(&name), Err(StoreError::TooLarge(_))));
     }
     assert!(store.channel(&"x".repeat(255)).is_ok());
-}
-
-/// What a channel is like to who uses it.
-async fn seen(store: &Store, name: &str) -> (Position, Vec<String>, bool) {
-    let channel = store.channel(name).expect("a channel");
-    let (kept, history) = texts(&channel, ALL).await;
-    (channel.position().expect("there"), kept, history.complete)
-}
-
-#[tokio::test]
-async fn channels_move_with_their_slots_and_come_back() {
-    for lsm in [false, true] {
-        let (mut pool, mut store) = Pool::start_on(1, lsm).await;
-        let lasting = |n: usize, text: &str| NewPublication {
-            durability: if n.is_multiple_of(5) { Durability::Async } else { Durability::Sync },
-            ..new(text)
-        };
-        let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
-        let mut handles = Vec::new();
-        for (n, name) in names.iter().enumerate() {
-            let channel = store.channel(name).expect("a channel");
-            for i in 0..n % 7 {
-                let history_ttl_ms = if n % 7 == 3 && i == 0 { 1 } else { 3_600_000 };
-                let new = NewPublication { history_size: 4, history_ttl_ms, ..lasting(n, &format!("{n} {i}")) };
-                channel.publish(new).await.expect("published");
-            }
-            if n % 11 == 3 {
-                channel.clear().await.expect("cleared");
-            }
-            handles.push(channel);
-        }
-        let told = Arc::new(Told::default());
-        let sink: Arc<dyn ChannelSink> = told.clone();
-        store.set_channel_sink(&sink);
-        steadfast_flow::Env::tokio().sleep(Duration::from_millis(5)).await;
-        let mut like = Vec::new();
-        for name in &names {
-            like.push(seen(&store, name).await);
-        }
-        for round in 0..3 {
-            // Another disk comes, and the first goes; at last one that had them before comes back into what is left of its index.
-            let (came, index) = (formatted().await, pool.disks.len());
-            store.add_disk(named(&format!("d{index}"), &came)).await.expect("added");
-            assert!(done(&store).await.copied > 10);
-            pool.disks.push(came);
-            for (name, like) in names.iter().zip(&like) {
-                assert_eq!(seen(&store, name).await, *like, "{name}");
-            }
-            let leaves = if round == 1 { format!("d{index}") } else { "d0".to_owned() };
-            store.drain_disk(&leaves).await.expect("drained");
-            done(&store).await;
-            pool.disks.remove(leaves[1..].parse().expect("a number"));
-            // Who had one goes on with it, and everybody is told of it.
-            for ((n, handle), like) in handles.iter().enumerate().zip(&mut like) {
-                assert_eq!(handle.position().expect("there"), like.0, "{n}");
-                let history =
-                    texts(handle, since(Position { offset: like.0.offset.saturating_sub(1), ..like.0 })).await.1;
-                assert!(history.complete || like.0.offset > 0 && like.1.is_empty(), "{n}: {history:?}");
-                let published = handle.publish(lasting(n, &format!("{n} round {round}"))).await.expect("published");
-                assert_eq!(published.position, Position { offset: like.0.offset + 1, ..like.0 });
-                like.0 = published.position;
-                like.1.push(format!("{n} round {round}"));
-            }
-            assert_eq!(std::mem::take(&mut *told.0.lock()).len(), names.len());
-            for (name, like) in names.iter().zip(&like) {
-                assert_eq!(seen(&store, name).await, *like, "{name}");
-            }
-            handles.clear();
-            store = reopened(&pool, store, true).await;
-            store.set_channel_sink(&sink);
-            for (n, (name, like)) in names.iter().zip(&mut like).enumerate() {
-                let is = seen(&store, name).await;
-                // Those with asynchronous publications may have lost some, for all that the store knows.
-                like.0.epoch = if n % 5 == 0 { is.0.epoch } else { like.0.epoch };
-                assert_eq!(is, *like, "{name}");
-                handles.push(store.channel(name).expect("a channel"));
-            }
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_that_channels_move() {
-    let (_pool, store) = Pool::start_on(2, false).await;
-    let told = Arc::new(Told::default());
-    let sink: Arc<dyn ChannelSink> = told.clone();
-    store.set_channel_sink(&sink);
-    let moving = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let (mut ends, env) = (Vec::new(), steadfast_flow::Env::tokio());
-    for n in 0..6 {
-        let (store, moving) = (store.clone(), moving.clone());
-        let (end, ended) = tokio::sync::oneshot::channel();
-        ends.push(ended);
-        env.spawn("publisher", async move {
-            let channel = store.channel(&format!("c{n}")).expect("a channel");
-            let (mut last, mut told) = (channel.position().expect("there"), Vec::new());
-            while moving.load(std::sync::atomic::Ordering::Relaxed) {
-                let text = format!("{n} {}", told.len());
-                let is = publish(&channel, &text).await.position;
-                assert_eq!(is.offset, last.offset + 1);
-                told.push(text);
-                let (missed, history) = texts(&channel, since(last)).await;
-                assert!(history.complete && missed == told[last.offset as usize..], "{history:?}");
-                last = is;
-            }
-            let _ = end.send(told);
-        });
-    }
-    let new = [formatted().await, formatted().await];
-    store.add_disk(named("n0", &new[0])).await.expect("added");
-    done(&store).await;
-    store.drain_disk("d0").await.expect("drained");
-    done(&store).await;
-    store.replace_disk("d1", named("n1", &new[1])).await.expect("replaced");
-    done(&store).await;
-    moving.store(false, std::sync::atomic::Ordering::Relaxed);
-    for (n, end) in ends.into_iter().enumerate() {
-        let published = end.await.expect("no panic");
-        assert!(published.len() > 20, "at work");
-        let told = told.0.lock();
-        let told: Vec<_> = told.iter().filter(|told| told.0 == format!("c{n}")).collect();
-        assert!(told.iter().map(|told| told.1).eq(1..=published.len() as u64), "in order, each once");
-        assert!(told.iter().map(|told| &told.2).eq(&published));
-    }
-}
-
-#[tokio::test]
-async fn a_publication_that_cannot_be_read_keeps_its_channel_where_it_is() {
-    let (pool, store) = Pool::start(false).await;
-    for name in ["a", "b"] {
-        publish(&store.channel(name).expect("a channel"), name).await;
-    }
-    let like = seen(&store, "b").await;
-    store.close().await.expect("closed");
-    drop(store);
-    let faults = Faults::new();
-    let disk: Arc<dyn Disk> = Arc::new(Faulty::new(pool.disks[0].clone(), faults.clone()));
-    let (store, _) = pool.open_on(vec![named("d0", &disk)]).await.expect("open");
-    let fault = faults.add(Fault::new(OpKind::Read, Effect::Error(5)).within(0..u64::MAX));
-    store.replace_disk("d0", named("new", &formatted().await)).await.expect("begun");
-    let status = ended(&store).await;
-    assert_eq!((status.state, status.unmovable_total), (MoveState::Failed, 2), "{status:?}");
-    assert!(status.unmovable.iter().any(|what| what.name == "channel b"), "{status:?}");
-    faults.remove(fault);
-    assert!(store.resume_moves().expect("resumed"));
-    done(&store).await;
-    assert_eq!(seen(&store, "b").await, like);
 }

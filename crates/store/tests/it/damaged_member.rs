@@ -1,4 +1,5 @@
-//! A member of a pool that does not say so any more, as its own layout is damaged and its index is gone: the layouts of the others name it.
+//! A member that does not identify its pool, since its layout is damaged and its index is gone: the
+//! layouts of the others name it.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ async fn fill(store: &Store) {
     }
 }
 
-/// Damages each block of a disk where another disk is named: every layout that the log has.
+/// Damages each block of a disk that names another disk: every layout in the log.
 async fn forget_layouts(disk: &MemDisk, other: &Arc<dyn Disk>) {
     let id = pool_on(other).await;
     let mut damaged = 0;
@@ -33,7 +34,7 @@ async fn forget_layouts(disk: &MemDisk, other: &Arc<dyn Disk>) {
     assert!(damaged > 0, "its log names the other disk");
 }
 
-/// What is on the damaged disk is right, or said to be unreadable; all else is as ever.
+/// Objects on the damaged disk are right or reported unreadable; all others are unchanged.
 async fn check(store: &Store, damaged: &str) {
     let mut answered = 0;
     for n in 0..KEYS {
@@ -49,7 +50,7 @@ async fn check(store: &Store, damaged: &str) {
     let disks = store.status().disks;
     assert!(answered >= KEYS / 3, "{answered} {disks:?}");
     for disk in disks.iter().filter(|disk| disk.name != damaged) {
-        assert!(disk.trouble.is_none(), "{disk:?}");
+        assert!(disk.failure.is_none(), "{disk:?}");
     }
 }
 
@@ -76,7 +77,7 @@ async fn a_member_whose_layout_is_damaged_is_known_by_the_layouts_of_the_others(
 }
 
 #[tokio::test]
-async fn a_member_that_came_later_is_known_by_later_layouts() {
+async fn a_later_member_is_known_by_later_layouts() {
     let (mut pool, store) = Pool::start_on(2, false).await;
     fill(&store).await;
     let third = formatted_mem().await;

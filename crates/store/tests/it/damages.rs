@@ -1,5 +1,6 @@
-//! Damage at random places of pool and index, held against a ledger of what was acknowledged: the right bytes or an error, never "no such key", never other
-//! bytes, and never a loss that the verification does not see.
+//! Random damage to pool and index, checked against a ledger of acknowledged changes. A read
+//! returns the right bytes or an error, never "no such key" or other bytes, and the verification
+//! sees every loss.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,10 +19,10 @@ const MIB: u64 = 1 << 20;
 const LAST: &str = "last";
 const CAPACITY: u64 = 64 * MIB;
 
-/// What was acknowledged: bodies, or that the key was deleted.
+/// Acknowledged changes: bodies or deletes, by key.
 pub type Ledger = BTreeMap<String, Option<Vec<u8>>>;
 
-/// A pool with its index and what it must hold.
+/// A pool with its index and its expected content.
 struct Whole {
     disk: MemDisk,
     index: tempfile::TempDir,
@@ -36,7 +37,7 @@ async fn open(disk: &MemDisk, index: &Path) -> Result<(Store, OpenReport), Store
     Store::open(Arc::new(disk.clone()), IndexKind::Lsm(index.join("index")), Env::tokio(), options()).await
 }
 
-/// Puts or deletes one of the keys, and enters it into the ledger.
+/// Puts or deletes one of the keys, and records it in the ledger.
 pub async fn change(store: &Store, ledger: &mut Ledger, op: u64) {
     let key = format!("k{:03}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57);
     if op % 6 == 5 {
@@ -49,7 +50,7 @@ pub async fn change(store: &Store, ledger: &mut Ledger, op: u64) {
     }
 }
 
-/// Written, overwritten, deleted, compacted; closed, or as it is found after a crash.
+/// A pool with writes, overwrites, deletes and compaction; closed, or as a crash leaves it.
 async fn whole(crashed: bool) -> Whole {
     let disk = MemDisk::growable(CAPACITY);
     let any: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -62,7 +63,7 @@ async fn whole(crashed: bool) -> Whole {
     for op in 0..500u64 {
         change(&store, &mut ledger, op).await;
         if op == 300 {
-            // What comes after it is replayed.
+            // Later changes are replayed.
             store.close().await.expect("closes");
             drop(store);
             return after(disk, live, ledger, crashed).await;
@@ -77,7 +78,8 @@ async fn after(disk: MemDisk, live: tempfile::TempDir, mut ledger: Ledger, crash
     for op in 301..600u64 {
         change(&store, &mut ledger, op).await;
     }
-    // The very last frame before a crash is vouched for by none: damaged, it looks as one that was being written.
+    // No later frame vouches for the very last frame before a crash: when damaged, it looks like an
+    // unfinished write.
     put(&store, LAST, b"x").await;
     if !crashed {
         store.close().await.expect("closes");
@@ -145,7 +147,7 @@ async fn damaged(whole: &Whole, dice: &mut Dice) -> (MemDisk, String) {
     }
 }
 
-/// What becomes of the index: kept, removed, or damaged as well.
+/// Keeps, removes or damages the index.
 fn harm_index(dir: &Path, dice: &mut Dice) -> (&'static str, bool) {
     match dice.below(4) {
         0 | 1 => ("index kept", true),
@@ -188,7 +190,7 @@ async fn trial(whole: &Whole, seed: u64) {
     for life in 0..2 {
         let (store, report) = match open(&disk, index.path()).await {
             Ok(opened) => opened,
-            // Told, at least.
+            // At least the loss is reported.
             Err(e) => {
                 assert!(!clean || !index_good, "{what}: a whole pool does not open: {e}");
                 return;
@@ -216,7 +218,7 @@ async fn trial(whole: &Whole, seed: u64) {
         let lost = store.status().log.extents.lost;
         assert_eq!(lost > 0, !report.recovery.lost.is_empty(), "{what}");
         assert!(lost == 0 || !clean, "{what}: {:?}", report.recovery.lost);
-        // A read-only pool says so.
+        // A read-only pool reports it.
         let _ = store.close().await;
     }
 }

@@ -1,4 +1,5 @@
-//! Deletes are dropped when nothing is left that they hide, whatever else of that age there is.
+//! Deletes are dropped when nothing that they hide is left, whatever other records of that age
+//! exist.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::common::{BUCKET, Pool, bytes_of, get, put};
 
 /// Requests at a time.
 const AT_ONCE: usize = 64;
-/// Compaction is at rest when nothing has changed for so long.
+/// Compaction is at rest when nothing has changed for this long.
 const REST: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(120);
 
@@ -28,7 +29,7 @@ async fn pool(extent_bytes: u64) -> Pool {
     pool
 }
 
-/// Makes and deletes these keys, which were not used before.
+/// Creates and deletes these keys, which were unused before.
 async fn come_and_go(store: &Store, keys: std::ops::Range<usize>) {
     let keys: Vec<_> = keys.map(|n| format!("one/that/is/used/once/{n:08}")).collect();
     for keys in keys.chunks(8 * AT_ONCE) {
@@ -44,7 +45,7 @@ async fn come_and_go(store: &Store, keys: std::ops::Range<usize>) {
     }
 }
 
-/// Waits until compaction finds nothing more to do.
+/// Waits until compaction finds no more work.
 async fn rest(store: &Store) {
     let env = Env::tokio();
     let (begun, mut since, mut last) = (env.now(), env.now(), None);
@@ -60,8 +61,8 @@ async fn rest(store: &Store) {
     }
 }
 
-/// So many keys come and go beside one that stays; how many records a rebuild of the index replays.
-/// The open extent is not emptied: small extents keep what is in it few.
+/// Creates and deletes `count` keys next to one that stays. Returns the number of records that an
+/// index rebuild replays. The open extent is not emptied: small extents keep few records in it.
 async fn replayed_after(count: usize, extent_bytes: u64) -> u64 {
     let pool = pool(extent_bytes).await;
     let store = pool.open().await;
@@ -76,11 +77,11 @@ async fn replayed_after(count: usize, extent_bytes: u64) -> u64 {
     assert_eq!(get(&store, "cold").await.expect("there"), cold);
     assert_eq!(store.status().objects, 1, "nothing has come back");
     store.close().await.expect("close");
-    println!("{count} keys came and went: {} records replayed", report.replayed_records);
+    println!("{count} keys created and deleted: {} records replayed", report.replayed_records);
     report.replayed_records
 }
 
-/// A cold object kept each delete that was made after it for ever.
+/// A cold object used to keep each later delete for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletes_do_not_pile_up_beside_a_cold_object() {
     let replayed = replayed_after(20_000, 512 << 10).await;

@@ -1,4 +1,4 @@
-//! Events of objects: one for each change, in order, there if and only if the change is.
+//! Object events: one for each change, in order, present if and only if the change is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn listen(store: &Store, rules: Vec<NotificationRule>) {
     store.update_bucket(BUCKET, settings).await.expect("changed");
 }
 
-/// All events that wait, without being done.
+/// All waiting events, without marking them done.
 async fn waiting(store: &Store) -> Vec<Event> {
     let mut events = Vec::new();
     while store.status().events.used as usize > events.len() {
@@ -37,7 +37,7 @@ async fn waiting(store: &Store) -> Vec<Event> {
     events
 }
 
-fn told(events: &[Event]) -> Vec<(EventKind, &str)> {
+fn summary(events: &[Event]) -> Vec<(EventKind, &str)> {
     events.iter().map(|event| (event.event.kind, &event.event.key[..])).collect()
 }
 
@@ -60,9 +60,9 @@ async fn uploaded(store: &Store, key: &str) {
 }
 
 on_disks! {
-    async fn every_change_is_told_once_in_order_and_nothing_else(disks) {
+    async fn every_change_is_delivered_once_and_in_order(disks) {
         let (pool, mut store) = Pool::start_on(disks, true).await;
-        put(&store, "a", b"before anybody wanted to know").await;
+        put(&store, "a", b"before anyone subscribed to it").await;
         listen(&store, vec![rule("all", &EventKind::ALL, ""), rule("b", &[EventKind::Delete], "b")]).await;
         assert_eq!(store.bucket(BUCKET).expect("there").settings.notifications.expect("kept").document, "as given");
         put(&store, "a", b"1").await;
@@ -86,12 +86,12 @@ on_disks! {
                 store = reopened(&pool, store, rebuilt).await;
             }
             let events = waiting(&store).await;
-            let told = told(&events);
-            let (first, last) = told.split_at(expected.len());
-            // After a restart they are in the order of time, which may be the same of two.
+            let received = summary(&events);
+            let (first, last) = received.split_at(expected.len());
+            // After a restart they are in order of time, which two events may share.
             match rebuilt {
                 None => assert_eq!(first, expected),
-                Some(_) => assert!(expected.iter().all(|event| told.contains(event))),
+                Some(_) => assert!(expected.iter().all(|event| received.contains(event))),
             }
             if rebuilt.is_none() {
                 let mut last = last.to_vec();
@@ -101,9 +101,9 @@ on_disks! {
                 }
                 assert_eq!(last, [(Delete, "b"), (Delete, "c")]);
             }
-            assert_eq!(told.len(), 8);
-            assert!(events.iter().all(|event| event.again == rebuilt.is_some()));
-            let find = |kind, key| events.iter().find(|e| (e.event.kind, &e.event.key[..]) == (kind, key)).expect("told");
+            assert_eq!(received.len(), 8);
+            assert!(events.iter().all(|event| event.maybe_redelivered == rebuilt.is_some()));
+            let find = |kind, key| events.iter().find(|e| (e.event.kind, &e.event.key[..]) == (kind, key)).expect("delivered");
             let (put, gone) = (find(Put, "b"), find(Delete, "b"));
             assert_eq!((put.event.size, &put.event.etag[..], put.event.targets.len()), (15_000, "e", 1));
             assert_eq!((gone.event.size, gone.event.targets.len(), &gone.event.targets[1].target[..]), (0, 2, "to-b"));
@@ -114,7 +114,7 @@ on_disks! {
 }
 
 on_disks! {
-    async fn what_has_been_forwarded_does_not_come_again(disks) {
+    async fn forwarded_events_are_not_redelivered(disks) {
         let (pool, mut store) = Pool::start_on(disks, true).await;
         listen(&store, vec![rule("all", &EventKind::ALL, "")]).await;
         for round in 0..3 {
@@ -126,7 +126,8 @@ on_disks! {
             assert_eq!(store.status().events.used as usize, 20);
             store.events_done(&events);
             assert_eq!(store.status().events.used as usize, 5);
-            // Those of slots in which something waits may come again: they are not removed one by one.
+            // Events of slots with waiting events may be delivered again: they are not removed one
+            // by one.
             let rest: Vec<_> = store.next_events(15).await;
             assert_eq!(rest.len(), 5);
             if round < 2 {
@@ -138,7 +139,7 @@ on_disks! {
                 assert_eq!(store.status().events.used as usize, 0);
             }
         }
-        // Not trimmed: the next event of a slot says what was forwarded.
+        // Not trimmed: the next event of a slot contains what was forwarded.
         for n in 0..10 {
             put(&store, &format!("k{n}"), b"y").await;
         }
@@ -149,7 +150,7 @@ on_disks! {
 }
 
 #[tokio::test]
-async fn who_would_make_too_many_wait_waits_and_others_do_not() {
+async fn a_full_outbox_blocks_only_writers_of_events() {
     let (mut pool, store) = Pool::start(false).await;
     store.create_bucket("quiet", BucketSettings::default()).await.expect("made");
     store.close().await.expect("closed");
@@ -165,7 +166,7 @@ async fn who_would_make_too_many_wait_waits_and_others_do_not() {
     assert!(matches!(store.delete(BUCKET, "seen/a", Condition::None, None).await, Err(StoreError::Busy(_))));
     let many = store.delete_many(BUCKET, vec!["seen/a".into()], None).await;
     assert!(matches!(many[..], [Err(StoreError::Busy(_))]));
-    store.delete("quiet", "x", Condition::None, None).await.expect("nobody listens there");
+    store.delete("quiet", "x", Condition::None, None).await.expect("no rule matches there");
     let events = store.next_events(1).await;
     assert_eq!(events[0].event.key, "seen/a");
     let mut waits = std::pin::pin!(put_if(&store, "seen/c", b"x", "e", Condition::None));
@@ -173,7 +174,7 @@ async fn who_would_make_too_many_wait_waits_and_others_do_not() {
     store.events_done(&events);
     waits.await.expect("there is room");
     let events = waiting(&store).await;
-    assert_eq!(told(&events), [(EventKind::Put, "seen/b"), (EventKind::Put, "seen/c")]);
+    assert_eq!(summary(&events), [(EventKind::Put, "seen/b"), (EventKind::Put, "seen/c")]);
     assert!(events.iter().all(|event| event.event.targets.is_empty()));
 }
 
@@ -184,7 +185,7 @@ async fn events_wait_through_the_exchange_of_all_disks() {
     for n in 0..40 {
         put(&store, &format!("k{n}"), b"1").await;
     }
-    // Begun where their keys are at home, and committed where they are then.
+    // Begun at their keys' home, and committed at the home of that time.
     let mut late = Vec::new();
     for n in 0..8 {
         let mut writer = store.writer(BUCKET, &format!("late{n}"), None).await.expect("a writer");
@@ -228,7 +229,8 @@ async fn events_wait_through_the_exchange_of_all_disks() {
     }
 }
 
-/// What one writer did with its key: the tag of each change in order (empty for a delete), and how many of them were answered.
+/// One writer's changes of its key: the tag of each change in order (empty for a delete), and how
+/// many were answered.
 struct Written {
     tags: Vec<String>,
     answered: usize,

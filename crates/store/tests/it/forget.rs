@@ -1,4 +1,4 @@
-//! Disks that are lost for good are given up; disks of somebody else are left as they are.
+//! Lost disks are given up; foreign disks are left unchanged.
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
 }
 
 #[tokio::test]
-async fn a_lost_disk_is_given_up_and_the_pool_goes_on() {
-    // The first disk, which is believed about buckets, too.
+async fn a_lost_disk_is_given_up_and_the_pool_continues() {
+    // The first disk too, which is authoritative for buckets.
     for lost in [0, 1] {
         let (pool, store) = filled(3, true).await;
         store.create_snapshot("before").await.expect("made");
         let name = format!("d{lost}");
         let why = refusal(store.forget_disks(std::slice::from_ref(&name)).await);
-        assert!(why.contains("is there") && why.contains("drain"), "{why}");
+        assert!(why.contains("is present") && why.contains("drain"), "{why}");
         let objects = store.status().disks[lost].objects;
         store.close().await.expect("closes");
         drop(store);
@@ -73,7 +73,7 @@ async fn a_lost_disk_is_given_up_and_the_pool_goes_on() {
         store.close().await.expect("closes");
         drop(store);
 
-        // It comes back, and is not one of the pool any more.
+        // The disk returns, and is no longer a member.
         let (store, report) = pool.open_on(pool.given()).await.expect("opens");
         assert!(report.missing.is_empty() && report.left_out.len() == 1, "{:?} {:?}", report.missing, report.left_out);
         assert!(report.left_out[0].0 == name && report.left_out[0].1.contains("taken out"), "{:?}", report.left_out);
@@ -98,7 +98,7 @@ async fn content(disk: &Arc<dyn Disk>) -> Vec<Bytes> {
 }
 
 #[tokio::test]
-async fn nothing_is_changed_on_a_disk_of_somebody_else() {
+async fn a_foreign_disk_is_left_unchanged() {
     let (foreign, store) = filled(1, false).await;
     store.close().await.expect("closes");
     drop(store);
@@ -121,7 +121,7 @@ async fn nothing_is_changed_on_a_disk_of_somebody_else() {
         let mut given = pool.given();
         given.push(named("x", disk));
         refusal(pool.open_on(given).await.map(|(_, report)| report));
-        // One that is only remembered is left out.
+        // A remembered foreign disk is skipped.
         let mut given = pool.given();
         given.push(named("x", disk));
         given[2].hint = true;

@@ -1,4 +1,4 @@
-//! Objects that are larger than their list of chunks may be.
+//! Objects whose chunk list exceeds its limit.
 
 use crate::common::{BUCKET, Pool, bytes_of, etag};
 use steadfast_store::{Attributes, BucketSettings, Condition, PartChoice, StoreError};
@@ -26,7 +26,7 @@ async fn a_part_that_could_never_be_completed_is_refused_when_it_comes() {
     };
     assert!(matches!(&refused, StoreError::TooLarge(why) if why.contains("chunks")), "{refused}");
     assert!(taken.len() >= 4, "{}", taken.len());
-    // A part that is there may be replaced, and what is small enough be completed.
+    // An existing part may be replaced, and a small enough upload completed.
     taken.truncate(taken.len() - 2);
     let done = store.complete_upload(BUCKET, "k", &id, taken.clone(), etag("o"), Condition::None, None).await;
     done.expect("completed");

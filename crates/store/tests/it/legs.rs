@@ -1,7 +1,8 @@
-//! Damage at random places of either leg of a super-disk, held against a ledger of what was acknowledged.
+//! Random damage to either leg of a super-disk, checked against a ledger of acknowledged changes.
 //!
-//! After a clean stop both legs hold everything. So whatever one of them loses is served right and is
-//! healed, on a running store and on a stopped one. After a crash it is right or an error.
+//! After a clean stop both legs hold everything. So reads return the right bytes for any loss of
+//! one leg, and the loss is healed, on a running store and on a stopped one. After a crash a read
+//! returns the right bytes or an error.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use crate::common::{BUCKET, bytes_of, get};
 use crate::damages::{Dice, Ledger, change, copy_dir};
 use steadfast_disk::{BLOCK, Disk, FastState, MemDisk, Superdisk, SuperdiskOptions};
 use steadfast_flow::Env;
-use steadfast_log::{FormatOptions, Log, ScrubOptions, ScrubWish, verify_named};
+use steadfast_log::{FormatOptions, Log, ScrubOptions, ScrubRequest, verify_named};
 use steadfast_store::{BucketSettings, IndexKind, Store, StoreError, StoreOptions, named_chunks};
 
 const MIB: u64 = 1 << 20;
 const CAPACITY: u64 = 48 * MIB;
 
-/// Both legs as they are at one moment.
+/// Both legs at one moment.
 struct Legs([MemDisk; 2]);
 
 impl Legs {
@@ -37,7 +38,7 @@ impl Legs {
     }
 }
 
-/// A pair with its index, how it was in the middle, and what it must hold.
+/// A pair with its index, its state in the middle, and its expected content.
 struct Whole {
     legs: Legs,
     older: Legs,
@@ -71,7 +72,7 @@ async fn fast_leg_is_clean(pair: &Superdisk) {
     until("the fast leg holds everything", || pair.status().fast == FastState::Clean).await;
 }
 
-/// Written, overwritten and deleted; closed, or as a crash leaves it.
+/// A pair with writes, overwrites and deletes; closed, or as a crash leaves it.
 async fn whole(crashed: bool) -> Whole {
     let legs = Legs([MemDisk::growable(CAPACITY), MemDisk::fixed(CAPACITY + 8 * MIB)]);
     let pair = legs.superdisk().await;
@@ -106,7 +107,7 @@ fn copied(index: &Path) -> tempfile::TempDir {
     to
 }
 
-/// Damages one leg within one extent; says how.
+/// Damages one leg within one extent. Returns a description.
 async fn damage(legs: &Legs, older: &Legs, dice: &mut Dice) -> String {
     let leg = dice.below(2) as usize;
     let used = legs.0[0].len() / MIB;
@@ -131,7 +132,7 @@ async fn damage(legs: &Legs, older: &Legs, dice: &mut Dice) -> String {
     format!("{what} on leg {leg} at {at}, {len} bytes")
 }
 
-/// Reads the whole ledger. Returns how many keys answered with an error.
+/// Reads the whole ledger. Returns the number of keys that answered with an error.
 async fn check(store: &Store, ledger: &Ledger, what: &str) -> usize {
     let mut errors = 0;
     for (key, expected) in ledger {
@@ -149,7 +150,7 @@ async fn check(store: &Store, ledger: &Ledger, what: &str) -> usize {
 async fn scrubbed(store: &Store, what: &str) -> u64 {
     let passes = || store.scrubs()[0].1.passes;
     let before = passes();
-    store.scrub(ScrubWish::Start).expect("open");
+    store.scrub(ScrubRequest::Start).expect("open");
     until(&format!("{what}: a pass of the scrub"), || passes() > before).await;
     store.scrubs()[0].1.damaged
 }
@@ -180,7 +181,7 @@ async fn trial(whole: &Whole, crashed: bool, seed: u64) {
         return;
     }
     assert_eq!((errors, damaged, again), (0, 0, 0), "{what}");
-    // The durable leg has it all again, alone.
+    // The durable leg alone has everything again.
     let durable: Arc<dyn Disk> = Arc::new(legs.0[0].clone());
     let verified = verify_named(&durable, named_chunks, |_, _| {}).await.expect("a pool");
     assert!(verified.is_clean(), "{what}: {:?}", verified.damage);

@@ -1,4 +1,4 @@
-//! Listings are what a naive one over a sorted list would be.
+//! Listings equal those of a naive implementation over a sorted list.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn naive(keys: &BTreeSet<String>, prefix: &str, delimiter: &str, after: &str) ->
             Some(at) => Item::Prefix(key[..prefix.len() + at + delimiter.len()].to_owned()),
             None => Item::Object(key.clone()),
         };
-        // A page that ends with a rolled-up prefix names it as where to go on.
+        // A page that ends with a rolled-up prefix continues after it.
         if item != Item::Prefix(after.to_owned()) && items.last() != Some(&item) {
             items.push(item);
         }

@@ -1,17 +1,19 @@
 //! The store over real files and simulated disks.
 //!
-//! One binary: each further one would be linked, and compile the generic code of the crates, once more.
+//! One binary: each further one would be linked separately and compile the crates' generic code
+//! once more.
 
 #[macro_use]
 mod common;
 
-mod ailing;
+mod channel_moves;
 mod channels;
 mod damaged_member;
 mod damages;
 mod deletes;
 mod events;
 mod forget;
+mod index_failures;
 mod large;
 mod legs;
 mod listing;

@@ -95,14 +95,14 @@ async fn small(disks: usize) -> Vec<Arc<MemDisk>> {
 
 async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
     let mut pool = Pool::of(disks, lsm).await;
-    // Small extents, and compaction that is always at work: what is kept for what is decided again
-    // and again.
+    // Small extents, and compaction that always runs: liveness is decided again and again.
     pool.replace(small(disks).await);
     pool.options.log.compaction.interval = Duration::from_millis(2);
-    // Checkpoints happen in the middle of it.
+    // Checkpoints happen in the middle of the history.
     pool.options.checkpoint_log_bytes = 20_000;
-    // A life that is dropped and not closed goes on for a while beside the next one, which a crash would not let it do: it must not
-    // move anything, and what it saves late is older than what was saved since. The simulator crashes all of that.
+    // A life that is dropped without a close runs on for a while next to the next one, which a real
+    // crash would prevent. So it must not move anything, and its late saves are older than newer
+    // ones. The simulator crashes all of that.
     (pool.options.log.compaction.enabled, pool.options.log.scrub.enabled) = (lsm, lsm);
     let mut dropped = false;
     let mut store = pool.open().await;
@@ -169,7 +169,8 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 let mut writer = store.writer(BUCKET, &name(key), None).await.expect("writer");
                 writer.write(bytes_of(seed, size).into()).await.expect("write");
                 drop(writer);
-                // A crash ends what is on its way; here it would go on into the next life and write over it.
+                // A crash ends writes in flight; here they would run on into the next life and
+                // overwrite it.
                 while store.status().log.pending_bytes > 0 {
                     tokio::task::yield_now().await;
                 }
@@ -182,7 +183,8 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
                 assert!(join_all(deletes).await.iter().all(Result::is_ok));
             }
             Op::Restart { close, delete_index } => {
-                // A crash ends whoever writes to the index directory; here it would go on beside the next life. The simulator crashes that.
+                // A crash ends writers to the index directory; here they would run on next to the
+                // next life. The simulator crashes them.
                 let close = close || lsm;
                 if close {
                     store.close().await.expect("close");
@@ -208,7 +210,7 @@ async fn run(disks: usize, lsm: bool, ops: Vec<Op>) {
     let live: u64 = store.status().log.usage.iter().map(|u| u.live_bytes).sum();
     drop(store);
     pool.delete_index();
-    // A record that is moved may be a byte shorter: its chunks lie elsewhere.
+    // A moved record may be a byte shorter, since its chunks have other locations.
     pool.options.log.compaction.enabled = false;
     let store = pool.open().await;
     check(&store, &model).await;

@@ -1,4 +1,4 @@
-//! Disks that come into a pool and leave it while it is read and written.
+//! Disks that join and leave a pool while clients read and write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn key(n: usize) -> String {
     format!("dir{}/k{n}", n % 3)
 }
 
-/// What is there, by key.
+/// Expected content, by key.
 type Model = BTreeMap<String, Vec<u8>>;
 
 async fn fill(store: &Store, count: usize) -> Model {
@@ -122,7 +122,7 @@ async fn come_and_go(lsm: bool) {
     store.close().await.expect("close");
     drop(store);
 
-    // Those that have left are left out.
+    // Disks that have left are skipped.
     let first = pool.disks[0].clone();
     pool.disks = vec![third, first, second.clone(), fourth];
     let (store, report) = pool.open_with_report().await;
@@ -163,7 +163,7 @@ async fn disks_come_and_go_on_lsm() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_by_name() {
+async fn impossible_requests_are_refused_with_a_reason() {
     let (pool, store) = Pool::start_on(2, false).await;
     fill(&store, 10).await;
     let refused = |result: Result<(), StoreError>| result.expect_err("refused").to_string();
@@ -179,17 +179,17 @@ async fn what_makes_no_sense_is_refused_by_name() {
     let why = refused(store.add_disk(PoolDisk { name: "gone".into(), disk: Err("ENXIO".into()), hint: false }).await);
     assert!(why.contains("gone: ENXIO"), "{why}");
     assert!(!store.resume_moves().expect("nothing to do"));
-    // None of that is remembered, and a disk that was refused can be opened by itself.
+    // None of that is remembered, and a refused disk can be opened by itself.
     assert_eq!(get(&other.open().await, "k").await.expect("there"), b"precious");
     store.close().await.expect("close");
     drop(store);
 
     let (store, _) = pool.open_on(vec![named("d0", &pool.disks[0])]).await.expect("open");
     let why = refused(store.add_disk(named("new", &formatted().await)).await);
-    assert!(why.contains("only while all disks of the pool are there") && why.contains("d1"), "{why}");
+    assert!(why.contains("only while all disks of the pool are present") && why.contains("d1"), "{why}");
 }
 
-/// A task that writes and checks all the time; what must be there is in the model.
+/// A task that constantly writes and checks; the model has the expected content.
 async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<AtomicBool>) -> u64 {
     let mut n = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -199,7 +199,7 @@ async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<Atomi
         match x[1] % 10 {
             0..5 => {
                 let data = bytes_of(n, if x[2].is_multiple_of(4) { 25_000 } else { 300 });
-                // Nobody else writes this key, so what it was is known.
+                // This task alone writes this key, so its state is known.
                 let was = model.lock().get(&key).is_some();
                 let condition = if was { Condition::Matches("e".into()) } else { Condition::Absent };
                 put_if(&store, &key, &data, "e", condition).await.expect("put");
@@ -218,7 +218,7 @@ async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<Atomi
                 complete(&store, &key, &id, 2).await;
                 let data = [bytes_of(n, 11_000), bytes_of(n + 1, 9_000)].concat();
                 model.lock().insert(key.clone(), data);
-                // As the others have it.
+                // With the attributes of the others.
                 store.copy((BUCKET, &key), (BUCKET, &key), Some(etag("e")), Condition::None, None).await.expect("copy");
             }
             7 => {
@@ -251,7 +251,7 @@ async fn busy(store: Store, model: Arc<Mutex<Model>>, seed: u64, stop: Arc<Atomi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_that_keys_move() {
+async fn moving_keys_is_invisible_to_clients() {
     let (mut pool, store) = Pool::start_on(2, false).await;
     drop(store);
     pool.options.move_batch_bytes = 1;
@@ -263,11 +263,11 @@ async fn nobody_notices_that_keys_move() {
     let env = Env::tokio();
     let mut answers = Vec::new();
     for task in tasks {
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (done, outcome) = tokio::sync::oneshot::channel();
         env.spawn("busy", async move {
-            let _ = tell.send(task.await);
+            let _ = done.send(task.await);
         });
-        answers.push(told);
+        answers.push(outcome);
     }
     let new: Vec<Arc<dyn Disk>> = vec![formatted().await, formatted().await];
     store.add_disk(named("n0", &new[0])).await.expect("add");
@@ -298,7 +298,8 @@ async fn nobody_notices_that_keys_move() {
 async fn a_writer_follows_its_key() {
     let (_pool, store) = Pool::start_on(1, false).await;
     fill(&store, 20).await;
-    // Small, large, of unknown length, and parts: begun here, committed wherever the keys are then.
+    // Small, large, of unknown length, and parts: begun here, committed at the keys' home of that
+    // time.
     let mut writers = Vec::new();
     for n in 0..40 {
         let (key, len) = (format!("late{n}"), if n % 2 == 0 { 900 } else { 47_000 });
@@ -325,19 +326,19 @@ async fn a_writer_follows_its_key() {
         complete(&store, &format!("{key}-m"), &id, 1).await;
         assert!(get(&store, &format!("{key}-m")).await.expect("there") == data, "{key}");
     }
-    // All of them have gone from the old disk, so it can go.
+    // All of them have left the old disk, so it can be removed.
     done(&store).await;
     assert_eq!(objects(&store), [20 + 30 + 40]);
 }
 
-/// A disk with faults of its own.
+/// A disk with its own faults.
 fn faulty(disk: &Arc<dyn Disk>) -> (Arc<dyn Disk>, Faults) {
     let faults = Faults::new();
     (Arc::new(Faulty::new(disk.clone(), faults.clone())), faults)
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named_and_stays() {
+async fn an_unreadable_object_is_named_and_stays() {
     let mut pool = Pool::of(1, false).await;
     pool.options.cache_bytes = 0;
     pool.options.log.scrub.enabled = false;
@@ -345,7 +346,7 @@ async fn what_cannot_be_read_is_named_and_stays() {
     let (store, _) = pool.open_on(vec![named("d0", &disk)]).await.expect("open");
     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
     let mut model = fill(&store, 30).await;
-    // Chunks lie in extents of their own: the large objects cannot be read.
+    // Chunks lie in their own extents: the large objects cannot be read.
     let large: Vec<String> = model.iter().filter(|(_, data)| data.len() > 2000).map(|(key, _)| key.clone()).collect();
     let usage = store.status().log.usage;
     let body = usage.iter().max_by_key(|u| u.live_bytes).expect("some").extent;
@@ -364,7 +365,7 @@ async fn what_cannot_be_read_is_named_and_stays() {
     assert_eq!(listed, 30);
     let why = store.add_disk(named("more", &formatted().await)).await.expect_err("refused").to_string();
     assert!(why.contains("resume"), "{why}");
-    // One is overwritten, the others turn out to be readable after all.
+    // One is overwritten; the others become readable again.
     put(&store, &large[0], b"new").await;
     model.insert(large[0].clone(), b"new".to_vec());
     faults.remove(fault);
@@ -375,7 +376,7 @@ async fn what_cannot_be_read_is_named_and_stays() {
 }
 
 #[tokio::test]
-async fn a_goal_that_fails_loses_nothing_and_another_start_goes_on() {
+async fn a_failed_target_disk_loses_nothing_and_a_restart_continues() {
     let (pool, store) = Pool::start_on(2, false).await;
     let model = fill(&store, 40).await;
     let new = formatted().await;
@@ -401,7 +402,7 @@ async fn a_goal_that_fails_loses_nothing_and_another_start_goes_on() {
 }
 
 #[tokio::test]
-async fn a_stop_in_the_middle_is_gone_on_with() {
+async fn an_interrupted_move_is_continued() {
     let (mut pool, store) = Pool::start_on(2, true).await;
     drop(store);
     (pool.options.move_batch_bytes, pool.options.move_bytes_s) = (1, 200_000);

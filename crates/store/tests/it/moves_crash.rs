@@ -1,4 +1,5 @@
-//! Crashes while keys move between disks: at many points, and with every subset of the disks there at the next start, which then writes.
+//! Crashes while keys move between disks: at many points, and with every subset of the disks
+//! present at the next start, which then writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ enum Operation {
     Replace,
 }
 
-/// What may be under a key: `None` for nothing.
+/// Allowed values of a key: `None` for absent.
 type Model = BTreeMap<String, BTreeSet<Option<Vec<u8>>>>;
 
 fn only(data: Option<Vec<u8>>) -> BTreeSet<Option<Vec<u8>>> {
@@ -32,7 +33,7 @@ async fn write(store: &Store, model: &mut Model, key: &str, data: Option<Vec<u8>
     };
     match &done {
         Ok(()) => drop(model.insert(key.to_owned(), only(data))),
-        // Nothing was accepted, by the words of the error.
+        // These errors state that nothing was accepted.
         Err(StoreError::Unavailable(_) | StoreError::Busy(_)) => {}
         Err(_) => drop(model.entry(key.to_owned()).or_insert_with(|| only(None)).insert(data)),
     }
@@ -65,7 +66,7 @@ struct Scene {
     pool: Pool,
     operation: Operation,
     model: Model,
-    /// An upload that goes on all the time.
+    /// An upload that stays unfinished throughout.
     upload: String,
     left: Arc<AtomicI64>,
 }
@@ -106,7 +107,8 @@ impl Scene {
         given.collect()
     }
 
-    /// Does the operation, beside a client that writes, until the crash. How many changes of the disks it took.
+    /// Runs the operation next to a writing client until the crash. Returns the number of changes
+    /// to the disks.
     async fn until_crash(&mut self, after: i64) -> i64 {
         let mut given = self.given(7, true);
         let new = (self.operation != Operation::Drain).then(|| given.pop()).flatten();
@@ -132,7 +134,7 @@ impl Scene {
         after - self.left.swap(0, Ordering::SeqCst)
     }
 
-    /// A life with some of the disks, in which what can be written is.
+    /// A life with some of the disks, which writes whatever it can.
     async fn with(&mut self, mask: usize) {
         self.pool.index = IndexKind::memory();
         let Ok((store, report)) = self.pool.open_on(self.given(mask, false)).await else { return };
@@ -151,7 +153,7 @@ impl Scene {
         store.close().await.expect("close");
     }
 
-    /// With all disks: what was begun is finished, and everything is there, once.
+    /// With all disks: begun moves are finished, and everything exists once.
     async fn finish(&mut self) {
         self.pool.index = IndexKind::memory();
         let (store, report) = self.pool.open_on(self.given(7, false)).await.expect("open");
@@ -176,7 +178,7 @@ impl Scene {
     }
 }
 
-/// Crashes the operation at many points, and goes on with some of the disks, then others, then all.
+/// Crashes the operation at many points; continues with some of the disks, then others, then all.
 async fn crash_at_many_points(operation: Operation) {
     let mut whole = Scene::new(operation).await;
     let length = whole.until_crash(1 << 40).await;
@@ -186,7 +188,7 @@ async fn crash_at_many_points(operation: Operation) {
     let points: i64 = std::env::var("STEADFAST_CRASH_POINTS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
     for point in 0..points {
         for mask in 0..8 {
-            // Not the same points for each, so that more of them are met.
+            // Different points for each mask, so that more of them are tested.
             let after = (length * (8 * point + mask as i64) / (8 * points)).max(1);
             let mut scene = Scene::new(operation).await;
             scene.until_crash(after).await;

@@ -221,7 +221,7 @@ on_disks! {
         for i in 0..50 {
             store.delete(BUCKET, &format!("k{i:03}"), Condition::None, None).await.expect("delete");
         }
-        // Written by a task beside the writes: not there at once, but before long.
+        // A background task writes it: not at once, but soon.
         while store.status().index.tables == 0 || store.status().checkpoint_lsn == 0 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! Pools of several disks: which belong together, and what happens when one is missing or fails.
+//! Pools of several disks: membership, and the effects of a missing or failing disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn unavailable<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
     }
 }
 
-/// A store of three disks with objects small and large, and its pool.
+/// A store of three disks with small and large objects, and its pool.
 async fn filled(lsm: bool) -> (Pool, Store) {
     let (pool, store) = Pool::start_on(3, lsm).await;
     for n in 0..60 {
@@ -51,7 +51,7 @@ async fn every_disk_gets_its_share_and_the_order_of_the_disks_does_not_matter() 
     assert_eq!(status.disks.iter().filter_map(|d| d.objects).sum::<u64>(), 60);
     for disk in &status.disks {
         assert!(disk.objects.is_some_and(|n| n > 8) && disk.chunk_bytes > 0 && disk.commits > 3, "{disk:?}");
-        assert_eq!((disk.state, disk.trouble.as_deref()), (DiskState::Ok, None));
+        assert_eq!((disk.state, disk.failure.as_deref()), (DiskState::Ok, None));
     }
     store.close().await.expect("close");
     let mut given = pool.given();
@@ -103,7 +103,7 @@ async fn disks_that_do_not_belong_together_are_refused_by_name() {
     let why = refused(&pool, missing).await;
     assert!(why.contains("gone: ENXIO"), "{why}");
 
-    // None of that has done any harm.
+    // The pool is unharmed.
     let (store, _) = pool.open_with_report().await;
     check_all(&store).await;
 }
@@ -120,7 +120,7 @@ async fn without_one(lsm: bool, as_error: bool) {
         given.remove(1);
     }
     let (store, report) = pool.open_on(given).await.expect("open");
-    let why = if as_error { "no such device" } else { "not among the disks" };
+    let why = if as_error { "no such device" } else { "not among the configured disks" };
     assert_eq!(report.missing.len(), 1);
     assert!(report.missing[0].0 == "d1" && report.missing[0].1.contains(why), "{:?}", report.missing);
     let status = store.status();
@@ -146,7 +146,7 @@ async fn without_one(lsm: bool, as_error: bool) {
         }
     }
     assert_eq!(Some(gone.len() as u64), on_it);
-    // An answer that leaves out what is on the missing disk would be wrong.
+    // An answer without the missing disk's content would be wrong.
     unavailable(store.list(BUCKET, &all()));
     unavailable(store.uploads(BUCKET, "", "", ("", ""), 10));
     unavailable(store.create_bucket("another", BucketSettings::default()).await);
@@ -229,13 +229,13 @@ async fn a_disk_that_fails_takes_only_its_own_keys_to_read_only() {
     assert!(unknown == 1 && refused > 8, "{unknown} {refused}");
     let status = store.status();
     assert_eq!((status.disks[1].state, status.disks[1].objects), (DiskState::ReadOnly, Some(refused + 1)));
-    assert!(status.disks[1].trouble.as_deref().is_some_and(|t| t.contains("flush failed")), "{:?}", status.disks[1]);
-    assert_eq!(store.list(BUCKET, &all()).expect("goes on").objects.len(), 60);
+    assert!(status.disks[1].failure.as_deref().is_some_and(|t| t.contains("flush failed")), "{:?}", status.disks[1]);
+    assert_eq!(store.list(BUCKET, &all()).expect("continues").objects.len(), 60);
     unavailable(store.create_bucket("another", BucketSettings::default()).await);
     assert!(store.takes_writes());
 }
 
-/// Does something to buckets while one disk fails, and closes.
+/// Changes buckets while one disk fails, and closes.
 async fn cut_off(failing: usize, lsm: bool, delete: bool) -> Pool {
     let (pool, store) = Pool::start_on(3, lsm).await;
     store.close().await.expect("close");
@@ -252,7 +252,7 @@ async fn cut_off(failing: usize, lsm: bool, delete: bool) -> Pool {
     pool
 }
 
-/// The same, and opens again without the fault. The pool holds the directory of the index.
+/// The same, and opens again without the fault. The pool owns the index directory.
 async fn interrupted(failing: usize, lsm: bool, rebuild: bool, delete: bool) -> (Pool, Store, OpenReport) {
     let pool = cut_off(failing, lsm, delete).await;
     if rebuild {
@@ -288,7 +288,7 @@ async fn a_bucket_that_was_being_made_is_there_or_not_everywhere() {
 
 #[tokio::test]
 async fn a_bucket_that_was_being_deleted_is_there_or_not_everywhere() {
-    // What the first disk does is what counts.
+    // The first disk's state counts.
     for (failing, repaired) in [(0, 0), (1, 2), (2, 1)] {
         for rebuild in [false, true] {
             let (_pool, store, report) = interrupted(failing, rebuild, rebuild, true).await;
@@ -309,7 +309,7 @@ async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_hav
     let without = |pool: &Pool, disk: usize| {
         pool.given().into_iter().enumerate().filter(|(at, _)| *at != disk).map(|(_, d)| d).collect()
     };
-    // The first disk, which is the last to get it, did not: the others have it.
+    // The first disk, which gets it last, did not; the others have it.
     let pool = cut_off(0, false, false).await;
     let (store, _) = pool.open_on(without(&pool, 0)).await.expect("open");
     let mut taken = Vec::new();
@@ -322,11 +322,11 @@ async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_hav
     assert!(taken.len() > 5 && taken.len() < 20, "{}", taken.len());
     let upload = store.create_upload("new", &taken[0], etag("")).await.expect("upload");
     store.close().await.expect("close");
-    // What is in it is not to be had as long as the disk that knows nothing of it stands alone against one that does.
+    // Its content is unavailable while a disk without the bucket stands alone against one with it.
     let (store, _) = pool.open_on(without(&pool, 1)).await.expect("open");
     for refused in [put_to(&store, "new", &taken[0], b"y").await, store.bucket("new").map(drop)] {
         let why = unavailable(refused);
-        assert!(why.contains("d1") && why.contains("being made or deleted"), "{why}");
+        assert!(why.contains("d1") && why.contains("being created or deleted"), "{why}");
     }
     store.close().await.expect("close");
     let (store, report) = pool.open_with_report().await;
@@ -340,7 +340,7 @@ async fn a_bucket_that_not_all_disks_have_is_used_only_if_all_that_are_there_hav
 }
 
 #[tokio::test]
-async fn an_upload_alone_keeps_a_bucket_that_the_first_disk_never_heard_of() {
+async fn an_upload_alone_keeps_a_bucket_unknown_to_the_first_disk() {
     let pool = cut_off(0, false, false).await;
     let (store, _) = pool.open_on(pool.given().into_iter().skip(1).collect()).await.expect("open");
     let mut begun = None;

@@ -1,4 +1,4 @@
-//! A pool that was restored from a snapshot of its disk, while the index of later commits was kept.
+//! A pool that was restored from an image of its disk, while the index of later commits was kept.
 
 use std::sync::Arc;
 

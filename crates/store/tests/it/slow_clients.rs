@@ -1,4 +1,5 @@
-//! Clients that do not read what they asked for, or do not send what they announced, keep nobody else waiting.
+//! Clients that do not read their answers, or do not send their announced bodies, do not block
+//! other clients.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use steadfast_flow::Env;
 use steadfast_log::LogOptions;
 use steadfast_store::{BucketSettings, Condition, ObjectWriter, Store, StoreOptions};
 
-/// For what would otherwise hang for ever.
+/// Timeout for operations that would otherwise hang for ever.
 const LONG: Duration = Duration::from_secs(120);
 
 async fn put(store: &Store, key: &str, data: &[u8]) {
@@ -28,8 +29,8 @@ async fn start(options: StoreOptions) -> (Pool, Store) {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_reads_do_not_stop_reads() {
-    // What may be read ahead is four pieces.
+async fn unread_answers_do_not_block_reads() {
+    // At most four pieces may be read ahead.
     let (_pool, store) = start(StoreOptions {
         cache_bytes: 0,
         read_piece_bytes: 256 << 10,
@@ -52,7 +53,7 @@ async fn answers_that_nobody_reads_do_not_stop_reads() {
         let read = Env::tokio().timeout(LONG, get(&store, "big")).await.expect("in time").expect("read");
         assert!(read == data);
     }
-    // Those who go on get the rest.
+    // Streams that continue get the rest.
     for (mut stream, mut taken) in unread {
         while let Some(piece) = stream.next().await {
             let piece = piece.expect("read");
@@ -73,7 +74,7 @@ async fn bodies_that_stall_do_not_stop_writes() {
         ..options()
     })
     .await;
-    // Half of them hold a chunk, half room for their record.
+    // Half of them hold a chunk, half the budget for their record.
     let mut stalled = Vec::new();
     let filling = async {
         for n in 0..60u64 {
@@ -111,7 +112,7 @@ async fn bodies_that_stall_do_not_stop_writes() {
         }
         drop(slow);
         assert!(get(&store, "quick").await.expect("there") == data);
-        // Those that were slow come to their end all the same.
+        // The slow clients still finish.
         for (mut writer, n) in stalled.drain(..).take(4) {
             writer.write(bytes_of(n + 1000, 20_000).into()).await.expect("write");
             writer.commit(etag("t"), Condition::None, None).await.expect("commit");

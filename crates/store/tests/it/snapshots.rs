@@ -1,4 +1,5 @@
-//! Snapshots: what was there is there, whatever happened since, on one disk and on several; and nothing of it is left when it is deleted.
+//! Snapshots: they keep all content of their moment, whatever happens later, on one disk and on
+//! several. A deleted snapshot leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use steadfast_store::{
     BucketSettings, Condition, IndexKind, PartChoice, PoolDisk, Snapshot, Store, StoreError, StoreOptions, StoredObject,
 };
 
-/// Bytes and everything else, by bucket and key.
+/// Bytes and metadata, by bucket and key.
 type Content = BTreeMap<(String, String), (StoredObject, Vec<u8>)>;
 
 /// Disks that can be copied at any moment.
@@ -51,7 +52,8 @@ impl Pool {
         Store::open_pool(disks, self.index.clone(), Env::tokio(), self.options.clone()).await.expect("open").0
     }
 
-    /// What a crash at this moment leaves, without the index. The first disk first: it is written last.
+    /// The state that a crash at this moment leaves, without the index. The first disk is copied
+    /// first: it is written last.
     fn image(&self) -> Self {
         let disks = self.disks.iter().map(MemDisk::image).collect();
         Self { disks, index: IndexKind::memory(), options: self.options.clone() }
@@ -119,7 +121,7 @@ async fn multipart(store: &Store, key: &str, seed: u64) {
     done.expect("completed");
 }
 
-/// Objects come, change and go.
+/// Creates, changes and deletes objects.
 async fn churn(store: &Store, from: u64, ops: u64) {
     for op in from..from + ops {
         let key = format!("k{}", op.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
@@ -151,7 +153,7 @@ async fn life(disks: usize) {
         known.insert(name, content(&store).await);
         churn(&store, round * 1000 + 200, 300).await;
         if round == 1 {
-            // All of it goes, and its bucket too.
+            // All content is deleted, and its bucket too.
             let keys = content(&store).await.into_keys().map(|(_, key)| key).collect();
             assert!(store.delete_many(BUCKET, keys, None).await.iter().all(Result::is_ok));
             store.delete_bucket(BUCKET).await.expect("empty");
@@ -160,7 +162,7 @@ async fn life(disks: usize) {
         for (name, content) in &known {
             assert!(read(&store, name).await == *content, "{name} in round {round}");
         }
-        // A crash, and nothing but the log; or a clean end.
+        // A crash that leaves only the log; or a clean close.
         if round == 0 {
             pool = pool.image();
         } else {
@@ -175,7 +177,7 @@ async fn life(disks: usize) {
     }
     let kept = store.snapshots_keep().expect("there are some");
     assert!(kept.0 > 0 && kept.1 == "s0", "{kept:?}");
-    // One that is being read stays readable when it is deleted.
+    // A snapshot that is being read stays readable when it is deleted.
     let reading = store.open_snapshot("s0", None, 0, |_| {}).await.expect("opens");
     for name in ["s0", "s1", "s2"] {
         store.delete_snapshot(name).await.expect("deleted");
@@ -245,7 +247,7 @@ async fn a_snapshot_holds_space_and_gives_it_back() {
     assert_eq!(store.status().log.extents.held_bytes, 0);
 }
 
-/// Lets every other task have a turn.
+/// Lets every other task run once.
 async fn turn() {
     let mut waited = false;
     std::future::poll_fn(|cx| {
@@ -258,7 +260,7 @@ async fn turn() {
     .await;
 }
 
-/// Whatever a crash leaves of making or deleting a snapshot: it is there whole, or not at all.
+/// A crash while a snapshot is made or deleted leaves a complete snapshot or none.
 async fn crash_at_every_step(disks: usize) {
     let pool = Pool::new(disks, 128 << 20).await;
     let store = pool.open().await;
@@ -301,7 +303,7 @@ async fn crash_at_every_step(disks: usize) {
             }
             assert_eq!(store.status().log.extents.held > 0, !snapshots.is_empty());
             assert!(content(&store).await == before);
-            // What is left of one that was not finished is in nobody's way.
+            // Leftovers of an unfinished snapshot do not block a new one.
             if snapshots.is_empty() {
                 store.create_snapshot("s").await.expect("made");
             }
@@ -345,12 +347,12 @@ async fn an_index_on_disk_is_removed_again() {
     let before = content(&store).await;
     let dir = tempfile::tempdir().expect("a directory");
     let scratch = dir.path().join("scratch");
-    let told = Arc::new(AtomicU64::new(0));
-    let hear = told.clone();
+    let progress = Arc::new(AtomicU64::new(0));
+    let reported = progress.clone();
     let snapshot = store
-        .open_snapshot("s", Some(scratch.clone()), 0, move |part| hear.store((part * 100.0) as u64, Relaxed))
+        .open_snapshot("s", Some(scratch.clone()), 0, move |part| reported.store((part * 100.0) as u64, Relaxed))
         .await;
-    assert!((90..=100).contains(&told.load(Relaxed)), "{told:?}");
+    assert!((90..=100).contains(&progress.load(Relaxed)), "{progress:?}");
     assert!(scratch.join("1").exists());
     assert!(frozen(snapshot.expect("opens")).await == before);
     gone(&scratch).await;
@@ -367,7 +369,7 @@ async fn gone(dir: &std::path::Path) {
 }
 
 #[tokio::test]
-async fn an_index_on_disk_is_removed_when_nobody_waits_until_it_is_open() {
+async fn an_index_on_disk_is_removed_when_the_open_is_cancelled() {
     let pool = Pool::new(2, 64 << 20).await;
     let store = pool.open().await;
     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
@@ -384,7 +386,7 @@ async fn an_index_on_disk_is_removed_when_nobody_waits_until_it_is_open() {
             tokio::task::yield_now().await;
         }
     }
-    // What the others have begun has come to its end by the time that one more is open.
+    // The cancelled opens have finished by the time that one more is open.
     drop(store.open_snapshot("s", Some(scratch(30)), 0, |_| {}).await.expect("opens"));
     for number in 0..=30 {
         gone(&scratch(number)).await;
@@ -392,7 +394,7 @@ async fn an_index_on_disk_is_removed_when_nobody_waits_until_it_is_open() {
 }
 
 #[tokio::test]
-async fn one_that_was_begun_comes_to_its_end_when_nobody_waits_for_it() {
+async fn a_snapshot_finishes_when_its_caller_is_cancelled() {
     let pool = Pool::new(3, 64 << 20).await;
     let store = pool.open().await;
     let wait_for = async |count: usize| {

@@ -1,4 +1,4 @@
-//! Space that is given back: a small pool that was full takes writes again, without a restart.
+//! Freed space: a small pool that was full accepts writes again, without a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn put(store: &Store, key: &str, size: usize) -> Result<Written, StoreErro
     writer.commit(Attributes::default(), Condition::None, None).await
 }
 
-/// Puts until it is full; how many were taken.
+/// Puts until the pool is full. Returns the number of accepted puts.
 async fn fill(store: &Store, size: usize) -> usize {
     for n in 0..10_000 {
         match put(store, &format!("k{n}"), size).await {
@@ -42,7 +42,7 @@ async fn fill(store: &Store, size: usize) -> usize {
     panic!("never full");
 }
 
-/// Does it again and again until there is room for it.
+/// Retries until there is space for it.
 async fn in_time<F: Future<Output = Result<Written, StoreError>>>(store: &Store, work: impl Fn() -> F) {
     let env = Env::tokio();
     let begun = env.now();
@@ -71,7 +71,7 @@ async fn full_and_back(index: IndexKind, size: usize) {
         let key = format!("k{n}");
         in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
     }
-    // As much as had been there before.
+    // As much as before.
     for n in 0..count * 3 / 4 {
         put_in_time(&store, &format!("again{n}"), size).await;
     }
@@ -91,8 +91,8 @@ async fn a_full_pool_of_large_objects_recovers() {
     full_and_back(IndexKind::Lsm(dir.path().join("index")), 700_000).await;
 }
 
-/// Puts objects until compaction finds no more space. Returns the numbers of those that the store
-/// acknowledged: it may refuse any of them, the first ones too, while many writers reserve space.
+/// Puts objects until compaction finds no more space. Returns the numbers of the acknowledged ones:
+/// the store may refuse any of them, early ones too, while many writers reserve space.
 async fn fill_to_the_brim(store: &Store, size: usize) -> Vec<usize> {
     let env = Env::tokio();
     let (mut tried, mut taken) = (0, Vec::new());
@@ -124,8 +124,8 @@ async fn fill_to_the_brim(store: &Store, size: usize) -> Vec<usize> {
 async fn brimful_and_back(size: usize) {
     let store = open(IndexKind::memory()).await;
     let taken = fill_to_the_brim(&store, size).await;
-    // One by one: each takes a block for itself, so that many of them need more room than the pool has left. Here and there: no extent
-    // gets much emptier than the others.
+    // One by one: each takes a block of its own, so that many of them need more space than the pool
+    // has left. Scattered: no extent becomes much emptier than the others.
     for n in 0..taken.len().min(1_500) {
         let key = format!("k{}", taken[n * 7919 % taken.len()]);
         in_time(&store, || store.delete(BUCKET, &key, Condition::None, None)).await;
@@ -133,7 +133,7 @@ async fn brimful_and_back(size: usize) {
     store.close().await.expect("close");
 }
 
-/// Deletes are what gives room back, so there must be room for them, whatever the pool is filled with.
+/// Deletes free space, so they must succeed whatever the pool is filled with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletes_go_on_in_a_pool_packed_with_tiny_objects() {
     for size in [500, 1_200] {
@@ -177,7 +177,8 @@ async fn overwriting_large_objects_goes_on() {
     overwrite(500_000, 20).await;
 }
 
-/// Seven such bodies fit into an extent, and leave a tenth of it empty: of a pool with so much in it that is all there is for compaction.
+/// Seven such bodies fit into an extent and leave a tenth of it empty: in a pool this full,
+/// compaction has no other space.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn overwriting_goes_on_where_bodies_do_not_divide_an_extent() {
     let store = open(IndexKind::memory()).await;
@@ -197,7 +198,8 @@ async fn overwriting_goes_on_where_bodies_do_not_divide_an_extent() {
     store.close().await.expect("close");
 }
 
-/// Where all but the records is large bodies, nothing but the open extent of records has anything dead in it: it gives that back.
+/// Where all data except the records is large bodies, only the open extent of records contains dead
+/// bytes: its space must be freed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
     let store = open(IndexKind::memory()).await;

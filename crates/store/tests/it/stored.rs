@@ -1,4 +1,4 @@
-//! Objects as they are stored, made again elsewhere.
+//! Stored objects recreated elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ async fn a_copy_has_all_that_the_original_has() {
         chosen.push(PartChoice { number, etag: format!("p{number}") });
     }
     from.complete_upload(BUCKET, "parts", &id, chosen.clone(), etag("m-3"), Condition::None, None).await.expect("done");
-    // Small enough for its record, and in a part all the same.
+    // Small enough for its record, but still in a part.
     let tiny = from.create_upload(BUCKET, "tiny", etag("")).await.expect("upload").upload_id;
     let mut part = from.part_writer(BUCKET, "tiny", &tiny, 1, None).await.expect("part");
     part.write(Bytes::from_static(b"x")).await.expect("write");

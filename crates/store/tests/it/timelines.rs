@@ -1,4 +1,5 @@
-//! An index is of one history of its pool, and of one moment in it: what is of another is made anew, and nothing is lost or mixed.
+//! An index belongs to one history of its pool, and to one moment in it. An index of another
+//! history is rebuilt, and nothing is lost or mixed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A pool goes on from a copy of itself, and the index of what was abandoned is still there. `running`: the copy was made while it ran.
+/// A pool continues from a copy of itself, while the index of the abandoned history remains.
+/// `running`: the copy was made while the store ran.
 async fn restored_from_a_copy(running: bool) {
     let dir = tempfile::tempdir().expect("a directory");
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
@@ -70,7 +72,7 @@ async fn restored_from_a_copy(running: bool) {
     store.close().await.expect("close");
     drop(store);
 
-    // What was there at the copy, and another history from there on, of the same sizes, and longer.
+    // The state at the copy, and another history from there on, with the same sizes, and longer.
     let (store, _) = open(&image, &new).await;
     for i in 0..150 {
         put(&store, &format!("here{i:03}"), &bytes_of(2000 + i, 700)).await;
@@ -92,7 +94,7 @@ async fn restored_from_a_copy(running: bool) {
     assert!(matches!(get(&store, "lost001").await, Err(StoreError::NoSuchKey)));
     store.close().await.expect("close");
     drop(store);
-    // From now on it is the one of this history.
+    // The index belongs to this history from now on.
     assert!(!open(&image, &old).await.1.index_rebuilt);
 }
 
@@ -102,9 +104,10 @@ async fn the_index_of_an_abandoned_history_is_made_anew() {
     restored_from_a_copy(true).await;
 }
 
-/// What a start writes again, since it may not have been durable, lies elsewhere than in any other history, though its LSNs are the same.
+/// A start rewrites records that may not have been durable. They lie elsewhere than in any other
+/// history, though their LSNs are the same.
 #[tokio::test]
-async fn an_index_of_what_another_start_has_written_again_is_made_anew() {
+async fn an_index_of_another_timeline_is_rebuilt() {
     let dir = tempfile::tempdir().expect("a directory");
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     let disk = formatted().await;
@@ -114,7 +117,7 @@ async fn an_index_of_what_another_start_has_written_again_is_made_anew() {
         put(&store, &format!("k{i}"), &bytes_of(i, 500)).await;
     }
     let copy = disk.image();
-    // One goes on from the copy, and commits nothing; its index is kept.
+    // One store continues from the copy and commits nothing; its index is kept.
     let (store_of_copy, report) = open(&copy.image(), &new).await;
     assert!(report.recovery.records_copied > 0, "{report:?}");
     store_of_copy.close().await.expect("close");
@@ -143,7 +146,7 @@ async fn an_index_is_kept_through_starts_that_end_at_once() {
     store.close().await.expect("close");
     drop(store);
     for i in 0..12 {
-        // Most of them are killed, some having written.
+        // Most of them are killed, some after writes.
         let (store, report) = open(&disk).await;
         assert!(!report.index_rebuilt, "start {i}");
         if i % 3 == 0 {

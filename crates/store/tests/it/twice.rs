@@ -1,4 +1,5 @@
-//! Two servers on one disk, as where a volume of a network is attached to two machines: no lock of one reaches the other.
+//! Two servers on one disk, as when a network volume is attached to two machines: a lock on one
+//! machine does not reach the other.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use steadfast_log::LogState;
 use steadfast_store::{Condition, DiskState, IndexKind, Store};
 
 #[tokio::test]
-async fn who_loses_the_disk_while_it_writes_nothing_stops_too() {
+async fn an_idle_server_that_loses_its_disk_stops() {
     let (pool, first) = Pool::start(false).await;
     put(&first, "before", &bytes_of(1, 1500)).await;
     let opened = Store::open_pool(pool.given(), IndexKind::memory(), Env::tokio(), pool.options.clone()).await;
     let second = opened.expect("nothing keeps it out").0;
     let failed = async {
-        while !matches!(first.status().log.log, LogState::Failed { what: "look at who has the disk", .. }) {
+        while !matches!(first.status().log.log, LogState::Failed { what: "check of the disk's owner", .. }) {
             Env::tokio().sleep(Duration::from_millis(50)).await;
         }
     };
@@ -23,7 +24,7 @@ async fn who_loses_the_disk_while_it_writes_nothing_stops_too() {
 }
 
 #[tokio::test]
-async fn who_loses_the_disk_to_another_server_stops() {
+async fn a_server_that_loses_its_disk_to_another_stops() {
     for lsm in [false, true] {
         let (pool, first) = Pool::start(lsm).await;
         put(&first, "before", &bytes_of(1, 1500)).await;
@@ -31,7 +32,7 @@ async fn who_loses_the_disk_to_another_server_stops() {
         let second = opened.expect("nothing keeps it out").0;
         put(&second, "second", &bytes_of(2, 1500)).await;
         let mut refused = None;
-        // Until it needs an extent: it has none of bodies yet.
+        // Until it needs an extent: it has none for bodies yet.
         for n in 0..20 {
             let written = async {
                 let mut writer = first.writer(BUCKET, &format!("first {n}"), None).await?;
@@ -46,10 +47,10 @@ async fn who_loses_the_disk_to_another_server_stops() {
         let why = refused.expect("it stops");
         assert!(why.contains("another server has opened the disk"), "{why}");
         let status = first.status();
-        assert!(matches!(status.log.log, LogState::Failed { what: "look at who has the disk", .. }));
+        assert!(matches!(status.log.log, LogState::Failed { what: "check of the disk's owner", .. }));
         assert_eq!(status.disks[0].state, DiskState::ReadOnly);
         assert_eq!(read(&first, "before", 0..1500).await.expect("read"), bytes_of(1, 1500));
-        // The other goes on, and so does what comes after it.
+        // The other server continues, and so do later starts.
         for n in 0..10 {
             put(&second, &format!("more {n}"), &bytes_of(n, 900_000)).await;
         }

@@ -93,12 +93,12 @@ on_disks! {
         part(&store, &replace.upload_id, 1, b"replaced", "a").await;
         put(b"other", "two").await;
 
-        // It is in the record, not in memory.
+        // The upload is in the record, not in memory.
         store.close().await.expect("close");
         drop(store);
         pool.delete_index();
         let store = pool.open().await;
-        assert_eq!(store.upload(BUCKET, "k", &upload.upload_id).expect("goes on").condition, Condition::Absent);
+        assert_eq!(store.upload(BUCKET, "k", &upload.upload_id).expect("still open").condition, Condition::Absent);
         for id in [&upload.upload_id, &replace.upload_id] {
             assert!(matches!(complete(&store, id, &[(1, "a")]).await, Err(StoreError::ConditionFailed)));
         }

@@ -47,7 +47,7 @@ async fn a_chunk_in_an_open_extent_that_a_record_names_must_be_whole() {
     assert_eq!(names.describe(&report.damage[0].heads[0]), format!("object {BUCKET}/large"));
     mem.flip(at + 100, 1);
 
-    // Not even a header that says that there was one.
+    // No header remains to show that there was one.
     for byte in 0..64 {
         mem.flip(at - BLOCK as u64 + byte, 0xff);
     }

@@ -1,11 +1,14 @@
-//! What may be read from the fast leg, and what has to be copied to it. No I/O: a state machine under one lock.
+//! The map: which blocks may be read from the fast leg, and which must be copied to it. It does no
+//! I/O: it is a state machine under one lock.
 //!
-//! The address space is cut into regions. Of each the map knows which blocks are the same on both legs (`valid`), what is under
-//! way there (`busy`), and which blocks hold anything worth copying (`wanted`). An *operation* (a write, a copy,
-//! a repair, a discard) is under way until it has returned on every leg that it was given to, however late; blocks that it touches are not read
-//! from the fast leg meanwhile. Two operations that overlap in time and place spoil each other: nobody knows in which order the
-//! legs carried them out, so their blocks are not valid afterwards.
-//! After an opening only the regions whose intent bit is clear are valid: see [`crate::intent`].
+//! The address space is divided into regions. For each region the map records the blocks that are
+//! the same on both legs (`valid`) and the operations in progress (`busy`). It also records whether
+//! the region holds anything worth copying (`wanted`). An *operation* (a write, a copy, a repair, a
+//! discard) ends when it has returned on every leg that it was sent to, however late. Until then
+//! its blocks are not read from the fast leg. Two operations that overlap in time and place spoil
+//! each other: the order in which the legs carried them out is unknown, so their blocks are not
+//! valid afterwards. After an opening only the regions whose intent bit is clear are valid: see
+//! [`crate::intent`].
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,9 +21,9 @@ use super::spans::{Span, Spans, overlap};
 use crate::BLOCK;
 use crate::intent::REGIONS_MAX;
 
-/// The largest region.
+/// The largest region in bytes.
 const REGION_BYTES_MAX: u64 = 64 << 20;
-/// How many regions are remembered as recently used.
+/// Number of regions remembered as recently used.
 const HOT_MAX: usize = 4096;
 
 #[derive(Debug, Clone)]
@@ -33,27 +36,27 @@ struct Busy {
 #[derive(Debug, Clone, Default)]
 struct Region {
     valid: Spans,
-    /// It holds something that is worth copying.
+    /// Whether the region holds anything worth copying.
     wanted: bool,
     busy: Vec<Busy>,
     /// When copying may begin, in milliseconds.
     not_before_ms: u64,
-    /// Where a repair was made last, and how often repairs were in vain.
-    mended: Span,
+    /// The blocks of the last repair, and the number of failed repairs.
+    last_repair: Span,
     strikes: u32,
     quarantined: bool,
-    /// Is in the list of recently used ones.
+    /// Whether the region is in the list of recently used ones.
     hot: bool,
 }
 
 /// Numbers of regions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Hold something that is wanted, and fit the fast leg.
+    /// Regions with wanted content that fit the fast leg.
     pub(crate) total: u64,
     /// Of these, wholly valid.
     pub(crate) clean: u64,
-    /// Neither clean nor quarantined.
+    /// Of these, neither clean nor quarantined.
     pub(crate) to_rebuild: u64,
     pub(crate) quarantined: u64,
 }
@@ -63,25 +66,25 @@ pub(crate) struct Counts {
 pub(crate) struct RegionMap {
     region_bytes: u64,
     regions: Vec<Region>,
-    /// Bytes of the durable leg that are tracked.
+    /// Tracked bytes of the durable leg.
     tracked: u64,
-    /// Bytes of it that fit the fast leg.
+    /// Bytes of the durable leg that fit the fast leg.
     fast_limit: u64,
     counts: Counts,
     next_op: u64,
     hot: VecDeque<u32>,
     cursor: usize,
-    /// Regions looked at in vain since something was found, and when the first of them is due.
+    /// Regions scanned without a result since the last result, and when the first of them is due.
     scanned: usize,
     due_ms: u64,
     settle_ms: u64,
-    /// Whether new space holds anything worth copying before it is written.
+    /// Whether new space counts as wanted before it is written.
     new_is_wanted: bool,
-    /// What is broken on purpose.
+    /// The defect injected for a test.
     pub(crate) sabotage: SuperdiskSabotage,
 }
 
-/// The size of regions: as wished, or larger so that their bits fit the durable leg.
+/// The size of regions: as configured, or larger so that their bits fit the durable leg.
 pub(crate) fn region_bytes(wished: u64, capacity: u64) -> u64 {
     let mut bytes = wished.clamp(4 * BLOCK as u64, REGION_BYTES_MAX).next_power_of_two();
     while capacity.div_ceil(bytes) > REGIONS_MAX && bytes < REGION_BYTES_MAX {
@@ -91,7 +94,8 @@ pub(crate) fn region_bytes(wished: u64, capacity: u64) -> u64 {
 }
 
 impl RegionMap {
-    /// A map in which nothing is valid. `wanted`: everything below is worth copying; else only what is written from now on.
+    /// Creates a map without valid blocks. With `wanted`, everything below is worth copying; else
+    /// only later writes are.
     pub(crate) fn new(region_bytes: u64, settle_ms: u64, wanted: bool) -> Self {
         Self {
             region_bytes,
@@ -114,7 +118,7 @@ impl RegionMap {
         self.region_bytes
     }
 
-    /// Bytes of the durable leg that are followed.
+    /// Tracked bytes of the durable leg.
     pub(crate) fn tracked(&self) -> u64 {
         self.tracked
     }
@@ -124,7 +128,7 @@ impl RegionMap {
         self.new_is_wanted = false;
     }
 
-    /// Takes a range as not valid.
+    /// Marks a range as not valid.
     pub(crate) fn forget(&mut self, offset: u64, len: u64) {
         for (i, span) in self.parts(offset, len) {
             self.invalidate(i, span);
@@ -140,7 +144,7 @@ impl RegionMap {
         (self.region_bytes / BLOCK as u64) as u32
     }
 
-    /// Blocks of region `i` that exist on both legs.
+    /// Number of blocks of region `i` that exist on both legs.
     fn blocks(&self, i: usize) -> u32 {
         let end = self.tracked.min(self.fast_limit);
         (end.saturating_sub(i as u64 * self.region_bytes).min(self.region_bytes) / BLOCK as u64) as u32
@@ -163,7 +167,7 @@ impl RegionMap {
         add(&mut self.counts.quarantined, now.quarantined, before.quarantined);
     }
 
-    /// Changes a region and keeps the counts.
+    /// Changes a region and updates the counts.
     fn edit<R>(&mut self, i: usize, change: impl FnOnce(&mut Region) -> R) -> R {
         let before = self.count_of(i);
         let result = change(&mut self.regions[i]);
@@ -171,7 +175,7 @@ impl RegionMap {
         result
     }
 
-    /// Sets how much of the durable leg there is, and how much of it fits the fast leg. Neither shrinks.
+    /// Sets the size of the durable leg, and how much of it fits the fast leg. Neither shrinks.
     pub(crate) fn resize(&mut self, durable_len: u64, fast_limit: u64) {
         let durable_len = durable_len.min(REGIONS_MAX * self.region_bytes);
         if durable_len <= self.tracked && fast_limit <= self.fast_limit {
@@ -191,7 +195,7 @@ impl RegionMap {
         self.cursor = count;
     }
 
-    /// The regions that a range touches, and which of their blocks.
+    /// The regions that a range touches, each with its blocks in the range.
     fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, Span)> + use<> {
         let (size, count) = (self.region_bytes, self.regions.len());
         let end = offset.saturating_add(len);
@@ -248,7 +252,8 @@ impl RegionMap {
         self.next_op
     }
 
-    /// Begins a write. The second value says whether it goes to the fast leg too: `fast`, if nothing forbids it.
+    /// Begins a write. The second value is whether it also goes to the fast leg: `fast`, unless the
+    /// map forbids it.
     pub(crate) fn begin_write(&mut self, offset: u64, len: u64, fast: bool, now_ms: u64) -> (u64, bool) {
         let op = self.new_op();
         let fast = fast
@@ -269,7 +274,7 @@ impl RegionMap {
         (op, fast)
     }
 
-    /// Begins to give up a range: what it holds is of no interest any more.
+    /// Begins to discard a range: its content no longer matters.
     pub(crate) fn begin_discard(&mut self, offset: u64, len: u64) -> u64 {
         let op = self.new_op();
         for (i, span) in self.parts(offset, len) {
@@ -281,13 +286,14 @@ impl RegionMap {
         op
     }
 
-    /// Begins to repair a range of the fast leg. `None` when something else is under way there, or the fast leg is not used there.
+    /// Begins to repair a range of the fast leg. `None` when another operation overlaps, or the
+    /// fast leg is not used there.
     pub(crate) fn begin_heal(&mut self, offset: u64, len: u64) -> Option<u64> {
         let used = self.within_fast(offset, len) && self.parts(offset, len).all(|(i, _)| !self.regions[i].quarantined);
         if used { self.begin_repair(offset, len) } else { None }
     }
 
-    /// Begins to repair a range of both legs. `None` when something else is under way there.
+    /// Begins to repair a range of both legs. `None` when another operation overlaps.
     pub(crate) fn begin_repair(&mut self, offset: u64, len: u64) -> Option<u64> {
         if self.parts(offset, len).any(|(i, span)| self.is_busy(i, span)) {
             return None;
@@ -299,13 +305,14 @@ impl RegionMap {
         Some(op)
     }
 
-    /// Whether something else has begun in the range of an operation since that did.
+    /// Whether an overlapping operation has begun since operation `op` began.
     pub(crate) fn is_spoiled(&self, op: u64, offset: u64, len: u64) -> bool {
         let spoiled = |i: usize| self.regions[i].busy.iter().any(|busy| busy.op == op && busy.spoiled);
         self.parts(offset, len).any(|(i, _)| spoiled(i))
     }
 
-    /// Ends an operation, when it has returned everywhere. `good`: both legs hold the same there now.
+    /// Ends an operation that has returned everywhere. With `good`, both legs now hold the same
+    /// there.
     pub(crate) fn finish(&mut self, op: u64, offset: u64, len: u64, good: bool) {
         for (i, span) in self.parts(offset, len) {
             let Some(at) = self.regions[i].busy.iter().position(|busy| busy.op == op) else { continue };
@@ -318,7 +325,7 @@ impl RegionMap {
         }
     }
 
-    /// Whether the fast leg holds what the durable leg does.
+    /// Whether the fast leg holds the same as the durable leg in a range.
     pub(crate) fn readable(&self, offset: u64, len: u64) -> bool {
         self.within_fast(offset, len)
             && self.parts(offset, len).all(|(i, span)| {
@@ -329,12 +336,12 @@ impl RegionMap {
             })
     }
 
-    /// Whether an operation is under way in a range.
+    /// Whether an operation overlaps a range.
     pub(crate) fn is_in_use(&self, offset: u64, len: u64) -> bool {
         self.parts(offset, len).any(|(i, span)| self.is_busy(i, span))
     }
 
-    /// Says that a range was read that could not be read from the fast leg: it is copied soon.
+    /// Marks a range that was read but is not valid on the fast leg, so that it is copied soon.
     pub(crate) fn miss(&mut self, offset: u64, len: u64) {
         for (i, _) in self.parts(offset, len) {
             self.edit(i, |region| region.wanted = true);
@@ -342,21 +349,23 @@ impl RegionMap {
         }
     }
 
-    /// Says that the fast leg failed to give a range, or gave wrong bytes. Whether a region went into quarantine for that.
+    /// Records that the fast leg failed to read a range, or returned wrong bytes. Returns whether
+    /// that quarantined a region.
     pub(crate) fn failed(&mut self, offset: u64, len: u64, failures_max: u32) -> bool {
-        // What lay wholly in the last repair was good after it. A larger range may be bad at another place.
-        let again = |region: &Region, span: Span| region.mended.0 <= span.0 && span.1 <= region.mended.1;
+        // A range that lies wholly in the last repair was good after that repair. A larger range
+        // may be bad at another place.
+        let again = |region: &Region, span: Span| region.last_repair.0 <= span.0 && span.1 <= region.last_repair.1;
         let parts: Vec<_> = self.parts(offset, len).filter(|(i, span)| again(&self.regions[*i], *span)).collect();
         self.strike(parts, failures_max)
     }
 
-    /// Says that a repair of a range did not succeed. Whether a region went into quarantine for that.
+    /// Records that a repair of a range failed. Returns whether that quarantined a region.
     pub(crate) fn heal_failed(&mut self, offset: u64, len: u64, failures_max: u32, now_ms: u64) -> bool {
         let parts: Vec<_> = self.parts(offset, len).collect();
         for (i, span) in &parts {
             self.invalidate(*i, *span);
             let region = &mut self.regions[*i];
-            region.mended = *span;
+            region.last_repair = *span;
             region.not_before_ms = now_ms + (1000 << region.strikes.min(6));
         }
         self.strike(parts, failures_max)
@@ -375,21 +384,22 @@ impl RegionMap {
         any
     }
 
-    /// Says that a repair succeeded.
+    /// Records a successful repair.
     pub(crate) fn healed(&mut self, offset: u64, len: u64) {
         for (i, span) in self.parts(offset, len) {
-            self.regions[i].mended = span;
+            self.regions[i].last_repair = span;
         }
     }
 
-    /// Puts off the copying of a range.
+    /// Defers the copying of a range.
     pub(crate) fn put_off(&mut self, offset: u64, len: u64, until_ms: u64) {
         for (i, _) in self.parts(offset, len) {
             self.regions[i].not_before_ms = until_ms;
         }
     }
 
-    /// Takes as valid the regions that are clean, and nothing else. What is under way leaves its blocks not valid.
+    /// Marks the clean regions as valid, and nothing else. Operations in progress leave their
+    /// blocks not valid.
     pub(crate) fn trust_only(&mut self, is_clean: impl Fn(usize) -> bool) {
         if self.sabotage != SuperdiskSabotage::FailureDoesNotSpoil {
             self.spoil_all();
@@ -404,12 +414,13 @@ impl RegionMap {
         }
     }
 
-    /// What is under way leaves its blocks not valid.
+    /// Spoils all operations in progress: they leave their blocks not valid.
     pub(crate) fn spoil_all(&mut self) {
         self.regions.iter_mut().flat_map(|region| &mut region.busy).for_each(|busy| busy.spoiled = true);
     }
 
-    /// Whether both legs hold the same in all of a region, nothing is under way there, and it has been left alone for long enough.
+    /// Whether both legs are the same in a whole region, no operation is in progress there, and its
+    /// last write has settled.
     pub(crate) fn is_settled(&self, i: usize, now_ms: u64) -> bool {
         let Some(region) = self.regions.get(i) else { return false };
         let all = self.region_blocks();
@@ -417,29 +428,29 @@ impl RegionMap {
         whole && region.busy.is_empty() && !region.quarantined && region.not_before_ms <= now_ms
     }
 
-    /// Whether nothing is under way in a region. For sabotage.
+    /// Whether no operation is in progress in a region. For sabotage.
     pub(crate) fn is_quiet(&self, i: usize) -> bool {
         self.regions.get(i).is_some_and(|region| region.busy.is_empty())
     }
 
-    /// When the last write of a region had settled, in milliseconds.
+    /// When the last write of a region settles, in milliseconds.
     pub(crate) fn settled_at_ms(&self, i: usize) -> u64 {
         self.regions.get(i).map_or(0, |region| region.not_before_ms)
     }
 
-    /// The regions that are followed, of those that a range touches.
+    /// The tracked regions that a range touches.
     pub(crate) fn regions_of(&self, offset: u64, len: u64) -> Range<usize> {
         let count = self.regions.len() as u64;
         let end = offset.saturating_add(len).div_ceil(self.region_bytes).min(count);
         if len == 0 { 0..0 } else { ((offset / self.region_bytes).min(end) as usize)..end as usize }
     }
 
-    /// How many regions are followed.
+    /// The number of tracked regions.
     pub(crate) fn len(&self) -> u64 {
         self.regions.len() as u64
     }
 
-    /// Takes everything as valid. For sabotage.
+    /// Marks everything as valid. For sabotage.
     pub(crate) fn trust(&mut self) {
         let all = (0, self.region_blocks());
         for i in 0..self.regions.len() {

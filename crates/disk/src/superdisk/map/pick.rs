@@ -1,30 +1,30 @@
-//! What to copy next.
+//! Chooses what to copy next.
 
 use super::{RegionMap, Span};
 use crate::BLOCK;
 
-/// How many of the recently used regions one look for work considers.
+/// Maximum number of recently used regions that one call examines.
 const HOT_LOOK: usize = 64;
-/// How many of the others.
+/// Maximum number of other regions that one call examines.
 const SCAN_MAX: usize = 8192;
-/// When to look again at the earliest and at the latest where nothing can be done now, in milliseconds from now.
+/// Earliest and latest time of the next search when no copy is due, in milliseconds from now.
 const LATER_MS: (u64, u64) = (20, 1000);
 
-/// What to copy next.
+/// The next work of the copying task.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pick {
-    /// This range, which is under way from now on as this operation.
+    /// This range. It is in progress from now on as this operation.
     Copy { op: u64, offset: u64, len: u64 },
-    /// Not yet found: there is more to look at than one look may take.
+    /// Not found yet: one call examines only a limited number of regions.
     Again,
-    /// Nothing yet; look again at this time, in milliseconds.
+    /// Nothing is due yet; search again at this time, in milliseconds.
     Later(u64),
-    /// Nothing.
+    /// Nothing to copy.
     Idle,
 }
 
 impl RegionMap {
-    /// What of region `i` is to be copied next, up to `max` blocks.
+    /// The blocks of region `i` to copy next, at most `max`.
     fn work(&self, i: usize, max: u32) -> Option<Span> {
         let region = &self.regions[i];
         let gap = region.valid.gap((0, if region.wanted { self.blocks(i) } else { 0 }))?;
@@ -32,7 +32,7 @@ impl RegionMap {
         (!region.quarantined && !self.is_busy(i, gap)).then_some(gap)
     }
 
-    /// As [`RegionMap::work`], once the region has been left alone for long enough.
+    /// Like [`RegionMap::work`], but only once the region's last write has settled.
     fn due(&mut self, i: usize, max: u32, now_ms: u64) -> Option<(usize, Span)> {
         let span = self.work(i, max)?;
         let due_ms = self.regions[i].not_before_ms;
@@ -43,7 +43,8 @@ impl RegionMap {
         Some((i, span))
     }
 
-    /// Chooses what to copy next: what was used last, else from the end of the disk to its beginning, as a log fills it.
+    /// Chooses what to copy next: the most recently used regions first, then from the end of the
+    /// disk to its beginning, as a log fills it.
     pub(crate) fn pick(&mut self, now_ms: u64, max_bytes: u64) -> Pick {
         if self.counts.to_rebuild == 0 {
             return Pick::Idle;
@@ -73,7 +74,7 @@ impl RegionMap {
             self.cursor = if self.cursor == 0 { self.regions.len() - 1 } else { self.cursor - 1 };
             found = self.due(self.cursor, max, now_ms);
             if found.is_some() {
-                // The rest of it next.
+                // The rest of this region is next.
                 self.cursor += 1;
             }
         }
@@ -82,7 +83,7 @@ impl RegionMap {
         } else {
             return Pick::Again;
         }
-        // Something under way ends without a word to the map's user, so never too late.
+        // The end of an operation does not notify the map's user, so the time is bounded.
         let Some((i, span)) = found else {
             let later = std::mem::replace(&mut self.due_ms, u64::MAX);
             return Pick::Later(later.clamp(now_ms + LATER_MS.0, now_ms + LATER_MS.1));

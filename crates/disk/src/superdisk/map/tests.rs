@@ -1,4 +1,4 @@
-//! The map against a model that knows what is really on both legs.
+//! The map against a model that knows the real content of both legs.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn map(wanted: bool) -> RegionMap {
     map
 }
 
-/// A write that ends at once on both legs.
+/// Completes a write at once on both legs.
 fn write(map: &mut RegionMap, block: u64, blocks: u64) -> bool {
     let (op, fast) = map.begin_write(block * B, blocks * B, true, 0);
     map.finish(op, block * B, blocks * B, fast);
@@ -29,7 +29,7 @@ fn sequential_writes_into_blank_regions_are_readable_without_a_copy() {
         assert!(map.readable(0, (block + 1) * B) && !map.readable(0, (block + 2) * B));
     }
     assert_eq!(map.counts(), Counts { total: 2, clean: 1, to_rebuild: 1, quarantined: 0 });
-    // What was not written of a region is copied too: only whole regions can be clean.
+    // Unwritten blocks of a region are copied too: only whole regions can be clean.
     let Pick::Copy { op, offset, len } = map.pick(1000, REGION) else { panic!("the rest of the second region") };
     assert_eq!((offset, len), (7 * B, B));
     map.finish(op, offset, len, true);
@@ -67,7 +67,7 @@ fn a_write_during_a_copy_skips_the_fast_leg_and_spoils_the_copy() {
 }
 
 #[test]
-fn what_was_used_last_is_copied_first() {
+fn the_last_used_region_is_copied_first() {
     let mut map = map(true);
     map.miss(0, B);
     map.miss(5 * B, B);
@@ -85,7 +85,7 @@ fn one_look_for_work_is_bounded_and_none_is_missed() {
     let regions = 20_000u64;
     let mut map = RegionMap::new(REGION, 10, false);
     map.resize(regions * REGION, regions * REGION);
-    // More than are remembered as recently used, all valid but the first.
+    // More regions than are remembered as recently used; all but the first are valid.
     for i in 0..regions {
         write(&mut map, i * 4, 4);
     }
@@ -135,7 +135,7 @@ fn only_whole_regions_that_are_left_alone_are_settled() {
     assert!(!map.is_settled(3, 10), "the fast leg holds a part of it");
     assert!(!map.is_settled(4, 10), "there is none");
     let (op, _) = map.begin_write(5 * B, B, true, 10);
-    assert!(!map.is_settled(1, 1000), "a write is under way");
+    assert!(!map.is_settled(1, 1000), "a write is in progress");
     map.finish(op, 5 * B, B, true);
     assert!(!map.is_settled(1, 19) && map.is_settled(1, 20));
     map.forget(9 * B, B);
@@ -151,7 +151,7 @@ fn after_a_failure_only_clean_regions_count() {
     map.trust_only(|region| region == 0 || region == 3);
     map.finish(op, 0, B, true);
     let readable: Vec<u64> = (0..13).filter(|block| map.readable(block * B, B)).collect();
-    assert_eq!(readable, [1, 2, 3], "not where something was under way, nor a region that is not whole");
+    assert_eq!(readable, [1, 2, 3], "not where an operation was in progress, nor a partial region");
 }
 
 #[test]
@@ -173,13 +173,13 @@ fn regions_grow_so_that_their_bits_fit() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum MapStep {
     Write {
         block: usize,
         blocks: usize,
         fast: bool,
     },
-    /// The oldest, or some other, operation goes on: one of its legs carries it out or fails.
+    /// One operation advances: one of its legs carries it out or fails.
     Advance {
         which: usize,
         fast_leg: bool,
@@ -200,36 +200,36 @@ enum Step {
     Grow,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = MapStep> {
     let range = || (0..BLOCKS, 1..7usize);
     prop_oneof![
-        4 => (range(), any::<bool>()).prop_map(|((block, blocks), fast)| Step::Write { block, blocks, fast }),
+        4 => (range(), any::<bool>()).prop_map(|((block, blocks), fast)| MapStep::Write { block, blocks, fast }),
         9 => (0..8usize, any::<bool>(), prop::bool::weighted(0.1))
-            .prop_map(|(which, fast_leg, fails)| Step::Advance { which, fast_leg, fails }),
-        2 => Just(Step::Pick),
-        1 => range().prop_map(|(block, blocks)| Step::Heal { block, blocks }),
-        1 => range().prop_map(|(block, blocks)| Step::Discard { block, blocks }),
-        1 => (0..BLOCKS).prop_map(|block| Step::Fail { block }),
-        1 => Just(Step::Grow),
+            .prop_map(|(which, fast_leg, fails)| MapStep::Advance { which, fast_leg, fails }),
+        2 => Just(MapStep::Pick),
+        1 => range().prop_map(|(block, blocks)| MapStep::Heal { block, blocks }),
+        1 => range().prop_map(|(block, blocks)| MapStep::Discard { block, blocks }),
+        1 => (0..BLOCKS).prop_map(|block| MapStep::Fail { block }),
+        1 => Just(MapStep::Grow),
     ]
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ModelOpKind {
     Write,
     Copy,
     Discard,
 }
 
-/// An operation under way. What it would put on a leg, and whether it has.
+/// An operation in progress, and its outcome on each leg.
 #[derive(Debug)]
-struct Op {
+struct ModelOp {
     id: u64,
-    kind: Kind,
+    kind: ModelOpKind,
     block: usize,
     blocks: usize,
     value: u64,
-    /// What a copy has read from the durable leg.
+    /// Values that a copy has read from the durable leg.
     copied: Option<Vec<u64>>,
     durable: Option<bool>,
     fast: Option<bool>,
@@ -238,57 +238,58 @@ struct Op {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Whatever is readable holds on the fast leg what it holds on the durable leg.
+    /// Every readable range holds the same on the fast leg as on the durable leg.
     #[test]
     fn nothing_readable_is_ever_stale(steps in prop::collection::vec(step(), 1..120), blank in any::<bool>()) {
-        // What is on the legs, block by block. At first they differ, unless both are blank and only what is written counts.
+        // The content of the legs, block by block. At first they differ, unless both are blank and
+        // only written blocks count.
         let mut durable: Vec<u64> = (1..=BLOCKS as u64).collect();
         let mut fast = vec![0u64; BLOCKS];
         let mut len = 10;
         let mut map = RegionMap::new(REGION, 10, !blank);
         map.resize(len as u64 * B, 9 * B);
-        let mut ops: Vec<Op> = Vec::new();
+        let mut ops: Vec<ModelOp> = Vec::new();
         let (mut value, mut now) = (100u64, 0u64);
         for step in steps {
             now += 3;
             value += 1;
             match step {
-                Step::Write { block, blocks, fast: want } if block < len => {
+                MapStep::Write { block, blocks, fast: want } if block < len => {
                     let blocks = blocks.min(len - block);
                     let (id, to_fast) = map.begin_write(block as u64 * B, blocks as u64 * B, want, now);
                     prop_assert!(want || !to_fast);
                     let fast = (!to_fast).then_some(false);
-                    ops.push(Op { id, kind: Kind::Write, block, blocks, value, copied: None, durable: None, fast });
+                    ops.push(ModelOp { id, kind: ModelOpKind::Write, block, blocks, value, copied: None, durable: None, fast });
                 }
-                Step::Discard { block, blocks } if block < len => {
+                MapStep::Discard { block, blocks } if block < len => {
                     let blocks = blocks.min(len - block);
                     let id = map.begin_discard(block as u64 * B, blocks as u64 * B);
-                    ops.push(Op { id, kind: Kind::Discard, block, blocks, value, copied: None, durable: None, fast: None });
+                    ops.push(ModelOp { id, kind: ModelOpKind::Discard, block, blocks, value, copied: None, durable: None, fast: None });
                 }
-                Step::Heal { block, blocks } if block < len => {
+                MapStep::Heal { block, blocks } if block < len => {
                     let blocks = blocks.min(len - block);
                     if let Some(id) = map.begin_heal(block as u64 * B, blocks as u64 * B) {
-                        ops.push(Op { id, kind: Kind::Copy, block, blocks, value, copied: None, durable: None, fast: None });
+                        ops.push(ModelOp { id, kind: ModelOpKind::Copy, block, blocks, value, copied: None, durable: None, fast: None });
                     }
                 }
-                Step::Pick => {
+                MapStep::Pick => {
                     if let Pick::Copy { op: id, offset, len } = map.pick(now, 3 * B) {
                         let (block, blocks) = ((offset / B) as usize, (len / B) as usize);
-                        ops.push(Op { id, kind: Kind::Copy, block, blocks, value, copied: None, durable: None, fast: None });
+                        ops.push(ModelOp { id, kind: ModelOpKind::Copy, block, blocks, value, copied: None, durable: None, fast: None });
                     }
                 }
-                Step::Advance { which, fast_leg, fails } if !ops.is_empty() => {
+                MapStep::Advance { which, fast_leg, fails } if !ops.is_empty() => {
                     let at = which % ops.len();
                     let op = &mut ops[at];
                     let range = op.block..op.block + op.blocks;
                     match op.kind {
-                        Kind::Copy if op.copied.is_none() => {
+                        ModelOpKind::Copy if op.copied.is_none() => {
                             op.copied = Some(durable[range].to_vec());
                             op.durable = Some(!fails);
                             let overtaken = map.is_spoiled(op.id, op.block as u64 * B, op.blocks as u64 * B);
                             op.fast = (fails || overtaken).then_some(false);
                         }
-                        Kind::Copy => {
+                        ModelOpKind::Copy => {
                             if let Some(copied) = &op.copied {
                                 fast[range].copy_from_slice(copied);
                             }
@@ -298,9 +299,10 @@ proptest! {
                             let (leg, done) =
                                 if fast_leg && op.fast.is_none() || op.durable.is_some() { (&mut fast, &mut op.fast) }
                                 else { (&mut durable, &mut op.durable) };
-                            // A failed write has changed something too, and differently on each leg.
+                            // A failed write has changed something too, and differently on each
+                            // leg.
                             let value = match op.kind {
-                                Kind::Discard => op.value * 1000 + u64::from(fast_leg),
+                                ModelOpKind::Discard => op.value * 1000 + u64::from(fast_leg),
                                 _ if fails => op.value * 1_000_000 + now,
                                 _ => op.value,
                             };
@@ -309,16 +311,16 @@ proptest! {
                         }
                     }
                     if let (Some(d), Some(f)) = (op.durable, op.fast) {
-                        let good = d && f && op.kind != Kind::Discard;
+                        let good = d && f && op.kind != ModelOpKind::Discard;
                         let op = ops.remove(at);
                         map.finish(op.id, op.block as u64 * B, op.blocks as u64 * B, good);
                     }
                 }
-                Step::Fail { block } => {
+                MapStep::Fail { block } => {
                     map.failed(block as u64 * B, B, 5);
                     map.healed(block as u64 * B, B);
                 }
-                Step::Grow => {
+                MapStep::Grow => {
                     len = (len + 1).min(BLOCKS);
                     map.resize(len as u64 * B, (len as u64 - 1) * B);
                 }

@@ -1,4 +1,4 @@
-//! Everything that can happen to a fast leg, at random, under a caller that knows what it wrote.
+//! Random failures of the fast leg, under a caller that knows what it wrote.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -18,7 +18,8 @@ fn misfortune(random: &mut StdRng) -> Fault {
     if random.random_bool(0.5) { fault.within(start..start + random.random_range(1..64) * B) } else { fault }
 }
 
-/// One life of a super-disk. Nothing that it reads may ever be old, also after a crash: the caller has no checksums.
+/// Runs one life of a super-disk. No read may ever return old data, also after a crash: the caller
+/// has no checksums.
 async fn live(legs: &Legs, random: &mut StdRng, model: &mut [u8], seed: u64) {
     let open_faults: Vec<u64> =
         (0..random.random_range(0..2)).map(|_| legs.fast_faults.add(misfortune(random))).collect();
@@ -55,13 +56,13 @@ async fn live(legs: &Legs, random: &mut StdRng, model: &mut [u8], seed: u64) {
         }
     }
     if random.random_bool(0.3) {
-        // All is well again: it must find its way back to clean, whatever was.
+        // Without faults the leg must become clean again, whatever happened before.
         legs.fast_faults.clear();
         legs.until(&disk, "clean or quarantined", |status| status.fast == FastState::Clean).await;
         legs.assert_legs_agree(&disk).await;
     }
     if random.random_bool(0.5) {
-        // What the fast leg holds up never happens.
+        // Held operations of the fast leg never run.
         drop(disk);
     } else {
         disk.flush().await.expect("the durable leg is well");
@@ -71,11 +72,11 @@ async fn live(legs: &Legs, random: &mut StdRng, model: &mut [u8], seed: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn no_read_is_ever_old_whatever_the_fast_leg_does() {
-    // For a longer hunt: STEADFAST_CHAOS_SEEDS=100..5000.
-    let wish = std::env::var("STEADFAST_CHAOS_SEEDS").ok();
-    let wish = wish.as_deref().and_then(|seeds| seeds.split_once(".."));
-    let wish = wish.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    for seed in wish.unwrap_or(0..60) {
+    // For a longer run: STEADFAST_CHAOS_SEEDS=100..5000.
+    let seeds = std::env::var("STEADFAST_CHAOS_SEEDS").ok();
+    let seeds = seeds.as_deref().and_then(|text| text.split_once(".."));
+    let seeds = seeds.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    for seed in seeds.unwrap_or(0..60) {
         let mut random = StdRng::seed_from_u64(seed);
         let mut legs = Legs::new();
         let mut model = vec![0u8; (2 * MIB / B) as usize];
@@ -85,7 +86,7 @@ async fn no_read_is_ever_old_whatever_the_fast_leg_does() {
         drop(disk);
         for _ in 0..5 {
             live(&legs, &mut random, &mut model, seed).await;
-            // The next life has the media as they are now, and nothing of what hung before.
+            // The next life gets the current media, without the operations that hung before.
             legs = Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await);
         }
     }

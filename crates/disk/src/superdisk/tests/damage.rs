@@ -1,4 +1,4 @@
-//! A thousand bad places on either leg, under a caller that verifies what it reads.
+//! A thousand bad places on either leg, under a caller that verifies its reads.
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::{Effect, Fault, OpKind};
 
-/// A caller with checksums, as the log: tries the copies in turn and has the bad ones healed.
+/// A caller with checksums, like the log: tries the copies in turn and heals the bad ones.
 async fn verified_read(disk: &Superdisk, offset: u64, blocks: usize) -> Bytes {
     let right = pattern(offset, blocks, 1);
     if let Ok(bytes) = disk.read(offset, blocks * BLOCK).await
@@ -26,16 +26,17 @@ async fn verified_read(disk: &Superdisk, offset: u64, blocks: usize) -> Bytes {
     panic!("no good copy of {offset}: {:#?}", disk.status());
 }
 
-/// A thousand random sectors of the data, no two in one block.
+/// A thousand random sectors of the data, at most one per block.
 fn places(len: u64, random: &mut StdRng) -> Vec<u64> {
     let mut blocks: Vec<u64> = (DATA / B..len / B).collect();
     blocks.shuffle(random);
     blocks.into_iter().take(1000).map(|block| block * B + random.random_range(0..8) * 512).collect()
 }
 
-/// A reader with checksums finds a range of the durable leg damaged that another reader repairs.
+/// A reader with checksums finds a damaged range of the durable leg while another reader repairs
+/// it.
 #[tokio::test(start_paused = true)]
-async fn a_range_that_is_being_repaired_is_given_after_the_repair() {
+async fn a_range_in_repair_is_read_after_the_repair() {
     let legs = Legs::new();
     let disk = legs.open_with(clearing()).await;
     fill(&disk, 1).await;
@@ -55,7 +56,7 @@ async fn a_range_that_is_being_repaired_is_given_after_the_repair() {
 async fn damaged(on_fast: bool, flips: bool) {
     let mut random = StdRng::seed_from_u64(u64::from(on_fast) * 2 + u64::from(flips));
     let legs = Legs::of(MemDisk::fixed(8 * MIB), MemDisk::fixed(pair::FAST_START + 8 * MIB));
-    // Reads of several blocks: a region is struck more often than its share of places that fail again.
+    // With reads of several blocks, a region gets more strikes than its share of repeated failures.
     let disk = legs.open_with(SuperdiskOptions { region_bytes: 64 << 10, ..options() }).await;
     fill(&disk, 1).await;
     assert_eq!(disk.status().regions_clean, 112);
@@ -73,7 +74,7 @@ async fn damaged(on_fast: bool, flips: bool) {
             faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)).within(range).until_written());
         }
     }
-    // Reads of all sizes, everything at least once. The durable leg is verified by whoever scrubs: copy by copy.
+    // Reads of all sizes, everything at least once. A scrub verifies the durable leg, copy by copy.
     let mut offsets: Vec<u64> = (DATA..disk.len()).step_by(4 * BLOCK).collect();
     offsets.shuffle(&mut random);
     for offset in offsets {
@@ -89,13 +90,14 @@ async fn damaged(on_fast: bool, flips: bool) {
                 disk.heal(offset, good).await.expect("healed");
             }
         }
-        // Now and then the repairs in the background get their turn.
+        // Sometimes the background repairs run.
         if random.random_bool(0.1) {
             legs.env.sleep(Duration::from_millis(1)).await;
         }
     }
     legs.until_clean(&disk).await;
-    // What lay beside a range under repair was given by the durable leg: once more, until nothing is bad.
+    // The durable leg served the neighbours of ranges in repair, so everything is read again until
+    // nothing is bad.
     for offset in (DATA..disk.len()).step_by(4 * BLOCK) {
         assert_is(&verified_read(&disk, offset, 4).await, offset, 1);
     }

@@ -1,9 +1,10 @@
-//! Five ways in which a super-disk with a map saved after the fact gave a caller without checksums old blocks, silently.
+//! Five ways in which a super-disk that saved its map too late silently returned old blocks to a
+//! caller without checksums.
 
 use super::*;
 use crate::{Effect, Fault, OpKind};
 
-/// A pair that holds version 1, closed.
+/// A closed pair that holds version 1.
 async fn base() -> Legs {
     let legs = Legs::new();
     let disk = legs.open_with(clearing()).await;
@@ -12,12 +13,12 @@ async fn base() -> Legs {
     legs
 }
 
-/// The machine is switched off and on: what hangs never happens.
+/// The state after a power cut: hanging operations never run.
 async fn after_a_cut(legs: &Legs) -> Legs {
     Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await)
 }
 
-/// Every block is what the durable leg has, now and when the fast leg is rebuilt.
+/// Every block equals the durable leg's, now and after the rebuild of the fast leg.
 async fn assert_right(legs: &Legs) {
     assert_right_with(legs, SuperdiskOptions { compare_at_open: Some((DATA, 3 * MIB)), ..options() }).await;
 }
@@ -55,7 +56,7 @@ async fn killed_after_a_flush_when_the_fast_leg_has_refused_a_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_fast_leg_is_put_back_to_an_image_of_the_same_opening() {
+async fn the_fast_leg_is_restored_to_an_image_of_the_same_opening() {
     for close in [false, true] {
         let legs = base().await;
         let disk = legs.open_with(clearing()).await;
@@ -70,12 +71,13 @@ async fn the_fast_leg_is_put_back_to_an_image_of_the_same_opening() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_fast_leg_is_put_back_to_an_image_without_its_last_unflushed_writes() {
+async fn the_fast_leg_is_restored_to_an_image_without_its_last_unflushed_writes() {
     let legs = base().await;
     let disk = legs.open_with(clearing()).await;
     let before = copy_of(&legs.fast).await;
     disk.write_flush(DATA, pattern(DATA, 1, 2)).await.expect("write");
-    // A round clears the bit. What its flush of the fast leg covers may be missing in an image of that moment.
+    // A round clears the bit. An image of that moment may lack data that the round's flush of the
+    // fast leg covers.
     let held = legs.fast_faults.add(Fault::new(OpKind::Flush, Effect::Hold));
     let flushing = |legs: &Legs| legs.fast_faults.harmed(held) > 0;
     while !flushing(&legs) {
@@ -86,7 +88,7 @@ async fn the_fast_leg_is_put_back_to_an_image_without_its_last_unflushed_writes(
     image.write(pair::FAST_START + DATA, old).await.expect("write");
     legs.fast_faults.remove(held);
     disk.close().await;
-    // Samples would find this one.
+    // Without the samples, which would detect this image.
     assert_right_with(&Legs::of(copy_of(&legs.durable).await, image), options()).await;
 }
 
@@ -106,8 +108,9 @@ async fn the_durable_leg_is_restored_from_a_snapshot_of_the_same_opening() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_durable_leg_is_written_elsewhere_and_given_back() {
-    // Its beginning, its end, and the block that was written last, as a file system's would be.
+async fn the_durable_leg_is_written_elsewhere_and_returned() {
+    // Its beginning, its end, and the block that was written last, as a file system would write
+    // them.
     let last = DATA + MIB + 5 * B;
     for place in [DATA + B, 3 * MIB - B, last] {
         let legs = base().await;
@@ -118,7 +121,7 @@ async fn the_durable_leg_is_written_elsewhere_and_given_back() {
         legs.durable.write(place, pattern(place, 1, 9)).await.expect("write");
         assert_right(&after_a_cut(&legs).await).await;
     }
-    // Given back as it was, the fast leg counts.
+    // If the durable leg is unchanged, the fast leg counts.
     let legs = base().await;
     assert_right(&legs).await;
     assert_eq!(
@@ -142,12 +145,12 @@ async fn bad_sectors_in_the_samples_do_not_discard_the_fast_leg() {
     assert_eq!(disk.status().refused, None);
     disk.close().await;
     assert_right(&legs).await;
-    // The other blocks of the same piece still tell that the durable leg was written elsewhere.
+    // The other blocks of the same piece still show that the durable leg was written elsewhere.
     let legs = base().await;
     bad(&legs, 3);
     legs.durable.write(DATA + 3 * B, pattern(DATA + 3 * B, 1, 9)).await.expect("write");
     assert_right(&legs).await;
-    // A fast leg that can hardly be read does not count.
+    // A fast leg with too many bad blocks does not count.
     let legs = base().await;
     bad(&legs, 300);
     assert!(legs.open_with(compared()).await.status().refused.is_some());
@@ -166,7 +169,7 @@ async fn a_read_of_a_fast_leg_that_fails_meanwhile_does_not_count() {
     let read = disk.read(DATA, BLOCK);
     tokio::pin!(read);
     assert!(futures::poll!(&mut read).is_pending());
-    // The flush of a round fails, and the leg drops what it had not flushed.
+    // The flush of a round fails, and the leg drops its unflushed data.
     legs.fast_faults.add(Fault::new(OpKind::Flush, Effect::Error(libc::EIO)));
     let clean = 2 * MIB;
     disk.write(clean, pattern(clean, 1, 2)).await.expect("write");

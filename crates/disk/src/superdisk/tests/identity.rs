@@ -1,10 +1,10 @@
-//! Which legs belong together, and what of the fast one is believed.
+//! Tests whether legs belong together, and which content of the fast leg is trusted.
 
 use super::*;
 use crate::{Effect, Fault, OpKind};
 
 #[tokio::test(start_paused = true)]
-async fn a_blank_pair_is_made_and_known_again() {
+async fn a_blank_pair_is_created_and_recognised() {
     let legs = Legs::new();
     let disk = legs.open().await;
     assert_eq!((disk.status().fast, disk.status().generation), (FastState::Clean, 1));
@@ -20,7 +20,7 @@ async fn a_blank_pair_is_made_and_known_again() {
     assert_filled(&disk, 1).await;
     let status = disk.status();
     assert_eq!((status.reads_fast, status.reads_durable, status.dirty_bytes), (32, 0, MIB));
-    // What was never written may differ, and is copied once.
+    // Regions that were never written may differ, and are copied once.
     legs.until_clean(&disk).await;
     assert_eq!(disk.status().rebuilt_bytes, MIB);
     disk.close().await;
@@ -48,7 +48,7 @@ async fn the_labels_read_as_zeros_and_cannot_be_written() {
     for _ in 0..2 {
         assert!(disk.read(0, MIB as usize).await.expect("read").iter().all(|b| *b == 0));
         assert!(disk.read_copy(0, 256 << 10, BLOCK).await.expect("read").iter().all(|b| *b == 0));
-        // From the fast leg too, once it holds that.
+        // Also from the fast leg, once it holds that range.
         disk.read(0, BLOCK).await.expect("read");
         legs.env.sleep(Duration::from_secs(1)).await;
         legs.until_clean(&disk).await;
@@ -129,8 +129,9 @@ async fn a_zeroed_fast_leg_is_filled_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_fast_leg_is_not_touched_without_the_operators_word() {
-    // A file system's superblock, something at the very end, the fast leg of another pair, a damaged label.
+async fn a_foreign_fast_leg_is_not_touched_without_permission() {
+    // A file system's superblock, data at the very end, the fast leg of another pair, a damaged
+    // label.
     let other = Legs::new();
     other.open().await.close().await;
     let with = async |offset: u64| {
@@ -219,7 +220,7 @@ async fn after_a_crash_clean_regions_count_and_the_rest_is_rebuilt() {
         }
         let status = disk.status();
         assert_eq!((status.reads_fast, status.reads_durable), (16, 16), "{status:#?}");
-        // A second crash in the rebuild changes nothing.
+        // A second crash during the rebuild changes nothing.
         drop(disk);
     }
     let disk = legs.open().await;
@@ -239,8 +240,8 @@ async fn dirty_bytes_are_bounded_and_the_least_recently_written_are_cleared() {
     legs.until(&disk, "cleared", |status| status.dirty_bytes <= status.dirty_bytes_max).await;
     legs.env.sleep(Duration::from_secs(60)).await;
     let dirty = disk.status().dirty_bytes;
-    assert!(dirty > MIB && dirty <= MIB + (512 << 10), "only as many as are over the limit: {dirty}");
-    // What was written first is clean: a crash has it read from the fast leg.
+    assert!(dirty > MIB && dirty <= MIB + (512 << 10), "only the excess above the limit: {dirty}");
+    // The regions that were written first are clean: after a crash they are read from the fast leg.
     drop(disk);
     let disk = legs.open().await;
     assert!(disk.read_copy(1, DATA, BLOCK).await.is_ok());
@@ -249,12 +250,12 @@ async fn dirty_bytes_are_bounded_and_the_least_recently_written_are_cleared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rebuild_goes_on_where_it_was_after_a_restart() {
+async fn a_rebuild_continues_after_a_restart() {
     let legs = Legs::new();
     let disk = legs.open_without().await;
     fill(&disk, 1).await;
     disk.close().await;
-    // A MiB in eight seconds.
+    // One MiB in eight seconds.
     let slow = || SuperdiskOptions { rebuild_bytes_s: 128 << 10, ..options() };
     let disk = legs.open_with(slow()).await;
     legs.until(&disk, "half done", |status| status.rebuilt_bytes > MIB).await;
@@ -271,7 +272,7 @@ async fn a_rebuild_goes_on_where_it_was_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fast_leg_that_hangs_at_opening_delays_it_for_a_moment_and_comes_back() {
+async fn a_fast_leg_that_hangs_at_opening_delays_it_briefly_and_returns() {
     let legs = Legs::new();
     let disk = legs.open().await;
     fill(&disk, 1).await;
@@ -288,7 +289,7 @@ async fn a_fast_leg_that_hangs_at_opening_delays_it_for_a_moment_and_comes_back(
         legs.until_clean(&disk).await;
         assert_filled(&disk, 2).await;
         legs.assert_legs_agree(&disk).await;
-        // And its map counts again.
+        // The map counts again.
         disk.flush().await.expect("flush");
         disk.close().await;
         let disk = legs.open().await;
@@ -312,7 +313,7 @@ async fn what_a_leg_missed_that_failed_while_in_use_is_rebuilt_at_the_next_openi
     disk.write(DATA + MIB, pattern(DATA + MIB, 16, 2)).await.expect("write");
     assert_eq!(legs.env.now(), start, "not again");
     drop(disk);
-    // The machine is switched off: what hangs never happens.
+    // After the power cut, hanging operations never run.
     let legs = Legs::of(copy_of(&legs.durable).await, copy_of(&legs.fast).await);
     let disk = legs.open().await;
     let status = disk.status();
@@ -371,7 +372,7 @@ async fn a_fast_leg_that_was_forgotten_is_filled_anew() {
     let (durable, fast): (Arc<dyn Disk>, Arc<dyn Disk>) = (Arc::new(legs.durable.clone()), Arc::new(legs.fast.clone()));
     let labels = Superdisk::labels(&durable, Some(&fast)).await.expect("read").expect("a durable leg");
     assert_eq!((labels.refused, labels.dirty_bytes, labels.generation), (None, MIB, 1));
-    // Written elsewhere, where samples would not show it.
+    // Written elsewhere, at a place without samples.
     legs.durable.write(DATA + 5 * B, pattern(0, 1, 9)).await.expect("write");
     assert!(Superdisk::forget_fast(&durable).await.expect("written"));
     let labels = Superdisk::labels(&durable, Some(&fast)).await.expect("read").expect("a durable leg");

@@ -1,13 +1,13 @@
-//! Behaviour of the whole, over disks in memory and in a time that does not pass by itself.
+//! Behaviour of the whole super-disk, over disks in memory and with a stopped clock.
 
 mod chaos;
 mod damage;
+mod failing_legs;
 mod faults;
 mod identity;
 mod older;
 mod service;
 mod stripes;
-mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,16 +17,16 @@ use bytes::Bytes;
 use steadfast_flow::{BoxFuture, Env, Runtime};
 
 use super::*;
-use crate::{BLOCK, Faults, Faulty, MemDisk, Slow, SlowHandle, Slowness};
+use crate::{BLOCK, FastState, Faults, Faulty, MemDisk, Slow, SlowHandle, Slowness};
 
 const B: u64 = BLOCK as u64;
 const MIB: u64 = 1 << 20;
-/// Where tests write: behind the pair's labels.
+/// Start of the test data, behind the pair's labels.
 const DATA: u64 = MIB;
-/// Where the labels of a fast leg of one device are.
+/// Offsets of the labels of a fast leg of one device.
 const FAST_LABELS: [u64; 2] = [0, 512 << 10];
 
-/// Tokio's tasks and its clock, which tests stop: it jumps to the next timer when nothing else can be done.
+/// Tokio's tasks and its paused clock, which jumps to the next timer when no task can run.
 struct Paused {
     start: tokio::time::Instant,
     random: AtomicU64,
@@ -60,7 +60,7 @@ impl Runtime for Paused {
 }
 
 pub(super) fn env() -> Env {
-    // Every environment gives other numbers.
+    // Every environment yields other numbers.
     static SEED: AtomicU64 = AtomicU64::new(1);
     let random = AtomicU64::new(SEED.fetch_add(1, Relaxed) << 32);
     Env::new(Paused { start: tokio::time::Instant::now(), random })
@@ -74,7 +74,7 @@ pub(super) fn options() -> SuperdiskOptions {
     }
 }
 
-/// Bits are cleared as soon as both legs hold the same.
+/// Options that clear bits as soon as both legs hold the same.
 pub(super) fn clearing() -> SuperdiskOptions {
     SuperdiskOptions { dirty_bytes_max: 0, ..options() }
 }
@@ -101,7 +101,7 @@ fn wrapped(disk: &MemDisk, env: &Env) -> (Arc<dyn Disk>, Faults, SlowHandle) {
 }
 
 impl Legs {
-    /// A durable leg of 3 MiB and a fast one that holds as much.
+    /// A durable leg of 3 MiB and a fast one of the same capacity.
     pub(super) fn new() -> Self {
         Self::of(MemDisk::fixed(3 * MIB), MemDisk::fixed(pair::FAST_START + 3 * MIB))
     }
@@ -129,10 +129,10 @@ impl Legs {
         Superdisk::open(self.durable_top.clone(), None, self.env.clone(), options()).await.expect("opens")
     }
 
-    /// Waits until the status is as wished, for at most ten minutes of the stopped clock.
-    pub(super) async fn until(&self, disk: &Superdisk, what: &str, wish: impl Fn(&SuperdiskStatus) -> bool) {
+    /// Waits until the status meets the condition, for at most ten minutes of the stopped clock.
+    pub(super) async fn until(&self, disk: &Superdisk, what: &str, condition: impl Fn(&SuperdiskStatus) -> bool) {
         for _ in 0..60_000 {
-            if wish(&disk.status()) {
+            if condition(&disk.status()) {
                 return;
             }
             self.env.sleep(Duration::from_millis(10)).await;
@@ -144,7 +144,7 @@ impl Legs {
         self.until(disk, "clean", |status| status.fast == FastState::Clean).await;
     }
 
-    /// The fast leg holds what the durable one does, wherever it would be read.
+    /// The fast leg holds the same as the durable one wherever it would be read.
     pub(super) async fn assert_legs_agree(&self, disk: &Superdisk) {
         let len = self.durable.len();
         let mut copies = 0;
@@ -159,13 +159,13 @@ impl Legs {
     }
 }
 
-/// Bytes that tell their place and a version.
+/// Bytes that depend on their offset and a version.
 pub(super) fn pattern(offset: u64, blocks: usize, version: u8) -> Bytes {
     let start = offset as usize;
     (start..start + blocks * BLOCK).map(|at| (at / BLOCK * 31 + at % 251) as u8 ^ version).collect::<Vec<_>>().into()
 }
 
-/// Fails without printing it all.
+/// Compares without printing all bytes.
 #[track_caller]
 pub(super) fn assert_is(bytes: &Bytes, offset: u64, version: u8) {
     let right = pattern(offset, bytes.len() / BLOCK, version);
@@ -173,7 +173,7 @@ pub(super) fn assert_is(bytes: &Bytes, offset: u64, version: u8) {
     assert_eq!(wrong, None, "the first wrong byte of {} at {offset}, version {version}", bytes.len());
 }
 
-/// Lets the fast leg have what it is to be written, unless it hangs.
+/// Lets pending writes reach the fast leg, unless it hangs.
 pub(super) async fn settle(disk: &Superdisk) {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
@@ -183,7 +183,7 @@ pub(super) async fn settle(disk: &Superdisk) {
     }
 }
 
-/// Another disk with the same bytes.
+/// A separate disk with the same bytes.
 pub(super) async fn copy_of(disk: &MemDisk) -> MemDisk {
     let copy = MemDisk::fixed(disk.len());
     for offset in (0..disk.len()).step_by(1 << 16) {
@@ -193,7 +193,7 @@ pub(super) async fn copy_of(disk: &MemDisk) -> MemDisk {
     copy
 }
 
-/// Fills the whole of the data with a version, and makes it durable.
+/// Fills all the data with a version, and makes it durable.
 pub(super) async fn fill(disk: &Superdisk, version: u8) {
     for offset in (DATA..disk.len()).step_by(64 << 10) {
         disk.write(offset, pattern(offset, 16, version)).await.expect("write");

@@ -1,4 +1,4 @@
-//! A leg that was put back to an earlier time, and rounds that were cut off.
+//! Legs restored to an earlier time, and interrupted rounds.
 
 use super::*;
 use crate::{Effect, Fault, OpKind};
@@ -12,7 +12,8 @@ async fn in_use() -> (Legs, Arc<Superdisk>) {
     (legs, disk)
 }
 
-/// Opens the two, and finds that nothing of the fast leg counts, and that `version` is read everywhere, also without it.
+/// Opens the two legs. The fast leg's content must be refused, and `version` must be read
+/// everywhere, also without that leg.
 async fn assert_refused(durable: &MemDisk, fast: &MemDisk, version: u8) {
     let legs = Legs::of(copy_of(durable).await, copy_of(fast).await);
     let disk = legs.open().await;
@@ -32,7 +33,7 @@ async fn assert_refused(durable: &MemDisk, fast: &MemDisk, version: u8) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_durable_leg_put_back_to_an_earlier_time_of_this_opening_is_given_nothing_of_its_fast_leg() {
+async fn a_durable_leg_restored_to_an_earlier_time_of_this_opening_refuses_its_fast_leg() {
     for close in [false, true] {
         let (legs, disk) = in_use().await;
         let snapshot = copy_of(&legs.durable).await;
@@ -47,8 +48,8 @@ async fn a_durable_leg_put_back_to_an_earlier_time_of_this_opening_is_given_noth
 }
 
 #[tokio::test(start_paused = true)]
-async fn whenever_the_durable_leg_was_copied_and_the_machine_stopped_it_is_given_nothing_newer() {
-    // Copied and stopped at any time: between rounds, and in the middle of them.
+async fn a_durable_leg_copied_at_any_time_never_reads_newer_data() {
+    // Copied and stopped at any time: between rounds, and during them.
     for (copied, stopped) in (0..12).flat_map(|copied| (0..8).map(move |stopped| (copied * 130, stopped * 170))) {
         let (legs, disk) = in_use().await;
         let half = DATA + MIB;
@@ -92,8 +93,9 @@ async fn an_older_image_of_the_fast_leg_from_this_opening_is_stale() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fast_leg_that_was_refused_counts_for_no_time_any_more() {
-    // The durable leg is put back, lives on without the fast leg, and its events come to where the fast leg's are.
+async fn a_refused_fast_leg_never_counts_again() {
+    // The durable leg is restored and continues without the fast leg until its events reach those
+    // of the fast leg.
     let (legs, disk) = in_use().await;
     let snapshot = copy_of(&legs.durable).await;
     fill(&disk, 2).await;
@@ -108,7 +110,7 @@ async fn a_fast_leg_that_was_refused_counts_for_no_time_any_more() {
         disk.close().await;
     }
     assert_refused(&legs.durable, &abandoned, 6).await;
-    // Or it was there at once.
+    // The fast leg is present immediately.
     let (legs, disk) = in_use().await;
     for version in 2..9 {
         fill(&disk, version).await;
@@ -121,7 +123,7 @@ async fn a_fast_leg_that_was_refused_counts_for_no_time_any_more() {
     let legs = Legs::of(snapshot, copy_of(&legs.fast).await);
     let disk = legs.open().await;
     assert_eq!(disk.status().fast, FastState::Stale);
-    // It holds everything, and is stopped.
+    // The fast leg becomes complete, and the pair is stopped.
     legs.until_clean(&disk).await;
     disk.flush().await.expect("flush");
     legs.env.sleep(Duration::from_millis(2500)).await;
@@ -175,7 +177,7 @@ async fn stopped_in_the_middle_of_a_round_the_pair_belongs_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fast_leg_that_comes_back_while_in_use_as_an_older_image_counts_for_nothing() {
+async fn a_fast_leg_that_returns_in_use_as_an_older_image_counts_for_nothing() {
     let (legs, disk) = in_use().await;
     let old = copy_of(&legs.fast).await;
     fill(&disk, 2).await;
@@ -194,10 +196,11 @@ async fn a_fast_leg_that_comes_back_while_in_use_as_an_older_image_counts_for_no
     assert!(disk.status().reads_fast > 0);
 }
 
-/// Both legs are put back to one time, and later the fast leg alone to an image of the history that was given up.
+/// Both legs are restored to one time. Later the fast leg alone is restored to an image of the
+/// abandoned history.
 #[tokio::test(start_paused = true)]
-async fn a_fast_leg_of_a_history_that_was_given_up_counts_for_nothing() {
-    // The images of the first time are taken after a clean stop, or of a pair in use.
+async fn a_fast_leg_of_an_abandoned_history_counts_for_nothing() {
+    // The images of the first time are taken after a clean stop, or from a pair in use.
     for stopped in [true, false] {
         let (legs, disk) = in_use().await;
         let first = |legs: &Legs| (legs.durable.clone(), legs.fast.clone());
@@ -221,7 +224,7 @@ async fn a_fast_leg_of_a_history_that_was_given_up_counts_for_nothing() {
         for (rounds, returns) in [(0, false), (1, false), (2, false), (3, false), (1, true), (3, true)] {
             let legs = Legs::of(copy_of(&durable).await, copy_of(&fast).await);
             if returns {
-                // The opening has no fast leg; it is there a little later.
+                // The opening finds no fast leg; it appears a little later.
                 legs.fast_faults.add(Fault::new(OpKind::Read, Effect::Error(libc::EIO)));
             }
             let disk = legs.open_with(clearing()).await;

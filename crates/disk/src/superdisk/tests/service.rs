@@ -1,4 +1,4 @@
-//! Reading and writing while all is well, or merely slow.
+//! Reads and writes of healthy or slow legs.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -72,7 +72,7 @@ async fn a_late_read_is_answered_by_the_durable_leg() {
     assert!(legs.env.now() - start <= options().hedge_max + Duration::from_millis(2));
     let status = disk.status();
     assert_eq!((status.reads_hedged, status.hedges_won, status.fast_overdue), (1, 1, 1));
-    // The late answer is awaited in the background, and is no error.
+    // The late answer is awaited in the background, and is not an error.
     legs.until(&disk, "returned", |status| status.fast_overdue == 0).await;
     assert_eq!((disk.status().fast_errors, disk.status().fast), (0, FastState::Clean));
 }
@@ -131,7 +131,7 @@ async fn a_hung_fast_leg_costs_bounded_memory_and_no_time() {
         .await;
     fill(&disk, 2).await;
     assert!(disk.status().pending_bytes <= limited.fast_pending_bytes_max);
-    // It comes back, and the write of long ago arrives last.
+    // The leg returns, and the earlier write arrives last.
     legs.fast_faults.clear();
     legs.until_clean(&disk).await;
     assert_filled(&disk, 2).await;
@@ -156,7 +156,7 @@ async fn a_write_that_hangs_past_a_newer_one_of_the_same_place_does_no_harm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_whose_caller_goes_away_is_followed_to_its_end() {
+async fn a_write_whose_caller_drops_it_is_tracked_to_its_end() {
     let legs = Legs::new();
     let disk = legs.open().await;
     fill(&disk, 1).await;
@@ -166,7 +166,8 @@ async fn a_write_whose_caller_goes_away_is_followed_to_its_end() {
         assert!(futures::poll!(&mut write).is_pending());
     }
     legs.env.sleep(Duration::from_secs(5)).await;
-    // The fast leg has it, the durable one not yet: neither is read from the fast leg nor copied.
+    // The fast leg has the write, the durable leg does not yet: the range is neither read from the
+    // fast leg nor copied.
     assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, 1);
     legs.env.sleep(Duration::from_secs(6)).await;
     assert_is(&disk.read(DATA, BLOCK).await.expect("read"), DATA, 2);
@@ -187,7 +188,7 @@ async fn discarded_space_is_no_longer_read_from_the_fast_leg() {
     legs.assert_legs_agree(&disk).await;
 }
 
-/// Many callers, slow legs, a rebuild from nothing at the same time: at no moment does a read give anything but the last write.
+/// Many callers and slow legs during a full rebuild: every read returns the last write.
 #[tokio::test(start_paused = true)]
 async fn a_rebuild_never_races_with_foreground_writes() {
     for seed in 0..20 {
@@ -205,7 +206,7 @@ async fn a_rebuild_never_races_with_foreground_writes() {
             let env = legs.env.clone();
             async move {
                 let mut random = StdRng::seed_from_u64(seed * 10 + lane);
-                // Lanes share regions, and nothing within them.
+                // Lanes share regions, but no blocks.
                 let places: Vec<u64> = (0..32).map(|i| DATA + (i * 4 + lane) * B).collect();
                 let mut versions = vec![0u8; places.len()];
                 for _ in 0..300 {

@@ -1,10 +1,10 @@
-//! Fast legs of several devices, of which one is another one or of an earlier time.
+//! Fast legs of several devices, one of which was replaced or restored to an earlier time.
 
 use super::*;
 use crate::{Effect, Fault, OpKind, Stripe, StripeOptions};
 
 const DEVICES: usize = 3;
-/// Where the first block is that a device holds of the data, by device.
+/// Offset of the first data block of each device.
 const PLACES: [u64; DEVICES] = [2 * MIB, 2 * MIB + (512 << 10), MIB];
 
 /// A pair whose fast leg is a stripe.
@@ -46,9 +46,9 @@ impl Striped {
         Self::of(copy_of(&self.durable).await, devices)
     }
 
-    async fn until(&self, disk: &Superdisk, what: &str, wish: impl Fn(&SuperdiskStatus) -> bool) {
+    async fn until(&self, disk: &Superdisk, what: &str, condition: impl Fn(&SuperdiskStatus) -> bool) {
         for _ in 0..60_000 {
-            if wish(&disk.status()) {
+            if condition(&disk.status()) {
                 return;
             }
             self.env.sleep(Duration::from_millis(10)).await;
@@ -57,7 +57,7 @@ impl Striped {
     }
 }
 
-/// Version 1 everywhere, and all of it clean.
+/// A pair with version 1 everywhere, and all of it clean.
 async fn in_use() -> (Striped, Arc<Superdisk>) {
     let pair = Striped::of(MemDisk::fixed(4 * MIB), (0..DEVICES).map(|_| MemDisk::fixed(8 * MIB)).collect());
     pair.format().await;
@@ -68,11 +68,11 @@ async fn in_use() -> (Striped, Arc<Superdisk>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leg_of_which_one_device_is_put_back_alone_counts_for_nothing() {
+async fn a_leg_with_one_restored_device_counts_for_nothing() {
     for (device, closed) in (0..DEVICES).flat_map(|device| [(device, false), (device, true)]) {
         let (pair, disk) = in_use().await;
         let older = copy_of(&pair.devices[device]).await;
-        // Only that device misses something.
+        // Only that device misses a write.
         disk.write_flush(PLACES[device], pattern(PLACES[device], 1, 2)).await.expect("write");
         pair.until(&disk, "cleared", |status| status.dirty_bytes == MIB).await;
         if closed {
@@ -95,9 +95,9 @@ async fn a_leg_of_which_one_device_is_put_back_alone_counts_for_nothing() {
     }
 }
 
-/// The durable leg and all devices but one are put back, and the one that was left has what was written since.
+/// The durable leg and all devices but one are restored; the remaining one has the later writes.
 #[tokio::test(start_paused = true)]
-async fn a_leg_of_which_one_device_is_newer_than_the_durable_leg_counts_for_nothing() {
+async fn a_leg_with_one_device_newer_than_the_durable_leg_counts_for_nothing() {
     for (device, place) in PLACES.into_iter().enumerate() {
         let (pair, disk) = in_use().await;
         let mut older = pair.copy().await;
@@ -111,7 +111,7 @@ async fn a_leg_of_which_one_device_is_newer_than_the_durable_leg_counts_for_noth
     }
 }
 
-/// The power goes when some of the devices have the event of a round and the others not.
+/// The power fails when only some of the devices have the event of a round.
 #[tokio::test(start_paused = true)]
 async fn a_leg_whose_devices_are_one_event_apart_counts() {
     for device in 0..DEVICES {
@@ -140,7 +140,7 @@ async fn a_device_that_is_replaced_while_the_leg_has_failed_is_noticed() {
         pair.faults[device].add(Fault::new(OpKind::Flush, Effect::Error(libc::EIO)).times(1));
         disk.write_flush(PLACES[device], pattern(PLACES[device], 1, 3)).await.expect("write");
         assert!(matches!(disk.status().fast, FastState::Failed { .. }));
-        // Blank, or as the device was earlier.
+        // Blank, or with the earlier content of the device.
         let bytes = if relabelled { older } else { vec![0; 8 * MIB as usize].into() };
         pair.devices[device].write(0, bytes).await.expect("write");
         pair.env.sleep(Duration::from_secs(60)).await;

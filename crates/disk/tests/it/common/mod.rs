@@ -1,4 +1,4 @@
-//! What the tests of the drivers share.
+//! Helpers of the driver tests.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Both drivers.
 pub const MODES: [IoMode; 2] = [IoMode::Threads, IoMode::Uring];
 
-/// A folder on the file system of the build, which is a real one more often than `/tmp` is.
+/// A folder on the file system of the build, which is a real one more often than `/tmp`.
 pub fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
 }
@@ -20,7 +20,7 @@ pub fn options(io: IoMode) -> DiskOptions {
     DiskOptions { io, create: true, ..DiskOptions::default() }
 }
 
-/// Opens a disk; `None`, with the reason printed, where this machine cannot.
+/// Opens a disk; prints the reason and returns `None` where this machine cannot.
 pub fn open(path: &PathBuf, options: &DiskOptions) -> Option<Arc<dyn Disk>> {
     match FileDisk::open(path, options) {
         Ok(disk) => Some(disk),
@@ -55,7 +55,7 @@ pub fn pattern(seed: u64, blocks: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The same, in the disk's own memory.
+/// The same bytes, in the disk's own memory.
 pub async fn aligned(disk: &Arc<dyn Disk>, data: &[u8]) -> Bytes {
     let mut buf = disk.buffer(data.len()).await;
     buf.put(data);

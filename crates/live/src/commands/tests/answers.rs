@@ -1,17 +1,17 @@
-//! Long answers take their memory from one budget; beyond it, clients get their answer at once.
+//! Long answers take their memory from one budget. Above it, clients get an error at once.
 
 use bytes::Bytes;
 use futures::FutureExt;
 
-use super::tokens::told;
+use super::tokens::messages;
 use super::*;
+use crate::answer::held;
 use crate::api::{Api, Command as ApiCommand, Done, Publish, Terms};
-use crate::node::held;
 use crate::options::Wanted;
-use crate::partition::Told;
+use crate::partition::SubscribeOutcome;
 use crate::protocol::message::SubscribeResult;
 
-/// The channel `c`, with publications of 9 KB; the budget is enough for two answers with all of them.
+/// The channel `c` with 9 KB of publications; the budget covers two answers with all of them.
 async fn filled() -> Arc<Node> {
     let node = node().await;
     for _ in 0..3 {
@@ -30,7 +30,7 @@ fn recovering() -> SubscribeRequest {
     SubscribeRequest { recover: true, ..SubscribeRequest::default() }
 }
 
-/// Takes the whole budget, as two answers.
+/// Exhausts the budget with two answers.
 async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
     let mut permits = Vec::new();
     for _ in 0..2 {
@@ -41,19 +41,19 @@ async fn exhaust(node: &Node) -> Vec<AnswerPermit> {
     permits
 }
 
-/// What a history command comes to, which is answered at once.
+/// The outcome of a history command, which must complete at once.
 fn ask_history(node: &Node) -> i64 {
-    let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
+    let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
     let command = Command { id: 1, history: Some(all()), ..Command::default() };
-    let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
-    code(node.other(caller, asked).now_or_never().expect("at once"))
+    let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
+    code(node.other(caller, queued).now_or_never().expect("at once"))
 }
 
-/// The result of the subscription that the session was told of last.
+/// The result of the last subscription of the session.
 fn subscribed(node: &Node) -> SubscribeResult {
-    let result = told(node).into_iter().find_map(|what| match what {
-        ToSession::Subscribed(_, Told::Reply { answer, .. }) => Some(answer.result.clone()),
-        ToSession::Connected { reply, .. } => Some(reply.connect?.subs.pop()?.result),
+    let result = messages(node).into_iter().find_map(|message| match message {
+        SessionMessage::Subscribed(_, SubscribeOutcome::Reply { answer, .. }) => Some(answer.result.clone()),
+        SessionMessage::Connected { reply, .. } => Some(reply.connect?.subs.pop()?.result),
         _ => None,
     });
     result.expect("subscribed")
@@ -61,7 +61,7 @@ fn subscribed(node: &Node) -> SubscribeResult {
 
 fn assert_not_recovered(result: &SubscribeResult) {
     assert!(result.was_recovering && !result.recovered && result.publications.is_empty(), "{result:?}");
-    assert_eq!(result.offset, 3, "the subscription begins here");
+    assert_eq!(result.offset, 3, "the start of the subscription");
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_recovery_beyond_the_budget_is_refused_at_once() {
     assert_eq!(code(subscribe(&node, refused).now_or_never().expect("at once")), 112);
     assert!(empty(&node.subscribes.status()), "{:?}", node.subscribes.status());
     drop(permits);
-    told(&node);
+    messages(&node);
     assert_eq!(code(subscribe(&node, recovering()).await), 0);
     assert!(subscribed(&node).recovered);
 }
@@ -104,7 +104,7 @@ async fn a_connect_that_recovers_beyond_the_budget_is_answered_at_once() {
     let claims = serde_json::json!({"sub": "ann", "channels": ["c"]});
     let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(b"s")).expect("signed");
     let request = ConnectRequest { token, subs: [("c".to_owned(), recovering())].into(), ..ConnectRequest::default() };
-    assert_eq!(code(node.connect(SESSION, arrived(), 1, request).now_or_never().expect("at once")), 0);
+    assert_eq!(code(node.connect(SESSION, connection(), 1, request).now_or_never().expect("at once")), 0);
     assert_not_recovered(&subscribed(&node));
     assert!(empty(&node.connects.status()) && empty(&node.subscribes.status()));
 }
@@ -119,19 +119,19 @@ async fn a_client_that_missed_nothing_recovers_beyond_the_budget() {
     assert!(subscribed(&node).recovered);
 }
 
-/// What a session is told of a subscription that the server makes, with what it missed.
-async fn unasked(node: &Node) -> Told {
-    let who = Arc::new(Who::ann(arrived()));
+/// The outcome of a subscription from the server, with the missed publications.
+async fn from_server(node: &Node) -> SubscribeOutcome {
+    let identity = Arc::new(SessionIdentity::ann(connection()));
     let wanted = Wanted { channel: "c".into(), since: Some(Default::default()), options: Default::default() };
-    let mut asks = pin!(node.subscribe_unasked(SESSION, &who, &wanted));
+    let mut asks = pin!(node.subscribe_from_server(SESSION, &identity, &wanted));
     loop {
         assert!(poll!(&mut asks).is_pending());
-        let subscribed = told(node).into_iter().find_map(|what| match what {
-            ToSession::Subscribed(_, told) => Some(told),
+        let subscribed = messages(node).into_iter().find_map(|message| match message {
+            SessionMessage::Subscribed(_, outcome) => Some(outcome),
             _ => None,
         });
         match subscribed {
-            Some(told) => return told,
+            Some(outcome) => return outcome,
             None => tokio::task::yield_now().await,
         }
     }
@@ -142,10 +142,10 @@ async fn each_copy_of_an_answer_takes_its_own_permit() {
     let node = filled().await;
     let mut all = Vec::new();
     for wanted in [3, 3, 0] {
-        let told = unasked(&node).await;
-        let Told::Push { missed, .. } = &told else { panic!("no push") };
+        let outcome = from_server(&node).await;
+        let SubscribeOutcome::Push { missed, .. } = &outcome else { panic!("no push") };
         assert_eq!(missed.len(), wanted);
-        all.push(told);
+        all.push(outcome);
     }
     assert!((18_000..20_000).contains(&node.answers.status().used), "{:?}", node.answers.status());
 }
@@ -162,7 +162,7 @@ async fn the_answers_of_a_batch_share_the_budget() {
     let refused = answers.iter().filter(|answer| matches!(answer, Err(error) if *error == codes::TOO_MANY_REQUESTS));
     assert_eq!(refused.count(), 3);
     assert!(matches!(&answers[0], Ok(Done::History(found)) if found.publications.len() == 3));
-    assert!(matches!(&answers[5], Ok(Done::Published(_))), "what asks for nothing is carried out");
+    assert!(matches!(&answers[5], Ok(Done::Published(_))), "a publish needs no answer memory");
     let body = terms.held(Bytes::from_static(b"its answer"));
     let ask = || async { api.batch(vec![Ok(ApiCommand::History(all()))], false, &Terms::default()).await };
     assert!(ask().await.is_ok_and(|answers| answers[0].is_err()));
@@ -171,7 +171,7 @@ async fn the_answers_of_a_batch_share_the_budget() {
 }
 
 #[tokio::test]
-async fn a_publication_that_nobody_waits_for_any_more_still_counts() {
+async fn an_abandoned_keyed_publication_still_counts() {
     let node = node().await;
     let api = Api::new(node.clone());
     let publish = Publish {

@@ -1,4 +1,4 @@
-//! What clients may name channels, what may be published there, and who gets it; and what of all that comes into the log.
+//! Names of channels, formats and delivery of data, and what clients can write into the log.
 
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
@@ -18,7 +18,7 @@ const CONFIG: &str = r#"{"channel": {"publication_data_format": "json_object", "
     "client": {"token": {"hmac_secret_key": "s"}}}"#;
 
 async fn publishes(node: &Node, channel: &str, data: &[u8]) -> i64 {
-    let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
+    let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
     let request = PublishRequest { channel: channel.into(), data: data.to_vec() };
     match node.publish_command(caller, false, request).await {
         Ok(answer) => code(answer.await.map(drop).map_err(Refused::from)),
@@ -27,7 +27,7 @@ async fn publishes(node: &Node, channel: &str, data: &[u8]) -> i64 {
 }
 
 #[tokio::test]
-async fn names_are_ascii_or_what_the_namespace_says() {
+async fn names_are_ascii_or_match_the_namespace() {
     let node = node_with(CONFIG).await;
     for (channel, fits) in [
         ("c", true),
@@ -40,7 +40,7 @@ async fn names_are_ascii_or_what_the_namespace_says() {
     ] {
         let expected = if fits { 0 } else { 107 };
         assert_eq!(publishes(&node, channel, b"{}").await, expected, "{channel:?}");
-        let who = Arc::new(Who::ann(arrived()));
+        let identity = Arc::new(SessionIdentity::ann(connection()));
         let request = ChannelRequest { channel: channel.into() };
         let asks = [
             Command { presence: Some(request.clone()), ..Command::default() },
@@ -55,15 +55,15 @@ async fn names_are_ascii_or_what_the_namespace_says() {
             },
         ];
         for command in asks {
-            let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
-            let code = code(node.other(Caller { session: SESSION, who: &who }, asked).await);
+            let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
+            let code = code(node.other(Caller { session: SESSION, identity: &identity }, queued).await);
             assert_eq!(code == 107, !fits, "{channel:?}: {code}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_published_is_what_the_namespace_takes() {
+async fn published_data_has_the_format_of_the_namespace() {
     let node = node_with(CONFIG).await;
     let all: [(&str, &[u8]); 6] = [
         ("object", b" {\"a\": 1}"),
@@ -89,21 +89,21 @@ async fn what_is_published_is_what_the_namespace_takes() {
 }
 
 #[tokio::test]
-async fn who_speaks_json_is_not_told_of_what_is_none_and_stands_where_the_channel_does() {
+async fn json_sessions_skip_binary_data_and_keep_the_position() {
     let node = node_with(CONFIG).await;
     for data in [&b"1"[..], b"\xff", b"2", b"\xff"] {
         assert_eq!(publishes(&node, "c", data).await, 0);
     }
     let epoch = epoch_text(node.handle("c").expect("there").position().expect("there").epoch);
     for (encoding, expected) in [(Encoding::Json, vec![1, 3]), (Encoding::Protobuf, vec![1, 2, 3, 4])] {
-        let who = Arc::new(Who::ann(Arrived { encoding, ..arrived() }));
-        let caller = Caller { session: SESSION, who: &who };
+        let identity = Arc::new(SessionIdentity::ann(ConnectionInfo { encoding, ..connection() }));
+        let caller = Caller { session: SESSION, identity: &identity };
         let history = HistoryRequest { channel: "c".into(), limit: -1, ..HistoryRequest::default() };
         let command = Command { id: 1, history: Some(history), ..Command::default() };
-        let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
+        let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
         let mut events = Vec::new();
         node.inboxes[0].take(&mut events);
-        assert_eq!(code(node.other(caller, asked).await), 0);
+        assert_eq!(code(node.other(caller, queued).await), 0);
         for delta in ["", "fossil"] {
             let (recover, epoch) = (true, epoch.clone());
             let delta = delta.into();
@@ -114,13 +114,13 @@ async fn who_speaks_json_is_not_told_of_what_is_none_and_stands_where_the_channe
         node.inboxes[0].take(&mut events);
         let mut found = 0;
         for event in events {
-            let crate::partition::Event::To(_, what) = event else { continue };
-            let (publications, offset) = match what {
-                ToSession::Answer(reply, _) => {
+            let crate::partition::WorkerEvent::To(_, message) = event else { continue };
+            let (publications, offset) = match message {
+                SessionMessage::Answer(reply, _) => {
                     let history = reply.history.expect("a history");
                     (history.publications, history.offset)
                 }
-                ToSession::Subscribed(place, crate::partition::Told::Reply { answer, .. }) => {
+                SessionMessage::Subscribed(place, crate::partition::SubscribeOutcome::Reply { answer, .. }) => {
                     assert!(answer.result.recovered && place.offset == 4);
                     (answer.result.publications.clone(), answer.result.offset)
                 }
@@ -134,7 +134,7 @@ async fn who_speaks_json_is_not_told_of_what_is_none_and_stands_where_the_channe
     }
 }
 
-/// Lines of the log: their levels, and their fields as they are written.
+/// Lines of the log: levels and formatted fields.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
 
@@ -175,45 +175,45 @@ async fn clients_neither_forge_lines_of_the_log_nor_fill_it() {
     let node = node_with(CONFIG).await;
     let lines = Lines::default();
     let _here = tracing::subscriber::set_default(lines.clone());
-    // The library says what it found in a header as it stands there.
+    // The library quotes the header in its error.
     let forged =
         |text: &str| format!("{}.e30.AAAA", base64::Engine::encode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, text));
     let header = forged("{\"alg\":\"x\\nforged line\"}");
     for _ in 0..50 {
         assert_eq!(code(connect(&node, &header).await), -3500);
-        let who = Arc::new(Who::ann(arrived()));
-        let caller = Caller { session: SESSION, who: &who };
+        let identity = Arc::new(SessionIdentity::ann(connection()));
+        let caller = Caller { session: SESSION, identity: &identity };
         let (channel, token) = ("c\nforged line".to_owned(), header.clone());
         let request = SubscribeRequest { channel, token: token.clone(), ..SubscribeRequest::default() };
         assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), 103);
         assert_eq!(code(node.refresh(caller, Reply::default(), RefreshRequest { token }).await), -3500);
     }
     let lines = lines.0.lock();
-    assert_eq!(lines.len(), 150, "all are there for who wants to see them");
+    assert_eq!(lines.len(), 150, "debug lines are not throttled");
     assert!(lines.iter().all(|(_, line)| !line.contains('\n')), "{:?}", lines[0]);
     let seen = lines.iter().filter(|(level, _)| *level <= Level::INFO).count();
     assert_eq!(seen, 2, "one of each kind");
 }
 
 #[tokio::test]
-async fn clients_do_not_take_the_part_of_a_disk_that_is_left_for_others() {
+async fn clients_leave_the_publish_reserve_of_a_disk_free() {
     let config = r#"{"channel": {"without_namespace":
         {"allow_publish_for_client": true, "history_size": 9, "history_ttl": "60s"}}}"#;
     let node = node_with(config).await;
-    // The back end may fill more than half of it,
+    // The back end may fill more than half of the disk.
     let data = format!("\"{}\"", "x".repeat(60_000)).into_bytes();
     for n in 0..600 {
         let publication = Publication { data: data.clone(), ..Publication::default() };
         let published = node.publish(&format!("c{n}"), publication, Submission::default()).await;
         assert!(published.is_ok(), "{n}: {published:?}");
     }
-    // which is noticed soon. A client may not,
+    // The node notices that soon, and refuses clients.
     let mut small = 0;
     while publishes(&node, "small", b"1").await == 0 {
         small += 1;
     }
     assert_eq!(publishes(&node, "small", b"1").await, 100, "after {small}");
-    // and the back end still may.
+    // The back end may still publish.
     let publication = Publication { data, ..Publication::default() };
     assert!(node.publish("c", publication, Submission::default()).await.is_ok());
 }

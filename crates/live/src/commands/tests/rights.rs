@@ -1,9 +1,9 @@
-//! Who may do what, against the expressions of Centrifugo's documentation and source: `X_for_client && (user || X_for_anonymous)`, or
-//! `X_for_subscriber && subscribed && (user || X_for_anonymous)`.
+//! Permissions, against the expressions of Centrifugo's documentation and source: `X_for_client &&
+//! (user || X_for_anonymous)`, or `X_for_subscriber && subscribed && (user || X_for_anonymous)`.
 
 use super::*;
 
-/// A namespace for each combination of the three options, which are bits of its number.
+/// A namespace for each combination of the three options, which are the bits of its number.
 async fn all() -> Arc<Node> {
     let mut namespaces = Vec::new();
     for bits in 0..8 {
@@ -12,8 +12,8 @@ async fn all() -> Arc<Node> {
             "allow_subscribe_for_client": bits & 1 > 0, "allow_subscribe_for_anonymous": bits & 4 > 0,
         });
         for what in ["publish", "presence", "history"] {
-            for (bit, whom) in [(1, "client"), (2, "subscriber"), (4, "anonymous")] {
-                namespace[format!("allow_{what}_for_{whom}")] = (bits & bit > 0).into();
+            for (bit, role) in [(1, "client"), (2, "subscriber"), (4, "anonymous")] {
+                namespace[format!("allow_{what}_for_{role}")] = (bits & bit > 0).into();
             }
         }
         namespaces.push(namespace);
@@ -22,23 +22,23 @@ async fn all() -> Arc<Node> {
 }
 
 #[tokio::test]
-async fn rights_are_centrifugos() {
+async fn permissions_are_those_of_centrifugo() {
     let node = all().await;
     for bits in 0..8 {
         let (for_client, for_subscriber, for_anonymous) = (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0);
         for (user, subscribed) in [("", false), ("", true), ("ann", false), ("ann", true)] {
-            let who = Arc::new(Who { user: user.into(), ..Who::ann(arrived()) });
-            let caller = Caller { session: SESSION, who: &who };
+            let identity = Arc::new(SessionIdentity { user: user.into(), ..SessionIdentity::ann(connection()) });
+            let caller = Caller { session: SESSION, identity: &identity };
             let channel = || format!("n{bits}:c");
-            let said = subscribed.then_some(false);
+            let subscription = subscribed.then_some(false);
             let case = format!("{bits:03b} {user:?} {subscribed}");
-            let somebody = !user.is_empty() || for_anonymous;
+            let identified = !user.is_empty() || for_anonymous;
 
             let request = SubscribeRequest { channel: channel(), ..SubscribeRequest::default() };
-            let expected = if for_client && somebody { 0 } else { 103 };
+            let expected = if for_client && identified { 0 } else { 103 };
             assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), expected, "subscribe {case}");
 
-            let allowed = for_client && somebody || for_subscriber && subscribed && somebody;
+            let allowed = for_client && identified || for_subscriber && subscribed && identified;
             let expected = if allowed { 0 } else { 103 };
             let request = PublishRequest { channel: channel(), data: b"1".to_vec() };
             let published = node.publish_command(caller, subscribed, request).await.map(drop);
@@ -53,15 +53,15 @@ async fn rights_are_centrifugos() {
             ];
             for command in asks {
                 let what = format!("{command:?} {case}");
-                let asked = Asked { command, subscribed: said, subscriptions: 0, over_rate: false };
-                assert_eq!(code(node.other(caller, asked).await), expected, "{what}");
+                let queued = QueuedCommand { command, subscribed: subscription, subscriptions: 0, over_rate: false };
+                assert_eq!(code(node.other(caller, queued).await), expected, "{what}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn users_in_a_name_count_where_the_namespace_says_so() {
+async fn user_limited_channels_need_the_option() {
     let config = r#"{"channel": {"namespaces": [
         {"name": "plain", "allow_subscribe_for_client": true},
         {"name": "users", "allow_subscribe_for_client": true, "allow_user_limited_channels": true},
@@ -77,7 +77,7 @@ async fn users_in_a_name_count_where_the_namespace_says_so() {
         ("users:a", 0),
         ("closed:a#ann", 103),
     ] {
-        let caller = Caller { session: SESSION, who: &Arc::new(Who::ann(arrived())) };
+        let caller = Caller { session: SESSION, identity: &Arc::new(SessionIdentity::ann(connection())) };
         let request = SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() };
         assert_eq!(code(node.subscribe_command(caller, 1, request, None, 0).await), expected, "{channel}");
     }

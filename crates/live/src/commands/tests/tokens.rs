@@ -1,16 +1,16 @@
-//! What tokens must say, and that what they say is carried out.
+//! The required claims of tokens, and their effects.
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::partition::{Event, Told};
+use crate::partition::{SubscribeOutcome, WorkerEvent};
 use crate::protocol::message::{RefreshRequest, SubRefreshRequest};
 
 fn signed(claims: &Value) -> String {
     encode(&Header::default(), claims, &EncodingKey::from_secret(b"s")).expect("signed")
 }
 
-/// Claims with some more.
+/// Claims with additions.
 fn with(claims: &Value, more: &Value) -> Value {
     let mut all = claims.clone();
     for (name, value) in more.as_object().expect("claims") {
@@ -19,37 +19,37 @@ fn with(claims: &Value, more: &Value) -> Value {
     all
 }
 
-fn ann() -> Arc<Who> {
-    Arc::new(Who::ann(arrived()))
+fn ann() -> Arc<SessionIdentity> {
+    Arc::new(SessionIdentity::ann(connection()))
 }
 
-async fn subscribes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<(), Refused> {
+async fn subscribes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Value) -> Result<(), Refused> {
     let request = SubscribeRequest { channel: "c".into(), token: signed(claims), ..SubscribeRequest::default() };
-    node.subscribe_command(Caller { session: SESSION, who }, 1, request, None, 0).await
+    node.subscribe_command(Caller { session: SESSION, identity }, 1, request, None, 0).await
 }
 
-async fn refreshes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<(), Refused> {
-    let caller = Caller { session: SESSION, who };
+async fn refreshes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Value) -> Result<(), Refused> {
+    let caller = Caller { session: SESSION, identity };
     node.refresh(caller, Reply::default(), RefreshRequest { token: signed(claims) }).await
 }
 
-async fn sub_refreshes(node: &Node, who: &Arc<Who>, claims: &Value) -> Result<(), Refused> {
+async fn sub_refreshes(node: &Node, identity: &Arc<SessionIdentity>, claims: &Value) -> Result<(), Refused> {
     let request = SubRefreshRequest { channel: "c".into(), token: signed(claims) };
-    node.sub_refresh(Caller { session: SESSION, who }, Reply::default(), request, Some(false)).await
+    node.sub_refresh(Caller { session: SESSION, identity }, Reply::default(), request, Some(false)).await
 }
 
-/// What the session has been told since the last time.
-pub(super) fn told(node: &Node) -> Vec<ToSession> {
+/// The messages to the session since the last call.
+pub(super) fn messages(node: &Node) -> Vec<SessionMessage> {
     let mut events = Vec::new();
     node.inboxes[0].take(&mut events);
     let to = |event| match event {
-        Event::To(_, what) => Some(what),
+        WorkerEvent::To(_, message) => Some(message),
         _ => None,
     };
     events.into_iter().filter_map(to).collect()
 }
 
-/// What became of a token of claims in all four places where tokens come: two of sessions, two of subscriptions.
+/// The outcomes of a token in all four uses: two of sessions, two of subscriptions.
 async fn everywhere(node: &Node, more: &Value) -> [i64; 4] {
     let (session, subscription) = (json!({"sub": "ann"}), json!({"sub": "ann", "channel": "c"}));
     let (session, subscription) = (with(&session, more), with(&subscription, more));
@@ -62,7 +62,7 @@ async fn everywhere(node: &Node, more: &Value) -> [i64; 4] {
 }
 
 #[tokio::test]
-async fn audience_and_issuer_are_what_a_token_must_say() {
+async fn tokens_need_the_configured_audience_and_issuer() {
     let good = json!({"aud": "live", "iss": "us"});
     let token = r#"{"token": {"hmac_secret_key": "s", "audience": "live", "issuer": "us"}}"#;
     let own = r#"{"token": {"hmac_secret_key": "s", "audience": "live", "issuer": "us"},
@@ -94,7 +94,7 @@ async fn audience_and_issuer_are_what_a_token_must_say() {
             assert_eq!(everywhere(&node, &absent).await, refused, "{absent}");
         }
     }
-    // Where nothing is asked for, anything may be said.
+    // Without a configured audience or issuer, any claim is accepted.
     let node = node_of(r#"{"token": {"hmac_secret_key": "s"}}"#).await;
     for any in [json!({}), json!({"aud": 7, "iss": [1]}), good] {
         assert_eq!(everywhere(&node, &any).await, [0; 4], "{any}");
@@ -102,7 +102,7 @@ async fn audience_and_issuer_are_what_a_token_must_say() {
 }
 
 #[tokio::test]
-async fn times_are_numbers_or_texts_and_decide_whether_a_client_comes_again() {
+async fn times_are_numbers_or_strings_and_decide_about_reconnects() {
     let node = node_of(r#"{"token": {"hmac_secret_key": "s"}}"#).await;
     let now = node.env.wall_ms() as f64 / 1000.0;
     for fine in [
@@ -114,32 +114,35 @@ async fn times_are_numbers_or_texts_and_decide_whether_a_client_comes_again() {
     ] {
         assert_eq!(everywhere(&node, &fine).await, [0; 4], "{fine}");
     }
-    // With 109 an SDK gets another token and connects; in a session that goes on, it would give up.
+    // After 109 at connect an SDK gets another token; in a connected session it would give up.
     for over in [json!({"exp": now - 1.0}), json!({"exp": 0}), json!({"exp": "1.5"}), json!({"nbf": now + 60.0})] {
         assert_eq!(everywhere(&node, &over).await, [109, -3005, 109, 0], "{over}");
     }
     for wrong in [json!({"exp": true}), json!({"exp": "soon"}), json!({"nbf": []}), json!({"exp": "NaN"})] {
         assert_eq!(everywhere(&node, &wrong).await, [-3500, -3500, 103, 103], "{wrong}");
     }
-    // A subscription whose new token is over is ended, so that its client subscribes again with another.
-    told(&node);
+    // A subscription whose new token has expired is ended, so that its client subscribes again with
+    // another one.
+    messages(&node);
     let claims = json!({"sub": "ann", "channel": "c", "exp": 1});
     assert_eq!(code(sub_refreshes(&node, &ann(), &claims).await), 0);
-    let told = told(&node);
-    let [ToSession::Reply(reply), ToSession::Unsubscribed(channel, Some(push))] = &told[..] else { panic!("two") };
+    let messages = messages(&node);
+    let [SessionMessage::Reply(reply), SessionMessage::Unsubscribed(channel, Some(push))] = &messages[..] else {
+        panic!("two")
+    };
     assert!(reply.sub_refresh.as_ref().is_some_and(|expiry| !expiry.expires) && &**channel == "c");
     let push = push.push.as_ref().and_then(|push| push.unsubscribe.as_ref()).expect("a push");
     assert_eq!(push.code, 2501);
 }
 
 #[tokio::test]
-async fn a_session_that_has_a_name_is_told_it() {
+async fn the_connect_result_names_the_session() {
     let node = node().await;
     for name in [None, Some("a name")] {
-        let arrived = Arrived { session: name.map(Arc::from), ..arrived() };
-        assert_eq!(code(node.connect(SESSION, arrived, 1, ConnectRequest::default()).await), 0);
-        let connected = told(&node).into_iter().find_map(|what| match what {
-            ToSession::Connected { reply, .. } => reply.connect,
+        let connection = ConnectionInfo { session: name.map(Arc::from), ..connection() };
+        assert_eq!(code(node.connect(SESSION, connection, 1, ConnectRequest::default()).await), 0);
+        let connected = messages(&node).into_iter().find_map(|message| match message {
+            SessionMessage::Connected { reply, .. } => reply.connect,
             _ => None,
         });
         assert_eq!(connected.expect("connected").session, name.unwrap_or_default());
@@ -147,13 +150,13 @@ async fn a_session_that_has_a_name_is_told_it() {
 }
 
 #[tokio::test]
-async fn a_session_hears_of_its_connect_in_the_way_of_its_transport() {
+async fn the_connect_result_has_the_form_of_the_transport() {
     let node = node_of(r#"{"allow_anonymous_connect_without_token": true, "token": {"hmac_secret_key": "s"}}"#).await;
     for transport in Transport::ALL {
-        let arrived = || Arrived { transport, session: Some("s".into()), ..arrived() };
-        assert_eq!(code(node.connect(SESSION, arrived(), 7, ConnectRequest::default()).await), 0);
-        let reply = told(&node).into_iter().find_map(|what| match what {
-            ToSession::Connected { reply, .. } => Some(*reply),
+        let connection = || ConnectionInfo { transport, session: Some("s".into()), ..connection() };
+        assert_eq!(code(node.connect(SESSION, connection(), 7, ConnectRequest::default()).await), 0);
+        let reply = messages(&node).into_iter().find_map(|message| match message {
+            SessionMessage::Connected { reply, .. } => Some(*reply),
             _ => None,
         });
         let reply = reply.expect("connected");
@@ -165,21 +168,21 @@ async fn a_session_hears_of_its_connect_in_the_way_of_its_transport() {
         assert_eq!((id, result.pong, &*result.session), (if uni { 0 } else { 7 }, !uni, "s"), "{transport:?}");
         let emulated = matches!(transport, Transport::Sse | Transport::HttpStream);
         assert_eq!(result.node, if emulated { &*node.start } else { "" }, "{transport:?}");
-        // A refusal is an answer to those who ask; others hear of nothing but the end.
+        // A refused command gets an error; a unidirectional session gets only the close code.
         let over = ConnectRequest { token: signed(&json!({"exp": 1})), ..ConnectRequest::default() };
         let command = Command { id: 7, connect: Some(over), ..Command::default() };
-        let asked = Asked { command, subscribed: None, subscriptions: 0, over_rate: false };
-        node.carry_out_first(SESSION, arrived(), vec![asked]).await;
-        match &told(&node)[..] {
-            [ToSession::Reply(reply)] if !uni => assert_eq!(reply.error.as_ref().expect("refused").code, 109),
-            [ToSession::Disconnect(why)] if uni => assert_eq!(*why, codes::SESSION_EXPIRED),
+        let queued = QueuedCommand { command, subscribed: None, subscriptions: 0, over_rate: false };
+        node.carry_out_first(SESSION, connection(), vec![queued]).await;
+        match &messages(&node)[..] {
+            [SessionMessage::Reply(reply)] if !uni => assert_eq!(reply.error.as_ref().expect("refused").code, 109),
+            [SessionMessage::Disconnect(why)] if uni => assert_eq!(*why, codes::SESSION_EXPIRED),
             _ => panic!("something else: {transport:?}"),
         }
     }
 }
 
 #[tokio::test]
-async fn a_subscription_is_as_its_token_says() {
+async fn a_subscription_follows_its_token() {
     let config = r#"{"client": {"token": {"hmac_secret_key": "s"}},
         "channel": {"without_namespace": {"presence": true, "join_leave": true, "history_size": 5, "history_ttl": "60s"}}}"#;
     let node = node_with(config).await;
@@ -187,16 +190,18 @@ async fn a_subscription_is_as_its_token_says() {
     let made = async |more: Value| {
         assert_eq!(code(subscribes(&node, &ann(), &with(&claims, &more)).await), 0, "{more}");
         let (mut made, mut data) = (None, Vec::new());
-        for what in told(&node) {
-            match what {
-                ToSession::Subscribing { kind, .. } => made = Some(kind),
-                ToSession::Subscribed(_, Told::Reply { answer, .. }) => data = answer.result.data.clone(),
+        for message in messages(&node) {
+            match message {
+                SessionMessage::Subscribing { kind, .. } => made = Some(kind),
+                SessionMessage::Subscribed(_, SubscribeOutcome::Reply { answer, .. }) => {
+                    data = answer.result.data.clone()
+                }
                 _ => {}
             }
         }
         (made.expect("it is subscribed"), data)
     };
-    // Many back ends write what they do not set as null.
+    // Many back ends write unset claims as null.
     made(json!({"client": null, "info": null, "b64info": null, "data": null, "b64data": null, "override": null})).await;
     let (kind, data) = made(json!({})).await;
     assert!(kind.presence && kind.announced && !kind.positioned && kind.info.is_empty() && data.is_empty());
@@ -205,60 +210,60 @@ async fn a_subscription_is_as_its_token_says() {
     let (kind, data) = made(json!({"override": overrides, "info": {"n": 1}, "data": {"d": 1}})).await;
     assert!(!kind.presence && !kind.announced && kind.positioned);
     assert_eq!((&kind.info[..], &data[..]), (&b"{\"n\":1}"[..], &b"{\"d\":1}"[..]));
-    // Base64 goes first.
+    // The Base64 claims take precedence.
     let (kind, data) = made(json!({"info": 1, "b64info": "e30=", "data": 1, "b64data": "eyJiIjoxfQ=="})).await;
     assert_eq!((&kind.info[..], &data[..]), (&b"{}"[..], &b"{\"b\":1}"[..]));
     for wrong in [json!({"b64info": "?"}), json!({"b64info": "/wA="}), json!({"override": {"presence": 1}})] {
         assert_eq!(code(subscribes(&node, &ann(), &with(&claims, &wrong)).await), 103, "{wrong}");
     }
-    // One for another session is none of this one's.
+    // A token for another session is invalid here.
     let named = |client: &str| with(&claims, &json!({"client": client}));
     let (own, other) = (Uuid::nil().to_string(), Uuid::from_u128(1).to_string());
     assert_eq!(code(subscribes(&node, &ann(), &named(&own)).await), 0);
     assert_eq!(code(subscribes(&node, &ann(), &named(&other)).await), -3500);
     assert_eq!(code(sub_refreshes(&node, &ann(), &named(&other)).await), -3500);
-    told(&node);
+    messages(&node);
     let more = json!({"info": {"n": 2}, "client": own});
     assert_eq!(code(sub_refreshes(&node, &ann(), &with(&claims, &more)).await), 0);
-    let told = told(&node);
-    assert!(matches!(&told[..], [ToSession::SubRefreshed { info, .. }] if info == b"{\"n\":2}"));
+    let messages = messages(&node);
+    assert!(matches!(&messages[..], [SessionMessage::SubRefreshed { info, .. }] if info == b"{\"n\":2}"));
 }
 
 #[tokio::test]
-async fn a_session_is_as_its_token_says_and_its_next_one() {
+async fn a_session_follows_its_token_and_the_next_one() {
     let node = node_of(r#"{"token": {"hmac_secret_key": "s"}}"#).await;
     let claims =
         json!({"sub": "ann", "channels": ["a"], "subs": {"b": {}}, "b64info": "eyJuIjoxfQ==", "meta": {"m": 1}});
     assert_eq!(code(connect(&node, &signed(&claims)).await), 0);
-    let connected = told(&node).into_iter().find_map(|what| match what {
-        ToSession::Connected { who, .. } => Some(who),
+    let connected = messages(&node).into_iter().find_map(|message| match message {
+        SessionMessage::Connected { identity, .. } => Some(identity),
         _ => None,
     });
-    let who = connected.expect("connected");
-    let facts = |who: &Who| {
-        let facts = who.facts.read();
+    let identity = connected.expect("connected");
+    let facts = |identity: &SessionIdentity| {
+        let facts = identity.facts.read();
         (String::from_utf8_lossy(&facts.info).into_owned(), facts.meta.as_ref().map(|meta| meta.get().to_owned()))
     };
-    assert_eq!(facts(&who), (r#"{"n":1}"#.into(), Some(r#"{"m":1}"#.into())));
-    // The same channels, however they are said; what is not said of the session stays.
+    assert_eq!(facts(&identity), (r#"{"n":1}"#.into(), Some(r#"{"m":1}"#.into())));
+    // The same channels in another notation; absent claims leave the session unchanged.
     let bare = json!({"sub": "ann", "channels": ["b", "a", "a"]});
-    let renamed = |told: Vec<ToSession>| match &told[..] {
-        [ToSession::Refreshed { renamed, .. }] => *renamed,
+    let renamed = |messages: Vec<SessionMessage>| match &messages[..] {
+        [SessionMessage::Refreshed { renamed, .. }] => *renamed,
         _ => panic!("refreshed"),
     };
-    assert_eq!(code(refreshes(&node, &who, &bare).await), 0);
-    assert!(!renamed(told(&node)));
-    assert_eq!(facts(&who), (r#"{"n":1}"#.into(), Some(r#"{"m":1}"#.into())));
-    assert_eq!(code(refreshes(&node, &who, &with(&bare, &json!({"info": {"n": 2}, "meta": 3}))).await), 0);
-    assert!(renamed(told(&node)));
-    assert_eq!(facts(&who), (r#"{"n":2}"#.into(), Some("3".into())));
-    // Others: it comes again, and gets those.
+    assert_eq!(code(refreshes(&node, &identity, &bare).await), 0);
+    assert!(!renamed(messages(&node)));
+    assert_eq!(facts(&identity), (r#"{"n":1}"#.into(), Some(r#"{"m":1}"#.into())));
+    assert_eq!(code(refreshes(&node, &identity, &with(&bare, &json!({"info": {"n": 2}, "meta": 3}))).await), 0);
+    assert!(renamed(messages(&node)));
+    assert_eq!(facts(&identity), (r#"{"n":2}"#.into(), Some("3".into())));
+    // With other channels the client reconnects and gets those.
     for channels in [json!(["a"]), json!(["a", "b", "c"]), json!(["a", "c"]), json!([])] {
         let changed = json!({"sub": "ann", "channels": channels});
-        assert_eq!(code(refreshes(&node, &who, &changed).await), -3010, "{changed}");
+        assert_eq!(code(refreshes(&node, &identity, &changed).await), -3010, "{changed}");
     }
-    assert_eq!(code(refreshes(&node, &who, &with(&bare, &json!({"sub": "bob"}))).await), -3500);
-    assert_eq!(code(refreshes(&node, &who, &with(&bare, &json!({"channel": "a"}))).await), -3500);
+    assert_eq!(code(refreshes(&node, &identity, &with(&bare, &json!({"sub": "bob"}))).await), -3500);
+    assert_eq!(code(refreshes(&node, &identity, &with(&bare, &json!({"channel": "a"}))).await), -3500);
     for wrong in [json!({"b64info": "?"}), json!({"b64info": "/wA="})] {
         assert_eq!(code(connect(&node, &signed(&with(&bare, &wrong))).await), -3500, "{wrong}");
     }

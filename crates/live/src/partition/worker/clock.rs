@@ -1,4 +1,4 @@
-//! What time brings: pings, what they were not answered with, and the ends of sessions and subscriptions.
+//! Timed work: pings, missing pongs, and expiries of sessions and subscriptions.
 
 use std::net::Shutdown;
 
@@ -15,13 +15,15 @@ impl Worker {
         self.tick += 1;
         let queued = if self.inbox.counters.has_queues() { self.queues(now) } else { 0 };
         self.inbox.counters.set_queued(queued);
-        // Before the next pings: an answer to the last one is no answer to these.
+        // Check pongs before sending the next pings, so that an old pong does not answer a new
+        // ping.
         let pong_ms = self.bounds.pong_ms;
         while let Some(&(due, mark)) = self.pongs.front().filter(|(due, _)| *due <= now) {
             self.pongs.pop_front();
             let Some(session) = self.marked(mark).filter(|session| session.owes_pong(due)) else { continue };
             if session.is_waiting() {
-                // The ping is behind what it is reading: whether it reads is looked at elsewhere.
+                // The ping is queued behind bytes that the client still has to read; the stall
+                // check covers that.
                 session.lives();
                 let due = session.pinged(now + pong_ms);
                 self.pongs.extend(due.map(|due| (due, mark)));
@@ -29,13 +31,13 @@ impl Worker {
                 self.end(mark.0, Some(codes::NO_PONG));
             }
         }
-        self.look_at_ends(wall);
+        self.check_expiries(wall);
         let mut marks = std::mem::take(&mut self.wheel[turn]);
         marks.retain(|mark| self.ping(*mark, now));
         self.wheel[turn].append(&mut marks);
         while let Some(&(_, mark)) = self.stale.front().filter(|(due, _)| *due <= now) {
             self.stale.pop_front();
-            if self.marked(mark).is_some_and(|session| session.who.is_none()) {
+            if self.marked(mark).is_some_and(|session| session.identity.is_none()) {
                 self.end(mark.0, Some(codes::STALE));
             }
         }
@@ -54,7 +56,7 @@ impl Worker {
         });
     }
 
-    /// Looks at the sessions for which something waits: bytes of that. One that has taken too little for too long is ended.
+    /// Checks the sessions with queued bytes, ends the stalled ones, and returns the queued bytes.
     fn queues(&mut self, now: u64) -> u64 {
         let (mut queued, mut stalled) = (0, Vec::new());
         for (slot, session) in (0u32..).zip(&mut self.sessions) {
@@ -70,24 +72,24 @@ impl Worker {
         queued
     }
 
-    /// Asks the back end about what is over, where it decides that.
-    fn ask_back_end(&mut self, mark: Mark, over: impl Fn(Option<u64>) -> bool) {
+    /// Asks the back end about the expired session and subscriptions that it decides about.
+    fn request_refreshes(&mut self, mark: Mark, has_expired: impl Fn(Option<u64>) -> bool) {
         let (id, hub, refreshes) = (self.id(mark.0), self.hub.clone(), self.bounds.refreshes);
         let Some(session) = self.marked(mark) else { return };
-        let Some(who) = session.who.clone() else { return };
-        if refreshes && !session.refreshing && over(session.expires_ms) {
+        let Some(identity) = session.identity.clone() else { return };
+        if refreshes && !session.refreshing && has_expired(session.expires_ms) {
             session.refreshing = true;
-            hub.refresh(id, who.clone());
+            hub.refresh(id, identity.clone());
         }
         for subscription in &mut session.subscriptions {
-            if subscription.kind.refreshed && !subscription.refreshing && over(subscription.kind.expires_ms) {
+            if subscription.kind.refreshed && !subscription.refreshing && has_expired(subscription.kind.expires_ms) {
                 subscription.refreshing = true;
-                hub.sub_refresh(id, who.clone(), subscription.channel.clone());
+                hub.sub_refresh(id, identity.clone(), subscription.channel.clone());
             }
         }
     }
 
-    /// Has a session looked at when something of it is over next.
+    /// Schedules the check of the next expiry of a session.
     pub(super) fn await_end(&mut self, slot: u32) {
         let Some(Some(session)) = self.sessions.get_mut(slot as usize) else { return };
         let (due, mark) = (session.next_end(&self.bounds), (slot, session.generation));
@@ -99,27 +101,28 @@ impl Worker {
         }
     }
 
-    fn look_at_ends(&mut self, wall: u64) {
+    fn check_expiries(&mut self, wall: u64) {
         let later = self.ends.split_off(&(wall + 1, (0, 0)));
         for (_, mark) in std::mem::replace(&mut self.ends, later) {
             if let Some(session) = self.marked(mark) {
                 session.due = None;
-                self.over(mark, wall);
+                self.end_expired(mark, wall);
                 self.await_end(mark.0);
             }
         }
     }
 
-    /// Ends what is over: a session, or subscriptions of it.
-    fn over(&mut self, mark: Mark, wall: u64) {
+    /// Ends an expired session, or its expired subscriptions.
+    fn end_expired(&mut self, mark: Mark, wall: u64) {
         let (slot, grace, sub_grace) = (mark.0, self.bounds.expired_ms, self.bounds.expired_sub_ms);
-        let over = |ends: Option<u64>, grace: u64| ends.is_some_and(|ends| ends.saturating_add(grace) <= wall);
-        self.ask_back_end(mark, |ends| over(ends, 0));
+        let has_expired = |ends: Option<u64>, grace: u64| ends.is_some_and(|ends| ends.saturating_add(grace) <= wall);
+        self.request_refreshes(mark, |ends| has_expired(ends, 0));
         let Some(session) = self.marked(mark) else { return };
-        if over(session.expires_ms, grace) && !session.refreshing {
+        if has_expired(session.expires_ms, grace) && !session.refreshing {
             return self.end(slot, Some(codes::SESSION_EXPIRED));
         }
-        let expired = session.subscriptions.iter().filter(|s| over(s.kind.expires_ms, sub_grace) && !s.refreshing);
+        let expired =
+            session.subscriptions.iter().filter(|s| has_expired(s.kind.expires_ms, sub_grace) && !s.refreshing);
         for channel in expired.map(|s| s.channel.clone()).collect::<Vec<_>>() {
             self.leave(slot, &channel);
             let (code, reason) = codes::UNSUBSCRIBED_EXPIRED;
@@ -129,7 +132,7 @@ impl Worker {
         }
     }
 
-    /// Whether the session is still there.
+    /// Pings the session; `false` if it no longer exists.
     fn ping(&mut self, mark: Mark, now: u64) -> bool {
         let slot = mark.0;
         let pong_ms = self.bounds.pong_ms;

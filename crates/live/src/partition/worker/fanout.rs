@@ -1,4 +1,4 @@
-//! What is published, brought to the sessions of the partition.
+//! Delivery of publications to the sessions of the partition.
 
 use std::sync::Arc;
 
@@ -9,72 +9,74 @@ use crate::partition::subscriptions::{Next, Progress};
 use crate::protocol::codes;
 
 /// Why a session did not get a publication.
-enum Lost {
+enum DeliveryError {
     Gap,
     Broken(Broken),
 }
 
-/// What became of a publication at a session that goes on.
+/// The result of a delivery to a session that stays open.
 #[derive(PartialEq)]
-enum Brought {
+enum Delivery {
     Sent,
     Nothing,
-    /// It cannot be said in the session's encoding.
-    LeftOut,
+    /// The encoding of the session cannot represent the data.
+    Skipped,
 }
 
 impl Worker {
-    /// Brings a publication to all who subscribe to its channel; at once if it is `alone`, or together with those that follow.
+    /// Delivers a publication to all subscribers of its channel: immediately if `alone`, otherwise
+    /// together with the following ones.
     pub(super) fn publication(&mut self, outgoing: &Arc<Outgoing>, alone: bool) {
-        let mut lost = Vec::new();
-        let (mut delivered, mut left_out) = (0, 0);
+        let mut failed = Vec::new();
+        let (mut delivered, mut skipped) = (0, 0);
         let Self { channels, sessions, dirty, bounds, .. } = self;
         for entry in channels.entries(&outgoing.channel) {
             let Some(Some(session)) = sessions.get_mut(entry.slot as usize) else { continue };
-            match bring(session, entry.at as usize, outgoing, alone, bounds.queue_bytes_max) {
-                Ok(Brought::Sent) => {
+            match deliver(session, entry.at as usize, outgoing, alone, bounds.queue_bytes_max) {
+                Ok(Delivery::Sent) => {
                     delivered += 1;
                     if session.is_waiting() && !session.dirty {
                         session.dirty = true;
                         dirty.push(entry.slot);
                     }
                 }
-                Ok(Brought::Nothing) => {}
-                Ok(Brought::LeftOut) => left_out += 1,
-                Err(why) => lost.push((entry.slot, why)),
+                Ok(Delivery::Nothing) => {}
+                Ok(Delivery::Skipped) => skipped += 1,
+                Err(why) => failed.push((entry.slot, why)),
             }
         }
         self.inbox.counters.delivered(delivered);
-        self.inbox.counters.left_out(left_out);
-        for (slot, why) in lost {
-            self.lost(slot, why);
+        self.inbox.counters.skipped(skipped);
+        for (slot, why) in failed {
+            self.delivery_failed(slot, why);
         }
     }
 
-    /// Brings what was kept while a subscription was being made.
-    pub(super) fn bring_kept(&mut self, slot: u32, at: usize, kept: &[Arc<Outgoing>]) {
+    /// Delivers the publications that were kept while the subscription was being made.
+    pub(super) fn deliver_kept(&mut self, slot: u32, at: usize, kept: &[Arc<Outgoing>]) {
         let max = self.bounds.queue_bytes_max;
         for outgoing in kept {
             let Some(session) = self.session(slot) else { return };
-            match bring(session, at, outgoing, false, max) {
-                Ok(brought) => {
-                    self.inbox.counters.delivered(u64::from(brought == Brought::Sent));
-                    self.inbox.counters.left_out(u64::from(brought == Brought::LeftOut));
+            match deliver(session, at, outgoing, false, max) {
+                Ok(delivery) => {
+                    self.inbox.counters.delivered(u64::from(delivery == Delivery::Sent));
+                    self.inbox.counters.skipped(u64::from(delivery == Delivery::Skipped));
                 }
-                Err(why) => self.lost(slot, why),
+                Err(why) => self.delivery_failed(slot, why),
             }
         }
         self.flush(slot);
     }
 
-    fn lost(&mut self, slot: u32, why: Lost) {
+    fn delivery_failed(&mut self, slot: u32, why: DeliveryError) {
         match why {
-            Lost::Gap => self.end(slot, Some(codes::INSUFFICIENT_STATE)),
-            Lost::Broken(broken) => self.lagging(slot, broken),
+            DeliveryError::Gap => self.end(slot, Some(codes::INSUFFICIENT_STATE)),
+            DeliveryError::Broken(broken) => self.lagging(slot, broken),
         }
     }
 
-    /// A session that had too much kept for it: perhaps only because it was kept to be written together.
+    /// Handles a session over its queue bound. The bound may be exceeded only because frames were
+    /// queued to be written together, so it first writes them.
     fn lagging(&mut self, slot: u32, broken: Broken) {
         let max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
@@ -103,26 +105,26 @@ impl Worker {
     }
 }
 
-/// Brings a publication to one subscription of a session.
-fn bring(
+/// Delivers a publication to one subscription of a session.
+fn deliver(
     session: &mut Session,
     at: usize,
     outgoing: &Arc<Outgoing>,
     alone: bool,
     queue_bytes_max: usize,
-) -> Result<Brought, Lost> {
-    let Some(subscription) = session.subscriptions.get_mut(at) else { return Ok(Brought::Nothing) };
+) -> Result<Delivery, DeliveryError> {
+    let Some(subscription) = session.subscriptions.get_mut(at) else { return Ok(Delivery::Nothing) };
     let form = match subscription.next(outgoing) {
-        Next::Nothing => return Ok(Brought::Nothing),
-        Next::Gap => return Err(Lost::Gap),
-        Next::Goes(form) => form,
+        Next::Nothing => return Ok(Delivery::Nothing),
+        Next::Gap => return Err(DeliveryError::Gap),
+        Next::Deliver(form) => form,
     };
     let Some(frame) = outgoing.frame(session.encoding, form, session.deflate) else {
-        // Its offset is taken note of, and what follows comes: a recovery would leave it out again. Only the next difference would be to
-        // what the client does not have.
+        // The offset is recorded and later publications are delivered, because a recovery would
+        // skip it again. The client lacks only the base of the next delta.
         subscription.has_base = false;
-        return Ok(Brought::LeftOut);
+        return Ok(Delivery::Skipped);
     };
     let sent = if alone { session.send(&frame, queue_bytes_max) } else { session.keep(frame, queue_bytes_max) };
-    sent.map(|()| Brought::Sent).map_err(Lost::Broken)
+    sent.map(|()| Delivery::Sent).map_err(DeliveryError::Broken)
 }

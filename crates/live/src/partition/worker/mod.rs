@@ -2,10 +2,10 @@
 
 mod clock;
 mod fanout;
+mod session_messages;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -19,28 +19,30 @@ use rustix::event::{Timespec, epoll};
 use steadfast_flow::Env;
 
 use super::session::{Broken, Session};
-use super::subscriptions::Channels;
-use super::{Bounds, Event, Hub, Inbox, Opened, SessionId, ToSession};
+use super::subscriptions::ChannelIndex;
+use super::{Bounds, Hub, Inbox, Opened, SessionId, SessionMessage, WorkerEvent};
 use crate::protocol::codes::{self, Disconnected};
 use crate::websocket;
 
-/// The inbox among the descriptors that are watched.
+/// The epoll data of the inbox.
 const WAKE: u64 = u64::MAX;
-/// Bytes read at a time; one buffer for all sessions.
+/// Bytes of one read; all sessions share one buffer.
 const READ_BYTES: usize = 64 << 10;
-/// From look to look at what time has brought.
+/// Interval of the clock, milliseconds.
 const TICK_MS: u64 = 250;
-/// How long a socket that was closed waits for the client to close, milliseconds, and how many do.
+/// How long a closed socket waits for the client to close, milliseconds, and how many sockets may
+/// wait.
 const LINGER_MS: u64 = 1000;
 const LINGERING_MAX: usize = 1024;
-/// How long one may take to read why it was ended, milliseconds.
-const LAST_WORDS_MS: u64 = 10_000;
+/// How long a client may take to read the close frame, milliseconds.
+const CLOSE_WAIT_MS: u64 = 10_000;
 
-/// Starts the worker of a partition on a thread of its own. It ends with [`Event::Stop`]. It is critical (see
-/// [`Env::spawn_critical`]): nobody else can take over its sessions, whose sockets and state are its own.
+/// Starts the worker of a partition on its own thread. [`WorkerEvent::Stop`] ends it. It is
+/// critical (see [`Env::spawn_critical`]): no other worker can take over its sessions, because it
+/// owns their sockets and state.
 ///
 /// # Errors
-/// What the operating system says.
+/// When the operating system refuses the thread or the epoll descriptor.
 pub fn start(
     number: u16,
     inbox: Arc<Inbox>,
@@ -60,7 +62,7 @@ pub fn start(
         sessions: Vec::new(),
         generations: Vec::new(),
         free: Vec::new(),
-        channels: Channels::default(),
+        channels: ChannelIndex::default(),
         dirty: Vec::new(),
         wheel: vec![Vec::new(); slots],
         tick: 0,
@@ -70,7 +72,7 @@ pub fn start(
         lingering: VecDeque::new(),
         stopping: false,
     };
-    // Commands that are begun on the worker's thread may use the runtime's timers.
+    // Commands that begin on the worker's thread may use the runtime's timers.
     let runtime = tokio::runtime::Handle::try_current().ok();
     let env = env.clone();
     std::thread::Builder::new().name(format!("live-{number}")).spawn(move || {
@@ -79,7 +81,7 @@ pub fn start(
     })
 }
 
-/// A session at a time: its place and generation.
+/// A session: its slot and generation.
 type Mark = (u32, u32);
 
 struct Worker {
@@ -91,19 +93,20 @@ struct Worker {
     sessions: Vec<Option<Box<Session>>>,
     generations: Vec<u32>,
     free: Vec<u32>,
-    channels: Channels,
-    /// Sessions with something to write.
+    channels: ChannelIndex,
+    /// Sessions with queued output.
     dirty: Vec<u32>,
-    /// Whom to ping at which tick.
+    /// Sessions to ping, by tick.
     wheel: Vec<Vec<Mark>>,
     tick: u64,
-    /// Who was pinged, and until when an answer may come.
+    /// Deadlines of outstanding pongs.
     pongs: VecDeque<(u64, Mark)>,
-    /// Who has not connected, and until when.
+    /// Deadlines of connect commands.
     stale: VecDeque<(u64, Mark)>,
-    /// Sessions with an end, each once: when to look at it, milliseconds since the Unix epoch.
+    /// When to check the expiries of sessions, milliseconds since the Unix epoch; one entry for
+    /// each session.
     ends: BTreeSet<(u64, Mark)>,
-    /// Those that have ended, and until when they are kept.
+    /// Ended sessions whose sockets stay open, and until when.
     lingering: VecDeque<(u64, Box<Session>)>,
     stopping: bool,
 }
@@ -118,7 +121,7 @@ impl Worker {
             let wait = next_tick.saturating_sub(self.hub.now_ms());
             let wait = Timespec { tv_sec: (wait / 1000) as i64, tv_nsec: (wait % 1000 * 1_000_000) as i64 };
             ready.clear();
-            // Interrupted by a signal: nothing is ready.
+            // After a signal no descriptor is ready.
             let _ = epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&wait));
             for event in &ready {
                 let (data, flags) = (event.data.u64(), event.flags);
@@ -127,7 +130,7 @@ impl Worker {
                 }
             }
             self.inbox.take(&mut events);
-            // Several publications at once are written together; a single one at once.
+            // Several publications are written together; a single one is written immediately.
             let alone = events.len() == 1;
             for event in events.drain(..) {
                 self.event(event, alone);
@@ -143,36 +146,36 @@ impl Worker {
         }
     }
 
-    fn event(&mut self, event: Event, alone: bool) {
+    fn event(&mut self, event: WorkerEvent, alone: bool) {
         match event {
-            Event::Open(opened) => self.open(*opened),
-            Event::Publication(outgoing) => {
+            WorkerEvent::Open(opened) => self.open(*opened),
+            WorkerEvent::Publication(outgoing) => {
                 self.publication(&outgoing, alone);
                 self.inbox.done(outgoing.weight());
                 self.hub.delivered();
             }
-            Event::Push(push) => {
+            WorkerEvent::Push(push) => {
                 self.push(&push);
                 self.inbox.done(push.weight());
                 self.hub.delivered();
             }
-            Event::To(id, what) => {
+            WorkerEvent::To(id, message) => {
                 let generation = self.generations.get(id.slot as usize);
                 if generation == Some(&id.generation) && self.sessions[id.slot as usize].is_some() {
-                    self.told(id.slot, what);
+                    self.on_message(id.slot, message);
                 } else {
-                    self.too_late(id, what);
+                    self.discard(id, message);
                 }
             }
-            Event::Stop => self.stopping = true,
+            WorkerEvent::Stop => self.stopping = true,
         }
     }
 
-    /// A session has ended while a command of it was carried out: what that took is given back.
-    fn too_late(&self, id: SessionId, what: ToSession) {
-        match what {
-            ToSession::Connected { who, .. } => self.hub.gone(id, Some(&who)),
-            ToSession::Subscribing { channel, kind, .. } => self.hub.left(id, None, &channel, &kind),
+    /// Releases what a command took whose session has ended meanwhile.
+    fn discard(&self, id: SessionId, message: SessionMessage) {
+        match message {
+            SessionMessage::Connected { identity, .. } => self.hub.on_disconnected(id, Some(&identity)),
+            SessionMessage::Subscribing { channel, kind, .. } => self.hub.on_unsubscribed(id, None, &channel, &kind),
             _ => {}
         }
     }
@@ -200,7 +203,7 @@ impl Worker {
         let session = Box::new(Session::new(opened, generation));
         let data = epoll::EventData::new_u64(u64::from(slot));
         if let Err(error) = epoll::add(&self.epoll, &session.socket, data, epoll::EventFlags::IN) {
-            tracing::warn!(%error, "a session cannot be watched");
+            tracing::warn!(%error, "the socket of a session cannot be registered with epoll: the session is closed");
             self.free.push(slot);
             return;
         }
@@ -213,13 +216,13 @@ impl Worker {
         }
     }
 
-    /// Ends a session; with a reason, if the client is to know it.
+    /// Ends a session, and sends the client a reason if there is one.
     pub(super) fn end(&mut self, slot: u32, why: Option<Disconnected>) {
         while let Some(removed) = self.channels.remove(&mut self.sessions, slot, 0) {
             self.inbox.counters.unsubscribed();
             let id = self.id(slot);
-            let who = self.sessions[slot as usize].as_ref().and_then(|session| session.who.clone());
-            self.hub.left(id, who.as_ref(), &removed.channel, &removed.kind);
+            let identity = self.sessions[slot as usize].as_ref().and_then(|session| session.identity.clone());
+            self.hub.on_unsubscribed(id, identity.as_ref(), &removed.channel, &removed.kind);
         }
         let id = self.generations.get(slot as usize).map(|_| self.id(slot));
         let Some(mut session) = self.sessions.get_mut(slot as usize).and_then(Option::take) else { return };
@@ -230,13 +233,13 @@ impl Worker {
             session.close(websocket::close(why.code, &why.reason), *why == codes::SLOW);
         }
         let waits = why.is_some() && session.flush() == Ok(()) && session.is_waiting();
-        // Whatever this says, the descriptor is closed soon.
+        // An error is harmless: the descriptor is closed soon.
         let _ = epoll::delete(&self.epoll, &session.socket);
         if !waits {
             let _ = session.socket.shutdown(Shutdown::Write);
         }
         if let Some(id) = id {
-            self.hub.gone(id, session.who.as_ref());
+            self.hub.on_disconnected(id, session.identity.as_ref());
         }
         self.inbox.sessions.fetch_sub(1, Relaxed);
         self.inbox.counters.ended(session.encoding, session.transport, why.map_or(0, |why| why.code));
@@ -245,9 +248,9 @@ impl Worker {
         }
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
         self.free.push(slot);
-        // Closed with unread bytes, the kernel would take back what was just written.
-        let linger = if waits { LAST_WORDS_MS } else { LINGER_MS };
-        session.last_words(waits);
+        // A close with unread bytes would make the kernel discard the bytes just written.
+        let linger = if waits { CLOSE_WAIT_MS } else { LINGER_MS };
+        session.release(waits);
         self.lingering.push_back((self.hub.now_ms() + linger, session));
         if self.lingering.len() > LINGERING_MAX {
             self.lingering.pop_front();

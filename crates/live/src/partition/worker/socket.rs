@@ -1,4 +1,4 @@
-//! What comes from the sockets, and what goes to them.
+//! Input from and output to the sockets.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -9,17 +9,18 @@ use rustix::event::epoll;
 use steadfast_flow::Permit;
 
 use super::Worker;
-use crate::node::held;
+use crate::answer::held;
 use crate::partition::session::{Watched, would_block};
-use crate::partition::{Arrived, Asked, Asker};
+use crate::partition::{CommandSource, QueuedCommand};
 use crate::protocol::Malformed;
 use crate::protocol::codec::encode_reply;
 use crate::protocol::codes;
 use crate::protocol::message::{Command, Reply};
+use crate::session::ConnectionInfo;
 use crate::websocket;
 
-/// Publish commands of a session that are carried out together.
-const TOGETHER: usize = 64;
+/// Publish commands of a session that are executed together.
+const PUBLISH_BATCH_MAX: usize = 64;
 
 impl Worker {
     pub(super) fn ready(&mut self, slot: u32, flags: epoll::EventFlags, buffer: &mut [u8]) {
@@ -29,7 +30,7 @@ impl Worker {
         if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
             return;
         }
-        // What more there is comes up at the next look, after others had their turn.
+        // Stop after a few reads, so that other sessions get their turn.
         for _ in 0..4 {
             let Some(session) = self.session(slot).filter(|session| session.watched.readable) else { return };
             match (&session.socket).read(buffer) {
@@ -54,7 +55,7 @@ impl Worker {
         }
     }
 
-    /// Takes in what came, or what was kept. Whether the session goes on.
+    /// Decodes received and kept bytes. Returns whether the session stays open.
     fn take_in(&mut self, slot: u32, bytes: &mut [u8]) -> bool {
         let max = self.bounds.message_bytes_max;
         let Some(session) = self.session(slot) else { return false };
@@ -64,7 +65,7 @@ impl Worker {
         }
         if let Some(why) = end {
             if why != codes::BAD_PROTOCOL {
-                // What came before the end is begun.
+                // Start the commands that precede the end.
                 self.begin_commands(slot);
             }
             self.end(slot, Some(why));
@@ -73,7 +74,7 @@ impl Worker {
         true
     }
 
-    /// Has the next commands carried out, if none are.
+    /// Starts the next commands, unless some are in flight.
     pub(super) fn next_commands(&mut self, slot: u32) {
         let kept = self.session(slot).is_some_and(|session| session.has_kept());
         if kept && !self.take_in(slot, &mut []) {
@@ -87,36 +88,36 @@ impl Worker {
         let (id, now, rate) = (self.id(slot), self.hub.now_ms(), self.bounds.publish_rate);
         let queue_max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
-        // What it was answered waits for it to read: its next commands do, too.
+        // While the client has unread answers, its next commands wait.
         if !session.busy && !session.commands.is_empty() && !session.owes_reading(queue_max) {
-            let publishes = session.commands.iter().take_while(|asked| asked.command.publish.is_some()).count();
-            let count = publishes.clamp(1, TOGETHER);
-            let mut asked: Vec<Asked> = session.commands.drain(..count).collect();
+            let publishes = session.commands.iter().take_while(|queued| queued.command.publish.is_some()).count();
+            let count = publishes.clamp(1, PUBLISH_BATCH_MAX);
+            let mut commands: Vec<QueuedCommand> = session.commands.drain(..count).collect();
             if session.commands.is_empty() {
                 session.commands = VecDeque::new();
             }
-            for asked in &mut asked {
-                asked.subscriptions = session.subscriptions.len();
-                asked.over_rate = asked.command.publish.is_some() && !session.may_publish(now, rate);
-                let channel = channel_of(&asked.command);
+            for queued in &mut commands {
+                queued.subscriptions = session.subscriptions.len();
+                queued.over_rate = queued.command.publish.is_some() && !session.may_publish(now, rate);
+                let channel = channel_of(&queued.command);
                 let found = session.subscriptions.iter().find(|s| channel == Some(&*s.channel));
-                asked.subscribed = found.map(|subscription| subscription.kind.server_side);
+                queued.subscribed = found.map(|subscription| subscription.kind.server_side);
             }
             session.busy = true;
-            let asker = match &session.who {
-                Some(who) => Asker::Known(who.clone()),
+            let source = match &session.identity {
+                Some(identity) => CommandSource::Known(identity.clone()),
                 None => {
                     let (encoding, transport, deflate) = (session.encoding, session.transport, session.deflate);
                     let (headers, name) = (session.headers.take(), session.name.take());
                     let address = session.address.clone();
-                    Asker::New(Arrived { encoding, transport, deflate, headers, session: name, address })
+                    CommandSource::New(ConnectionInfo { encoding, transport, deflate, headers, session: name, address })
                 }
             };
-            self.hub.carry_out(id, asker, asked);
+            self.hub.carry_out(id, source, commands);
         }
     }
 
-    /// Watches the socket for what there is to do with it.
+    /// Registers the socket for the events that the session needs.
     pub(super) fn watch(&mut self, slot: u32) {
         let Some(session) = self.sessions.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
         let wanted = Watched { readable: session.takes_more(), writable: session.is_waiting() };
@@ -126,7 +127,8 @@ impl Worker {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, wanted.readable);
         flags.set(epoll::EventFlags::OUT, wanted.writable);
-        // That the client has gone is said in any case: once, while nothing is read, and again when it is.
+        // epoll always reports a hang-up: edge-triggered while nothing is read, so that it is
+        // reported once.
         flags.set(epoll::EventFlags::ET, !wanted.readable);
         match epoll::modify(&self.epoll, &session.socket, epoll::EventData::new_u64(u64::from(slot)), flags) {
             Ok(()) => {
@@ -136,13 +138,13 @@ impl Worker {
                 session.watched = wanted;
             }
             Err(error) => {
-                tracing::warn!(%error, "a session cannot be watched");
+                tracing::warn!(%error, "the socket of a session cannot be registered with epoll: the session is closed");
                 self.end(slot, Some(codes::SERVER_ERROR));
             }
         }
     }
 
-    // What goes to the socket.
+    // Output.
 
     pub(super) fn send(&mut self, slot: u32, frame: &Bytes) {
         let max = self.bounds.queue_bytes_max;
@@ -153,7 +155,8 @@ impl Worker {
         }
     }
 
-    /// Writes what a session alone is told. A frame may be in two parts, of which the second may be shared with others.
+    /// Writes frames for this session alone. A frame may have two parts, of which sessions may
+    /// share the second.
     pub(super) fn answer(&mut self, slot: u32, frames: impl IntoIterator<Item = (Bytes, Option<Bytes>)>) {
         let max = self.bounds.queue_bytes_max;
         let Some(session) = self.session(slot) else { return };
@@ -167,7 +170,7 @@ impl Worker {
         self.replies(slot, std::slice::from_ref(reply), &[]);
     }
 
-    /// Writes replies, whose frames hold their permits until they are written.
+    /// Writes replies. Their frames hold the permits until they are written.
     pub(super) fn replies(&mut self, slot: u32, replies: &[Reply], permits: &[Arc<Permit>]) {
         let Some(session) = self.session(slot) else { return };
         let (encoding, deflate) = (session.encoding, session.deflate);
@@ -187,7 +190,7 @@ impl Worker {
     pub(super) fn flush(&mut self, slot: u32) {
         let Some(session) = self.session(slot) else { return };
         match session.flush() {
-            // Commands may have waited for that.
+            // Commands may have waited for the client to read.
             Ok(()) if !session.commands.is_empty() => self.next_commands(slot),
             Ok(()) => self.watch(slot),
             Err(broken) => self.broken(slot, broken),
@@ -204,7 +207,7 @@ impl Worker {
     }
 }
 
-/// The channel that a command is about.
+/// The channel of a command.
 fn channel_of(command: &Command) -> Option<&str> {
     command
         .subscribe

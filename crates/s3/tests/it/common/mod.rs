@@ -1,4 +1,4 @@
-//! A door over a store in memory, and a client that speaks to it through a pipe.
+//! An S3 service over a store in memory, and a client connected to it through a pipe.
 
 pub mod signer;
 
@@ -58,7 +58,7 @@ pub struct Client {
 pub struct Answer {
     pub status: u16,
     pub headers: http::HeaderMap,
-    /// `Err` when the connection was broken off in the middle of it.
+    /// `Err` when the connection ended within the body.
     pub body: Result<Bytes, String>,
 }
 
@@ -91,7 +91,7 @@ impl Answer {
         self
     }
 
-    /// An error of this status and code.
+    /// Checks that the answer is an error of this status and code.
     #[track_caller]
     pub fn refused(self, status: u16, code: &str) -> Self {
         assert_eq!((self.status, self.xml("Code")), (status, code), "{:?}", self.body);
@@ -99,7 +99,7 @@ impl Answer {
     }
 }
 
-/// A request in the making.
+/// A request under construction.
 pub struct Call<'a> {
     client: &'a Client,
     method: String,
@@ -108,7 +108,7 @@ pub struct Call<'a> {
     headers: BTreeMap<String, String>,
     body: Bytes,
     payload: Option<String>,
-    /// Headers that are added when the rest has been signed.
+    /// Headers added after signing.
     unsigned: Vec<(String, String)>,
 }
 
@@ -189,7 +189,7 @@ impl Call<'_> {
         self
     }
 
-    /// What `x-amz-content-sha256` says, instead of the hash of the body.
+    /// Sets `x-amz-content-sha256`, instead of the hash of the body.
     pub fn payload(mut self, payload: &str) -> Self {
         self.payload = Some(payload.into());
         self
@@ -257,7 +257,7 @@ impl Call<'_> {
     }
 }
 
-/// Now, as signatures have it.
+/// The current time in the format of signatures.
 pub fn amz_date() -> String {
     let secs = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     amz_date_of(secs)

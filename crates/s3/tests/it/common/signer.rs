@@ -1,11 +1,12 @@
-//! A small signer of requests (AWS signature version 4), written from the specification and not from the code under test.
+//! A small signer of requests (AWS signature version 4), written from the specification,
+//! independently of the code under test.
 
 use std::collections::BTreeMap;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Who signs, and for when.
+/// The credentials and the time of a signature.
 #[derive(Clone)]
 pub struct Signer {
     pub access_key: String,
@@ -25,7 +26,7 @@ pub fn hmac(key: &[u8], data: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// Percent-encodes as the specification wants it.
+/// Percent-encodes as the specification requires.
 pub fn encode(text: &str, keep_slash: bool) -> String {
     let mut out = String::new();
     for b in text.bytes() {
@@ -95,7 +96,8 @@ impl Signer {
         body
     }
 
-    /// Adds `x-amz-date`, `x-amz-content-sha256` and `authorization` to `headers`, which must hold `host`.
+    /// Adds `x-amz-date`, `x-amz-content-sha256` and `authorization` to `headers`, which must
+    /// contain `host`.
     pub fn sign(
         &self,
         method: &str,

@@ -1,4 +1,4 @@
-//! Posting one event until the webhook takes it, or until it becomes a dead letter.
+//! Posting one event until the webhook accepts it or it becomes a dead letter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,41 +7,41 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{AGAIN, Queue, jittered};
+use super::{Queue, RETRY_BACKOFF, jittered};
 use crate::notify::letters::{self, Letter};
 use crate::notify::post::Outcome;
 
-/// When a webhook as a whole may be asked again.
+/// Holds back all requests to a webhook after a failure.
 pub(super) struct Hold {
-    /// Nothing is posted before this time: the webhook named it, or did not answer.
+    /// No request before this time: the webhook demanded it, or did not answer.
     until: Duration,
-    /// How long the next request without an answer holds the webhook.
+    /// Time that the next unanswered request holds the webhook.
     pause: Duration,
 }
 
-/// An event that was posted in vain.
+/// A failing event.
 pub(super) struct Tried {
     pub(super) key: String,
     pub(super) tries: AtomicU64,
     pub(super) why: Mutex<String>,
-    /// The operator wants it to be posted no more.
+    /// Notified when the operator skips it.
     pub(super) skip: Notify,
 }
 
 impl Default for Hold {
     fn default() -> Self {
-        Self { until: Duration::ZERO, pause: AGAIN.0 }
+        Self { until: Duration::ZERO, pause: RETRY_BACKOFF.0 }
     }
 }
 
 impl Queue {
-    /// Posts an event until it is taken or given up.
+    /// Posts an event until it is settled.
     pub(super) async fn until_settled(&self, offset: u64, key: &str, letter: Letter) {
         match self.post(offset, key, &letter).await {
             None => {
                 self.counts.delivered.fetch_add(1, Relaxed);
                 if self.counts.failing.swap(false, Relaxed) {
-                    tracing::info!(webhook = self.name, "the webhook takes events again");
+                    tracing::info!(webhook = self.name, "the webhook accepts events again");
                 }
             }
             Some(why) => {
@@ -50,7 +50,7 @@ impl Queue {
                     webhook = self.name,
                     key,
                     why,
-                    "a webhook does not take an event: it is put among its dead letters"
+                    "a webhook does not accept an event: it becomes a dead letter"
                 );
                 self.bury(&letter, &why).await;
                 self.counts.dead.fetch_add(1, Relaxed);
@@ -59,10 +59,10 @@ impl Queue {
         self.tried.lock().remove(&offset);
     }
 
-    /// Posts an event until the webhook takes it; else why it becomes a dead letter.
+    /// Posts an event until the webhook accepts it; otherwise returns why it becomes a dead letter.
     async fn post(&self, offset: u64, key: &str, letter: &Letter) -> Option<String> {
         let skipped_why = || Some("skipped by the operator".to_owned());
-        let (begun, mut pause, mut tries) = (self.env.now(), AGAIN.0, 0);
+        let (begun, mut pause, mut tries) = (self.env.now(), RETRY_BACKOFF.0, 0);
         let mut tried: Option<Arc<Tried>> = None;
         loop {
             let skipped = async {
@@ -78,7 +78,7 @@ impl Queue {
             };
             let why = match outcome {
                 Outcome::Taken => return None,
-                Outcome::Gone(why) => return Some(why),
+                Outcome::Undeliverable(why) => return Some(why),
                 Outcome::Refused { why, .. } => {
                     tries += 1;
                     why
@@ -96,11 +96,11 @@ impl Queue {
             if self.env.timeout(jittered(&self.env, pause), tried.skip.notified()).await.is_some() {
                 return skipped_why();
             }
-            pause = (pause * 2).min(AGAIN.1);
+            pause = (pause * 2).min(RETRY_BACKOFF.1);
         }
     }
 
-    /// Posts an event once, as soon as the webhook may be asked, and notes when it may be asked next.
+    /// Posts an event once, as soon as the hold ends, and sets the next hold.
     async fn post_once(&self, letter: &Letter) -> Outcome {
         // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
@@ -111,20 +111,20 @@ impl Queue {
         match &outcome {
             Outcome::Unanswered(_) if now >= hold.until => {
                 hold.until = now + jittered(&self.env, hold.pause);
-                hold.pause = (hold.pause * 2).min(AGAIN.1);
+                hold.pause = (hold.pause * 2).min(RETRY_BACKOFF.1);
             }
-            // Requests that were made together are one attempt to reach the webhook.
+            // Concurrent requests count as one attempt to reach the webhook.
             Outcome::Unanswered(_) => {}
             Outcome::Refused { after, .. } => {
-                hold.pause = AGAIN.0;
+                hold.pause = RETRY_BACKOFF.0;
                 hold.until = hold.until.max(now + after.unwrap_or_default());
             }
-            Outcome::Taken | Outcome::Gone(_) => hold.pause = AGAIN.0,
+            Outcome::Taken | Outcome::Undeliverable(_) => hold.pause = RETRY_BACKOFF.0,
         }
         outcome
     }
 
-    /// Notes that an event was posted in vain.
+    /// Records a failing event.
     fn begin_tried(&self, offset: u64, key: &str) -> Arc<Tried> {
         let (key, tries, why, skip) = (key.to_owned(), AtomicU64::new(0), Mutex::default(), Notify::new());
         let tried = Arc::new(Tried { key, tries, why, skip });
@@ -132,25 +132,25 @@ impl Queue {
         tried
     }
 
-    /// Puts an event among the dead letters, until that has succeeded.
+    /// Stores an event as a dead letter, and retries until that has succeeded.
     async fn bury(&self, letter: &Letter, why: &str) {
-        let mut pause = AGAIN.0;
+        let mut pause = RETRY_BACKOFF.0;
         let bury = async || self.dead.get()?.publish(letters::buried(letter, why, self.dead_max)).await;
         while let Err(error) = bury().await {
-            tracing::warn!(webhook = self.name, %error, "a dead letter cannot be kept; that is tried again");
+            tracing::warn!(webhook = self.name, %error, "a dead letter cannot be stored; retrying");
             self.env.sleep(jittered(&self.env, pause)).await;
-            pause = (pause * 2).min(AGAIN.1);
+            pause = (pause * 2).min(RETRY_BACKOFF.1);
         }
     }
 
     fn failed(&self, why: &str) {
         self.counts.failures.fetch_add(1, Relaxed);
         if !self.counts.failing.swap(true, Relaxed) {
-            tracing::warn!(webhook = self.name, why, "a webhook did not take an event; it is posted again");
+            tracing::warn!(webhook = self.name, why, "a webhook did not accept an event; retrying");
         }
     }
 
-    /// Waits until the webhook may be asked again.
+    /// Waits until the hold ends.
     async fn until_not_held(&self) {
         loop {
             let left = self.hold.lock().until.saturating_sub(self.env.now());

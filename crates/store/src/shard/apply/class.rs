@@ -1,9 +1,9 @@
-//! What kind of thing a key stands for, and what of it is counted.
+//! The kind of entity that a key stands for, and what is counted of it.
 
 use crate::record::object::Account;
 use crate::record::wire::Malformed;
 
-/// What kind of thing a key stands for: what is counted.
+/// The kind of entity that a key stands for, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Bucket,

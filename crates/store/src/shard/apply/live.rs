@@ -1,4 +1,4 @@
-//! What compaction asks: is this still referred to?
+//! Liveness for compaction: whether a record or chunk is still referenced.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
         return None;
     }
     let Ok(head) = Head::decode(head) else {
-        // Not understood: not ours to throw away.
+        // The format is unknown: the record must be kept.
         return Some(true);
     };
     let ends_upload = matches!(head, Head::UploadEnd { .. });
@@ -41,15 +41,16 @@ pub(super) fn record(core: &Core, head: &[u8], version: Lsn, location: &Location
     let value = core.lookup(&key).ok()?;
     let there = value.as_deref().map(Value::decode).transpose().ok()?;
     Some(match there {
-        // A newer record of the key hides all that the delete would hide: but not parts, of an upload that has come again.
+        // A newer record of the key hides all that the delete would hide, except parts of an upload
+        // that was opened again.
         Some(value) if delete => value.version < version || ends_upload && version >= oldest,
         Some(value) => value.location == *location,
         None => delete && version >= oldest,
     })
 }
 
-/// See [`steadfast_log::Applier::subject`]. The end of an upload hides its parts, too, and that of
-/// a channel its publications: to those belongs the upload or channel as a whole.
+/// See [`steadfast_log::Applier::subject`]. The end of an upload also hides its parts, and the end
+/// of a channel its publications. Those belong to the upload or channel as a whole.
 pub(super) fn subject(head: &[u8]) -> Subject {
     let Ok(head) = Head::decode(head) else { return Subject::Unknown };
     let (key, delete) = match head {
@@ -79,16 +80,16 @@ pub(super) fn names_chunks(head: &[u8]) -> bool {
             Account::decode(payload).map_or(true, |account| !account.shares.is_empty())
         }
         Ok(_) => false,
-        // Not understood: the careful answer.
+        // The format is unknown: the safe answer.
         Err(_) => true,
     }
 }
 
-/// The last manifest that was asked about: compaction asks for one chunk after another.
+/// The last manifest that was looked up: compaction checks one chunk after another.
 #[derive(Default)]
 pub(crate) struct LastManifest(parking_lot::Mutex<Option<(Location, Arc<BTreeSet<Location>>)>>);
 
-/// The manifest of the record that the index has under `key`.
+/// The manifest of the indexed record under `key`.
 pub(crate) async fn manifest(log: &Log, key: &[u8], at: &Location, meta: &ObjectMeta) -> Result<Manifest, StoreError> {
     Ok(match &meta.body {
         Body::Inline => Manifest::default(),
@@ -97,7 +98,7 @@ pub(crate) async fn manifest(log: &Log, key: &[u8], at: &Location, meta: &Object
     })
 }
 
-/// Whether the record under `key` refers to `chunk`.
+/// Whether the record under `key` names `chunk`.
 async fn refers(core: &Core, log: &Log, key: &[u8], chunk: &Location) -> Result<bool, StoreError> {
     let mut follow = Follow::default();
     loop {
@@ -137,13 +138,14 @@ pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Locati
     if !core.index.is_well() || core.owners.contains(&writer) {
         return true;
     }
-    // A completion makes the object before it removes the parts, so one of the two is found at any time.
+    // A completion creates the object before it removes the parts, so one of the two exists at any
+    // time.
     for key in part.into_iter().chain([keys::object(bucket, key)]) {
         match refers(core, log, &key, location).await {
             Ok(false) => {}
             Ok(true) => return true,
             Err(e) => {
-                tracing::warn!(error = %e, "cannot tell whether a chunk is referred to; it is kept");
+                tracing::warn!(error = %e, "cannot decide whether a chunk is referenced; it is kept");
                 return true;
             }
         }

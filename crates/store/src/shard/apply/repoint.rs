@@ -1,4 +1,4 @@
-//! Rewriting manifests for chunks that compaction has moved.
+//! Rewriting of manifests after compaction has moved chunks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -24,17 +24,17 @@ fn into_log_error(e: StoreError) -> LogError {
     }
 }
 
-/// Bytes of records that are committed together, unless one alone is larger.
+/// Bytes of records committed together, unless a single one is larger.
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// A record that may name chunks, as its head does.
+/// A record that may name chunks, given by its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Target<'a> {
+enum ChunkHolder<'a> {
     Part { bucket: BucketId, upload: Id, number: u16, key: &'a [u8] },
     Object { bucket: BucketId, key: &'a [u8] },
 }
 
-impl Target<'_> {
+impl ChunkHolder<'_> {
     fn index_key(&self) -> Vec<u8> {
         match self {
             Self::Part { upload, number, .. } => keys::part(upload, *number),
@@ -53,11 +53,13 @@ impl Target<'_> {
 
 /// See [`steadfast_log::Applier::repoint`].
 pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<ChunkMove>>) -> Result<(), LogError> {
-    // Nobody may be between reading a manifest and submitting a record made from it; what was submitted must be seen.
+    // Manifest readers hold a shared lock until submit; chunk moves take it exclusively. Submitted
+    // records must be applied.
     let _exclusive = core.manifests.write().await;
     core.wait_applied(core.submitted.load(Ordering::Acquire)).await.map_err(into_log_error)?;
     core.owners.applied(core.progress.borrow().lsn);
-    // One record may name chunks of many heads, as that of an object made of parts: each is written again once.
+    // One record may name chunks with many heads, as an object of several parts does: each record
+    // is rewritten once.
     let mut targets = BTreeSet::new();
     let mut all: BTreeMap<Location, Location> = BTreeMap::new();
     for (head, moves) in moves {
@@ -71,8 +73,8 @@ pub(super) async fn repoint(core: &Core, log: &Log, moves: &BTreeMap<Bytes, Vec<
         if core.owners.moved(&writer, moves) {
             continue;
         }
-        targets.extend(part.map(|(upload, number)| Target::Part { bucket, upload, number, key }));
-        targets.insert(Target::Object { bucket, key });
+        targets.extend(part.map(|(upload, number)| ChunkHolder::Part { bucket, upload, number, key }));
+        targets.insert(ChunkHolder::Object { bucket, key });
         all.extend(moves.iter().map(|m| (m.from, m.to)));
     }
     let mut tickets = Vec::new();
@@ -108,7 +110,8 @@ async fn submit(core: &Core, log: &Log, batch: Batch) -> Result<Ticket, LogError
 
 type Rewritten = (u64, Vec<u8>, Vec<Bytes>);
 
-/// The record under `key` with moved chunks in place of the originals; `None` when it has none of them.
+/// The record under `key` with moved chunks in place of the originals; `None` when it names none of
+/// them.
 async fn rewrite(
     core: &Core,
     log: &Log,
@@ -144,10 +147,10 @@ async fn rewrite(
     }
 }
 
-/// Manifests up to this many bytes stay in the head: about 64 chunks of one piece, or as many parts.
+/// Maximum bytes of a manifest in the head: about 64 chunks of one piece, or as many parts.
 const MANIFEST_IN_HEAD_BYTES_MAX: usize = 4096;
 
-/// Puts the manifest into the head or, when it is large, aside; returns the record's body.
+/// Puts the manifest into the head or, when it is large, into the body; returns the record's body.
 pub(crate) fn place(meta: &mut ObjectMeta, manifest: &Manifest) -> Vec<Bytes> {
     let shares = manifest.shares();
     let bytes = Bytes::from(manifest.encode());

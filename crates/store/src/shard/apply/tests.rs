@@ -1,4 +1,4 @@
-//! What the log asks of the applier, and records that arrive in odd orders.
+//! The log's queries to the applier, and records in unusual orders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn upload_payload() -> Vec<u8> {
     UploadMeta { created_ms: 1, attributes: Attributes::default(), condition: Condition::None }.encode()
 }
 
-/// A store of one disk, and its shard as the applier sees it.
+/// A store of one disk, with the applier of its shard.
 async fn start() -> (Store, StoreApplier, u64) {
     start_with(IndexKind::memory()).await
 }
@@ -95,7 +95,7 @@ async fn moved_chunks_of_an_object_are_followed() {
     assert_eq!(store.object("b", "k").expect("there").version, written.version);
     assert!(get(&store, "k").await == data);
 
-    // A copy of the record as it was must not bring the old manifest back.
+    // A copy of the old record must not restore the old manifest.
     let stale = Applied {
         lsn: 1000,
         version: found.version,
@@ -157,7 +157,7 @@ async fn moved_chunks_of_parts_are_followed_before_and_after_completion() {
     assert!(get(&store, "k").await == data);
     store.delete("b", "k", Condition::None, None).await.expect("delete");
     assert!(!applier.chunk_is_live(&head, &second.to).await);
-    applier.repoint([(head, vec![second])].into()).await.expect("nobody refers to it");
+    applier.repoint([(head, vec![second])].into()).await.expect("no record refers to it");
     assert!(store.object("b", "k").is_err());
 }
 
@@ -202,18 +202,19 @@ async fn chunks_of_many_parts_of_one_object_and_of_others_are_followed_together(
     assert!(get(&store, "other").await == data);
 }
 
-/// Else a dead record would be moved, and the delete behind it dropped when the index is well again.
+/// Otherwise a dead record would be moved, and the delete after it dropped once the index has
+/// healed.
 #[tokio::test]
-async fn nothing_is_said_of_records_while_the_index_cannot_be_read() {
+async fn liveness_is_unknown_while_the_index_cannot_be_read() {
     let checkpoint = MemCheckpoint::default();
     let (_store, applier, bucket) = start_with(IndexKind::Memory(checkpoint.clone())).await;
     let at = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 0 };
     let put = Head::ObjectPut { bucket, key: b"k", payload: b"" }.encode();
     let delete = Head::ObjectDelete { bucket, key: b"k" }.encode();
-    let asked = || (applier.record_is_live(&put, 49, &at, 51), applier.record_is_live(&delete, 50, &at, 51));
-    assert_eq!(asked(), (Some(false), Some(false)));
+    let liveness = || (applier.record_is_live(&put, 49, &at, 51), applier.record_is_live(&delete, 50, &at, 51));
+    assert_eq!(liveness(), (Some(false), Some(false)));
     checkpoint.refuse_reads(2);
-    assert_eq!(asked(), (None, None));
+    assert_eq!(liveness(), (None, None));
 }
 
 #[tokio::test]
@@ -231,7 +232,7 @@ async fn deletes_live_while_something_older_may_exist() {
         "a newer object hides what the delete would"
     );
 
-    // A moved record of a key that has been deleted stays away.
+    // A moved record of a deleted key stays absent.
     store.delete("b", "k", Condition::None, None).await.expect("delete");
     let payload = upload_payload();
     let head = Head::ObjectPut { bucket, key: b"k", payload: &payload }.encode();
@@ -290,7 +291,7 @@ async fn old_uploads_expire() {
 }
 
 #[tokio::test]
-async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
+async fn a_reopened_upload_has_its_parts_in_a_rebuilt_index() {
     let (store, applier, bucket) = start().await;
     let (upload, key) = ([7; 16], &b"k"[..]);
     let payload = upload_payload();
@@ -308,12 +309,12 @@ async fn an_upload_that_came_again_has_its_parts_when_the_index_is_made_anew() {
         record(first + 2, first + 2, end.clone()),
         record(first + 3, first + 3, create),
         record(first + 4, first + 4, part(2)),
-        // Compaction had not come round to it.
+        // Compaction had not reached it.
         record(first + 5, first + 1, part(1)),
     ]);
     lead(&store).core.finish_replay().expect("readable");
     let there = |number| lead(&store).core.lookup(&keys::part(&upload, number)).expect("readable").is_some();
-    assert!(there(2), "came with the upload when it came again");
+    assert!(there(2), "returned with the reopened upload");
     assert!(!there(1), "ended with the upload when it left");
     assert_eq!(
         applier.record_is_live(&end, first + 2, &at, first),
@@ -336,7 +337,7 @@ fn publication(channel: &[u8], offset: u64, floor: u64) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_made_anew() {
+async fn a_returned_channel_has_only_new_publications_in_a_rebuilt_index() {
     let (store, applier, _) = start().await;
     let core = lead(&store).core.clone();
     let publication = |offset, floor| publication(b"c", offset, floor);
@@ -350,7 +351,7 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
         record(first, first, publication(1, 1)),
         record(first + 1, first + 1, publication(2, 1)),
         record(first + 2, first + 2, end.clone()),
-        // Compaction had not come round to it.
+        // Compaction had not reached it.
         record(first + 3, first, publication(1, 1)),
         record(first + 4, first + 4, publication(2, 1)),
     ]);
@@ -358,18 +359,18 @@ async fn a_channel_that_came_again_has_only_what_came_then_when_the_index_is_mad
     assert!(there(2) && !there(1));
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first), Some(true), "hides what may still be somewhere");
     assert_eq!(applier.record_is_live(&end, first + 2, &at, first + 3), Some(false), "nothing is left to hide");
-    // At run time, too; and the channel is looked up anew.
+    // At run time too; the channel is looked up anew.
     let before = core.channel("c").expect("readable");
     applier.apply(&[record(first + 5, first + 5, end.clone())]);
     assert!(!there(2));
     assert_eq!(core.channel("c").expect("readable").state.lock().top, 0);
     assert!(before.gone.load(std::sync::atomic::Ordering::Relaxed));
-    // The channel is in use again when compaction moves the record of its end.
+    // The channel is in use again when compaction moves its end record.
     let in_use = core.channel("c").expect("readable");
     applier.apply(&[record(first + 6, first + 5, end)]);
     assert!(Arc::ptr_eq(&in_use, &core.channel("c").expect("readable")));
     let first = first + 1;
-    // One that comes in the middle of its offsets does not take a step for each before it.
+    // A record in the middle of the offsets does not cost a step per earlier offset.
     let far = 1 << 60;
     applier.apply(&[
         record(first + 6, first + 6, publication(far, far)),
@@ -405,7 +406,8 @@ async fn a_replay_holds_a_bounded_number_of_channels() {
     }
 }
 
-/// A channel was forgotten and used again; extents of its first life are still there, and compaction has moved some of it.
+/// A channel was forgotten and used again. Extents of its first life remain, and compaction has
+/// moved some records of it.
 #[tokio::test]
 async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
     let (store, applier, _) = start().await;
@@ -431,7 +433,7 @@ async fn a_forgotten_channel_does_not_come_back_in_a_replay() {
         applier.apply(&[record(base, base, old, 499), record(base + 1, base + 1, old, 500)]);
         applier.apply(&[record(base + 10, base + 10, new, 1), record(base + 11, base + 11, new, 2)]);
         applier.apply(&[record(base + 20, base, old, 499), record(base + 21, base + 1, old, 500)]);
-        // An epoch that changes with a restart is no other life.
+        // An epoch change by a restart is not another life.
         applier.apply(&[record(base + 30, base + 30, new + 10, 3)]);
         applier.apply(&[record(base + 31, base + 11, new, 2)]);
         core.finish_replay().expect("readable");
@@ -470,12 +472,12 @@ async fn a_checkpoint_never_ends_in_the_middle_of_a_frame() {
         let _one = core.applying.lock();
         core.seal()
     };
-    // One read for each record, of which the second's fails.
+    // One read per record; the second record's read fails.
     kept.fail_after(1, Some(1));
     assert_eq!(applier.apply_some(&frame), 1);
     assert!(applier.ready().await, "it is read again");
     assert!(!seal(), "the frame is known by half");
     assert_eq!(applier.apply_some(&frame[1..]), 2);
-    assert!(core.sealing.load(Ordering::Acquire), "what was asked for in between is made up for");
+    assert!(core.sealing.load(Ordering::Acquire), "the checkpoint requested in between is sealed later");
     assert_eq!(core.sealed.lock().as_ref().map(|sealed| sealed.lsn), Some(1003));
 }

@@ -1,4 +1,4 @@
-//! A publication that has its place in its channel and awaits its commit.
+//! A publication with an assigned offset that awaits its commit.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use crate::StoreError;
 use crate::channels::{Position, Published};
 use crate::shard::core::Core;
 
-/// A publication that was submitted.
+/// A submitted publication.
 pub struct PendingPublication {
     pub(super) core: Arc<Core>,
     pub(super) ticket: Ticket,
     pub(super) position: Position,
-    /// The broken variant of the simulator answers before the flush.
+    /// The simulator's broken variant answers before the flush.
     pub(super) early: bool,
 }
 
 impl PendingPublication {
-    /// Awaits the commit. Where the disk hangs, for as long as a write may wait at most: the
-    /// publication may be committed after that.
+    /// Awaits the commit. When the disk hangs, it waits at most as long as a write may wait; the
+    /// publication may still be committed later.
     ///
     /// # Errors
     /// [`StoreError::Hangs`], those of the log.

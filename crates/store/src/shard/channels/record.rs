@@ -1,17 +1,18 @@
-//! What a publication's record and its index entry say, beside its body.
+//! The metadata in a publication's record and index entry.
 //!
 //! ```text
 //! payload = flags:1 epoch:v time_ms:v ttl_ms:v floor:v
 //! ```
 //!
-//! `floor` is the lowest offset that the channel kept when this was published. So the newest publication says of everything before it
-//! whether it counts, and an entry that a rebuild of the index brings back from an extent not yet used again does no harm.
+//! `floor` is the lowest offset that the channel kept when this was published. So the newest
+//! publication decides which earlier ones count. An old entry that an index rebuild restores from
+//! an extent not yet reused does no harm.
 
 use crate::record::wire::{Dec, Malformed, put_varint};
 
-/// It stands for a publication that was removed: it only keeps the channel's epoch and last offset.
+/// It is the marker of a removed publication, which keeps only the channel's epoch and last offset.
 const REMOVED: u8 = 1;
-/// Publications that were not flushed when they were delivered may have come after it.
+/// Later publications may have been delivered without a flush.
 const ASYNC: u8 = 2;
 
 /// See the module.
@@ -21,9 +22,9 @@ pub(crate) struct PublicationMeta {
     pub(crate) is_async: bool,
     /// The channel's epoch.
     pub(crate) epoch: u32,
-    /// When it was published, milliseconds since the Unix epoch.
+    /// Time of publication, milliseconds since the Unix epoch.
     pub(crate) time_ms: u64,
-    /// For how long it is kept, milliseconds.
+    /// TTL in milliseconds.
     pub(crate) ttl_ms: u64,
     /// See the module.
     pub(crate) floor: u64,
@@ -55,7 +56,7 @@ impl PublicationMeta {
         })
     }
 
-    /// Whether its time is over.
+    /// Whether its TTL has passed.
     pub(crate) fn expired(&self, now_ms: u64) -> bool {
         self.removed || self.time_ms.saturating_add(self.ttl_ms) <= now_ms
     }

@@ -1,4 +1,5 @@
-//! A channel as it is held in memory while it is in use: where it stands, what is on its way to the log, and its newest publications.
+//! The in-memory state of a channel in use: its position, its publications in flight to the log,
+//! and its newest publications.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,70 +11,71 @@ use super::record::PublicationMeta;
 use super::tails::Tails;
 use crate::channels::{Position, Publication};
 
-/// How many publications of a channel are kept in memory, at most,
+/// Maximum number of a channel's publications in memory.
 const TAIL_MAX: usize = 256;
 
-/// and how many bytes of them; of all channels together, [`Tails`] says.
+/// Maximum bytes of a channel's publications in memory; [`Tails`] bounds all channels together.
 const TAIL_BYTES_MAX: usize = 256 << 10;
 
-/// What a publication in memory takes beside its body, about.
+/// Overhead of a publication in memory, in bytes, about.
 const HELD_BYTES: usize = 128;
 
 /// See the module.
 pub(crate) struct Channel {
     pub(crate) name: Arc<str>,
-    pub(crate) state: Mutex<State>,
-    /// It was let go of: whoever still has it looks it up again.
+    pub(crate) state: Mutex<ChannelState>,
+    /// Whether it was dropped from the table: a holder must look it up again.
     pub(crate) gone: AtomicBool,
 }
 
-/// What the index says of a channel.
+/// A channel as loaded from the index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Loaded {
     pub(crate) epoch: u32,
-    /// The lowest offset that counts.
+    /// The lowest kept offset.
     pub(crate) first: u64,
     pub(crate) top: u64,
 }
 
-/// A publication that is on its way to the log, or in memory.
+/// A publication in flight to the log, or in memory.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldPublication {
     pub(crate) publication: Arc<Publication>,
     pub(crate) ttl_ms: u64,
 }
 
-impl Held {
-    /// What it takes in memory.
+impl HeldPublication {
+    /// Its bytes in memory.
     fn bytes(&self) -> usize {
         HELD_BYTES + self.publication.body.len()
     }
 }
 
-/// Where a channel stands.
-pub(crate) struct State {
+/// State of a channel.
+pub(crate) struct ChannelState {
     pub(crate) epoch: u32,
-    /// The lowest offset that is kept, and the highest that is in the index; `first` is one more than `top` where nothing is kept.
+    /// The lowest kept offset, and the highest indexed one; `first` is `top` + 1 when no
+    /// publication is kept.
     pub(crate) first: u64,
     pub(crate) top: u64,
-    /// The same with what has been submitted.
+    /// The same including submitted publications.
     pub(crate) next_first: u64,
     pub(crate) next: u64,
-    /// What has been submitted and is not in the index yet, in order.
-    pub(crate) pending: VecDeque<Held>,
-    /// A record that says so is durable: publications may be delivered before they are flushed.
+    /// Publications that are submitted but not yet indexed, in order.
+    pub(crate) pending: VecDeque<HeldPublication>,
+    /// Whether a durable record permits delivery before the flush.
     pub(crate) is_async: bool,
-    /// The newest publications that are in the index, in order, without a gap, up to `top`.
-    tail: VecDeque<Held>,
+    /// The newest indexed publications, in order, without a gap, up to `top`.
+    tail: VecDeque<HeldPublication>,
     tail_bytes: usize,
     tails: Arc<Tails>,
-    /// Its turn to lose its tail comes.
+    /// Whether it is queued to lose its tail.
     queued: bool,
-    /// Its tail was used since its turn came last.
+    /// Whether its tail was used since the eviction clock last passed.
     used: bool,
 }
 
-impl State {
+impl ChannelState {
     pub(crate) fn new(loaded: Loaded, tails: &Arc<Tails>) -> Self {
         Self {
             epoch: loaded.epoch,
@@ -95,20 +97,21 @@ impl State {
         Position { epoch: self.epoch, offset: self.top }
     }
 
-    /// A record of the channel is in the index now. What is to be delivered, if it was published by this process; and the offsets that
-    /// are no longer kept.
+    /// Applies an indexed record of the channel. Returns the publication to deliver, if this
+    /// process published it, and the offsets that are no longer kept.
     pub(crate) fn applied(
         &mut self,
         offset: u64,
         meta: &PublicationMeta,
         moved: bool,
-    ) -> (Option<Held>, std::ops::Range<u64>) {
+    ) -> (Option<HeldPublication>, std::ops::Range<u64>) {
         let held = match self.pending.front() {
             Some(held) if held.publication.offset == offset && !meta.removed => self.pending.pop_front(),
             _ => None,
         };
         let before = self.first;
-        // Records that were moved come again, perhaps the newest too: the epoch that it names may have ended with a restart.
+        // Moved records are applied again, perhaps the newest one too; its epoch may have ended
+        // with a restart.
         if offset > self.top || offset == self.top && !moved {
             self.epoch = meta.epoch;
             self.top = offset;
@@ -132,7 +135,7 @@ impl State {
         (held, before..self.first)
     }
 
-    fn pop_tail(&mut self) -> Option<Held> {
+    fn pop_tail(&mut self) -> Option<HeldPublication> {
         let held = self.tail.pop_front()?;
         self.tail_bytes -= held.bytes();
         self.tails.shrank(held.bytes());
@@ -141,16 +144,17 @@ impl State {
 
     fn clear_tail(&mut self) {
         self.tails.shrank(std::mem::take(&mut self.tail_bytes));
-        // With its room: a channel that nobody publishes into takes nothing.
+        // Frees the memory too: an idle channel must take none.
         self.tail = VecDeque::new();
     }
 
-    /// Whether it is to be given a turn to lose its tail; it has one then.
-    pub(crate) fn wants_turn(&mut self) -> bool {
+    /// Whether to queue it for eviction; if so, it counts as queued.
+    pub(crate) fn try_queue(&mut self) -> bool {
         !self.tail.is_empty() && !std::mem::replace(&mut self.queued, true)
     }
 
-    /// Its turn has come: its tail goes, unless it was used since the last time. True when it has no turn any more.
+    /// Evicts its tail, unless the tail was used since the last time. Returns true when it is no
+    /// longer queued.
     pub(crate) fn evict(&mut self) -> bool {
         if std::mem::take(&mut self.used) {
             return false;
@@ -160,35 +164,36 @@ impl State {
         true
     }
 
-    /// The newest publication that was submitted, if it is in memory.
-    pub(crate) fn newest(&self) -> Option<Held> {
+    /// The newest submitted publication, if it is in memory.
+    pub(crate) fn newest(&self) -> Option<HeldPublication> {
         self.pending.back().or(self.tail.back()).cloned()
     }
 
-    /// Publications up to `offset` are over.
+    /// Publications up to `offset` have expired.
     pub(crate) fn forget_up_to(&mut self, offset: u64) {
         self.first = self.first.max(offset + 1).min(self.top + 1);
         self.next_first = self.next_first.max(self.first);
     }
 
-    /// Lets go of what is in memory and over, and moves `first` past it where it is there.
+    /// Drops expired publications from memory and moves `first` past them where it points at them.
     pub(crate) fn expire(&mut self, now_ms: u64) {
         while let Some(front) = self.tail.front()
             && front.publication.time_ms.saturating_add(front.ttl_ms) <= now_ms
         {
             let offset = front.publication.offset;
             self.pop_tail();
-            // Those before it may last longer.
+            // Those before it may have a longer TTL.
             if offset <= self.first {
                 self.forget_up_to(offset);
             }
         }
     }
 
-    /// Those in memory from `from` on; `None` when there are some before that are not in memory, or some are over.
+    /// The publications in memory from `from` on; `None` when an earlier one is not in memory, or
+    /// one has expired.
     pub(crate) fn tail_from(&mut self, from: u64, now_ms: u64) -> Option<impl Iterator<Item = &Arc<Publication>>> {
         let begins = self.tail.front().map_or(self.top + 1, |front| front.publication.offset);
-        let over = |held: &Held| held.publication.time_ms.saturating_add(held.ttl_ms) <= now_ms;
+        let over = |held: &HeldPublication| held.publication.time_ms.saturating_add(held.ttl_ms) <= now_ms;
         (from >= begins && !self.tail.iter().any(over)).then(|| {
             self.used = true;
             let skip = (from - begins) as usize;
@@ -196,13 +201,13 @@ impl State {
         })
     }
 
-    /// Whether nothing is lost when it is loaded again later.
+    /// Whether it can be loaded again later without loss.
     pub(crate) fn is_settled(&self) -> bool {
         self.pending.is_empty()
     }
 }
 
-impl Drop for State {
+impl Drop for ChannelState {
     fn drop(&mut self) {
         self.clear_tail();
     }

@@ -1,6 +1,7 @@
-//! Removes from the index what is over: publications whose time has passed, and channels that nobody has used for long.
+//! Removes expired publications and channels that were unused for long from the index.
 //!
-//! Not by records: when something is over is written in it, so a rebuild of the index comes to the same end.
+//! No record is needed: each record contains its expiry, so an index rebuild arrives at the same
+//! state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,16 +16,17 @@ use crate::StoreError;
 use crate::record::{Value, keys};
 use crate::shard::core::Core;
 
-/// From the end of one pass to the beginning of the next.
+/// Time from the end of one pass to the start of the next.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Entries that are looked at before others get a turn,
+/// Entries examined before other tasks get a turn.
 const STEP: usize = 256;
 
-/// and how long that turn is.
+/// Pause between two steps.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long it takes to look at all channels once for those that nobody uses, about, whatever a pass over the publications takes.
+/// Time for one round over all channels in memory to drop unused ones, about, independent of the
+/// publications' pass.
 const TIDY: Duration = Duration::from_secs(5);
 
 /// Runs until the shard closes.
@@ -35,7 +37,7 @@ pub(crate) async fn sweep(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
         let next = match core.sweep_step(&from) {
             Ok(next) => next,
             Err(e) => {
-                tracing::warn!(error = %e, "cannot look for publications that are over");
+                tracing::warn!(error = %e, "cannot search for expired publications");
                 None
             }
         };
@@ -51,14 +53,14 @@ pub(crate) async fn sweep(core: Arc<Core>, mut closing: watch::Receiver<bool>) {
     }
 }
 
-/// How far the search for channels that nobody uses has come. It goes by the clock.
+/// Progress of the search for unused channels. It follows the clock.
 struct Tidying {
     begun: Duration,
     done: usize,
 }
 
 impl Tidying {
-    /// Which parts of the table are to be looked at now: the first of them, and how many.
+    /// The parts of the table to examine now: the first one, and how many.
     fn due(&mut self, now: Duration) -> (usize, usize) {
         let due = (now.saturating_sub(self.begun).as_millis() * PARTS as u128 / TIDY.as_millis()) as usize;
         let from = std::mem::replace(&mut self.done, due);
@@ -67,7 +69,7 @@ impl Tidying {
 }
 
 impl Core {
-    /// Looks at some entries; where to go on, `None` at the end.
+    /// Examines some entries. Returns where to continue, `None` at the end.
     fn sweep_step(&self, from: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         if !self.index.is_well() {
             return Ok(None);
@@ -110,24 +112,26 @@ impl Core {
         let name = String::from_utf8(name).map_err(|_| StoreError::Index("a channel's name".into()))?;
         let channel = self.channel(&name)?;
         let _one = self.applying.lock();
-        // Whoever gets the channel does so under this lock: so nobody does between the look at who has it and its going.
+        // Callers obtain a channel under this lock, so no caller does between the check of its
+        // holders and its removal.
         let mut part = self.channels.part(&name).lock();
         let mut state = channel.state.lock();
         let Some(value) = self.lookup(key)? else { return Ok(()) };
         let meta = PublicationMeta::decode(Value::decode(&value)?.payload)?;
-        // Published into again in the meantime, or in use.
+        // It was published into again, or is in use.
         if !meta.expired(now_ms) || offset >= state.top && (!state.is_settled() || Arc::strong_count(&channel) > 2) {
             return Ok(());
         }
-        // Where those before it last longer (it had less time, or was published while the clock was wrong), it leaves a hole: they stay.
-        // Where nothing of them is left, the channel begins behind it: else it would begin at the first such hole for ever.
+        // Where earlier publications last longer (this one had a shorter TTL, or a wrong clock),
+        // its removal leaves a hole and they stay. Where none of them remains, the channel now
+        // starts after it. Otherwise the channel would start at the first hole for ever.
         let before = keys::publication(name.as_bytes(), state.first);
         if offset <= state.first || offset >= state.top || self.index.range(&before, Some(key)).next().is_none() {
             state.forget_up_to(offset);
         }
         self.remove_expired(key, self.progress.borrow().lsn.max(1))?;
         if offset >= state.top {
-            // Forgotten as a whole: what comes is the first of a new channel.
+            // The channel is forgotten as a whole; the next publication begins a new channel.
             drop(state);
             channel.gone.store(true, Ordering::Release);
             part.remove(&*name);
@@ -148,7 +152,7 @@ mod tests {
     use crate::{Attributes, BucketSettings, HistoryQuery, IndexKind, NewPublication, Store, StoreOptions};
 
     #[tokio::test]
-    async fn what_is_over_in_the_midst_hides_nothing_before_it() {
+    async fn an_expired_publication_in_the_middle_hides_none_before_it() {
         let env = Env::tokio();
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
         let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_channel_begins_behind_its_holes_when_what_was_before_them_is_over() {
+    async fn a_channel_starts_after_its_holes_when_earlier_publications_expire() {
         let env = Env::tokio();
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(64 << 20));
         let format = FormatOptions { extent_bytes: Some(4 << 20), ..FormatOptions::default() };
@@ -194,7 +198,7 @@ mod tests {
             let new = NewPublication {
                 body: Bytes::from_static(b"x"),
                 history_size: 100,
-                // The fourth leaves a hole; all but the last are over soon.
+                // The fourth leaves a hole; all but the last expire soon.
                 history_ttl_ms: [3_600_000, 300, 0][usize::from(n < 9) + usize::from(n == 4)],
                 durability: Durability::Sync,
                 priority: Priority::Write,
@@ -235,18 +239,18 @@ mod tests {
         }
         drop(channel);
         let age = Duration::from_secs(24 * 3600);
-        // Publications that are there, and uploads.
+        // The number of publications and uploads.
         let left = async |store: &Store| {
             let shard = store.topology().open().next().expect("a disk").1.clone();
             shard.core.sweep_step(&[keys::PUBLICATIONS]).expect("swept");
             let core = &shard.core;
-            core.expire_uploads(shard.log(), core.uploads_over(age)).await.expect("looked for");
+            core.expire_uploads(shard.log(), core.upload_expiry_ms(age)).await.expect("looked for");
             let query = HistoryQuery { since: None, limit: 100, reverse: false };
             let history = store.channel("c").expect("a channel").history(query).await.expect("read");
             (history.publications.len(), store.upload("b", "k", &upload).is_ok())
         };
         assert_eq!(left(&store).await, (5, true));
-        // Ten years, while it runs; a restart makes no difference.
+        // A step of ten years while it runs; a restart makes no difference.
         clocks.step(3650 * 24 * 3600);
         assert_eq!(left(&store).await, (5, true));
         assert_eq!(store.status().clock.steps, 1);
@@ -261,7 +265,7 @@ mod tests {
         clocks.step(-3650 * 24 * 3600);
         assert_eq!(left(&store).await, (5, true));
         assert_eq!(store.status().clock.ahead_ms, 0);
-        // Forty days that nothing ran: believed in time.
+        // The store was stopped for forty days: the clock is believed in time.
         store.close().await.expect("closed");
         clocks.pass(40 * 24 * 3600);
         store = open().await.expect("opens").0;

@@ -1,9 +1,11 @@
-//! A bound on what the newest publications of all of a shard's channels take in memory.
+//! A bound on the memory of the newest publications of all of a shard's channels.
 //!
-//! Each channel in use keeps its newest publications ([`State`](super::state::State)), so that who comes back a moment later is answered without
-//! the disk. Together they have one budget. When it is used up, the channels whose turn it is lose what they have in memory, all of it: what
-//! is asked for later is read from the log, as for a channel that was just loaded. Whose turn it is goes round (the clock algorithm): a
-//! channel that was published into or read from memory since it was last looked at is passed over once.
+//! Each channel in use keeps its newest publications
+//! ([`ChannelState`](super::state::ChannelState)), so a subscriber that reconnects shortly after is
+//! answered without the disk. All channels share one budget. When it is used up, channels are
+//! evicted in turn: each loses its whole tail, and later requests read the log, as for a channel
+//! that was just loaded. The order is the clock algorithm: a channel that was published into or
+//! read from memory since the last round is passed over once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +16,7 @@ use parking_lot::Mutex;
 use super::state::Channel;
 use crate::status::TailsStatus;
 
-/// Channels that are gone are let go of when there are this many more than the last time.
+/// Dropped channels are removed from the queue when there are this many more than the last time.
 const SLACK: usize = 1024;
 
 /// See the module.
@@ -28,9 +30,9 @@ pub(crate) struct Tails {
 
 #[derive(Default)]
 struct Turns {
-    /// Channels with something in memory, each once.
+    /// Channels with publications in memory, each once.
     queue: VecDeque<Weak<Channel>>,
-    /// How many there were when those that are gone were last let go of.
+    /// Length of the queue after dropped channels were last removed.
     tidied: usize,
 }
 
@@ -58,7 +60,7 @@ impl Tails {
         self.bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Gives a channel its turn, the last one. It has none.
+    /// Queues a channel, last. It must not be queued yet.
     pub(super) fn enqueue(&self, channel: &Arc<Channel>) {
         let mut turns = self.turns.lock();
         turns.queue.push_back(Arc::downgrade(channel));
@@ -68,9 +70,9 @@ impl Tails {
         }
     }
 
-    /// Has channels let go of what they have in memory until all of it is within the bound. Called without the lock of a channel.
+    /// Evicts channels until the memory is within the bound. Called without a channel's lock.
     pub(super) fn evict(&self) {
-        // What was gone beyond the bound is shown: it is what the process had.
+        // The peak includes the excess before eviction: the process had that memory.
         self.peak.fetch_max(self.bytes.load(Relaxed), Relaxed);
         while self.bytes.load(Relaxed) > self.bytes_max {
             let Some(channel) = self.turns.lock().queue.pop_front() else { return };

@@ -1,4 +1,5 @@
-//! Records that the index has and the log does not: damage, and never a loop or another record's bytes.
+//! Records in the index that the log does not have: reads return damage, never loop, and never
+//! return another record's bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ async fn start() -> (Store, Shard) {
     (store, shard)
 }
 
-/// Of an object so large that its manifest lies in the record's body.
+/// Size of an object whose manifest lies in the record's body.
 const LARGE: usize = 600 * 4096;
 
 async fn put(store: &Store, key: &str, data: Vec<u8>) {
@@ -53,7 +54,7 @@ async fn get(store: &Store, key: &str) -> Result<Vec<u8>, StoreError> {
     Ok(all)
 }
 
-/// Makes the index have under `key` what lies at `at`, by default in a use of an extent that there is not.
+/// Points the index entry under `key` to `at`, by default to a nonexistent use of an extent.
 fn point(shard: &Shard, key: &[u8], at: impl FnOnce(Location) -> Location) {
     let core = &shard.core;
     let value = core.lookup(key).expect("readable").expect("there");
@@ -70,7 +71,7 @@ fn is_damage<T>(result: Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::Log(LogError::Damaged { .. })))
 }
 
-/// What would go round and round does not keep the test from failing.
+/// Fails the test instead of letting an endless loop hang it.
 async fn ends<T>(work: impl Future<Output = T>) -> T {
     Env::tokio().timeout(Duration::from_secs(60), work).await.expect("it ends")
 }
@@ -97,7 +98,7 @@ async fn a_publication_that_is_lost_is_damage() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_lost_is_damage_to_all_who_read_it() {
+async fn every_reader_of_a_lost_object_gets_damage() {
     let (store, shard) = start().await;
     let bucket = shard.find("b").expect("there").id;
     put(&store, "small", vec![1; 500]).await;
@@ -109,7 +110,7 @@ async fn an_object_that_is_lost_is_damage_to_all_who_read_it() {
         assert!(is_damage(ends(store.set_tags("b", name, [("a".into(), "b".into())].into())).await), "{name}");
         assert!(store.status().log.read_damage > before, "{name}");
     }
-    // What cannot be told is kept, and nothing is moved away from under it.
+    // When liveness is unknown, the record is kept, and nothing it needs is moved.
     let found = shard.core.find_object(&keys::object(bucket, b"large")).expect("readable").expect("there");
     let share = Account::decode(&found.meta.encode()).expect("understood").shares[0];
     let head: Bytes = Head::Chunk { bucket, writer: [9; 16], key: b"large" }.encode().into();

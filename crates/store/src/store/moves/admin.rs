@@ -1,45 +1,48 @@
-//! What an operator asks for: a disk comes, leaves, or takes the place of another.
+//! Operator requests: add, drain or replace a disk.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::Turn;
 use super::commit::{Next, all_well};
-use super::{MoveKind, MoveState, MoveStatus, Turn};
 use crate::layout::{DISKS_MAX, Layout, SLOTS};
 use crate::record::keys::{BucketId, Id};
 use crate::shard::peek::{Until, peek};
 use crate::shard::{Shard, pool_of};
+use crate::status::{MoveKind, MoveState, MoveStatus};
 use crate::store::open::{new_seat, refuse};
 use crate::store::topology::{Member, Topology};
 use crate::store::{Store, buckets};
 use crate::{PoolDisk, StoreError};
 
 impl Store {
-    /// Takes a formatted disk with nothing on it into the pool and begins to move its share of the keys there. Returns when it is a
-    /// disk of the pool; [`Store::moving`] says how the keys get on.
+    /// Adds an empty formatted disk to the pool and begins to move its share of the keys there.
+    /// Returns when the disk is a member; [`Store::moving`] has the progress.
     ///
     /// # Errors
-    /// [`LogError::Open`](steadfast_log::LogError::Open) with what is wrong: a disk of the pool is missing or takes no writes, keys are being moved
-    /// already, the disk cannot be opened or holds something. Those of the log.
+    /// [`LogError::Open`](steadfast_log::LogError::Open) with what is wrong: a disk of the pool is
+    /// missing or takes no writes, keys are being moved already, the disk cannot be opened or holds
+    /// something. Those of the log.
     pub async fn add_disk(&self, disk: PoolDisk) -> Result<(), StoreError> {
         self.join(disk, None).await
     }
 
-    /// Takes a formatted disk with nothing on it into the pool and begins to move everything there that another disk has, which then leaves
-    /// the pool. `old` is the name or the identity of that disk.
+    /// Adds an empty formatted disk to the pool and begins to move all keys of another disk there;
+    /// that disk then leaves the pool. `old` is its name or identity.
     ///
     /// # Errors
-    /// As [`Store::add_disk`]; when there is no such disk.
+    /// As [`Store::add_disk`]; when no such disk exists.
     pub async fn replace_disk(&self, old: &str, new: PoolDisk) -> Result<(), StoreError> {
         self.join(new, Some(old)).await
     }
 
-    /// Begins to move everything that a disk has to the others; it leaves the pool then. `disk` is its name or identity. One that is
-    /// leaving already is gone on with.
+    /// Begins to move all keys of a disk to the others; then it leaves the pool. `disk` is its name
+    /// or identity. For a disk that is already leaving, the move continues.
     ///
     /// # Errors
-    /// As [`Store::add_disk`]; when there is no such disk, it is the only one, or the others have no room.
+    /// As [`Store::add_disk`]; when no such disk exists, it is the only one, or the others lack
+    /// space.
     pub async fn drain_disk(&self, disk: &str) -> Result<(), StoreError> {
         let turn = self.0.moves.begin().ok_or_else(moving_already)?;
         self.level().await.map_err(not_now)?;
@@ -73,8 +76,8 @@ impl Store {
         Ok(())
     }
 
-    /// A disk is to leave before all keys are where they were to go, as when it came and could not get all of its share: what was not moved yet stays, and
-    /// what is on it goes to the others.
+    /// A disk leaves before all keys have reached their goals, for example before a new disk got
+    /// all of its share. Keys not moved yet stay, and the disk's keys go to the others.
     async fn take_back(&self, topology: &Arc<Topology>, layout: &Layout, seat: usize) -> Result<(), StoreError> {
         let shards = topology.all()?;
         if layout.seats.iter().any(|seat| seat.leaving) {
@@ -90,10 +93,11 @@ impl Store {
         self.commit_layout(Next { layout: next, members, first: shards[0], last: None }, || ()).await
     }
 
-    /// Goes on with what was being moved when the store was last open, or failed since; whether there is anything to go on with. Returns at once.
+    /// Continues a move that was interrupted by a stop of the store or has failed. Returns at once,
+    /// with whether there was one.
     ///
     /// # Errors
-    /// When a disk of the pool is missing or takes no writes, or keys are being moved already.
+    /// When a disk of the pool is missing or read-only, or keys are already moving.
     pub fn resume_moves(&self) -> Result<bool, StoreError> {
         let topology = self.topology();
         let Some(layout) = topology.layout().filter(|layout| layout.has_work()) else { return Ok(false) };
@@ -110,12 +114,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Keys that are being moved, or were last, and when that changes.
+    /// The move of keys, running or last, with changes.
     pub fn moving(&self) -> watch::Receiver<Option<MoveStatus>> {
         self.0.moves.status.subscribe()
     }
 
-    /// Changes the bound on bytes a second at which keys are moved; 0 for none.
+    /// Changes the bound in bytes per second at which keys are moved; 0: none.
     pub fn set_move_rate(&self, bytes_s: u64) {
         self.0.moves.pace.set(bytes_s);
         self.0.moves.update(|status| status.bytes_s_max = bytes_s);
@@ -130,7 +134,7 @@ impl Store {
         }
         let count = topology.members().len();
         if count == DISKS_MAX {
-            return Err(refuse(format!("the pool has {DISKS_MAX} disks already: more are not possible")));
+            return Err(refuse(format!("the pool already has {DISKS_MAX} disks, the maximum")));
         }
         let old = replaces.map(|old| find(&topology, old)).transpose()?;
         self.all_agree(&topology).map_err(not_now)?;
@@ -138,7 +142,7 @@ impl Store {
         let new = self.open_new(&topology, disk).await?;
         let joined = self.join_opened(&topology, &name, &new, old).await;
         if let Err(e) = joined {
-            // Unless it is one of the pool now, which not every other disk knows of.
+            // Unless the disk is a member now that not every other disk knows of.
             if !self.topology().members().iter().any(|member| member.id == new.core.pool) {
                 new.close().await.unwrap_or_else(|e| tracing::warn!(error = %e, "the disk could not be closed"));
             }
@@ -151,19 +155,20 @@ impl Store {
         Ok(())
     }
 
-    /// Refuses to take out a disk that snapshots have a part on.
+    /// Refuses to remove a disk that holds parts of snapshots.
     fn no_snapshots(&self) -> Result<(), StoreError> {
         let names: Vec<String> = self.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
         if names.is_empty() {
             return Ok(());
         }
         Err(refuse(format!(
-            "snapshots stay on the disks that they were made on, and would lose what a disk takes with it: export and delete them first ({})",
+            "snapshots stay on the disks that hold them, and would lose the part on a removed disk: export and \
+             delete them first ({})",
             names.join(", ")
         )))
     }
 
-    /// Opens a disk that is to come, if there is nothing on it.
+    /// Opens a disk that is to join, if it is empty.
     async fn open_new(&self, topology: &Topology, disk: PoolDisk) -> Result<Shard, StoreError> {
         let PoolDisk { name, disk, .. } = disk;
         let disk = disk.map_err(|why| refuse(format!("{name}: {why}")))?;
@@ -173,7 +178,7 @@ impl Store {
         }
         let family = topology.layout().map(|layout| layout.family);
         let refused = |what: &str| refuse(format!("{name} {what}: wipe it first if nothing on it is needed"));
-        // Opening it would write to it, and make an index of it here.
+        // Opening it would write to it, and create an index for it here.
         let peeked = peek(&disk, Until::Content).await?;
         match peeked.family() {
             Some(theirs) if Some(theirs) == family => return Err(refused("was taken out of this pool")),
@@ -187,7 +192,7 @@ impl Store {
         let known =
             |bucket: &BucketId| topology.lead().is_ok_and(|lead| lead.core.registry.read().by_id.contains_key(bucket));
         let status = shard.status();
-        // Buckets of this pool, and nothing in them: it was about to come into it before.
+        // Buckets of this pool without content: an earlier attempt to add it was interrupted.
         let nothing = status.objects == 0 && status.uploads == 0 && shard.core.registry.read().by_id.keys().all(known);
         let holds = match shard.layout() {
             Some(theirs) if Some(theirs.family) == family => Some("was taken out of this pool"),
@@ -211,7 +216,7 @@ impl Store {
         new: &Shard,
         old: Option<usize>,
     ) -> Result<(), StoreError> {
-        // Nobody makes a bucket meanwhile that the new disk does not learn of.
+        // No bucket may be created meanwhile, since the new disk would not learn of it.
         let _one = self.0.bucket_ops.lock().await;
         self.agreeing(topology).await?;
         let shards = topology.all()?;
@@ -233,7 +238,8 @@ impl Store {
             None => {
                 let only = &topology.members()[0];
                 let alone = Layout {
-                    // The pool goes on being the one that it was: so do the epochs of channels that nothing was published into.
+                    // The pool keeps its identity, and with it the epochs of channels without
+                    // publications.
                     family: only.id,
                     generation: 0,
                     seats: vec![new_seat(only.id, &only.name)],
@@ -258,7 +264,7 @@ impl Store {
         self.commit_layout(Next { layout, members, first, last: Some(new) }, || ()).await
     }
 
-    /// Starts the mover. The turn is its own from now on.
+    /// Starts the mover, which takes over the turn.
     fn start(&self, turn: Turn<'_>, kind: MoveKind, disk: String) {
         turn.hand_over();
         let topology = self.topology();
@@ -313,22 +319,25 @@ pub(super) fn find(topology: &Topology, disk: &str) -> Result<usize, StoreError>
 }
 
 pub(super) fn moving_already() -> StoreError {
-    refuse("keys are being moved between disks already: wait until that is done".to_owned())
+    refuse("keys are already moving between disks: wait until the move has finished".to_owned())
 }
 
 fn unfinished() -> StoreError {
-    refuse("keys that were to be moved between disks are not all moved yet: resume that first".to_owned())
+    refuse("an earlier move of keys between disks has not finished: resume it first".to_owned())
 }
 
 fn not_now(e: StoreError) -> StoreError {
-    refuse(format!("disks are added and taken out only while all disks of the pool are there and take writes: {e}"))
+    refuse(format!(
+        "disks can be added and removed only while all disks of the pool are present and accept writes: \
+     {e}"
+    ))
 }
 
 fn capacities(shards: &[&Shard]) -> Vec<u64> {
     shards.iter().map(|shard| shard.core.capacity_bytes).collect()
 }
 
-/// Bytes that a disk has room for.
+/// Free bytes of a disk.
 fn free_bytes(shard: &Shard) -> u64 {
     let log = shard.log().status();
     log.extents.free.saturating_add(log.extents.growable).saturating_mul(log.extent_bytes)
@@ -346,13 +355,13 @@ fn has_room(shards: &[&Shard], leaving: usize, name: &str) -> Result<(), StoreEr
 fn has_room_on(takers: &[&Shard], giver: &Shard, name: &str) -> Result<(), StoreError> {
     let free = takers.iter().map(|shard| free_bytes(shard)).fold(0u64, u64::saturating_add);
     let needed = live_bytes(giver);
-    // A twentieth for what goes on beside it.
+    // A twentieth in reserve for concurrent writes.
     if needed.saturating_add(needed / 20) <= free {
         return Ok(());
     }
     let mib = |bytes: u64| bytes >> 20;
     Err(refuse(format!(
-        "{name}: {} MiB are to be moved, and there is room for {} MiB: add a disk first, or delete something",
+        "{name}: {} MiB must be moved, and there is room for {} MiB: add a disk first, or delete data",
         mib(needed),
         mib(free)
     )))

@@ -1,25 +1,27 @@
-//! Copying a channel from its home to another disk: its publications, in order, and with them where it stands.
+//! Copying of a channel from its home to another disk: its publications in order, and with them its
+//! position.
 
 use bytes::Bytes;
 use steadfast_log::{Durability, LogError, Priority, Record};
 
-use super::copy::{Copier, RECORD_BYTES, Trouble, reading, text};
+use super::copy::{Copier, CopyError, RECORD_BYTES, reading, text};
 use super::sweep::patiently;
 use crate::StoreError;
 use crate::record::{Head, Value, keys};
 use crate::shard::channels::record::PublicationMeta;
-use crate::shard::core::{Core, Refusal};
-use crate::shard::dirty::Thing;
+use crate::shard::core::Core;
+use crate::shard::dirty::Entity;
 use crate::shard::follow::{self, Follow};
+use crate::shard::submit::Refusal;
 use crate::shard::writer::batch_bytes;
 
-/// Publications that are read and appended at a time, at most.
+/// Maximum number of publications that are read and appended at a time.
 const PAGE: usize = 256;
 
-/// How many bytes of them, unless one alone has more.
+/// Maximum bytes of them, unless a single one is larger.
 const PAGE_BYTES: u64 = 1 << 20;
 
-/// How many bytes a channel is said to take that has more to copy than can be while its gate is closed.
+/// Bytes assumed for a channel with more to copy than is allowed while its gate is closed.
 const MANY: u64 = u64::MAX / (1 << 20);
 
 /// The offset of a channel's newest publication.
@@ -29,18 +31,20 @@ fn top(core: &Core, name: &[u8]) -> Result<Option<u64>, StoreError> {
 }
 
 impl Copier {
-    /// Makes the other disk have what this one has of a channel.
+    /// Makes the other disk's copy of a channel equal to this one's.
     ///
-    /// A run begins with a sweep and copies in ascending order: so up to the newest publication that the other disk has, it has all, but for the
-    /// newest itself, which may have been removed since, and for what is over.
-    pub(super) async fn channel(&self, name: &Bytes, thing: &Thing) -> Result<u64, Trouble> {
+    /// A run begins with a sweep and copies in ascending order. So up to its newest publication the
+    /// other disk has all of them. Exceptions are that newest one, which may have been removed
+    /// since, and expired ones.
+    pub(super) async fn channel(&self, name: &Bytes, entity: &Entity) -> Result<u64, CopyError> {
         let (from, to) = (&self.from.core, &self.to.core);
-        // What it is to who has it now: its epoch may have ended with a restart, and no record says so yet.
+        // The epoch that current subscribers see: it may have changed with a restart, and no record
+        // contains it yet.
         let epoch = from.channel(text(name)?)?.state.lock().epoch;
         let (here, mut there) = (top(from, name)?, top(to, name)?);
         if there > here {
-            // It was forgotten here, and perhaps began anew.
-            patiently(&self.options, &self.env, || self.to.forget(std::slice::from_ref(thing))).await?;
+            // The channel was forgotten here, and perhaps began anew.
+            patiently(&self.options, &self.env, || self.to.forget(std::slice::from_ref(entity))).await?;
             there = None;
         }
         let Some(newest) = here else { return Ok(0) };
@@ -65,8 +69,8 @@ impl Copier {
             }
             self.append(batch).await?;
         }
-        // Who asks next finds what is in the index.
-        to.channels.let_go(name);
+        // The next user loads the channel from the index.
+        to.channels.drop_channel(name);
         Ok(copied)
     }
 
@@ -84,9 +88,15 @@ impl Copier {
         bytes
     }
 
-    /// The record of a publication for the other disk; `None` when that has it already, or it is gone or over. Of the newest not: it says
-    /// where the channel stands.
-    async fn publication(&self, name: &Bytes, key: &Bytes, epoch: u32, newest: u64) -> Result<Option<Record>, Trouble> {
+    /// The record of a publication for the other disk; `None` when that disk has it, or it was
+    /// removed or expired. The newest one is always copied: it contains the channel's position.
+    async fn publication(
+        &self,
+        name: &Bytes,
+        key: &Bytes,
+        epoch: u32,
+        newest: u64,
+    ) -> Result<Option<Record>, CopyError> {
         let offset = keys::offset_of(key).ok_or_else(|| reading(StoreError::Index("a publication's key".into())))?;
         let mut follow = Follow::default();
         loop {
@@ -116,7 +126,7 @@ impl Copier {
         }
     }
 
-    /// Appends records that no condition is on, and waits until they can be seen.
+    /// Appends records without preconditions, and waits until they are applied.
     pub(super) async fn append(&self, batch: Vec<Record>) -> Result<(), StoreError> {
         if batch.is_empty() {
             return Ok(());

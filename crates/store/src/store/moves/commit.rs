@@ -1,4 +1,5 @@
-//! Committing the next layout: first in one log, then in all others. See the module above for why in this order.
+//! Commit of the next layout: first in one log, then in all others. The parent module explains the
+//! order.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,53 +15,55 @@ use crate::store::Store;
 use crate::store::topology::{Member, Topology};
 use crate::{StoreError, StoreSabotage};
 
-/// How long those who wait at closed gates also wait for the other logs.
+/// Time that writers wait at closed gates for the commits in the other logs.
 const OTHERS_WAIT: Duration = Duration::from_secs(1);
 
-/// For how many times [`crate::StoreOptions::write_wait`] a disk without room is waited for. Who waits keeps snapshots from being deleted, which may be
-/// what makes room; to resume writes the layout where it lacks.
+/// Number of [`crate::StoreOptions::write_wait`] periods to wait for a full disk. The waiting
+/// caller keeps snapshots from being deleted, which may be what frees space. A resume writes the
+/// layout to disks that lack it.
 const FULL_WAITS: u32 = 6;
 
-/// How long the others wait for it where the goal lacks what it is home to: so that a crash comes in between.
+/// Time for which the other disks are delayed when the sabotaged goal lacks keys that it is home
+/// to, so that a crash can intervene.
 const SABOTAGE_WAIT: Duration = Duration::from_millis(20);
 
 /// A layout to be committed.
 pub(super) struct Next<'a> {
     /// The layout.
     pub(super) layout: Layout,
-    /// Its disks, in order.
+    /// Its disks, in order of the seats.
     pub(super) members: Vec<Arc<Member>>,
-    /// The log that gets it first.
+    /// The log that commits it first.
     pub(super) first: &'a Shard,
-    /// A disk that gets it last.
+    /// A disk that commits it last.
     pub(super) last: Option<&'a Shard>,
 }
 
-/// Whether all disks are there and take writes.
+/// Whether all disks are present and accept writes.
 pub(super) fn all_well(topology: &Topology) -> Result<(), StoreError> {
-    let trouble = topology.members().iter().find_map(|member| member.trouble());
-    trouble.map_or(Ok(()), Err)
+    let failure = topology.members().iter().find_map(|member| member.failure());
+    failure.map_or(Ok(()), Err)
 }
 
 impl Store {
-    /// Whether all disks are there, take writes, and have the layout that counts.
+    /// Whether all disks are present, accept writes, and have the current layout.
     pub(super) fn all_agree(&self, topology: &Topology) -> Result<(), StoreError> {
         all_well(topology)?;
         for shard in topology.all()? {
             if shard.layout().as_ref() != topology.layout() {
                 return Err(StoreError::Unavailable(
-                    "not every disk has the layout of the pool yet: to resume writes it to all".to_owned(),
+                    "not every disk has the pool's layout yet: a resume writes it to all".to_owned(),
                 ));
             }
         }
         Ok(())
     }
 
-    /// Writes the layout that counts to those disks that lack it, as a start does: where something came between when it was committed. The
-    /// caller has the turn. Waits for room, and for disks that hang.
+    /// Writes the current layout to disks that lack it, as a start does, after an interrupted
+    /// commit. The caller has the turn. Waits for space, and for disks that hang.
     ///
     /// # Errors
-    /// When a disk is missing or takes no writes, or the store is being closed.
+    /// When a disk is missing or read-only, or the store is being closed.
     pub(super) async fn level(&self) -> Result<(), StoreError> {
         let topology = self.topology();
         all_well(&topology)?;
@@ -73,14 +76,14 @@ impl Store {
         Ok(())
     }
 
-    /// A layout that counts already: what is in the way for a moment only must not keep a log from having it.
+    /// Writes a current layout; a temporary obstacle must not keep it from a log.
     pub(super) async fn put_patiently(&self, shard: &Shard, layout: &Layout) -> Result<(), StoreError> {
         let mut stopping = self.0.moves.stopping.subscribe();
         let began = self.0.env.now();
         let put = async {
             loop {
                 match patiently(&self.0.options, &self.0.env, || shard.put_layout(layout)).await {
-                    // Compaction may make room, and so do deletes.
+                    // Compaction may free space, and so may deletes.
                     Err(StoreError::Log(LogError::Full | LogError::Busy { .. }))
                         if self.0.env.now().saturating_sub(began) < self.0.options.write_wait * FULL_WAITS =>
                     {
@@ -93,12 +96,13 @@ impl Store {
         tokio::select! {
             biased;
             done = put => done,
-            // The next start writes it.
+            // The next start writes the layout.
             _ = stopping.wait_for(|stopping| *stopping) => Err(StoreError::Log(LogError::Closed)),
         }
     }
 
-    /// Commits a layout and makes it count; calls `opened` then, which is before all of the other logs have it if they take long.
+    /// Commits a layout and makes it current. It then calls `opened`, before the other logs have
+    /// the layout if they take long.
     ///
     /// # Errors
     /// When it was not committed, or (after `opened`) not in every log.
@@ -108,7 +112,7 @@ impl Store {
         let layout = Arc::new(next.layout);
         let is = |shard: &Shard, other: &Shard| Arc::ptr_eq(&shard.core, &other.core);
         next.first.put_layout(&layout).await?;
-        // From here on it counts.
+        // The layout is current from here on.
         if self.0.options.sabotage == StoreSabotage::EarlySwitch {
             self.0.env.sleep(SABOTAGE_WAIT).await;
         }
@@ -141,8 +145,8 @@ mod tests {
     use steadfast_log::{FormatOptions, Log};
 
     use super::*;
+    use crate::MoveState;
     use crate::shard::hang::Hang;
-    use crate::store::moves::MoveState;
     use crate::{IndexKind, PoolDisk, StoreOptions};
 
     /// A pool of two disks.
@@ -159,13 +163,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_hangs_while_a_layout_is_committed_gets_it_when_it_goes_on() {
+    async fn a_hanging_disk_gets_the_layout_when_it_recovers() {
         let store = pool().await;
         let topology = store.topology();
         let shards = topology.all().expect("there");
         let layout = topology.layout().expect("a layout").next();
         let members = topology.members().to_vec();
-        // Until the watch looks at the disk again.
+        // Until the watch checks the disk again.
         shards[1].core.hang.send_replace(Hang::of_writes());
         let next = Next { layout, members, first: shards[0], last: None };
         store.commit_layout(next, || ()).await.expect("in both logs");

@@ -1,8 +1,11 @@
-//! Giving up a disk that is lost for good: what it was home to is empty from then on, on the disks that are there.
+//! Giving up a lost disk: the slots that it was home to are empty from then on, on the remaining
+//! disks.
 //!
-//! What the others still have of its slots (beginnings of moves, leftovers) goes first, or something old would be found where nothing is. Then the layout
-//! without it is written to all disks that are there; a crash in between is ended by the next start, which believes the highest generation and writes that
-//! to all. The disk itself may know of one generation that nobody else does, so this one is far beyond that: whenever it comes back, it has been taken out.
+//! First the remaining disks' leftovers of its slots (begun moves, old copies) are deleted;
+//! otherwise an old object could appear where none exists. Then the layout without the disk is
+//! written to all remaining disks. After a crash in between, the next start takes the highest
+//! generation and writes it to all. The lost disk itself may know one generation that the others do
+//! not. So the new generation is far beyond that: the disk counts as removed whenever it returns.
 
 use std::sync::Arc;
 
@@ -12,38 +15,40 @@ use steadfast_flow::ring::take_share;
 use super::Stop;
 use super::admin::{find, moving_already};
 use crate::StoreError;
+use crate::layout::Owned;
 use crate::layout::{Layout, SLOTS};
 use crate::shard::Shard;
 use crate::store::Store;
 use crate::store::open::refuse;
-use crate::store::topology::{Owned, Topology};
+use crate::store::topology::Topology;
 
-/// How much higher the generation is than that of the disks that are there.
+/// How far the new generation exceeds that of the remaining disks.
 const GENERATIONS_AHEAD: u64 = 1 << 20;
 
-/// What was given up with a disk.
+/// Losses with a disk that was given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Forgotten {
-    /// What it was called.
+    /// Its name.
     pub name: String,
     /// Its identity, as a UUID.
     pub disk: String,
     /// Slots that it was home to, of [`Forgotten::slots_total`].
     pub slots: u64,
-    /// All that there are.
+    /// Number of slots in all.
     pub slots_total: u64,
-    /// Objects that its index knew of when it was last saved; `None` when that is gone too.
+    /// Objects in its last saved index; `None` when the index is gone too.
     pub objects: Option<u64>,
-    /// Snapshots that had a part on it: they can only be deleted.
+    /// Snapshots with a part on it: they can only be deleted.
     pub snapshots: Vec<String>,
 }
 
 impl Store {
-    /// Gives up disks of the pool that are missing, and will not come back. `disks` are their names or identities; all other disks must be there.
+    /// Gives up missing disks of the pool that will not return. `disks` are their names or
+    /// identities; all other disks must be present.
     ///
     /// # Errors
-    /// [`LogError::Open`](steadfast_log::LogError::Open) with what is wrong: a disk is there, or is none of the pool, or another one is missing or
-    /// takes no writes. Those of the log.
+    /// [`LogError::Open`](steadfast_log::LogError::Open) with the reason: a disk is present, is not
+    /// a member, or another disk is missing or read-only. Those of the log.
     pub async fn forget_disks(&self, disks: &[String]) -> Result<Vec<Forgotten>, StoreError> {
         let _turn = self.0.moves.begin().ok_or_else(moving_already)?;
         let topology = self.topology();
@@ -54,7 +59,7 @@ impl Store {
             let seat = find(&topology, disk)?;
             if members[seat].shard.is_ok() {
                 return Err(refuse(format!(
-                    "{} is there: `steadfast disk drain` moves what it has to the others and takes it out",
+                    "{} is present: `steadfast disk drain` moves its keys to the others and removes it",
                     members[seat].name
                 )));
             }
@@ -64,12 +69,13 @@ impl Store {
         }
         let stay: Vec<usize> = (0..members.len()).filter(|seat| !gone.contains(seat)).collect();
         if stay.is_empty() || gone.is_empty() {
-            return Err(refuse("no disk would be left, or none was named".to_owned()));
+            return Err(refuse("no disk would remain, or none was named".to_owned()));
         }
         for &seat in &stay {
-            if let Some(trouble) = members[seat].trouble() {
+            if let Some(failure) = members[seat].failure() {
                 return Err(refuse(format!(
-                    "a disk is given up only while all others are there and take writes: {trouble}; if that one is lost too, name both"
+                    "a disk can be given up only while all others are present and accept writes: {failure}; if that one \
+                     is lost too, name both"
                 )));
             }
         }
@@ -77,30 +83,30 @@ impl Store {
         let buckets = self.0.bucket_ops.lock().await;
         let snapshots = self.0.snapshot_ops.lock().await;
         let forgotten = gone.iter().map(|&seat| self.forgotten(&topology, &layout, seat)).collect();
-        // Nobody is home to these slots that is there: whatever is found of them is a leftover.
+        // No remaining disk is home to these slots: all keys found in them are leftovers.
         for (&seat, shard) in stay.iter().zip(&shards).filter(|(seat, _)| layout.seats[**seat].unclean) {
             let owned = Owned { layout: layout.clone(), seat };
             self.sweep(shard, owned).await.map_err(|stop| match stop {
-                Stop::Stopping => refuse("the server stops".to_owned()),
+                Stop::Stopping => refuse("the server is stopping".to_owned()),
                 Stop::Failed(why) => refuse(why),
             })?;
         }
         let capacities: Vec<u64> = shards.iter().map(|shard| shard.core.capacity_bytes).collect();
         let mut next = without(&layout, &gone, &capacities);
-        // Above what an earlier attempt may have left on one of them.
+        // Above the generation that an interrupted attempt may have left on one of them.
         let known = shards.iter().filter_map(|shard| shard.layout()).map(|layout| layout.generation).max();
         next.generation = next.generation.max(known.unwrap_or_default() + GENERATIONS_AHEAD);
         let next = Arc::new(next);
         let Some((first, others)) = shards.split_first() else {
-            return Err(refuse("no disk would be left".to_owned()));
+            return Err(refuse("no disk would remain".to_owned()));
         };
         first.put_layout(&next).await?;
-        // From here on it counts, for this server and for the next start.
+        // The layout is current from here on, for this server and for the next start.
         let members = stay.iter().map(|&seat| members[seat].clone()).collect();
         self.0.topology.store(Arc::new(Topology::new(members, Some(next.clone()))));
         for shard in others {
             if let Err(e) = self.put_patiently(shard, &next).await {
-                tracing::warn!(error = %e, "a disk does not have the new layout of the pool yet: the next start writes it");
+                tracing::warn!(error = %e, "a disk lacks the pool's new layout: the next start writes it");
             }
         }
         for shard in &shards {
@@ -113,7 +119,7 @@ impl Store {
             let one: &Forgotten = one;
             tracing::warn!(
                 disk = one.name, slots = one.slots, objects = ?one.objects, snapshots = ?one.snapshots,
-                "a lost disk was given up: what it was home to is empty now"
+                "a lost disk was given up: the slots that it was home to are empty now"
             );
         }
         Ok(forgotten)
@@ -121,7 +127,7 @@ impl Store {
 
     fn forgotten(&self, topology: &Topology, layout: &Layout, seat: usize) -> Forgotten {
         let member = &topology.members()[seat];
-        // Whole ones may have been made while it was missing, without it.
+        // Complete snapshots may have been made without it while it was missing.
         let snapshots = self.snapshots().into_iter().filter(|snapshot| !snapshot.whole).map(|snapshot| snapshot.name);
         Forgotten {
             name: member.name.clone(),
@@ -134,7 +140,8 @@ impl Store {
     }
 }
 
-/// The layout without disks that are lost. A slot of theirs goes where it was to go, or where there is room; one that was to go to them stays.
+/// The layout without lost disks. Their slots go to their goals, or where there is space. A slot
+/// whose goal was a lost disk stays.
 fn without(layout: &Layout, gone: &[usize], capacities: &[u64]) -> Layout {
     let mut next = layout.clone();
     next.generation += GENERATIONS_AHEAD;
@@ -146,7 +153,7 @@ fn without(layout: &Layout, gone: &[usize], capacities: &[u64]) -> Layout {
             _ => {}
         }
     }
-    // By the capacities of those that are there.
+    // By the capacities of the remaining disks.
     let stay: Vec<usize> = (0..next.seats.len()).filter(|seat| !gone.contains(seat)).collect();
     let mut all = vec![0; next.seats.len()];
     stay.iter().zip(capacities).for_each(|(seat, capacity)| all[*seat] = *capacity);

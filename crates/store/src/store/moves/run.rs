@@ -1,4 +1,4 @@
-//! The mover: batch after batch, until every slot is at its goal.
+//! The mover: moves batch after batch, until every slot is at its goal.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -9,33 +9,35 @@ use futures::{FutureExt, StreamExt, stream};
 use steadfast_log::LogError;
 
 use super::commit::Next;
-use super::copy::{Copier, Trouble};
+use super::copy::{Copier, CopyError};
 use super::sweep::name_of;
-use super::{MoveState, Stop, UNMOVABLE_MAX, Unmovable};
+use super::{Stop, UNMOVABLE_MAX};
 use crate::layout::{Layout, SLOTS};
 use crate::plan::Batch;
-use crate::shard::dirty::{Dirty, SlotSet, Thing};
+use crate::shard::dirty::{Dirty, Entity, SlotSet};
 use crate::shard::{Shard, scan};
+use crate::status::{MoveState, Unmovable};
 use crate::store::Store;
 use crate::store::topology::Topology;
 use crate::{StoreError, StoreOptions, StoreSabotage};
 
-/// What may be copied while the gates are closed.
+/// Maximum bytes copied while the gates are closed.
 const LAST_BYTES_MAX: u64 = 16 << 20;
 
-/// How many things.
-const LAST_THINGS_MAX: usize = 1000;
+/// Maximum number of entities copied while the gates are closed.
+const LAST_ENTITIES_MAX: usize = 1000;
 
-/// So many rounds keep to the pace; those after them do not, or what is written faster than that would never be caught up with.
+/// Rounds that keep to the pace. Later rounds do not: otherwise the mover would never catch up with
+/// faster writes.
 const PACED_ROUNDS: u32 = 6;
 
-/// How long to wait before gates that could not be closed are tried again.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Time before gates that could not be closed are tried again.
+const GATE_RETRY: Duration = Duration::from_millis(50);
 
-/// How long writers that are on their way have to leave a disk that leaves the pool.
+/// Time that writers have to finish on a disk that leaves the pool.
 const LEAVE_WAIT: Duration = Duration::from_secs(60);
 
-/// Notes no more when it is dropped.
+/// Stops the recording of changes when dropped.
 struct Noting<'a>(&'a Dirty);
 
 impl Drop for Noting<'_> {
@@ -44,7 +46,7 @@ impl Drop for Noting<'_> {
     }
 }
 
-/// One batch on its way.
+/// One batch being moved.
 struct Passage {
     batch: Batch,
     copier: Copier,
@@ -59,10 +61,12 @@ impl Passage {
 }
 
 impl Store {
-    /// Moves what is to be moved; returns when it ends, for whatever reason. The caller has the turn.
+    /// Moves all slots to their goals; returns when it ends, for whatever reason. The caller has
+    /// the turn.
     pub(super) async fn run_moves(&self) {
         let ended = AssertUnwindSafe(self.moves_to_end()).catch_unwind().await;
-        // The turn must not be the mover's for ever: what was committed counts, and the rest is gone on with as after a crash.
+        // A panic must not keep the turn for ever: what was committed counts, and the rest
+        // continues as after a crash.
         let ended = ended.unwrap_or_else(|_| {
             Err(Stop::Failed("the mover has panicked, which is a bug: please report it".to_owned()))
         });
@@ -75,13 +79,17 @@ impl Store {
                 Err(Stop::Failed(why)) => (MoveState::Failed, Some(why.clone())),
             };
             status.step = String::new();
-            // Within, so that who sees the end may begin, and nobody's beginning is overwritten.
+            // Inside the update, so that a caller that sees the end may begin, and its new state is
+            // not overwritten.
             self.0.moves.end();
         });
         match ended {
-            Ok(()) => tracing::info!("all keys are where they belong"),
-            Err(Stop::Stopping) => tracing::info!("moving keys between disks is interrupted; the next start goes on"),
-            Err(Stop::Failed(why)) => tracing::error!(%why, "moving keys between disks could not be finished"),
+            Ok(()) => tracing::info!("all keys are at their home disks"),
+            Err(Stop::Stopping) => tracing::info!(
+                "the move of keys between disks was interrupted; the next start \
+             continues it"
+            ),
+            Err(Stop::Failed(why)) => tracing::error!(%why, "the move of keys between disks failed"),
         }
     }
 
@@ -96,7 +104,7 @@ impl Store {
     async fn moves_to_end(&self) -> Result<(), Stop> {
         let mut blocked = BTreeSet::new();
         self.level().await?;
-        self.step("removing what earlier runs have left");
+        self.step("removing leftovers of earlier runs");
         self.sweep_all().await?;
         loop {
             self.check_stopping()?;
@@ -121,14 +129,14 @@ impl Store {
         self.finish(&blocked).await
     }
 
-    /// How many slots of a disk are moved at a time.
+    /// Number of slots of a disk that move at a time.
     fn slots_at_once(&self, shard: &Shard, slots: usize) -> usize {
         let bytes = shard.status().object_bytes.max(1);
         let fit = u128::from(self.0.options.move_batch_bytes) * slots as u128 / u128::from(bytes);
         (fit.min(SLOTS as u128 / 16) as usize).max(1)
     }
 
-    /// Moves a batch; those of its slots that cannot be moved.
+    /// Moves a batch. Returns those of its slots that cannot be moved.
     async fn move_batch(&self, batch: Batch, copier: Copier) -> Result<BTreeSet<usize>, Stop> {
         let source = copier.from.clone();
         let slots: SlotSet = batch.slots.iter().copied().collect();
@@ -153,18 +161,18 @@ impl Store {
                 passage.copier.pace = None;
             }
             rounds += 1;
-            self.step("copying what has changed meanwhile");
+            self.step("copying changes");
             self.copy_changed(&mut passage, changed).await?;
             if none || self.0.env.now().saturating_sub(begun) < quick || rounds > PACED_ROUNDS {
                 if self.try_switch(&mut passage).await? {
                     break;
                 }
-                self.0.env.sleep(AGAIN).await;
+                self.0.env.sleep(GATE_RETRY).await;
             }
         }
         drop(noting);
         let topology = self.topology();
-        self.step("removing what has moved");
+        self.step("removing moved keys");
         self.all_agree(&topology)?;
         if let Some(owned) = topology.owned(passage.batch.from) {
             self.sweep(&source, owned).await?;
@@ -172,7 +180,7 @@ impl Store {
         Ok(passage.blocked)
     }
 
-    /// Copies everything of the batch, as it is while the index is read through.
+    /// Copies all entities of the batch as the index scan finds them.
     async fn copy_slots(&self, passage: &mut Passage, slots: SlotSet) -> Result<(), Stop> {
         let mut from = Some(scan::start());
         while let Some(at) = from {
@@ -181,64 +189,64 @@ impl Store {
             let page = page.ok_or_else(|| Stop::Failed("reading the index failed".to_owned()))??;
             from = page.next;
             let (uploads, objects): (Vec<_>, Vec<_>) =
-                page.things.into_iter().partition(|thing| matches!(thing, Thing::Upload { .. }));
+                page.entities.into_iter().partition(|entity| matches!(entity, Entity::Upload { .. }));
             self.copy_each(passage, objects).await?;
-            for thing in uploads {
-                let parts = parts_of(&passage.copier.from, &thing)?;
-                self.copy_each(passage, vec![thing]).await?;
+            for entity in uploads {
+                let parts = parts_of(&passage.copier.from, &entity)?;
+                self.copy_each(passage, vec![entity]).await?;
                 self.copy_each(passage, parts).await?;
             }
         }
         Ok(())
     }
 
-    /// Copies again what has changed: uploads before their parts.
-    async fn copy_changed(&self, passage: &mut Passage, changed: BTreeSet<Thing>) -> Result<(), Stop> {
+    /// Copies changed entities again: uploads before their parts.
+    async fn copy_changed(&self, passage: &mut Passage, changed: BTreeSet<Entity>) -> Result<(), Stop> {
         let (uploads, rest): (Vec<_>, Vec<_>) =
-            changed.into_iter().partition(|thing| matches!(thing, Thing::Upload { .. }));
+            changed.into_iter().partition(|entity| matches!(entity, Entity::Upload { .. }));
         self.copy_each(passage, uploads).await?;
         self.copy_each(passage, rest).await
     }
 
-    /// Copies things, a few at a time. One that cannot be read keeps its slot where it is.
-    async fn copy_each(&self, passage: &mut Passage, things: Vec<Thing>) -> Result<(), Stop> {
+    /// Copies entities, a few at a time. An unreadable one keeps its slot in place.
+    async fn copy_each(&self, passage: &mut Passage, entities: Vec<Entity>) -> Result<(), Stop> {
         let copier = passage.copier.clone();
         let blocked = passage.blocked.clone();
-        let things = things.into_iter().filter(|thing| !blocked.contains(&thing.slot()));
-        let copies = stream::iter(things).map(|thing| {
+        let entities = entities.into_iter().filter(|entity| !blocked.contains(&entity.slot()));
+        let copies = stream::iter(entities).map(|entity| {
             let copier = &copier;
             async move {
-                let copied = copier.copy(&thing).await;
-                (thing, copied)
+                let copied = copier.copy(&entity).await;
+                (entity, copied)
             }
         });
         let mut copies = copies.buffer_unordered(self.0.options.move_parallel.max(1));
         let mut stopping = self.0.moves.stopping.subscribe();
         loop {
-            // A copy that is cut off is garbage, and one of a large object takes long.
+            // An interrupted copy is garbage, and a copy of a large object takes long.
             let copied = tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return Err(Stop::Stopping),
                 copied = copies.next() => copied,
             };
-            let Some((thing, copied)) = copied else { return Ok(()) };
+            let Some((entity, copied)) = copied else { return Ok(()) };
             match copied {
                 Ok(bytes) => self.0.moves.update(|status| {
                     status.copied += 1;
                     status.copied_bytes += bytes;
                 }),
-                Err(Trouble::Unreadable(e)) => {
-                    passage.blocked.insert(thing.slot());
-                    self.unmovable(&passage.copier.from, &thing, &e);
+                Err(CopyError::Unreadable(e)) => {
+                    passage.blocked.insert(entity.slot());
+                    self.unmovable(&passage.copier.from, &entity, &e);
                 }
-                Err(Trouble::Failed(e)) => return Err(e.into()),
+                Err(CopyError::Failed(e)) => return Err(e.into()),
             }
         }
     }
 
-    fn unmovable(&self, shard: &Shard, thing: &Thing, e: &StoreError) {
-        let unmovable = Unmovable { name: name_of(shard, thing), why: e.to_string() };
-        tracing::error!(name = %unmovable.name, why = %unmovable.why, "it cannot be read, and so not be moved");
+    fn unmovable(&self, shard: &Shard, entity: &Entity, e: &StoreError) {
+        let unmovable = Unmovable { name: name_of(shard, entity), why: e.to_string() };
+        tracing::error!(name = %unmovable.name, why = %unmovable.why, "it cannot be read, so it cannot be moved");
         self.0.moves.update(|status| {
             if status.unmovable.contains(&unmovable) {
                 return;
@@ -250,8 +258,8 @@ impl Store {
         });
     }
 
-    /// Closes the gates of the batch, copies the rest, and makes the goal the home; whether that was done. If not, the gates are open again and
-    /// all is as it was.
+    /// Closes the gates of the batch, copies the rest, and makes the goal the home. Returns whether
+    /// that succeeded; if not, the gates are open again and nothing has changed.
     async fn try_switch(&self, passage: &mut Passage) -> Result<bool, Stop> {
         let StoreOptions { write_wait, .. } = self.0.options;
         let slots = passage.slots();
@@ -259,15 +267,15 @@ impl Store {
         let Some(closed) = self.0.gates.close(&slots, &self.0.env, write_wait / 4).await else { return Ok(false) };
         let source = passage.copier.from.clone();
         let core = &source.core;
-        // Those within have left; what a cancelled one of them has submitted may still be on its way.
+        // The writers inside have left, but records of a cancelled one may still be in flight.
         match core.wait_applied(core.submitted.load(std::sync::atomic::Ordering::Acquire)).await {
             Ok(()) => {}
             Err(StoreError::Busy(_) | StoreError::Hangs) => return Ok(false),
             Err(e) => return Err(e.into()),
         }
         let last = core.dirty.take();
-        let bytes: u64 = last.iter().map(|thing| passage.copier.size(thing)).sum();
-        if last.len() > LAST_THINGS_MAX || bytes > LAST_BYTES_MAX {
+        let bytes: u64 = last.iter().map(|entity| passage.copier.size(entity)).sum();
+        if last.len() > LAST_ENTITIES_MAX || bytes > LAST_BYTES_MAX {
             core.dirty.put_back(last);
             return Ok(false);
         }
@@ -284,7 +292,7 @@ impl Store {
         };
         passage.copier.pace = paced;
         match copied {
-            // Something turned out to be unreadable: its slot stays.
+            // An entity turned out to be unreadable: its slot stays.
             Some(Ok(())) if passage.slots() == slots => {}
             Some(Err(e)) => return Err(e),
             _ => {
@@ -293,7 +301,7 @@ impl Store {
             }
         }
         let now = self.topology();
-        let layout = now.layout().ok_or_else(|| Stop::Failed("there is no layout".to_owned()))?.with_moved(&slots);
+        let layout = now.layout().ok_or_else(|| Stop::Failed("the pool has no layout".to_owned()))?.with_moved(&slots);
         let disuse = now.disuse();
         let next = Next { layout, members: now.members().to_vec(), first: &source, last: None };
         drop(now);
@@ -307,21 +315,21 @@ impl Store {
             committed
             && !counts
         {
-            // Nothing was submitted. All was copied, and what changes from here on is noted.
+            // Nothing was submitted. All entities were copied, and later changes are recorded.
             return Ok(false);
         }
         if committed.is_ok() {
             self.0.moves.update(|status| status.slots_done += slots.len() as u64);
-            // Whoever looked something up at the old home is done with it.
+            // All callers that looked up the old home have finished.
             disuse.await;
         }
         committed?;
         Ok(true)
     }
 
-    /// When everything is at its goal: the disks are clean, and those that leave are taken out.
+    /// When all slots are at their goals: marks the disks clean, and removes those that leave.
     async fn finish(&self, blocked: &BTreeSet<usize>) -> Result<(), Stop> {
-        self.step("removing what is left");
+        self.step("removing leftovers");
         self.sweep_all().await?;
         if !blocked.is_empty() {
             let total = self.0.moves.status().map_or(0, |status| status.unmovable_total);
@@ -346,7 +354,8 @@ impl Store {
 
     /// Commits that the disks are clean, and that one has left.
     async fn take_out(&self, topology: Arc<Topology>, next: Layout, leaving: Option<usize>) -> Result<(), Stop> {
-        // Nobody makes a bucket meanwhile that one disk learns of and the others do not.
+        // No bucket may be created meanwhile, since one disk would learn of it and the others would
+        // not.
         let _one = self.0.bucket_ops.lock().await;
         self.agreeing(&topology).await?;
         let shards = topology.all()?;
@@ -355,7 +364,7 @@ impl Store {
             let next = Next { layout: next, members, first: shards[0], last: None };
             return Ok(self.commit_layout(next, || ()).await?);
         };
-        self.step("taking the disk out");
+        self.step("removing the disk");
         members.remove(seat);
         let mut layout = next.without_seat(seat);
         layout.generation = next.generation;
@@ -369,27 +378,27 @@ impl Store {
         Ok(())
     }
 
-    /// Closes a disk that has left, when nobody uses it any more.
+    /// Closes a disk that has left, once it is unused.
     async fn leave(&self, gone: Shard, disuse: impl Future<Output = ()>) {
         let env = &self.0.env;
         let unused = async {
             disuse.await;
-            // Writers go to where their key is at home with the next bytes that they get.
+            // Writers move to their key's home with the next bytes that they receive.
             while gone.core.owners.any() {
-                env.sleep(AGAIN).await;
+                env.sleep(GATE_RETRY).await;
             }
         };
         if env.timeout(LEAVE_WAIT, unused).await.is_none() {
-            tracing::warn!("uploads that began on the disk and have stood still since are cut off");
+            tracing::warn!("stalled uploads on the leaving disk were cut off");
         }
         if let Err(e) = gone.close().await {
-            tracing::warn!(error = %e, "the disk that has left could not be closed cleanly");
+            tracing::warn!(error = %e, "the removed disk could not be closed cleanly");
         }
     }
 }
 
-fn parts_of(shard: &Shard, thing: &Thing) -> Result<Vec<Thing>, StoreError> {
-    let Thing::Upload { bucket, key, upload } = thing else { return Ok(Vec::new()) };
-    let part = |number| Thing::Part { bucket: *bucket, key: key.clone(), upload: *upload, number };
+fn parts_of(shard: &Shard, entity: &Entity) -> Result<Vec<Entity>, StoreError> {
+    let Entity::Upload { bucket, key, upload } = entity else { return Ok(Vec::new()) };
+    let part = |number| Entity::Part { bucket: *bucket, key: key.clone(), upload: *upload, number };
     Ok(shard.core.part_numbers(upload)?.into_iter().map(part).collect())
 }

@@ -1,4 +1,4 @@
-//! A disk that stops in the middle of something.
+//! A disk that stops in the middle of an operation.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use bytes::Bytes;
 use steadfast_disk::{AlignedBuf, Disk, DiskStats, Geometry, IoFuture};
 use steadfast_flow::BoxFuture;
 
-/// A disk that, with others, stops for good after so many changes: what comes after a crash never happened.
+/// A disk that stops for good, together with others, after a number of changes: later changes never
+/// happened.
 pub struct Crashing {
     pub disk: Arc<dyn Disk>,
     pub left: Arc<AtomicI64>,

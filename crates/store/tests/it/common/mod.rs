@@ -20,14 +20,14 @@ pub const BUCKET: &str = "b";
 
 pub struct Pool {
     pub disks: Vec<Arc<dyn Disk>>,
-    /// The same, where they are in memory as they are.
+    /// The same disks in memory, where they are.
     pub mem: Vec<Arc<MemDisk>>,
     pub index: IndexKind,
     pub options: StoreOptions,
     pub dir: tempfile::TempDir,
 }
 
-/// Small bounds, so that small bodies cross them.
+/// Small bounds, so that small bodies exceed them.
 pub fn options() -> StoreOptions {
     StoreOptions {
         inline_max_bytes: 2000,
@@ -40,7 +40,7 @@ pub fn options() -> StoreOptions {
     }
 }
 
-/// How many disks a test has a pool of.
+/// Runs a test for each number of disks.
 #[macro_export]
 macro_rules! on_disks {
     ($(#[$meta:meta])* async fn $name:ident($disks:ident) $body:block) => {
@@ -73,7 +73,7 @@ pub async fn formatted() -> Arc<dyn Disk> {
     formatted_mem().await
 }
 
-/// The same, where it can be damaged.
+/// The same as a disk that can be damaged.
 pub async fn formatted_mem() -> Arc<MemDisk> {
     let mem = Arc::new(MemDisk::growable(256 << 20));
     let disk: Arc<dyn Disk> = mem.clone();
@@ -87,7 +87,7 @@ impl Pool {
         Self::of(1, lsm).await
     }
 
-    /// A pool of so many disks.
+    /// A pool of `count` disks.
     pub async fn of(count: usize, lsm: bool) -> Self {
         let mut mem = Vec::new();
         for _ in 0..count {
@@ -100,13 +100,13 @@ impl Pool {
         pool
     }
 
-    /// Other disks are in the places of those that there are.
+    /// Replaces the disks.
     pub fn replace(&mut self, mem: Vec<Arc<MemDisk>>) {
         self.disks = mem.iter().map(|disk| disk.clone() as Arc<dyn Disk>).collect();
         self.mem = mem;
     }
 
-    /// The disks as they are given to the store, named `d0` and so on.
+    /// The disks as given to the store, named `d0` and so on.
     pub fn given(&self) -> Vec<PoolDisk> {
         let named = |(i, disk): (usize, &Arc<dyn Disk>)| PoolDisk {
             name: format!("d{i}"),
@@ -159,7 +159,7 @@ pub fn named(name: &str, disk: &Arc<dyn Disk>) -> PoolDisk {
     PoolDisk { name: name.into(), disk: Ok(disk.clone()), hint: false }
 }
 
-/// Waits until nothing is being moved.
+/// Waits until no move is running.
 pub async fn ended(store: &Store) -> MoveStatus {
     let mut moving = store.moving();
     let ended = moving.wait_for(|m| m.as_ref().is_some_and(|m| m.state != MoveState::Running)).await;

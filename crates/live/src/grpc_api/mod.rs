@@ -1,0 +1,7 @@
+//! The server API over gRPC on its own port: Centrifugo's `CentrifugoApi`.
+
+mod door;
+pub(crate) mod fuzzing;
+pub(crate) mod message;
+
+pub use door::GrpcDoor;

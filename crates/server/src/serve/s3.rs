@@ -1,0 +1,96 @@
+//! The S3 service of a server: its port, its options, its metrics.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use steadfast_flow::Connection;
+use steadfast_s3::{EtagKind as S3Etag, Observer, RequestRecord, S3Door, S3Options};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::admin::metrics::Requests;
+use crate::config::{Config, EtagKind};
+use crate::credentials::Credentials;
+use crate::net::listener::{Door, Port, Tls};
+use crate::notify::Targets;
+
+/// Binds the port; an address gets at most its share of the connections, unless it is a trusted
+/// proxy.
+///
+/// # Errors
+/// The operating system's error, as a message.
+pub(super) async fn bind(config: &Config, connections: usize, tls: Option<Tls>) -> Result<Port, String> {
+    let port = Port::bind(config.s3.listen, connections, tls, "s3.listen").await?;
+    let proxies = config.limits.trusted_proxies.0.clone();
+    Ok(port.share(config.limits.address_share, move |address| proxies.iter().any(|network| network.contains(address))))
+}
+
+/// The options of the S3 service.
+pub(super) fn options(config: &Config, keys: Credentials, targets: Targets) -> S3Options {
+    S3Options {
+        targets: Some(Arc::new(targets)),
+        credentials: vec![(keys.access_key, keys.secret_key)],
+        domains: config.s3.domain.iter().cloned().collect(),
+        https: config.tls.certificate.is_some(),
+        allowed_origins: config.s3.allowed_origins.0.clone(),
+        etag: match config.s3.etag {
+            EtagKind::Md5 => S3Etag::Md5,
+            EtagKind::Fast => S3Etag::Opaque,
+        },
+        requests_max: config.limits.requests,
+        requests_waiting_max: config.limits.requests_waiting,
+        request_wait: config.limits.request_wait,
+        slow_request: config.limits.slow_request,
+        xml_memory_bytes: config.limits.xml_memory.0,
+        header_timeout: config.limits.header_timeout,
+        body_stall: config.limits.stall_timeout,
+        response_stall: config.limits.stall_timeout,
+        client_bytes_s_min: config.limits.client_rate_min.0,
+        answers_max: config.limits.answers,
+        address_share_percent: config.limits.address_share,
+        trusted_proxies: config.limits.trusted_proxies.0.clone(),
+        ..S3Options::default()
+    }
+}
+
+/// The S3 service on a port.
+#[derive(Clone)]
+pub(super) struct S3PortDoor(pub(super) S3Door);
+
+impl Door for S3PortDoor {
+    async fn serve<T>(
+        &self,
+        io: T,
+        connection: Connection,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut connection = std::pin::pin!(self.0.connection_of(io, connection));
+        let ended = tokio::select! {
+            biased;
+            ended = connection.as_mut() => Some(ended),
+            () = stop => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(e) = ended {
+            tracing::debug!(%peer, error = %e, "connection ended");
+        }
+    }
+}
+
+/// Records requests in the metrics.
+pub(super) struct Measured(pub(super) Requests);
+
+impl Observer for Measured {
+    fn finished(&self, r: &RequestRecord) {
+        self.0.record(r.operation, r.status, r.bytes_in, r.bytes_out, r.duration, r.complete);
+    }
+}

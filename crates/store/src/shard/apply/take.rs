@@ -1,0 +1,198 @@
+//! Applies one record to the index and to the state in memory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use steadfast_log::Applied;
+
+use super::class::Class;
+use super::{Fault, StoreApplier, valued};
+use crate::layout::Layout;
+use crate::record::keys::{BucketId, Id};
+use crate::record::object::Account;
+use crate::record::snapshot::SnapshotMeta;
+use crate::record::wire::Malformed;
+use crate::record::{BucketMeta, Head, Value, keys};
+use crate::shard::dirty::Entity;
+
+impl StoreApplier {
+    /// Applies one record.
+    pub(super) fn take(&self, r: &Applied) -> Result<(), Fault> {
+        let core = &self.core;
+        if let Some(replay) = core.replay.lock().as_mut() {
+            replay.records += 1;
+        }
+        match Head::decode(&r.head)? {
+            Head::BucketPut { id, payload } => {
+                let meta = BucketMeta::decode(payload)?;
+                if self.put(r, keys::bucket(id).into(), payload, Class::Bucket)? {
+                    core.registry.write().put(id, meta);
+                }
+            }
+            Head::BucketDelete { id } => {
+                let key = Bytes::from(keys::bucket(id));
+                if self.delete(r, &key, Class::Bucket)? {
+                    core.registry.write().remove(id);
+                }
+            }
+            Head::ObjectPut { bucket, key, payload } => {
+                let index_key = Bytes::from(keys::object(bucket, key));
+                self.put(r, index_key.clone(), payload, Class::Object)?;
+                if !r.moved {
+                    core.dirty.note(bucket, key, |key| Entity::Object { bucket, key });
+                }
+                core.pending.settle(&index_key, r.lsn);
+            }
+            Head::ObjectDelete { bucket, key } => {
+                let index_key = Bytes::from(keys::object(bucket, key));
+                self.delete(r, &index_key, Class::Object)?;
+                core.dirty.note(bucket, key, |key| Entity::Object { bucket, key });
+                core.pending.settle(&index_key, r.lsn);
+            }
+            Head::UploadCreate { bucket, upload, key, payload } => {
+                self.put(r, keys::upload(bucket, key, &upload).into(), payload, Class::Upload)?;
+                core.dirty.note(bucket, key, |key| Entity::Upload { bucket, key, upload });
+            }
+            Head::UploadEnd { bucket, upload, key } => self.end_upload(r, bucket, upload, key)?,
+            Head::PartPut { bucket, upload, number, key, payload } => {
+                self.put_part(r, bucket, upload, number, key, payload)?;
+            }
+            Head::PoolLayout { payload } => {
+                let layout = Layout::decode(payload)?;
+                if self.put(r, Bytes::from_static(keys::LAYOUT), payload, Class::Layout)? {
+                    *core.layout.write() = Some(Arc::new(layout));
+                }
+            }
+            Head::SnapshotPut { id, payload } => {
+                let meta = SnapshotMeta::decode(payload)?;
+                if self.put(r, keys::snapshot(&id).into(), payload, Class::Snapshot)? {
+                    core.snapshots.write().insert(id, meta);
+                }
+            }
+            Head::SnapshotDelete { id } => {
+                if self.delete(r, &keys::snapshot(&id).into(), Class::Snapshot)? {
+                    core.snapshots.write().remove(&id);
+                }
+            }
+            // In a replay, copies of records from before the channel's end may follow it.
+            Head::Publication { channel, .. } if core.channel_ended(channel, r.version)? => {}
+            Head::Publication { channel, offset, payload } => core.apply_publication(
+                r,
+                channel,
+                offset,
+                payload,
+                |key| self.put(r, key, payload, Class::Publication),
+                |key| core.remove(key, Class::Publication, None, r.lsn),
+            )?,
+            Head::ChannelEnd { channel } => self.end_channel(r, channel)?,
+            Head::Chunk { .. } | Head::PartChunk { .. } => {
+                return Err(Malformed("record: a chunk was committed").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the end of an upload: deletes it with its parts.
+    fn end_upload(&self, r: &Applied, bucket: BucketId, upload: Id, key: &[u8]) -> Result<(), Fault> {
+        let core = &self.core;
+        let index_key = Bytes::from(keys::upload(bucket, key, &upload));
+        self.delete(r, &index_key, Class::Upload)?;
+        let prefix = keys::parts(&upload);
+        for pair in core.index.range(&prefix, keys::past(&prefix).as_deref()) {
+            let (part, _) = pair?;
+            self.delete(r, &part, Class::Part)?;
+        }
+        core.dirty.note(bucket, key, |key| Entity::Upload { bucket, key, upload });
+        core.pending.settle(&index_key, r.lsn);
+        Ok(())
+    }
+
+    /// Applies a part, if its upload exists.
+    fn put_part(
+        &self,
+        r: &Applied,
+        bucket: BucketId,
+        upload: Id,
+        number: u16,
+        key: &[u8],
+        payload: &[u8],
+    ) -> Result<(), Fault> {
+        let core = &self.core;
+        // In a replay the upload may follow; parts without an upload are removed at the end. An
+        // upload that ended here may have returned with its parts: slots can move to a disk, away,
+        // and back.
+        let upload_key = keys::upload(bucket, key, &upload);
+        let there = match core.replay.lock().as_ref() {
+            Some(replay) => replay.marks.get(&upload_key)?.is_none_or(|ended| ended < r.version),
+            None => core.index.get(&upload_key)?.is_some(),
+        };
+        if there {
+            self.put(r, keys::part(&upload, number).into(), payload, Class::Part)?;
+        }
+        if !r.moved {
+            core.dirty.note(bucket, key, |key| Entity::Part { bucket, key, upload, number });
+        }
+        core.pending.settle(&upload_key, r.lsn);
+        Ok(())
+    }
+
+    /// Applies the end of a channel: removes its older publications.
+    fn end_channel(&self, r: &Applied, channel: &[u8]) -> Result<(), Fault> {
+        let core = &self.core;
+        self.delete(r, &keys::channel_end(channel).into(), Class::Publication)?;
+        let (from, to) = keys::publications(channel);
+        let mut removed = false;
+        for pair in core.index.range(&from, Some(&to)) {
+            let (key, _) = pair?;
+            removed |= core.remove(&key, Class::Publication, Some(r.version), r.lsn)?;
+        }
+        // Compaction may move the record long after the channel returned, while its memory has
+        // publications in flight.
+        if removed || !r.moved {
+            core.channels.drop_channel(channel);
+        }
+        core.dirty.note(keys::CHANNELS, channel, |name| Entity::Channel { name });
+        Ok(())
+    }
+
+    /// Applies a put. Returns whether the record is now current.
+    fn put(&self, r: &Applied, key: Bytes, payload: &[u8], class: Class) -> Result<bool, Fault> {
+        let core = &self.core;
+        let new = Account::of(class, payload)?;
+        core.note_time(class, payload)?;
+        let old = core.index.get(&key)?;
+        if let Some(old) = &old {
+            let was = valued(old)?;
+            let old = Account::of(class, was.payload)?;
+            if r.version < was.version || r.version == was.version && new.revision < old.revision {
+                return Ok(false);
+            }
+            core.accounts.lock().retract(&was.location, &old.shares);
+            core.count(class, -1, old.size);
+        } else if let Some(replay) = core.replay.lock().as_ref() {
+            let deleted = replay.deleted(&key, r.version)?;
+            // Up to the base the index knew every key: an absent key was deleted.
+            if deleted || r.moved && r.version <= replay.base {
+                return Ok(false);
+            }
+        } else if r.moved {
+            return Ok(false);
+        }
+        core.accounts.lock().add(&r.location, &new.shares);
+        core.count(class, 1, new.size);
+        let value = Value { version: r.version, location: r.location, payload }.encode();
+        core.index.insert(key, value.into(), r.lsn);
+        Ok(true)
+    }
+
+    /// Deletes `key`. Returns whether it existed.
+    fn delete(&self, r: &Applied, key: &Bytes, class: Class) -> Result<bool, Fault> {
+        let core = &self.core;
+        if let Some(replay) = core.replay.lock().as_mut()
+            && class != Class::Part
+        {
+            replay.marks.put(key, r.version)?;
+        }
+        core.remove(key, class, Some(r.version), r.lsn)
+    }
+}

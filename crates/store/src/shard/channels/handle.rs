@@ -1,0 +1,261 @@
+//! The handle of a channel: publishing, removing and reading of publications.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use steadfast_log::{Durability, LogError, Priority, Record};
+
+use super::pending::PendingPublication;
+use super::record::PublicationMeta;
+use super::state::{Channel, HeldPublication};
+use crate::channels::{History, HistoryQuery, NewPublication, Position, Publication};
+use crate::record::{Head, Value, keys};
+use crate::shard::Shard;
+use crate::shard::core::busy;
+use crate::shard::follow::{self, Follow};
+use crate::shard::writer::{batch_bytes, check_head};
+use crate::{StoreError, StoreSabotage};
+
+/// Concurrent reads from the log for one history.
+const READS: usize = 8;
+
+/// A channel of a shard. The handle keeps the channel in memory.
+#[derive(Clone)]
+pub(crate) struct ShardChannel {
+    shard: Shard,
+    channel: Arc<Channel>,
+}
+
+impl Shard {
+    /// A channel of this shard.
+    pub(crate) fn channel(&self, name: &str) -> Result<ShardChannel, StoreError> {
+        Ok(ShardChannel { shard: self.clone(), channel: self.core.channel(name)? })
+    }
+}
+
+impl ShardChannel {
+    /// Whether it is this shard's current channel.
+    pub(crate) fn is_of(&self, shard: &Shard) -> bool {
+        Arc::ptr_eq(&self.shard.core, &shard.core) && !self.channel.gone.load(Ordering::Acquire)
+    }
+
+    /// The free share of its disk, in percent.
+    pub(crate) fn spare_percent(&self) -> u8 {
+        let core = &self.shard.core;
+        core.spare.percent(&core.env, self.shard.log())
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        self.channel.state.lock().position()
+    }
+
+    pub(crate) async fn submit(&self, new: NewPublication) -> Result<PendingPublication, StoreError> {
+        let (core, log) = (self.shard.core.clone(), self.shard.log());
+        let bytes = (128 + self.channel.name.len() + 64 + new.body.len()) as u64;
+        let room = core.reserve(log, bytes, new.priority).await?;
+        let mut state = self.channel.state.lock();
+        let offset = state.next + 1;
+        let floor = state.next_first.max((offset + 1).saturating_sub(new.history_size.max(1)));
+        let is_async = new.durability == Durability::Async;
+        let time_ms = core.env.wall_ms();
+        let meta = PublicationMeta {
+            removed: false,
+            is_async: is_async || state.is_async,
+            epoch: state.epoch,
+            time_ms,
+            ttl_ms: new.history_ttl_ms,
+            floor,
+        };
+        let head =
+            Head::Publication { channel: self.channel.name.as_bytes(), offset, payload: &meta.encode() }.encode();
+        check_head(&head)?;
+        let batch = vec![Record { head: head.into(), body: vec![new.body.clone()], version: None }];
+        // The first record that permits later losses must itself not be lost.
+        let early = core.options.sabotage == StoreSabotage::PublishBeforeFlush;
+        let durability = if early || is_async && state.is_async { Durability::Async } else { Durability::Sync };
+        let ticket = log.submit(room, batch, durability)?;
+        core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+        state.is_async |= is_async;
+        state.next = offset;
+        state.next_first = floor;
+        let publication = Arc::new(Publication { offset, time_ms, body: new.body });
+        state.pending.push_back(HeldPublication { publication, ttl_ms: new.history_ttl_ms });
+        let position = Position { epoch: state.epoch, offset };
+        drop(state);
+        Ok(PendingPublication { core, ticket, position, early })
+    }
+
+    pub(crate) async fn clear(&self) -> Result<(), StoreError> {
+        let (core, log) = (&self.shard.core, self.shard.log());
+        let room = core.reserve(log, (256 + self.channel.name.len()) as u64, Priority::Delete).await?;
+        let ticket = {
+            let mut state = self.channel.state.lock();
+            if state.next == 0 {
+                return Ok(());
+            }
+            let meta = PublicationMeta {
+                removed: true,
+                is_async: state.is_async,
+                epoch: state.epoch,
+                time_ms: core.env.wall_ms(),
+                ttl_ms: 0,
+                floor: state.next + 1,
+            };
+            let head = Head::Publication {
+                channel: self.channel.name.as_bytes(),
+                offset: state.next,
+                payload: &meta.encode(),
+            };
+            let batch = vec![Record { head: head.encode().into(), ..Record::default() }];
+            debug_assert!(batch_bytes(&batch) <= (256 + self.channel.name.len()) as u64);
+            let ticket = log.submit(room, batch, Durability::Sync)?;
+            core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+            state.next_first = state.next + 1;
+            ticket
+        };
+        core.committed(ticket).await.map(drop)
+    }
+
+    /// Removes the publications up to `up_to`. The newest is rewritten with the new start of the
+    /// kept range, or replaced by a marker when it is removed too.
+    pub(crate) async fn trim(&self, up_to: u64) -> Result<(), StoreError> {
+        let (core, log) = (&self.shard.core, self.shard.log());
+        loop {
+            let (next, newest) = {
+                let state = self.channel.state.lock();
+                if up_to.min(state.next) < state.next_first {
+                    return Ok(());
+                }
+                (state.next, state.newest())
+            };
+            let newest = match newest {
+                Some(newest) => Some(newest),
+                None => self.read_one(next, 0).await?,
+            };
+            // It was removed meanwhile.
+            let Some(HeldPublication { publication, ttl_ms }) = newest else { return Ok(()) };
+            let removed = up_to >= next;
+            let body = if removed { Vec::new() } else { vec![publication.body.clone()] };
+            let body_len: usize = body.iter().map(Bytes::len).sum();
+            let room = core.reserve(log, (256 + self.channel.name.len() + body_len) as u64, Priority::Delete).await?;
+            let ticket = {
+                let mut state = self.channel.state.lock();
+                if state.next != next {
+                    continue;
+                }
+                let floor = up_to.min(next) + 1;
+                let meta = PublicationMeta {
+                    removed,
+                    is_async: state.is_async,
+                    epoch: state.epoch,
+                    time_ms: publication.time_ms,
+                    ttl_ms,
+                    floor,
+                };
+                let head =
+                    Head::Publication { channel: self.channel.name.as_bytes(), offset: next, payload: &meta.encode() };
+                let batch = vec![Record { head: head.encode().into(), body, version: None }];
+                let ticket = log.submit(room, batch, Durability::Sync)?;
+                core.submitted.fetch_max(ticket.first_lsn(), Ordering::AcqRel);
+                state.next_first = state.next_first.max(floor);
+                ticket
+            };
+            return core.committed(ticket).await.map(drop);
+        }
+    }
+
+    pub(crate) async fn history(&self, query: HistoryQuery, bytes_max: usize) -> Result<History, StoreError> {
+        let core = &self.shard.core;
+        let now_ms = core.clock.now_ms();
+        let (position, from, to, complete) = {
+            let mut state = self.channel.state.lock();
+            state.expire(now_ms);
+            let position = state.position();
+            let complete = match query.since {
+                Some(since) => {
+                    since.epoch == position.epoch && since.offset <= position.offset && since.offset + 1 >= state.first
+                }
+                None => true,
+            };
+            let (from, to) = match (query.since, query.reverse) {
+                (Some(since), false) => (since.offset.saturating_add(1).max(state.first), position.offset),
+                (Some(since), true) => (state.first, since.offset.saturating_sub(1).min(position.offset)),
+                (None, _) => (state.first, position.offset),
+            };
+            if let Some(tail) = state.tail_from(from, now_ms) {
+                let count = (to + 1).saturating_sub(from) as usize;
+                let mut publications: Vec<_> = if query.reverse {
+                    tail.take(count).cloned().collect()
+                } else {
+                    tail.take(count.min(query.limit)).cloned().collect()
+                };
+                if query.reverse {
+                    publications.reverse();
+                    publications.truncate(query.limit);
+                }
+                let mut bytes = 0;
+                let within = publications.iter().take_while(|publication| {
+                    let fits = bytes < bytes_max;
+                    bytes += publication.body.len();
+                    fits
+                });
+                publications.truncate(within.count());
+                return Ok(History { publications, position, complete });
+            }
+            (position, from, to, complete)
+        };
+        let (mut from, mut to, mut complete) = (from, to, complete);
+        let (mut publications, mut bytes) = (Vec::new(), 0);
+        // Some publications may have expired or been removed during the read, not only at the
+        // start, where the retention was changed. Later ones take their places.
+        while from <= to && publications.len() < query.limit && bytes < bytes_max {
+            let count = (to + 1 - from).min((query.limit - publications.len()) as u64);
+            let (first, last) = if query.reverse { (to + 1 - count, to) } else { (from, from + count - 1) };
+            let offset = |i: u64| if query.reverse { last - i } else { first + i };
+            let mut read =
+                std::pin::pin!(stream::iter(0..count).map(|i| self.read_one(offset(i), now_ms)).buffered(READS));
+            while let Some(found) = read.next().await {
+                match found? {
+                    Some(held) => {
+                        bytes += held.publication.body.len();
+                        publications.push(held.publication);
+                    }
+                    None => complete &= query.reverse,
+                }
+                if bytes >= bytes_max {
+                    break;
+                }
+            }
+            (from, to) = if query.reverse { (from, to - count) } else { (from + count, to) };
+        }
+        Ok(History { publications, position, complete })
+    }
+
+    async fn read_one(&self, offset: u64, now_ms: u64) -> Result<Option<HeldPublication>, StoreError> {
+        let core = &self.shard.core;
+        let key = keys::publication(self.channel.name.as_bytes(), offset);
+        let mut follow = Follow::default();
+        loop {
+            let Some(value) = core.lookup(&key)? else { return Ok(None) };
+            let value = Value::decode(&value)?;
+            let meta = PublicationMeta::decode(value.payload)?;
+            if meta.expired(now_ms) {
+                return Ok(None);
+            }
+            let at = value.location;
+            match follow::read(self.shard.log(), &at, 0..at.body_len, &key).await {
+                Ok(body) => {
+                    // A copy, not memory of the disk's pool: histories that hold pool memory while
+                    // they read on would wait for each other.
+                    let body = Bytes::copy_from_slice(&body);
+                    let publication = Arc::new(Publication { offset, time_ms: meta.time_ms, body });
+                    return Ok(Some(HeldPublication { publication, ttl_ms: meta.ttl_ms }));
+                }
+                Err(LogError::Moved) => follow.moved(self.shard.log(), &at).await?,
+                Err(e) => return Err(busy(e)),
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Submitting of records: preconditions on keys are decided under the locks of the keys.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use steadfast_log::{Batch, Durability, Log, Lsn, Reservation, Ticket};
+
+use super::core::Core;
+use crate::StoreError;
+use crate::record::Value;
+use crate::record::object::First;
+use crate::shard::events::Draft;
+use crate::shard::pending::{Bin, Entry, Fate, bin_of};
+
+/// How often a refusal that rests on a pending record waits for it and is decided again.
+const WAITS_MAX: u32 = 3;
+
+/// Precondition on a key for submitting a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Expect<'a> {
+    Nothing,
+    Absent,
+    Present,
+    Etag(&'a str),
+    /// The current record is this one.
+    Version(Lsn),
+    /// Present, without a pending change.
+    Settled,
+}
+
+/// A key that a batch depends on or changes.
+pub(crate) struct Touch<'a> {
+    pub(crate) key: Bytes,
+    pub(crate) expect: Expect<'a>,
+    /// The key's future state, and the batch's record that causes it.
+    pub(crate) fate: Option<(Fate, u64)>,
+}
+
+/// Why a batch was not submitted.
+pub(crate) enum Refusal {
+    /// A precondition does not hold: index of the first such [`Touch`], with the LSN of the pending
+    /// record that it rests on, if any.
+    Unmet(usize, Option<Lsn>),
+    Error(StoreError),
+}
+
+impl Core {
+    fn holds(&self, bin: &Bin, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
+        if let Expect::Nothing = touch.expect {
+            return Ok(Ok(()));
+        }
+        // The log refused a record whose LSN has passed (it was full): the index is right.
+        let entry = bin.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
+        if let Some(entry) = entry {
+            let holds = match (touch.expect, &entry.fate) {
+                (Expect::Nothing, _) | (Expect::Absent, Fate::Absent) | (Expect::Present, Fate::Present(_)) => true,
+                (Expect::Etag(want), Fate::Present(etag)) => want == etag,
+                (Expect::Version(want), Fate::Present(_)) => want == entry.lsn,
+                _ => false,
+            };
+            return Ok(if holds { Ok(()) } else { Err(Some(entry.lsn)) });
+        }
+        let value = self.lookup(&touch.key)?;
+        let holds = match (touch.expect, &value) {
+            (Expect::Nothing, _) | (Expect::Absent, None) | (Expect::Present | Expect::Settled, Some(_)) => true,
+            (Expect::Etag(want), Some(value)) => First::decode(Value::decode(value)?.payload)?.etag == want,
+            (Expect::Version(want), Some(value)) => Value::decode(value)?.version == want,
+            _ => false,
+        };
+        Ok(if holds { Ok(()) } else { Err(None) })
+    }
+
+    /// Decides and submits in one step, so that no other writer of these keys intervenes.
+    fn try_submit(
+        &self,
+        log: &Log,
+        touches: &[Touch<'_>],
+        drafts: &[Draft],
+        reservation: &mut Option<Reservation>,
+        batch: &mut Batch,
+        durability: Durability,
+    ) -> Result<Ticket, Refusal> {
+        // Locked in ascending order, each once: two batches never wait for each other.
+        let mut numbers: Vec<usize> = touches.iter().map(|t| bin_of(&t.key)).collect();
+        let of_touch = numbers.clone();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut bins: Vec<_> = numbers.iter().map(|&n| self.pending.lock(n)).collect();
+        let at = |n: usize| numbers.binary_search(&n).unwrap_or_default();
+        for (i, touch) in touches.iter().enumerate() {
+            match self.holds(&bins[at(of_touch[i])], touch) {
+                Ok(Ok(())) => {}
+                Ok(Err(rests_on)) => return Err(Refusal::Unmet(i, rests_on)),
+                Err(e) => return Err(Refusal::Error(e)),
+            }
+        }
+        let mut events = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let there = match draft.depends_on() {
+                Some(i) => {
+                    let touch = Touch { key: touches[i].key.clone(), expect: Expect::Present, fate: None };
+                    self.holds(&bins[at(of_touch[i])], &touch).map_err(Refusal::Error)?.is_ok()
+                }
+                None => true,
+            };
+            if there {
+                events.push(draft);
+            }
+        }
+        let placed = self.place(&events, durability);
+        batch.extend(placed.records());
+        let count = batch.len() as u64;
+        let Some(room) = reservation.take() else {
+            return Err(Refusal::Error(StoreError::Index("no reservation".into())));
+        };
+        let submitted = log.submit(room, std::mem::take(batch), placed.durability);
+        let ticket = submitted.map_err(|e| Refusal::Error(e.into()))?;
+        placed.submitted(durability == Durability::Async);
+        let first = ticket.first_lsn();
+        self.submitted.fetch_max(first + count.saturating_sub(1), Ordering::AcqRel);
+        for (i, touch) in touches.iter().enumerate() {
+            if let Some((fate, record)) = &touch.fate {
+                let entry = Entry { lsn: first + record, fate: fate.clone() };
+                bins[at(of_touch[i])].insert(touch.key.clone(), entry);
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// Decides and submits. A refusal that rests on a pending record is final only when that record
+    /// is applied.
+    pub(crate) async fn submit(
+        &self,
+        log: &Log,
+        touches: &[Touch<'_>],
+        reservation: &mut Option<Reservation>,
+        batch: Batch,
+        durability: Durability,
+    ) -> Result<Ticket, Refusal> {
+        self.submit_with_events(log, touches, &[], reservation, batch, durability).await
+    }
+
+    /// [`Core::submit`] with the events of the changes; the reservation includes them.
+    pub(crate) async fn submit_with_events(
+        &self,
+        log: &Log,
+        touches: &[Touch<'_>],
+        drafts: &[Draft],
+        reservation: &mut Option<Reservation>,
+        mut batch: Batch,
+        durability: Durability,
+    ) -> Result<Ticket, Refusal> {
+        let mut waits = 0;
+        loop {
+            match self.try_submit(log, touches, drafts, reservation, &mut batch, durability) {
+                // Decided by a record that was pending and is now applied: final under a steady
+                // stream of changes.
+                Err(Refusal::Unmet(i, Some(_))) if waits == WAITS_MAX => return Err(Refusal::Unmet(i, None)),
+                Err(Refusal::Unmet(_, Some(lsn))) => self.wait_applied(lsn).await.map_err(Refusal::Error)?,
+                other => return other,
+            }
+            waits += 1;
+        }
+    }
+}
