@@ -53,7 +53,8 @@ KEYS = ([f"dir{d}/sub{s}/{n:03}" for d in range(3) for s in range(4) for n in ra
         [f"top{n}" for n in range(20)] + ["dir1", "dir1!", "dir1/", "a//b", "a//c", "a/b", "a b/c d", "ü/ä", "z|x|y", "z|x"])
 
 
-@pytest.fixture(scope="module")
+# As long as the server: pytest-xdist may interleave this module with others.
+@pytest.fixture(scope="session")
 def listed(shared):
     s3 = shared.s3()
     s3.create_bucket(Bucket="listed")
