@@ -97,6 +97,19 @@ def test_ranges_outside(s3, bucket):
         s3.get_object(Bucket=bucket, Key="k", Range="bytes=-0")
 
 
+def test_if_range(shared, s3, bucket):
+    etag = s3.put_object(Bucket=bucket, Key="k", Body=b"0123456789")["ETag"]
+    modified = header(s3.head_object(Bucket=bucket, Key="k"), "last-modified")
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"})
+    for if_range, applies in [(etag, True), (modified, True), ('"other"', False), (f"W/{etag}", False),
+                              ("Tue, 01 Jan 2030 00:00:00 GMT", False)]:
+        connection = shared.connect()
+        connection.request("GET", url[url.index("/", 8):], headers={"Range": "bytes=2-4", "If-Range": if_range})
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == ((206, b"234") if applies else (200, b"0123456789")), if_range
+        connection.close()
+
+
 def test_conditional_reads(s3, bucket):
     etag = s3.put_object(Bucket=bucket, Key="k", Body=b"x")["ETag"]
     modified = s3.head_object(Bucket=bucket, Key="k")["LastModified"]

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+use http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, Method};
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use steadfast_log::Durability;
-use steadfast_store::{Condition, ObjectInfo};
+use steadfast_store::{Attributes, Condition, ObjectInfo, WEAK_ETAG};
 
 use crate::error::invalid_argument;
 use crate::handler::OWNER;
@@ -22,6 +22,28 @@ pub(crate) fn etag(text: &str) -> ETag {
     ETag::Strong(text.to_owned())
 }
 
+/// The entity tag of an object. Only one from an origin can be weak.
+pub(crate) fn object_etag(attributes: &Attributes) -> ETag {
+    let text = attributes.etag.clone();
+    if attributes.system.contains_key(WEAK_ETAG) { ETag::Weak(text) } else { ETag::Strong(text) }
+}
+
+/// Whether a range applies under the request's `If-Range` (RFC 9110, section 13.1.5). A date must
+/// equal `Last-Modified`. A weak entity tag never matches.
+pub(crate) fn if_range_holds(headers: &HeaderMap, info: &ObjectInfo) -> bool {
+    let Some(given) = headers.get(IF_RANGE) else { return true };
+    if let Ok(given) = ETag::parse_http_header(given.as_bytes()) {
+        return given.strong_cmp(&object_etag(&info.attributes));
+    }
+    let date = given.to_str().ok().and_then(|date| Timestamp::parse(TimestampFormat::HttpDate, date).ok());
+    date.is_some_and(|date| date == modified(info))
+}
+
+/// `Last-Modified`: headers carry whole seconds.
+fn modified(info: &ObjectInfo) -> Timestamp {
+    timestamp(info.modified_ms / 1000 * 1000)
+}
+
 /// The conditions of a read, evaluated in the order of RFC 9110, section 13.2.2.
 #[derive(Default)]
 pub(crate) struct ReadConditions<'a> {
@@ -31,8 +53,8 @@ pub(crate) struct ReadConditions<'a> {
     pub(crate) if_unmodified_since: Option<&'a Timestamp>,
 }
 
-fn matches(condition: &ETagCondition, tag: &str) -> bool {
-    condition.is_any() || condition.as_etag().is_some_and(|t| t.value() == tag)
+fn matches(condition: &ETagCondition, tag: &ETag, compare: fn(&ETag, &ETag) -> bool) -> bool {
+    condition.is_any() || condition.as_etag().is_some_and(|t| compare(t, tag))
 }
 
 impl ReadConditions<'_> {
@@ -46,15 +68,15 @@ impl ReadConditions<'_> {
 
     /// `None` when the conditions hold, else the status: 412 or 304.
     fn verdict(&self, info: &ObjectInfo) -> Option<u16> {
-        // Headers carry whole seconds.
-        let modified = timestamp(info.modified_ms / 1000 * 1000);
+        let (modified, tag) = (modified(info), object_etag(&info.attributes));
         match (self.if_match, self.if_unmodified_since) {
-            (Some(condition), _) if !matches(condition, &info.attributes.etag) => return Some(412),
+            // A weak tag matches nothing but `*` (RFC 9110, section 13.1.1).
+            (Some(condition), _) if !matches(condition, &tag, ETag::strong_cmp) => return Some(412),
             (None, Some(since)) if modified > *since => return Some(412),
             _ => {}
         }
         match (self.if_none_match, self.if_modified_since) {
-            (Some(condition), _) if matches(condition, &info.attributes.etag) => Some(304),
+            (Some(condition), _) if matches(condition, &tag, ETag::weak_cmp) => Some(304),
             (None, Some(since)) if modified <= *since => Some(304),
             _ => None,
         }
@@ -68,7 +90,7 @@ impl ReadConditions<'_> {
             Some(304) => {
                 let mut error = S3Error::with_message(S3ErrorCode::NotModified, "Not Modified");
                 let mut headers = HeaderMap::new();
-                if let Ok(value) = etag(&info.attributes.etag).to_http_header() {
+                if let Ok(value) = object_etag(&info.attributes).to_http_header() {
                     headers.insert(http::header::ETAG, value);
                 }
                 let mut text = Vec::new();
@@ -201,16 +223,52 @@ pub(crate) fn only_null_version(version: Option<&str>) -> S3Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn precedence() {
-        let info = ObjectInfo {
+    fn info() -> ObjectInfo {
+        ObjectInfo {
             key: "k".into(),
             size: 1,
             modified_ms: 1_700_000_000_900,
             version: 1,
-            attributes: steadfast_store::Attributes { etag: "abc".into(), ..Default::default() },
+            attributes: Attributes { etag: "abc".into(), ..Default::default() },
             part_count: 0,
+        }
+    }
+
+    #[test]
+    fn a_range_applies_only_to_the_same_object() {
+        let holds = |info: &ObjectInfo, value: &'static str| {
+            if_range_holds(&HeaderMap::from_iter([(IF_RANGE, http::HeaderValue::from_static(value))]), info)
         };
+        let mut info = info();
+        assert!(if_range_holds(&HeaderMap::new(), &info));
+        assert!(holds(&info, "\"abc\""));
+        assert!(holds(&info, "Tue, 14 Nov 2023 22:13:20 GMT"));
+        for other in ["\"abd\"", "W/\"abc\"", "Tue, 14 Nov 2023 22:13:21 GMT", "Tue, 14 Nov 2023 22:13:19 GMT", "?", ""]
+        {
+            assert!(!holds(&info, other), "{other}");
+        }
+        info.attributes.system.insert(WEAK_ETAG.into(), String::new());
+        assert!(!holds(&info, "\"abc\"") && !holds(&info, "W/\"abc\""));
+    }
+
+    #[test]
+    fn a_weak_tag_answers_revalidation_only() {
+        let mut info = info();
+        info.attributes.system.insert(WEAK_ETAG.into(), String::new());
+        let weak = ETagCondition::ETag(ETag::Weak("abc".into()));
+        let none = ReadConditions::default;
+        assert_eq!(ReadConditions { if_none_match: Some(&weak), ..none() }.verdict(&info), Some(304));
+        assert_eq!(ReadConditions { if_match: Some(&weak), ..none() }.verdict(&info), Some(412));
+        assert_eq!(ReadConditions { if_match: Some(&ETagCondition::Any), ..none() }.verdict(&info), None);
+        assert_eq!(object_etag(&info.attributes).to_http_header().expect("a header"), "W/\"abc\"");
+        info.attributes.system.clear();
+        assert_eq!(ReadConditions { if_none_match: Some(&weak), ..none() }.verdict(&info), Some(304));
+        assert_eq!(ReadConditions { if_match: Some(&weak), ..none() }.verdict(&info), Some(412));
+    }
+
+    #[test]
+    fn precedence() {
+        let info = info();
         let tag = |t: &str| ETagCondition::ETag(ETag::Strong(t.into()));
         let (same, other) = (tag("abc"), tag("def"));
         let (before, at, after) =

@@ -1,6 +1,8 @@
 //! The nouns of the store, as protocol front ends use them. They contain no protocol types.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 use steadfast_log::{Durability, LogError, Lsn};
@@ -46,6 +48,10 @@ pub struct Attributes {
     /// any.
     pub checksum_type: String,
 }
+
+/// Name in [`Attributes::system`] that marks the entity tag as weak, as some origins send it. Only
+/// objects fetched from an origin have it.
+pub const WEAK_ETAG: &str = "steadfast-weak-etag";
 
 /// A part of an object that was uploaded in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +112,15 @@ pub enum Condition {
     Absent,
     /// An object with this entity tag (`If-Match`); `*` for any.
     Matches(String),
+}
+
+/// Precondition for storing an answer of an origin, decided atomically with the commit.
+#[derive(Debug, Clone)]
+pub struct FillCondition {
+    /// The version that the key had when the origin was asked; `None` for no object.
+    pub version: Option<Lsn>,
+    /// Whether the answer may still be stored. A purge clears it before its own change.
+    pub attached: Arc<AtomicBool>,
 }
 
 /// Result of a write.

@@ -13,7 +13,7 @@ use steadfast_store::{ObjectInfo, PartInfo, StoreError};
 
 use crate::attributes::{page_size, set_headers};
 use crate::checksum::set_checksums;
-use crate::conditions::{ReadConditions, etag, only_null_version, timestamp};
+use crate::conditions::{ReadConditions, if_range_holds, object_etag, only_null_version, timestamp};
 use crate::error::{custom, invalid_request, store_error};
 use crate::handler::{Handler, owner};
 use crate::ops::buckets::full_control;
@@ -76,7 +76,7 @@ macro_rules! describe_object {
         set_headers!($output, &info.attributes);
         $output.accept_ranges = Some("bytes".to_owned());
         $output.content_length = Some(length(&selection.span));
-        $output.e_tag = Some(etag(&info.attributes.etag));
+        $output.e_tag = Some(object_etag(&info.attributes));
         $output.last_modified = Some(timestamp(info.modified_ms));
         if selection.partial {
             let Span { start, end } = selection.span;
@@ -94,6 +94,11 @@ macro_rules! describe_object {
             }
         }
     }};
+}
+
+/// The range that applies. Without the object of its `If-Range`, a request gets the whole object.
+fn range<'a>(headers: &HeaderMap, info: &ObjectInfo, given: &'a Option<Range>) -> Option<&'a Range> {
+    given.as_ref().filter(|_| if_range_holds(headers, info))
 }
 
 fn length(span: &Span<u64>) -> i64 {
@@ -122,14 +127,15 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
         let info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
         conditions.check(&info)?;
         if input.part_number.is_none() || info.part_count == 0 {
-            select(info.size, &[], input.range.as_ref(), input.part_number)?;
+            select(info.size, &[], range(&req.headers, &info, &input.range), input.part_number)?;
         }
     }
     let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
     let info = reader.info().clone();
     // Another request may have replaced the object since the first check.
     conditions.check(&info)?;
-    let selection = select(info.size, reader.parts(), input.range.as_ref(), input.part_number)?;
+    let range = range(&req.headers, &info, &input.range);
+    let selection = select(info.size, reader.parts(), range, input.part_number)?;
     let mut output = GetObjectOutput::default();
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
     describe_object!(output, &info, &selection, checksums);
@@ -188,7 +194,8 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
         conditions.check(reader.info())?;
         (info, parts) = (reader.info().clone(), reader.parts().to_vec());
     }
-    let selection = select(info.size, &parts, input.range.as_ref(), input.part_number)?;
+    let range = range(&req.headers, &info, &input.range);
+    let selection = select(info.size, &parts, range, input.part_number)?;
     let mut output = HeadObjectOutput::default();
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
     describe_object!(output, &info, &selection, checksums);
@@ -234,7 +241,7 @@ pub(crate) async fn attributes(
     let mut output =
         GetObjectAttributesOutput { last_modified: Some(timestamp(info.modified_ms)), ..Default::default() };
     if wants(ObjectAttributes::ETAG) {
-        output.e_tag = Some(etag(&info.attributes.etag));
+        output.e_tag = Some(object_etag(&info.attributes));
     }
     if wants(ObjectAttributes::OBJECT_SIZE) {
         output.object_size = Some(length(&(0..info.size)));

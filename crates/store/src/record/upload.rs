@@ -3,7 +3,8 @@
 //! ```text
 //! payload   = that of an object; where bit 7 of its flags is set, a condition follows
 //! condition = kind:1 [etag]
-//! kind      = 1 the key has no object, 2 the key's object has this entity tag
+//! kind      = 1 the key has no object, 2 the key's object has this entity tag,
+//!             3 none, and the upload is internal
 //! ```
 
 use super::object::{Body, ObjectMeta, put_etag, take_etag};
@@ -14,6 +15,16 @@ use crate::{Attributes, Condition};
 const CONDITION: u8 = 1 << 7;
 const ABSENT: u8 = 1;
 const MATCHES: u8 = 2;
+const INTERNAL: u8 = 3;
+
+/// Who began an upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UploadOwner {
+    /// A client.
+    Client,
+    /// The server, to fill its cache. Clients can neither see nor change the upload.
+    Server,
+}
 
 /// An upload as stored in its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +33,8 @@ pub(crate) struct UploadMeta {
     pub(crate) attributes: Attributes,
     /// Precondition of its completion, in addition to the completion's own.
     pub(crate) condition: Condition,
+    /// An upload of the server has no condition.
+    pub(crate) owner: UploadOwner,
 }
 
 impl UploadMeta {
@@ -35,10 +48,11 @@ impl UploadMeta {
             attributes: self.attributes.clone(),
         }
         .encode();
-        match &self.condition {
-            Condition::None => return out,
-            Condition::Absent => out.push(ABSENT),
-            Condition::Matches(etag) => {
+        match (self.owner, &self.condition) {
+            (UploadOwner::Server, _) => out.push(INTERNAL),
+            (UploadOwner::Client, Condition::None) => return out,
+            (UploadOwner::Client, Condition::Absent) => out.push(ABSENT),
+            (UploadOwner::Client, Condition::Matches(etag)) => {
                 out.push(MATCHES);
                 put_etag(&mut out, etag);
             }
@@ -51,18 +65,19 @@ impl UploadMeta {
 
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, Malformed> {
         let (meta, mut rest) = ObjectMeta::decode_front(payload)?;
-        let condition = match payload.first() {
+        let (owner, condition) = match payload.first() {
             Some(flags) if flags & CONDITION != 0 => take_condition(&mut rest)?,
-            _ => Condition::None,
+            _ => (UploadOwner::Client, Condition::None),
         };
-        Ok(Self { created_ms: meta.modified_ms, attributes: meta.attributes, condition })
+        Ok(Self { created_ms: meta.modified_ms, attributes: meta.attributes, condition, owner })
     }
 }
 
-fn take_condition(dec: &mut Dec<'_>) -> Result<Condition, Malformed> {
+fn take_condition(dec: &mut Dec<'_>) -> Result<(UploadOwner, Condition), Malformed> {
     match dec.u8()? {
-        ABSENT => Ok(Condition::Absent),
-        MATCHES => Ok(Condition::Matches(take_etag(dec)?)),
+        ABSENT => Ok((UploadOwner::Client, Condition::Absent)),
+        MATCHES => Ok((UploadOwner::Client, Condition::Matches(take_etag(dec)?))),
+        INTERNAL => Ok((UploadOwner::Server, Condition::None)),
         // A later version wrote it: ignoring the condition could overwrite an object that must be
         // kept.
         _ => Err(Malformed("upload: condition")),
@@ -80,7 +95,7 @@ mod tests {
         let mut attributes = Attributes::default();
         attributes.user.insert("who".into(), "me".into());
         attributes.tags.insert("a".into(), "b".into());
-        UploadMeta { created_ms: 1_700_000_000_123, attributes, condition }
+        UploadMeta { created_ms: 1_700_000_000_123, attributes, condition, owner: UploadOwner::Client }
     }
 
     #[test]
@@ -97,6 +112,12 @@ mod tests {
         let bytes = meta(Condition::Absent).encode();
         assert_eq!(First::decode(&bytes).expect("the front").modified_ms, 1_700_000_000_123);
         assert_eq!(ObjectMeta::decode(&bytes).expect("all of it").attributes, meta(Condition::Absent).attributes);
+    }
+
+    #[test]
+    fn the_owner_comes_back() {
+        let internal = UploadMeta { owner: UploadOwner::Server, ..meta(Condition::None) };
+        assert_eq!(UploadMeta::decode(&internal.encode()), Ok(internal));
     }
 
     proptest! {

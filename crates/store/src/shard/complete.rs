@@ -8,7 +8,7 @@ use steadfast_log::{Durability, Log, LogError, Priority, Record};
 use crate::record::keys::{self, Id};
 use crate::record::manifest::Manifest;
 use crate::record::object::{Body, ObjectMeta, id_from_text};
-use crate::record::upload::UploadMeta;
+use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::repoint::place;
@@ -16,11 +16,11 @@ use crate::shard::buckets::Bucket;
 use crate::shard::core::Core;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
-use crate::shard::pending::{Fate, bin_of};
-use crate::shard::submit::{Expect, Refusal, Touch};
+use crate::shard::pending::Fate;
+use crate::shard::submit::{Expect, Refusal, Touch, expect, fill_expects, object_touches};
 use crate::shard::uploads::part_info;
-use crate::shard::writer::{batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, EventKind, PartChoice, StoreError, Written};
+use crate::shard::writer::{batch_bytes, check_head};
+use crate::{Attributes, Condition, EventKind, FillCondition, PartChoice, StoreError, StoredObject, Written};
 
 /// An upload that is being completed.
 struct Completion<'a> {
@@ -31,6 +31,70 @@ struct Completion<'a> {
     upload_key: Bytes,
     choices: &'a [PartChoice],
     attributes: &'a Attributes,
+    /// Preconditions of the object, in addition to that of the upload.
+    expects: &'a [Expect<'a>],
+    durability: Durability,
+    /// For a fill, the time that the object gets. Such an object has no parts.
+    fill_ms: Option<u64>,
+}
+
+impl<'a> Completion<'a> {
+    fn new(
+        bucket: &'a Bucket,
+        key: &'a str,
+        upload_id: &str,
+        choices: &'a [PartChoice],
+        attributes: &'a Attributes,
+        expects: &'a [Expect<'a>],
+    ) -> Result<Self, StoreError> {
+        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
+        Ok(Self {
+            bucket,
+            key,
+            upload,
+            object_key: keys::object(bucket.id, key.as_bytes()).into(),
+            upload_key: keys::upload(bucket.id, key.as_bytes(), &upload).into(),
+            choices,
+            attributes,
+            expects,
+            durability: Durability::Async,
+            fill_ms: None,
+        })
+    }
+
+    fn owner(&self) -> UploadOwner {
+        if self.fill_ms.is_some() { UploadOwner::Server } else { UploadOwner::Client }
+    }
+
+    /// The records: the object, and the end of the upload. The order matters: at any time the
+    /// chunks are found through the parts or through the object.
+    fn batch(&self, meta: &mut ObjectMeta, manifest: &Manifest) -> Result<Vec<Record>, StoreError> {
+        let body = place(meta, manifest);
+        let (bucket, key) = (self.bucket.id, self.key.as_bytes());
+        let put = Head::ObjectPut { bucket, key, payload: &meta.encode() }.encode();
+        check_head(&put)?;
+        let end = Head::UploadEnd { bucket, upload: self.upload, key }.encode();
+        Ok(vec![Record { head: put.into(), body, version: None }, Record { head: end.into(), ..Record::default() }])
+    }
+
+    /// The event of the completion, if a rule or mirror matches. A fill has none.
+    fn event(&self, core: &Core, meta: &ObjectMeta) -> Result<Option<Draft>, StoreError> {
+        if self.fill_ms.is_some() {
+            return Ok(None);
+        }
+        let kind = EventKind::Complete;
+        core.draft(self.bucket, ObjectChange { kind, key: self.key, size: meta.size, etag: &meta.attributes.etag })
+    }
+
+    /// The upload first: another part or another completion may have changed it. The upload's own
+    /// precondition is decided again: the object may have been created or changed since.
+    fn touches(&self, begun: &'a Condition, etag: String) -> Vec<Touch<'a>> {
+        let mut touches =
+            vec![Touch { key: self.upload_key.clone(), expect: Expect::Settled, fate: Some((Fate::Absent, 1)) }];
+        let expects = self.expects.iter().copied().chain([expect(begun)]);
+        touches.extend(object_touches(&self.object_key, expects, Fate::Present(etag)));
+        touches
+    }
 }
 
 /// Outcome of an attempt to complete an upload.
@@ -67,21 +131,38 @@ impl Shard {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let bucket = self.find(bucket)?;
-        let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        let completion = Completion {
-            bucket: &bucket,
-            key,
-            upload,
-            object_key: keys::object(bucket.id, key.as_bytes()).into(),
-            upload_key: keys::upload(bucket.id, key.as_bytes(), &upload).into(),
-            choices: &choices,
-            attributes: &attributes,
-        };
+        let expects = [expect(&condition)];
         let durability = bucket.durability(durability);
+        let completion = Completion::new(&bucket, key, upload_id, &choices, &attributes, &expects)?;
+        self.complete(&Completion { durability, ..completion }).await
+    }
+
+    /// Creates an object from all parts of an upload of the server, numbered from 1 to `parts`: in
+    /// one commit without a flush, and without an event. The object has no parts.
+    ///
+    /// # Errors
+    /// Those of [`Shard::complete_upload`].
+    pub(crate) async fn complete_fill(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        parts: u16,
+        stored: &StoredObject,
+        condition: &FillCondition,
+    ) -> Result<Written, StoreError> {
+        let bucket = self.find(bucket)?;
+        let choices: Vec<_> = (1..=parts).map(|number| PartChoice { number, etag: String::new() }).collect();
+        let expects = fill_expects(condition);
+        let completion = Completion::new(&bucket, key, upload_id, &choices, &stored.attributes, &expects)?;
+        self.complete(&Completion { fill_ms: Some(stored.modified_ms), ..completion }).await
+    }
+
+    async fn complete(&self, completion: &Completion<'_>) -> Result<Written, StoreError> {
         let mut follow = Follow::default();
-        let mut room_bytes = (128 << 10) + 160 * choices.len() as u64;
+        let mut room_bytes = (128 << 10) + 160 * completion.choices.len() as u64;
         loop {
-            match self.complete_once(&completion, &condition, durability, room_bytes, &mut follow).await? {
+            match self.complete_once(completion, room_bytes, &mut follow).await? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Needs(bytes) => room_bytes = bytes,
                 Attempt::Changed => {}
@@ -144,47 +225,36 @@ impl Shard {
     async fn complete_once(
         &self,
         c: &Completion<'_>,
-        condition: &Condition,
-        durability: Durability,
         room_bytes: u64,
         follow: &mut Follow,
     ) -> Result<Attempt, StoreError> {
         let core = &self.core;
         // Parts in flight count: another connection may have received an answer for one.
-        let pending = core.pending.lock(bin_of(&c.upload_key)).get(&c.upload_key).map(|entry| entry.lsn);
-        if let Some(lsn) = pending {
-            core.wait_applied(lsn).await?;
-        }
+        core.wait_settled(&c.upload_key).await?;
         // Reserved before the manifests are locked: compaction may be what frees the space.
         let mut room = Some(core.reserve(self.log(), room_bytes, Priority::Write).await?);
         let shared = core.manifests.read().await;
         let Some(value) = core.lookup(&c.upload_key)? else {
             drop(shared);
-            return self.completed_before(c, durability).await.map(Attempt::Done);
+            return self.completed_before(c).await.map(Attempt::Done);
         };
         let begun = UploadMeta::decode(Value::decode(&value)?.payload)?;
+        if begun.owner != c.owner() {
+            return Err(StoreError::NoSuchUpload);
+        }
         let Some((manifest, size)) = self.gather_parts(c, follow).await? else { return Ok(Attempt::Changed) };
         let attributes = completed_attributes(c.attributes, begun.attributes);
+        let parts = u16::try_from(c.choices.len()).unwrap_or(u16::MAX);
         let mut meta = ObjectMeta {
             size,
-            modified_ms: core.env.wall_ms(),
+            modified_ms: c.fill_ms.unwrap_or_else(|| core.env.wall_ms()),
             revision: 0,
-            upload: Some((c.upload, u16::try_from(c.choices.len()).unwrap_or(u16::MAX))),
+            upload: c.fill_ms.is_none().then_some((c.upload, parts)),
             body: Body::Inline,
             attributes,
         };
-        let body = place(&mut meta, &manifest);
-        let (bucket, key) = (c.bucket.id, c.key.as_bytes());
-        let put = Head::ObjectPut { bucket, key, payload: &meta.encode() }.encode();
-        check_head(&put)?;
-        let end = Head::UploadEnd { bucket, upload: c.upload, key }.encode();
-        // The order matters: at any time the chunks are found through the parts or through the
-        // object.
-        let batch =
-            vec![Record { head: put.into(), body, version: None }, Record { head: end.into(), ..Record::default() }];
-        let change =
-            ObjectChange { kind: EventKind::Complete, key: c.key, size: meta.size, etag: &meta.attributes.etag };
-        let event = core.draft(c.bucket, change)?;
+        let batch = c.batch(&mut meta, &manifest)?;
+        let event = c.event(core, &meta)?;
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         let limit = self.log().limits().batch_bytes_max;
         if bytes > limit {
@@ -193,26 +263,16 @@ impl Shard {
         if bytes > room_bytes {
             return Ok(Attempt::Needs(bytes));
         }
-        let touches = [
-            Touch { key: c.upload_key.clone(), expect: Expect::Settled, fate: Some((Fate::Absent, 1)) },
-            Touch {
-                key: c.object_key.clone(),
-                expect: expect(condition),
-                fate: Some((Fate::Present(meta.attributes.etag), 0)),
-            },
-            // The upload's own precondition is decided again: the object may have been created or
-            // changed since.
-            Touch { key: c.object_key.clone(), expect: expect(&begun.condition), fate: None },
-        ];
+        let touches = c.touches(&begun.condition, meta.attributes.etag);
         let gate = c.bucket.enter().await?;
-        let ticket =
-            match core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability).await {
-                Ok(ticket) => ticket,
-                Err(Refusal::Error(e)) => return Err(e),
-                // Another part or another completion intervened.
-                Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
-                Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
-            };
+        let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, c.durability);
+        let ticket = match submitted.await {
+            Ok(ticket) => ticket,
+            Err(Refusal::Error(e)) => return Err(e),
+            // Another part or another completion intervened.
+            Err(Refusal::Unmet(0, _)) => return Ok(Attempt::Changed),
+            Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
+        };
         let version = ticket.first_lsn();
         c.bucket.last_lsn.fetch_max(version + 1, Ordering::AcqRel);
         drop((gate, shared));
@@ -221,12 +281,12 @@ impl Shard {
     }
 
     /// The answer when the upload does not exist: that of the completion that ended it, if any.
-    async fn completed_before(&self, c: &Completion<'_>, durability: Durability) -> Result<Written, StoreError> {
+    async fn completed_before(&self, c: &Completion<'_>) -> Result<Written, StoreError> {
         let found = self.core.find_object(&c.object_key)?.ok_or(StoreError::NoSuchUpload)?;
         if found.meta.upload.is_none_or(|(id, _)| id != c.upload) {
             return Err(StoreError::NoSuchUpload);
         }
-        let durable = durability == Durability::Sync;
+        let durable = c.durability == Durability::Sync;
         if durable {
             self.log().flush().await?;
         }
@@ -256,7 +316,8 @@ impl Shard {
             if meta.attributes.etag != choice.etag {
                 return Err(invalid);
             }
-            if i + 1 < c.choices.len() && meta.size < self.core.options.part_min_bytes {
+            let small = i + 1 < c.choices.len() && meta.size < self.core.options.part_min_bytes;
+            if small && c.owner() == UploadOwner::Client {
                 return Err(StoreError::PartTooSmall(choice.number));
             }
             match self.part_chunks(&key, &value, &meta).await {
@@ -268,7 +329,9 @@ impl Shard {
                 Err(e) => return Err(e),
             }
             size += meta.size;
-            manifest.parts.push(part_info(choice.number, meta));
+            if c.owner() == UploadOwner::Client {
+                manifest.parts.push(part_info(choice.number, meta));
+            }
         }
         Ok(Some((manifest, size)))
     }

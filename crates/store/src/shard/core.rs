@@ -27,7 +27,7 @@ use crate::shard::channels::Channels;
 use crate::shard::checkpoint::Checkpoint;
 use crate::shard::marks::Marks;
 use crate::shard::owners::Owners;
-use crate::shard::pending::Pending;
+use crate::shard::pending::{Pending, bin_of};
 use crate::shard::spare::Spare;
 use crate::{StoreError, StoreOptions};
 use steadfast_log::{Log, Reservation, Ticket};
@@ -332,6 +332,15 @@ impl Core {
             }
             .into()),
             None => Err(StoreError::Busy("pending commits")),
+        }
+    }
+
+    /// Waits until a submitted change of `key`, if any, has been applied.
+    pub(crate) async fn wait_settled(&self, key: &Bytes) -> Result<(), StoreError> {
+        let pending = self.pending.lock(bin_of(key)).get(key).map(|entry| entry.lsn);
+        match pending {
+            Some(lsn) => self.wait_applied(lsn).await,
+            None => Ok(()),
         }
     }
 

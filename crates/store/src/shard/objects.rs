@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use steadfast_log::{Durability, LogError, Priority, Record};
+use steadfast_log::{Durability, LogError, Lsn, Priority, Record};
 
 use crate::record::object::Body;
 use crate::record::{Head, keys};
@@ -15,9 +15,9 @@ use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::{self, Follow};
 use crate::shard::pending::Fate;
 use crate::shard::reader::Found;
-use crate::shard::submit::{Expect, Refusal, Touch};
-use crate::shard::writer::{batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, EventKind, StoreError, Written};
+use crate::shard::submit::{Expect, Refusal, Touch, expect};
+use crate::shard::writer::{batch_bytes, check_head};
+use crate::{Attributes, Condition, EventKind, ObjectInfo, StoreError, Written};
 
 /// The change of a deleted object, for its event.
 fn deletion(key: &str) -> ObjectChange<'_> {
@@ -36,22 +36,54 @@ impl Shard {
         condition: Condition,
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
-        let core = &self.core;
         let bucket = self.find(bucket)?;
+        let event = self.core.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(0));
+        self.delete_if(&bucket, key, expect(&condition), event, bucket.durability(durability)).await
+    }
+
+    /// Deletes an object of that version, without an event.
+    ///
+    /// # Errors
+    /// [`StoreError::ConditionFailed`] for another version or none, and those of [`Shard::delete`].
+    pub(crate) async fn delete_version(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Lsn,
+        durability: Durability,
+    ) -> Result<Written, StoreError> {
+        let bucket = self.find(bucket)?;
+        self.delete_if(&bucket, key, Expect::Version(version), None, durability).await
+    }
+
+    /// An object without its bytes, when a submitted change of it has been applied.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchKey`], those of the log.
+    pub(crate) async fn settled_object(&self, bucket: &str, key: &str) -> Result<ObjectInfo, StoreError> {
+        let index_key = keys::object(self.find(bucket)?.id, key.as_bytes()).into();
+        self.core.wait_settled(&index_key).await?;
+        self.object(bucket, key)
+    }
+
+    async fn delete_if(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        expect: Expect<'_>,
+        event: Option<Draft>,
+        durability: Durability,
+    ) -> Result<Written, StoreError> {
+        let core = &self.core;
         let head = Head::ObjectDelete { bucket: bucket.id, key: key.as_bytes() }.encode();
         check_head(&head)?;
         let batch = vec![Record { head: head.into(), ..Record::default() }];
-        let event = core.draft(&bucket, deletion(key))?.map(|draft| draft.if_there(0));
         let bytes = batch_bytes(&batch) + event.as_ref().map_or(0, Draft::bytes);
         let mut room = Some(core.reserve(self.log(), bytes, Priority::Delete).await?);
-        let touches = [Touch {
-            key: keys::object(bucket.id, key.as_bytes()).into(),
-            expect: expect(&condition),
-            fate: Some((Fate::Absent, 0)),
-        }];
+        let touches =
+            [Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect, fate: Some((Fate::Absent, 0)) }];
         let modified_ms = core.env.wall_ms();
         let gate = bucket.enter().await?;
-        let durability = bucket.durability(durability);
         let submitted = core.submit_with_events(self.log(), &touches, event.as_slice(), &mut room, batch, durability);
         let ticket = match submitted.await {
             Ok(ticket) => ticket,

@@ -1,16 +1,16 @@
 //! Submitting of records: preconditions on keys are decided under the locks of the keys.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use steadfast_log::{Batch, Durability, Log, Lsn, Reservation, Ticket};
 
 use super::core::Core;
-use crate::StoreError;
 use crate::record::Value;
 use crate::record::object::First;
 use crate::shard::events::Draft;
 use crate::shard::pending::{Bin, Entry, Fate, bin_of};
+use crate::{Condition, FillCondition, StoreError};
 
 /// How often a refusal that rests on a pending record waits for it and is decided again.
 const WAITS_MAX: u32 = 3;
@@ -26,6 +26,8 @@ pub(crate) enum Expect<'a> {
     Version(Lsn),
     /// Present, without a pending change.
     Settled,
+    /// The flag is set, whatever the key's state is.
+    Attached(&'a AtomicBool),
 }
 
 /// A key that a batch depends on or changes.
@@ -46,8 +48,10 @@ pub(crate) enum Refusal {
 
 impl Core {
     fn holds(&self, bin: &Bin, touch: &Touch<'_>) -> Result<Result<(), Option<Lsn>>, StoreError> {
-        if let Expect::Nothing = touch.expect {
-            return Ok(Ok(()));
+        match touch.expect {
+            Expect::Nothing => return Ok(Ok(())),
+            Expect::Attached(attached) => return Ok(if attached.load(Ordering::Acquire) { Ok(()) } else { Err(None) }),
+            _ => {}
         }
         // The log refused a record whose LSN has passed (it was full): the index is right.
         let entry = bin.get(&touch.key).filter(|entry| entry.lsn > self.progress.borrow().lsn);
@@ -162,4 +166,30 @@ impl Core {
             waits += 1;
         }
     }
+}
+
+/// The expectation on a key that a condition states.
+pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
+    match condition {
+        Condition::None => Expect::Nothing,
+        Condition::Absent => Expect::Absent,
+        Condition::Matches(etag) if etag == "*" => Expect::Present,
+        Condition::Matches(etag) => Expect::Etag(etag),
+    }
+}
+
+/// The expectations on a key that the condition of a fill states.
+pub(crate) fn fill_expects(condition: &FillCondition) -> [Expect<'_>; 2] {
+    [condition.version.map_or(Expect::Absent, Expect::Version), Expect::Attached(&condition.attached)]
+}
+
+/// A change of an object that depends on all of `expects`. The change is the batch's first record.
+pub(crate) fn object_touches<'a>(
+    key: &Bytes,
+    expects: impl IntoIterator<Item = Expect<'a>>,
+    fate: Fate,
+) -> Vec<Touch<'a>> {
+    let mut fate = Some((fate, 0));
+    let touch = |expect| Touch { key: key.clone(), expect, fate: fate.take() };
+    expects.into_iter().map(touch).collect()
 }

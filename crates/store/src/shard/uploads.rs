@@ -8,7 +8,7 @@ use crate::layout::Owned;
 use crate::merge::{Listed, Source};
 use crate::record::keys::{self, BucketId, Id};
 use crate::record::object::{First, ObjectMeta, id_from_text, id_to_text};
-use crate::record::upload::UploadMeta;
+use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, Value};
 use crate::shard::Shard;
 use crate::shard::apply::live::manifest;
@@ -16,12 +16,12 @@ use crate::shard::buckets::Bucket;
 use crate::shard::core::Core;
 use crate::shard::list::{Roll, Scan};
 use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Touch};
-use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head, expect};
-use crate::{Attributes, Condition, PartInfo, StoreError, UploadInfo};
+use crate::shard::submit::{Expect, Refusal, Touch, expect};
+use crate::shard::writer::{ShardWriter, WriteTarget, batch_bytes, check_head};
+use crate::{Attributes, Condition, ObjectReader, PartInfo, StoreError, UploadInfo};
 
 fn upload_info(key: &str, id: &Id, payload: &[u8]) -> Result<UploadInfo, StoreError> {
-    let UploadMeta { created_ms, attributes, condition } = UploadMeta::decode(payload)?;
+    let UploadMeta { created_ms, attributes, condition, .. } = UploadMeta::decode(payload)?;
     Ok(UploadInfo { key: key.to_owned(), upload_id: id_to_text(id), created_ms, attributes, condition })
 }
 
@@ -47,6 +47,7 @@ pub(crate) struct UploadItems<'a> {
     scan: Scan<'a>,
     roll: Roll<'a>,
     bucket: BucketId,
+    owner: UploadOwner,
     /// Prefix to skip.
     skip: Option<Vec<u8>>,
     ended: bool,
@@ -59,10 +60,15 @@ impl Source for UploadItems<'_> {
         if self.ended {
             return Ok(None);
         }
-        let pair = match self.skip.take() {
+        let mut pair = match self.skip.take() {
             Some(prefix) => self.scan.past(&prefix)?,
             None => self.scan.next()?,
         };
+        while let Some((_, value)) = &pair
+            && UploadMeta::decode(Value::decode(value)?.payload)?.owner != self.owner
+        {
+            pair = self.scan.next()?;
+        }
         let Some((index_key, value)) = pair else {
             self.ended = true;
             return Ok(None);
@@ -78,7 +84,8 @@ impl Source for UploadItems<'_> {
 }
 
 impl Shard {
-    /// Begins a multipart upload if `condition` holds now; it must hold again at completion.
+    /// Begins a multipart upload if `condition` holds now; it must hold again at completion. One of
+    /// the server is committed without a flush.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::ConditionFailed`], [`StoreError::TooLarge`],
@@ -89,12 +96,13 @@ impl Shard {
         key: &str,
         attributes: Attributes,
         condition: Condition,
+        owner: UploadOwner,
     ) -> Result<UploadInfo, StoreError> {
         let core = &self.core;
         let bucket = self.find(bucket)?;
         let upload = core.random_id();
         let created_ms = core.env.wall_ms();
-        let meta = UploadMeta { created_ms, attributes, condition };
+        let meta = UploadMeta { created_ms, attributes, condition, owner };
         let payload = meta.encode();
         let head = Head::UploadCreate { bucket: bucket.id, upload, key: key.as_bytes(), payload: &payload }.encode();
         check_head(&head)?;
@@ -103,7 +111,7 @@ impl Shard {
         let gate = bucket.enter().await?;
         let object =
             Touch { key: keys::object(bucket.id, key.as_bytes()).into(), expect: expect(&meta.condition), fate: None };
-        let ticket = match core.submit(self.log(), &[object], &mut room, batch, Durability::Sync).await {
+        let ticket = match core.submit(self.log(), &[object], &mut room, batch, durability_of(owner)).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::ConditionFailed),
@@ -119,10 +127,15 @@ impl Shard {
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`].
-    pub(crate) fn upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<UploadInfo, StoreError> {
-        let bucket = self.find(bucket)?;
+    pub(crate) fn upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        owner: UploadOwner,
+    ) -> Result<UploadInfo, StoreError> {
         let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        let value = self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &id))?.ok_or(StoreError::NoSuchUpload)?;
+        let value = self.core.find_upload(self.find(bucket)?.id, key.as_bytes(), &id, owner)?;
         upload_info(key, &id, Value::decode(&value)?.payload)
     }
 
@@ -137,12 +150,11 @@ impl Shard {
         upload_id: &str,
         number: u16,
         size: Option<u64>,
+        owner: UploadOwner,
     ) -> Result<ShardWriter, StoreError> {
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        if self.core.lookup(&keys::upload(bucket.id, key.as_bytes(), &upload))?.is_none() {
-            return Err(StoreError::NoSuchUpload);
-        }
+        self.core.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
         self.begin(bucket, key, WriteTarget::Part { upload, number }, size).await
     }
 
@@ -158,8 +170,9 @@ impl Shard {
         upload_id: &str,
         after: u16,
         limit: usize,
+        owner: UploadOwner,
     ) -> Result<(Vec<PartInfo>, bool), StoreError> {
-        self.upload(bucket, key, upload_id)?;
+        self.upload(bucket, key, upload_id, owner)?;
         let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
         let prefix = keys::parts(&id);
         let from = [&keys::part(&id, after)[..], &[0]].concat();
@@ -175,8 +188,8 @@ impl Shard {
         Ok((parts, false))
     }
 
-    /// The shard's unfinished uploads, by key and then by identity, after this key and, when not
-    /// empty, this upload of it.
+    /// The shard's unfinished uploads of one kind of owner, by key and then by identity, after this
+    /// key and, when not empty, this upload of it.
     pub(crate) fn upload_items<'a>(
         &'a self,
         bucket: BucketId,
@@ -184,6 +197,7 @@ impl Shard {
         delimiter: &'a str,
         (after_key, after_id): (&str, &str),
         owned: Option<Owned>,
+        owner: UploadOwner,
     ) -> UploadItems<'a> {
         let roll = Roll { prefix, delimiter };
         let first = keys::uploads(bucket, prefix.as_bytes());
@@ -201,18 +215,41 @@ impl Shard {
             };
             from = from.max(after);
         }
-        UploadItems { scan: Scan::new(&self.core, &from, keys::past(&first), owned), roll, bucket, skip: None, ended }
+        let scan = Scan::new(&self.core, &from, keys::past(&first), owned);
+        UploadItems { scan, roll, bucket, owner, skip: None, ended }
+    }
+
+    /// Begins to read a part.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchUpload`], [`StoreError::NoSuchKey`] without such a part, those of the
+    /// log.
+    pub(crate) async fn segment_reader(
+        &self,
+        key: &str,
+        upload_id: &str,
+        number: u16,
+    ) -> Result<ObjectReader, StoreError> {
+        let id = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
+        self.reader_of(&keys::part(&id, number), key).await
     }
 
     /// Aborts an upload and frees its parts.
     ///
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], those of the log.
-    pub(crate) async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
+    pub(crate) async fn abort_upload(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload_id: &str,
+        owner: UploadOwner,
+    ) -> Result<(), StoreError> {
         let core = &self.core;
         let bucket = self.find(bucket)?;
         let upload = id_from_text(upload_id).ok_or(StoreError::NoSuchUpload)?;
-        core.abort(self.log(), &bucket, key.as_bytes(), upload).await
+        core.find_upload(bucket.id, key.as_bytes(), &upload, owner)?;
+        core.abort(self.log(), &bucket, key.as_bytes(), upload, durability_of(owner)).await
     }
 
     /// The chunks of the part under `key`.
@@ -226,8 +263,36 @@ impl Shard {
     }
 }
 
+/// Durability of the begin and the end of an upload. The server can fetch its own again.
+fn durability_of(owner: UploadOwner) -> Durability {
+    match owner {
+        UploadOwner::Client => Durability::Sync,
+        UploadOwner::Server => Durability::Async,
+    }
+}
+
 impl Core {
-    async fn abort(&self, log: &Log, bucket: &Bucket, key: &[u8], upload: Id) -> Result<(), StoreError> {
+    /// The record of an upload, if `owner` began it.
+    pub(crate) fn find_upload(
+        &self,
+        bucket: BucketId,
+        key: &[u8],
+        upload: &Id,
+        owner: UploadOwner,
+    ) -> Result<bytes::Bytes, StoreError> {
+        let value = self.lookup(&keys::upload(bucket, key, upload))?.ok_or(StoreError::NoSuchUpload)?;
+        let begun_by = UploadMeta::decode(Value::decode(&value)?.payload)?.owner;
+        if begun_by == owner { Ok(value) } else { Err(StoreError::NoSuchUpload) }
+    }
+
+    async fn abort(
+        &self,
+        log: &Log,
+        bucket: &Bucket,
+        key: &[u8],
+        upload: Id,
+        durability: Durability,
+    ) -> Result<(), StoreError> {
         let head = Head::UploadEnd { bucket: bucket.id, upload, key }.encode();
         let batch = vec![Record { head: head.into(), ..Record::default() }];
         let mut room = Some(self.reserve(log, batch_bytes(&batch), Priority::Delete).await?);
@@ -237,7 +302,7 @@ impl Core {
             fate: Some((Fate::Absent, 0)),
         };
         let gate = bucket.enter().await?;
-        let ticket = match self.submit(log, &[touch], &mut room, batch, Durability::Sync).await {
+        let ticket = match self.submit(log, &[touch], &mut room, batch, durability).await {
             Ok(ticket) => ticket,
             Err(Refusal::Error(e)) => return Err(e),
             Err(Refusal::Unmet(..)) => return Err(StoreError::NoSuchUpload),
@@ -252,7 +317,7 @@ impl Core {
         self.clock.now_ms().saturating_sub(age.as_millis() as u64)
     }
 
-    /// Aborts the uploads that began before `before_ms`. Returns their number.
+    /// Aborts the uploads of clients that began before `before_ms`. Returns their number.
     pub(crate) async fn expire_uploads(&self, log: &Log, before_ms: u64) -> Result<u64, StoreError> {
         let mut count = 0;
         let buckets: Vec<_> = self.registry.read().by_id.values().cloned().collect();
@@ -261,12 +326,15 @@ impl Core {
             let mut old = Vec::new();
             for pair in self.index.range(&first, keys::past(&first).as_deref()) {
                 let (key, value) = pair?;
-                if First::decode(Value::decode(&value)?.payload)?.modified_ms < before_ms {
+                let payload = Value::decode(&value)?.payload;
+                if First::decode(payload)?.modified_ms < before_ms
+                    && UploadMeta::decode(payload)?.owner == UploadOwner::Client
+                {
                     old.extend(keys::parse_upload(&key));
                 }
             }
             for (key, upload) in old {
-                match self.abort(log, &bucket, &key, upload).await {
+                match self.abort(log, &bucket, &key, upload, Durability::Sync).await {
                     Ok(()) => count += 1,
                     // It ended meanwhile.
                     Err(StoreError::NoSuchUpload | StoreError::NoSuchBucket) => {}

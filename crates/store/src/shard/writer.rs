@@ -21,8 +21,8 @@ use crate::shard::core::Core;
 use crate::shard::events::{Draft, ObjectChange};
 use crate::shard::follow::Follow;
 use crate::shard::pending::Fate;
-use crate::shard::submit::{Expect, Refusal, Touch};
-use crate::{Attributes, Condition, EventKind, PartInfo, StoreError, StoredObject, Written};
+use crate::shard::submit::{Expect, Refusal, Touch, expect, fill_expects, object_touches};
+use crate::{Attributes, Condition, EventKind, FillCondition, PartInfo, StoreError, StoredObject, Written};
 
 /// Bytes of a head included in a reservation; a larger head is reserved when its size is known.
 const HEAD_ROOM: u64 = 2048;
@@ -294,7 +294,19 @@ impl ShardWriter {
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let stored = StoredObject { modified_ms: self.core.env.wall_ms(), attributes, ..StoredObject::default() };
-        self.commit_as(stored, condition, durability).await
+        self.commit_as(stored, &[expect(&condition)], durability).await
+    }
+
+    /// Commits an object fetched from an origin, without a flush and without an event.
+    ///
+    /// # Errors
+    /// Those of [`ShardWriter::commit`].
+    pub(crate) async fn commit_fill(
+        self,
+        stored: StoredObject,
+        condition: &FillCondition,
+    ) -> Result<Written, StoreError> {
+        self.commit_as(stored, &fill_expects(condition), Some(Durability::Async)).await
     }
 
     /// [`ShardWriter::commit`] of an object that was stored before, here or elsewhere: keeps its
@@ -320,13 +332,13 @@ impl ShardWriter {
             // Only a manifest names parts, and only a body in chunks has one.
             self.chunk_pieces().await?;
         }
-        self.commit_as(stored, condition, durability).await
+        self.commit_as(stored, &[expect(&condition)], durability).await
     }
 
     async fn commit_as(
         mut self,
         stored: StoredObject,
-        condition: Condition,
+        expects: &[Expect<'_>],
         durability: Option<Durability>,
     ) -> Result<Written, StoreError> {
         let core = self.core.clone();
@@ -372,11 +384,11 @@ impl ShardWriter {
             }
             _ => None,
         };
-        let touch = self.touch(&mut meta, &condition);
+        let touches = self.touches(&mut meta, expects);
         let batch = vec![Record { head: head.into(), body, version: None }];
         let gate = self.bucket.enter().await?;
         let ticket =
-            match core.submit_with_events(&self.log, &[touch], event.as_slice(), &mut room, batch, durability).await {
+            match core.submit_with_events(&self.log, &touches, event.as_slice(), &mut room, batch, durability).await {
                 Ok(ticket) => ticket,
                 Err(Refusal::Error(e)) => return Err(e),
                 Err(Refusal::Unmet(..)) => {
@@ -411,17 +423,17 @@ impl ShardWriter {
     }
 
     /// The key that the commit depends on and changes. Takes an object's entity tag out of `meta`.
-    fn touch<'a>(&self, meta: &mut ObjectMeta, condition: &'a Condition) -> Touch<'a> {
+    fn touches<'a>(&self, meta: &mut ObjectMeta, expects: &[Expect<'a>]) -> Vec<Touch<'a>> {
         let bucket = self.bucket.id;
         match self.target {
             WriteTarget::Object => {
                 let fate = Fate::Present(std::mem::take(&mut meta.attributes.etag));
-                let key = keys::object(bucket, self.key.as_bytes()).into();
-                Touch { key, expect: expect(condition), fate: Some((fate, 0)) }
+                let key = keys::object(bucket, self.key.as_bytes());
+                object_touches(&key.into(), expects.iter().copied(), fate)
             }
             WriteTarget::Part { upload, .. } => {
                 let key = keys::upload(bucket, self.key.as_bytes(), &upload).into();
-                Touch { key, expect: Expect::Present, fate: Some((Fate::Present(String::new()), 0)) }
+                vec![Touch { key, expect: Expect::Present, fate: Some((Fate::Present(String::new()), 0)) }]
             }
         }
     }
@@ -463,16 +475,6 @@ fn upload_of(stored: &StoredObject, core: &Core) -> Option<(Id, u16)> {
     }
     let id = known.unwrap_or_else(|| core.random_id());
     Some((id, u16::try_from(stored.parts.len()).unwrap_or(u16::MAX)))
-}
-
-/// The expectation on a key that a condition states.
-pub(crate) fn expect(condition: &Condition) -> Expect<'_> {
-    match condition {
-        Condition::None => Expect::Nothing,
-        Condition::Absent => Expect::Absent,
-        Condition::Matches(etag) if etag == "*" => Expect::Present,
-        Condition::Matches(etag) => Expect::Etag(etag),
-    }
 }
 
 impl std::fmt::Debug for ShardWriter {

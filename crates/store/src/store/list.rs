@@ -5,6 +5,7 @@ use steadfast_flow::stages::{self, Stage};
 
 use super::Store;
 use crate::merge::{Listed, Merge, Source};
+use crate::record::upload::UploadOwner;
 use crate::shard::list::Item;
 use crate::shard::uploads::UploadItem;
 use crate::{ListPage, ListQuery, StoreError, UploadPage};
@@ -60,12 +61,27 @@ impl Store {
         after: (&str, &str),
         limit: usize,
     ) -> Result<UploadPage, StoreError> {
+        self.uploads_of(UploadOwner::Client, bucket, prefix, delimiter, after, limit)
+    }
+
+    /// [`Store::uploads`] of one kind of owner.
+    pub(super) fn uploads_of(
+        &self,
+        owner: UploadOwner,
+        bucket: &str,
+        prefix: &str,
+        delimiter: &str,
+        after: (&str, &str),
+        limit: usize,
+    ) -> Result<UploadPage, StoreError> {
         let topology = self.topology();
         let id = topology.lead()?.find(bucket)?.id;
         let homes = topology.homes()?;
         let mut page = UploadPage::default();
-        let sources =
-            homes.into_iter().map(|(shard, owned)| shard.upload_items(id, prefix, delimiter, after, owned)).collect();
+        let sources = homes
+            .into_iter()
+            .map(|(shard, owned)| shard.upload_items(id, prefix, delimiter, after, owned, owner))
+            .collect();
         let mut items = Merge::new(sources);
         let mut last = None;
         while let Some(item) = items.next()? {

@@ -6,6 +6,7 @@
 mod buckets;
 pub(crate) mod channels;
 pub(crate) mod events;
+mod fills;
 mod gates;
 mod list;
 pub(crate) mod moves;
@@ -26,6 +27,7 @@ use steadfast_log::{Durability, ScrubRequest, ScrubStatus};
 use crate::layout::slot_of;
 use crate::outbox::Outbox;
 use crate::record::keys::BucketId;
+use crate::record::upload::UploadOwner;
 use crate::status::StoreStatus;
 use crate::{
     Attributes, Condition, EventKind, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError,
@@ -269,7 +271,7 @@ impl Store {
         condition: Condition,
     ) -> Result<UploadInfo, StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.create_upload(bucket, key, attributes, condition).await)
+        home.name_disk(home.create_upload(bucket, key, attributes, condition, UploadOwner::Client).await)
     }
 
     /// An unfinished upload.
@@ -277,7 +279,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchBucket`], [`StoreError::NoSuchUpload`], [`StoreError::Unavailable`].
     pub fn upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<UploadInfo, StoreError> {
-        self.home(bucket, key)?.upload(bucket, key, upload_id)
+        self.home(bucket, key)?.upload(bucket, key, upload_id, UploadOwner::Client)
     }
 
     /// Begins a part; its commit replaces one with the same number.
@@ -294,7 +296,8 @@ impl Store {
         size: Option<u64>,
     ) -> Result<ObjectWriter, StoreError> {
         let home = self.home(bucket, key)?;
-        let writer = home.name_disk(home.part_writer(bucket, key, upload_id, number, size).await)?;
+        let writer =
+            home.name_disk(home.part_writer(bucket, key, upload_id, number, size, UploadOwner::Client).await)?;
         Ok(ObjectWriter::new(self.clone(), writer))
     }
 
@@ -311,7 +314,7 @@ impl Store {
         after: u16,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool), StoreError> {
-        self.home(bucket, key)?.parts(bucket, key, upload_id, after, limit)
+        self.home(bucket, key)?.parts(bucket, key, upload_id, after, limit, UploadOwner::Client)
     }
 
     /// Aborts an upload and frees its parts.
@@ -321,7 +324,7 @@ impl Store {
     /// those of the log.
     pub async fn abort_upload(&self, bucket: &str, key: &str, upload_id: &str) -> Result<(), StoreError> {
         let home = self.enter(bucket, key).await?;
-        home.name_disk(home.abort_upload(bucket, key, upload_id).await)
+        home.name_disk(home.abort_upload(bucket, key, upload_id, UploadOwner::Client).await)
     }
 
     /// Creates an object from the chosen parts, in one commit with the end of the upload.

@@ -7,7 +7,7 @@ use super::Store;
 use super::topology::Entered;
 use crate::shard::Shard;
 use crate::shard::writer::ShardWriter;
-use crate::{Attributes, Condition, EventKind, StoreError, StoredObject, Written};
+use crate::{Attributes, Condition, EventKind, FillCondition, StoreError, StoredObject, Written};
 
 /// Takes the bytes of an object or a part and commits it. Dropping it gives up: its chunks become
 /// garbage.
@@ -119,6 +119,19 @@ impl ObjectWriter {
         self.inner.event_kind = None;
         let home = self.arrive(&store).await?;
         home.name_disk(self.inner.commit_stored(stored, condition, durability).await)
+    }
+
+    /// Commits an object fetched from an origin: without a flush, since it can be fetched again,
+    /// and without an event. It keeps the time, entity tag and metadata of `stored`, which has no
+    /// parts.
+    ///
+    /// # Errors
+    /// Those of [`ObjectWriter::commit`].
+    pub async fn commit_fill(mut self, stored: StoredObject, condition: &FillCondition) -> Result<Written, StoreError> {
+        let store = self.store.clone();
+        self.inner.event_kind = None;
+        let home = self.arrive(&store).await?;
+        home.name_disk(self.inner.commit_fill(stored, condition).await)
     }
 }
 

@@ -12,6 +12,7 @@ mod damaged_member;
 mod damages;
 mod deletes;
 mod events;
+mod fills;
 mod forget;
 mod index_failures;
 mod large;

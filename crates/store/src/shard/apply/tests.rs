@@ -11,7 +11,7 @@ use steadfast_flow::Env;
 use steadfast_log::{Applied, Applier, ChunkMove, FormatOptions, Location, Log, Priority, Subject};
 
 use super::{LogSlot, StoreApplier};
-use crate::record::upload::UploadMeta;
+use crate::record::upload::{UploadMeta, UploadOwner};
 use crate::record::{Head, keys};
 use crate::shard::Shard;
 use crate::shard::apply::live::{self, manifest};
@@ -27,7 +27,8 @@ fn lead(store: &Store) -> Shard {
 }
 
 fn upload_payload() -> Vec<u8> {
-    UploadMeta { created_ms: 1, attributes: Attributes::default(), condition: Condition::None }.encode()
+    let (attributes, condition, owner) = (Attributes::default(), Condition::None, UploadOwner::Client);
+    UploadMeta { created_ms: 1, attributes, condition, owner }.encode()
 }
 
 /// A store of one disk, with the applier of its shard.
@@ -286,7 +287,10 @@ async fn old_uploads_expire() {
     let id = store.create_upload("b", "k", Attributes::default()).await.expect("upload").upload_id;
     let began = store.upload("b", "k", &id).expect("there").created_ms;
     assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began).await.expect("runs"), 0);
-    assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), began + 1).await.expect("runs"), 1);
+    let fill = store.create_fill("b", "k", Attributes::default()).await.expect("fill").upload_id;
+    let after = store.fill("b", "k", &fill).expect("there").created_ms + 1;
+    assert_eq!(lead(&store).core.expire_uploads(lead(&store).log(), after).await.expect("runs"), 1);
+    assert!(store.fill("b", "k", &fill).is_ok(), "the server ends its own");
     assert!(store.upload("b", "k", &id).is_err());
 }
 
