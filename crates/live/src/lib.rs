@@ -21,7 +21,6 @@ mod gateway;
 mod grpc;
 mod grpc_api;
 mod handshake;
-mod http_client;
 mod metrics;
 mod node;
 mod options;
@@ -40,7 +39,6 @@ pub use config::{GrpcApiConfig, GrpcTlsConfig, LiveConfig, LiveConfigError, Prox
 pub use door::{DoorOptions, LiveDoor, Workers};
 
 pub use grpc_api::GrpcDoor;
-pub use http_client::{HttpClient, exchange, http_client};
 pub use metrics::{CodeCount, LiveStatus, ProxyStatus, SessionsOf, SimpleBound};
 pub use node::{Accepted, CONNECTIONS, Limits, Node, Submission};
 pub use outgoing::{Encoded, from_stored, to_stored};

@@ -19,11 +19,11 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use steadfast_flow::{Env, Gate};
+use steadfast_net::{HttpClient, exchange, http_client};
 
 use super::{TokenError, TokenKey};
 use crate::config::LiveConfigError;
 use crate::config::auth::TOKEN;
-use crate::http_client::{HttpClient, exchange, http_client};
 use crate::metrics::ProxyStatus;
 
 /// How long keys are used without a new fetch: one hour, as in Centrifugo.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use hyper_rustls::ConfigBuilderExt;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde::{Deserialize, Serialize};
+use steadfast_net::{Addresses, ClientTls, HttpClient, http_client_for, tls_builder, with_system_authorities};
 
-use crate::http_client::{ClientTls, HttpClient, http_client_over, no_authorities, tls_builder};
 use crate::pem;
 
 /// TLS settings of a proxy. A PEM value is the PEM text, its Base64, or the name of a file.
@@ -36,7 +35,7 @@ impl ProxyTlsConfig {
     /// # Errors
     /// The URL or the settings are invalid; the text is for operators.
     pub fn http_client(&self, url: &http::Uri, idle_max: usize, place: &str) -> Result<HttpClient, String> {
-        http_client_over(url, idle_max, self.client(place)?)
+        http_client_for(url, idle_max, self.client(place)?, Addresses::Any)
     }
 
     /// The TLS client configuration; `None` if TLS is not enabled. `place` is the option that
@@ -49,7 +48,7 @@ impl ProxyTlsConfig {
         let builder = if self.insecure_skip_verify {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServerCert))
         } else if self.server_ca_pem.is_empty() {
-            builder.with_native_roots().map_err(|e| format!("{place}: {}", no_authorities(&e)))?
+            with_system_authorities(builder).map_err(|e| format!("{place}: {e}"))?
         } else {
             builder.with_root_certificates(pem::authorities(&format!("{place}.server_ca_pem"), &self.server_ca_pem)?)
         };

@@ -11,6 +11,8 @@ use http::HeaderMap;
 use http::uri::PathAndQuery;
 use prost::Message;
 use serde_json::value::RawValue;
+use steadfast_net::{GrpcClient, grpc_client_over, with_causes};
+use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 
 use super::messages::{Answer, ConnectReply, ProxyRequest, PublishReply, RefreshReply, RpcReply};
@@ -18,12 +20,11 @@ use super::{ANSWER_BYTES_MAX, DecodeReply};
 use crate::config::proxy::{DisconnectObject, ErrorObject, ProxyConfig, ProxyEvent};
 use crate::config::proxy_grpc::origin_of;
 use crate::grpc::{OverrideMessage, Raw, base64_of, expire_at, messages, put_field};
-use crate::http_client::{GrpcClient, grpc_client_over, with_causes};
 use crate::options::{Overrides, SubscribeOptions};
 
 /// The gRPC client of a proxy.
 pub(super) struct GrpcBackEnd {
-    client: tonic::client::Grpc<GrpcClient>,
+    client: tonic::client::Grpc<GrpcClient<Body>>,
     path: PathAndQuery,
     event: ProxyEvent,
     credentials: HeaderMap,

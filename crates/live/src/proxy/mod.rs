@@ -17,10 +17,10 @@ use http_body_util::Full;
 use serde::de::DeserializeOwned;
 use steadfast_flow::stages::{self, Stage};
 use steadfast_flow::{Env, Gate, Throttle};
+use steadfast_net::{Addresses, HttpClient, exchange, http_client_for};
 
 use crate::WARN_INTERVAL;
 use crate::config::{LiveConfig, LiveConfigError};
-use crate::http_client::{HttpClient, exchange, http_client_over};
 use crate::metrics::ProxyStatus;
 use crate::protocol::codes::{ClientError, Disconnected};
 use crate::session::SessionIdentity;
@@ -108,7 +108,7 @@ impl Proxies {
             } else {
                 let endpoint: Uri = proxy.endpoint.parse().map_err(|_| wrong("not a URL".to_owned()))?;
                 let tls = proxy.http.tls.client("http.tls").map_err(fail)?;
-                let client = http_client_over(&endpoint, limit, tls).map_err(wrong)?;
+                let client = http_client_for(&endpoint, limit, tls, Addresses::Any).map_err(wrong)?;
                 BackEndClient::Http(endpoint, client)
             };
             if [&proxy.http.tls, &proxy.grpc.tls].iter().any(|tls| tls.enabled && tls.insecure_skip_verify) {

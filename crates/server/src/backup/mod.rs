@@ -11,7 +11,6 @@ pub mod manifest;
 pub mod place;
 pub mod restore;
 pub mod s3;
-pub mod sign;
 
 #[cfg(test)]
 mod tests;

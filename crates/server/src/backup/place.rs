@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use steadfast_flow::Env;
+use steadfast_net::S3Credentials;
 
 use super::Result;
 use super::dir::{self, Dir};
@@ -24,29 +25,13 @@ pub enum PlaceSpec {
 pub struct S3Spec {
     /// The endpoint's URL.
     pub endpoint: String,
-    /// Its region.
-    pub region: String,
     /// The bucket.
     pub bucket: String,
     /// Prefix of every path; empty, or with `/` at its end.
     pub prefix: String,
-    /// Access key.
-    pub access_key: String,
-    /// Secret key.
-    pub secret_key: S3Secret,
-    /// Session token of temporary credentials.
-    pub session_token: Option<S3Secret>,
-}
-
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct S3Secret(pub String);
-
-impl std::fmt::Debug for S3Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(secret)")
-    }
+    /// Region and keys.
+    #[serde(flatten)]
+    pub credentials: S3Credentials,
 }
 
 /// A place. Cloning shares it.

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use steadfast_flow::Env;
-use steadfast_live::{HttpClient, exchange, http_client};
+use steadfast_net::{HttpClient, S3Endpoint, S3Request, encode, exchange, http_client};
 
 use super::Result;
 use super::place::S3Spec;
-use super::sign::{encode, headers};
 
 /// Bytes of a part of a large file; the protocol allows 10,000 parts.
 const PART_BYTES: usize = 16 << 20;
@@ -26,10 +24,7 @@ const IDLE_MAX: usize = 4;
 
 struct Shared {
     spec: S3Spec,
-    /// Value of the `Host` header.
-    authority: String,
-    /// Scheme and authority.
-    base: String,
+    endpoint: S3Endpoint,
     client: HttpClient,
     env: Env,
 }
@@ -53,17 +48,11 @@ fn between<'a>(text: &'a str, tag: &str) -> Option<&'a str> {
 
 impl S3 {
     pub(super) fn new(spec: &S3Spec, env: &Env) -> Result<Self> {
-        let wrong = |what: &str| format!("{}: {what}", spec.endpoint);
-        let url: http::Uri = spec.endpoint.parse().map_err(|_| wrong("not a URL"))?;
-        let client = http_client(&url, IDLE_MAX).map_err(|e| wrong(&e))?;
-        if url.path().len() > 1 || url.query().is_some() {
-            return Err(wrong("give the endpoint alone: bucket and prefix belong into s3://BUCKET/PREFIX"));
-        }
-        let host = url.host().unwrap_or_default();
-        let authority = url.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-        let base = format!("{}://{authority}", url.scheme_str().unwrap_or_default());
+        let wrong = |what: String| format!("{}: {what}", spec.endpoint);
+        let endpoint = S3Endpoint::new(&spec.endpoint, spec.credentials.clone()).map_err(wrong)?;
+        let client = http_client(endpoint.url(), IDLE_MAX).map_err(wrong)?;
         let (spec, env) = (spec.clone(), env.clone());
-        Ok(Self(Arc::new(Shared { spec, authority, base, client, env })))
+        Ok(Self(Arc::new(Shared { spec, endpoint, client, env })))
     }
 
     pub(super) fn shown(&self) -> String {
@@ -80,21 +69,11 @@ impl S3 {
         body: &Bytes,
     ) -> io::Result<Answer> {
         let shared = &self.0;
-        let path = format!("/{}/{}", encode(&shared.spec.bucket, false), encode(path, true));
-        let base = &shared.base;
-        let mut request = http::Request::builder().method(method).uri(if query.is_empty() {
-            format!("{base}{path}")
-        } else {
-            format!("{base}{path}?{query}")
-        });
-        let wall_ms = shared.env.wall_ms();
-        for (name, value) in headers(&shared.spec, &shared.authority, wall_ms, method, (&path, query), body) {
-            request = request.header(name, value);
-        }
-        if let Some((from, to)) = range {
-            request = request.header("range", format!("bytes={from}-{}", to - 1));
-        }
-        let request = request.body(Full::new(body.clone())).map_err(io::Error::other)?;
+        let range = range.map(|(from, to)| format!("bytes={from}-{}", to - 1));
+        let headers: Vec<_> = range.iter().map(|range| ("range", range.as_str())).collect();
+        let request = S3Request { method, bucket: &shared.spec.bucket, key: path, query, headers: &headers };
+        let request = shared.endpoint.request(&request, shared.env.wall_ms(), body.clone());
+        let request = request.map_err(io::Error::other)?;
         let answer = exchange(&shared.client, request, ANSWER_BYTES_MAX).await.map_err(io::Error::other)?;
         let status = answer.status().as_u16();
         let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use steadfast_flow::Env;
+use steadfast_net::{S3Credentials, Secret};
 
 use super::progress::Progress;
 use super::{Failure, block_on};
-use crate::backup::place::{PlaceSpec, S3Secret, S3Spec};
+use crate::backup::place::{PlaceSpec, S3Spec};
 use crate::config::human_size;
 use crate::config::setting::Size;
 use crate::control::{Command, client};
@@ -151,12 +152,14 @@ fn place(text: &str, endpoint: &EndpointArgs) -> Result<PlaceSpec, String> {
     let region = &endpoint.region;
     Ok(PlaceSpec::S3(S3Spec {
         endpoint: endpoint.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
-        region: region.clone(),
         bucket: bucket.to_owned(),
         prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
-        access_key: need("AWS_ACCESS_KEY_ID")?,
-        secret_key: S3Secret(need("AWS_SECRET_ACCESS_KEY")?),
-        session_token: variable("AWS_SESSION_TOKEN").map(S3Secret),
+        credentials: S3Credentials {
+            region: region.clone(),
+            access_key: need("AWS_ACCESS_KEY_ID")?,
+            secret_key: Secret(need("AWS_SECRET_ACCESS_KEY")?),
+            session_token: variable("AWS_SESSION_TOKEN").map(Secret),
+        },
     }))
 }
 

@@ -15,7 +15,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use http_body_util::Full;
 use sha2::Sha256;
 use steadfast_flow::Env;
-use steadfast_live::{HttpClient, ProxyTlsConfig, exchange};
+use steadfast_live::ProxyTlsConfig;
+use steadfast_net::{HttpClient, exchange};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 

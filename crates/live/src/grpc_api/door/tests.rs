@@ -1,13 +1,13 @@
 //! The port over a store in memory, with a gRPC client and with clients that do not use gRPC.
 
 use hyper::client::conn::http2 as http2_client;
+use steadfast_net::{GrpcClient, grpc_client_over};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::*;
 use crate::commands::tests::node_with;
-use crate::http_client::{GrpcClient, grpc_client_over};
 
 /// A timeout longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ impl Served {
     }
 }
 
-struct Grpcs(tonic::client::Grpc<GrpcClient>);
+struct Grpcs(tonic::client::Grpc<GrpcClient<tonic::body::Body>>);
 
 impl Grpcs {
     async fn call(&self, method: &str, message: &[u8], metadata: &[(&'static str, &str)]) -> Result<Vec<u8>, Status> {

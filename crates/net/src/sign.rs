@@ -4,11 +4,33 @@
 //! <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>.
 
 use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
-use super::manifest::hex;
-use super::place::S3Spec;
+/// A text that `Debug` hides. Serializing writes it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// What signs the requests to an S3 endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct S3Credentials {
+    /// The region of the endpoint.
+    pub region: String,
+    /// Access key.
+    pub access_key: String,
+    /// Secret key.
+    pub secret_key: Secret,
+    /// Session token of temporary credentials.
+    pub session_token: Option<Secret>,
+}
 
 fn hmac(key: &[u8], data: &[u8]) -> Vec<u8> {
     // HMAC accepts keys of any length.
@@ -37,10 +59,10 @@ pub fn encode(text: &str, keep_slash: bool) -> String {
     out
 }
 
-/// The headers that sign a request. `path` and `query` are already encoded, the query sorted by
-/// name.
-pub fn headers(
-    spec: &S3Spec,
+/// The headers that sign a request, `host` among them. `path` and `query` are already encoded, the
+/// query sorted by name. `wall_ms` is the time in milliseconds since the Unix epoch.
+pub fn signed_headers(
+    credentials: &S3Credentials,
     host: &str,
     wall_ms: u64,
     method: &str,
@@ -49,23 +71,23 @@ pub fn headers(
 ) -> Vec<(&'static str, String)> {
     let date = amz_date(wall_ms / 1000);
     let day = &date[..8];
-    let payload = hex(&Sha256::digest(body));
+    let payload = hex::encode(Sha256::digest(body));
     let mut signed =
         vec![("host", host.to_owned()), ("x-amz-content-sha256", payload.clone()), ("x-amz-date", date.clone())];
-    if let Some(token) = &spec.session_token {
+    if let Some(token) = &credentials.session_token {
         signed.push(("x-amz-security-token", token.0.clone()));
     }
     let names = signed.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
     let lines: String = signed.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
     let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{payload}");
-    let scope = format!("{day}/{}/s3/aws4_request", spec.region);
-    let to_sign = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&Sha256::digest(canonical.as_bytes())));
-    let mut key = format!("AWS4{}", spec.secret_key.0).into_bytes();
-    for part in [day, &spec.region, "s3", "aws4_request"] {
+    let scope = format!("{day}/{}/s3/aws4_request", credentials.region);
+    let to_sign = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex::encode(Sha256::digest(canonical.as_bytes())));
+    let mut key = format!("AWS4{}", credentials.secret_key.0).into_bytes();
+    for part in [day, &credentials.region, "s3", "aws4_request"] {
         key = hmac(&key, part.as_bytes());
     }
-    let signature = hex(&hmac(&key, to_sign.as_bytes()));
-    let credential = format!("{}/{scope}", spec.access_key);
+    let signature = hex::encode(hmac(&key, to_sign.as_bytes()));
+    let credential = format!("{}/{scope}", credentials.access_key);
     signed.push((
         "authorization",
         format!("AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"),
@@ -76,7 +98,6 @@ pub fn headers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backup::place::S3Secret;
 
     #[test]
     fn dates_and_encoding_match_known_values() {
@@ -89,18 +110,17 @@ mod tests {
     #[test]
     fn a_signature_is_that_of_amazons_example() {
         // "GET Bucket Lifecycle" in the S3 documentation's examples of signature calculations.
-        let spec = S3Spec {
-            endpoint: String::new(),
+        let credentials = S3Credentials {
             region: "us-east-1".into(),
-            bucket: String::new(),
-            prefix: String::new(),
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
-            secret_key: S3Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into()),
+            secret_key: Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into()),
             session_token: None,
         };
+        assert!(!format!("{credentials:?}").contains("EXAMPLEKEY"));
         // 24 May 2013, 00:00:00 UTC.
         let at_ms = 1_369_353_600_000;
-        let signed = headers(&spec, "examplebucket.s3.amazonaws.com", at_ms, "GET", ("/", "lifecycle="), b"");
+        let host = "examplebucket.s3.amazonaws.com";
+        let signed = signed_headers(&credentials, host, at_ms, "GET", ("/", "lifecycle="), b"");
         let (_, authorization) = signed.last().expect("signed");
         let expected = "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543";
         assert!(authorization.ends_with(expected), "{authorization}");
