@@ -7,7 +7,8 @@ use http_body_util::Full;
 use crate::http_client::check_url;
 use crate::sign::{S3Credentials, encode, signed_headers};
 
-/// An S3 endpoint and the credentials for it. Buckets are named in the path, not in the host.
+/// An S3 endpoint and the credentials for it, if it wants any. Buckets are named in the path, not
+/// in the host.
 #[derive(Debug, Clone)]
 pub struct S3Endpoint {
     url: http::Uri,
@@ -15,7 +16,7 @@ pub struct S3Endpoint {
     authority: String,
     /// Scheme and authority.
     base: String,
-    credentials: S3Credentials,
+    credentials: Option<S3Credentials>,
 }
 
 /// A request to an endpoint.
@@ -39,7 +40,7 @@ impl S3Endpoint {
     ///
     /// # Errors
     /// It is no URL over HTTP, or has a path or a query; the text is for operators.
-    pub fn new(endpoint: &str, credentials: S3Credentials) -> Result<Self, String> {
+    pub fn new(endpoint: &str, credentials: Option<S3Credentials>) -> Result<Self, String> {
         let url: http::Uri = endpoint.parse().map_err(|_| "not a URL".to_owned())?;
         check_url(&url)?;
         if url.path().len() > 1 || url.query().is_some() {
@@ -56,8 +57,8 @@ impl S3Endpoint {
         &self.url
     }
 
-    /// Builds a signed request. `wall_ms` is the time in milliseconds since the Unix epoch; an
-    /// endpoint accepts the signature for some minutes.
+    /// Builds a request, signed if there are credentials. `wall_ms` is the time in milliseconds
+    /// since the Unix epoch; an endpoint accepts the signature for some minutes.
     ///
     /// # Errors
     /// The method, the query or a header has characters that HTTP does not allow.
@@ -75,8 +76,8 @@ impl S3Endpoint {
         };
         let mark = if query.is_empty() { "" } else { "?" };
         let mut built = Request::builder().method(method).uri(format!("{}{path}{mark}{query}", self.base));
-        for (name, value) in signed_headers(&self.credentials, &self.authority, wall_ms, method, (&path, query), &body)
-        {
+        let signed = |credentials| signed_headers(credentials, &self.authority, wall_ms, method, (&path, query), &body);
+        for (name, value) in self.credentials.as_ref().map(signed).unwrap_or_default() {
             built = built.header(name, value);
         }
         for (name, value) in headers {
@@ -93,7 +94,8 @@ mod tests {
 
     fn endpoint(url: &str) -> Result<S3Endpoint, String> {
         let (region, access_key, secret_key) = ("us-east-1".into(), "key".into(), Secret("secret".into()));
-        S3Endpoint::new(url, S3Credentials { region, access_key, secret_key, session_token: Some(Secret("t".into())) })
+        let credentials = S3Credentials { region, access_key, secret_key, session_token: Some(Secret("t".into())) };
+        S3Endpoint::new(url, Some(credentials))
     }
 
     #[test]

@@ -11,6 +11,7 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::host::{S3Host, VirtualHost};
 use s3s::{S3Result, s3_error};
 
+use steadfast_edge::Edge;
 use steadfast_flow::{Budget, Env};
 
 use crate::context::RequestContext;
@@ -36,9 +37,9 @@ impl S3Auth for Keys {
     }
 }
 
-/// Refuses requests that are not wholly signed and operations that are not served. Also records the
-/// operation's name for the metrics. `s3s` calls it after verifying the signature, before reading
-/// the body.
+/// Refuses requests that are not wholly signed, operations that are not served, and changes of
+/// buckets with an origin. Also records the operation's name for the metrics. `s3s` calls it after
+/// verifying the signature, before reading the body.
 pub(crate) struct SignedOnly {
     /// The memory budget that all XML bodies share.
     pub(crate) xml: Budget,
@@ -47,6 +48,8 @@ pub(crate) struct SignedOnly {
     pub(crate) env: Env,
     /// The largest XML body of any operation, in bytes.
     pub(crate) xml_bytes_max: usize,
+    /// The buckets with an origin.
+    pub(crate) edge: Option<Edge>,
 }
 
 /// The parser's result takes up to this many times the bytes of the XML body.
@@ -73,6 +76,7 @@ impl S3Access for SignedOnly {
         signed::check(cx.uri(), cx.headers())?;
         let served = served?;
         served.check_query(cx.method(), cx.uri().query().unwrap_or_default())?;
+        self.check_origin(served, cx.s3_path().get_bucket_name())?;
         if let Some(bytes) = self.xml_memory(served, cx.headers())? {
             let permit = self.xml.try_acquire(bytes).map_err(|_| slow_down("XML in request bodies"))?;
             if let Some(context) = &context {
@@ -85,6 +89,16 @@ impl S3Access for SignedOnly {
 }
 
 impl SignedOnly {
+    /// Refuses an operation on a bucket with an origin, unless it only reads.
+    fn check_origin(&self, served: &Served, bucket: Option<&str>) -> S3Result<()> {
+        match (&self.edge, bucket) {
+            (Some(edge), Some(bucket)) if !served.with_origin && edge.has_origin(bucket) => {
+                Err(s3_error!(MethodNotAllowed, "The bucket has an origin and is read only."))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The memory that the XML body of a request needs before it is read; `None` when it is too
     /// little to count.
     fn xml_memory(&self, served: &Served, headers: &HeaderMap) -> S3Result<Option<u64>> {

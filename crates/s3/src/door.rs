@@ -115,6 +115,7 @@ impl S3Door {
             body_time: options.body_stall,
             env: env.clone(),
             xml_bytes_max: options.xml_bytes_max,
+            edge: options.edge.clone(),
         });
         if !options.domains.is_empty() {
             builder.set_host(Domains::new(&options.domains));

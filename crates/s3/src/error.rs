@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use http::header::{CONTENT_RANGE, HeaderMap, HeaderValue};
 use s3s::{S3Error, S3ErrorCode, StdError, s3_error};
+use steadfast_edge::EdgeError;
 use steadfast_log::LogError;
 use steadfast_store::StoreError;
 
@@ -72,6 +74,37 @@ pub(crate) fn store_error(error: StoreError) -> S3Error {
         ),
         error => S3Error::with_message(S3ErrorCode::InternalError, error.to_string()),
     }
+}
+
+/// The S3 error for an error of an edge.
+pub(crate) fn edge_error(error: EdgeError) -> S3Error {
+    match error {
+        EdgeError::Store(error) => store_error(error),
+        EdgeError::Origin(message) => custom("BadGateway", http::StatusCode::BAD_GATEWAY, message),
+        EdgeError::Timeout => custom(
+            "GatewayTimeout",
+            http::StatusCode::GATEWAY_TIMEOUT,
+            "The origin of this bucket did not answer in time.",
+        ),
+        EdgeError::Range(size) => not_satisfiable(size),
+        EdgeError::Changed => custom(
+            "BadGateway",
+            http::StatusCode::BAD_GATEWAY,
+            "The object changes at its origin while it is fetched. Please try again.",
+        ),
+    }
+}
+
+/// A range outside an object of `size` bytes.
+pub(crate) fn not_satisfiable(size: u64) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::InvalidRange, "The requested range is not satisfiable");
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    if let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}")) {
+        headers.insert(CONTENT_RANGE, value);
+    }
+    error.set_headers(headers);
+    error
 }
 
 /// `503 SlowDown`: SDKs back off and retry.

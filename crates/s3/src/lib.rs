@@ -32,3 +32,8 @@ pub use context::{Observer, RequestRecord};
 pub use door::{ConnectionService, DoorError, S3Door};
 pub use io::StallIo;
 pub use options::{EtagKind, EventTargets, IpNetwork, S3Options};
+
+/// Whether a bucket can have this name.
+pub fn is_bucket_name(name: &str) -> bool {
+    s3s::path::check_bucket_name(name)
+}

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_edge::Edge;
+
 /// How the server makes entity tags of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EtagKind {
@@ -85,6 +87,8 @@ pub struct S3Options {
     pub allowed_origins: Vec<String>,
     /// The targets that can receive events; `None`: buckets accept no notification rules.
     pub targets: Option<Arc<dyn EventTargets>>,
+    /// The buckets with an origin, which clients can only read; `None`: no bucket has one.
+    pub edge: Option<Edge>,
     /// How the server makes entity tags.
     pub etag: EtagKind,
     /// The most requests served at a time.
@@ -140,6 +144,7 @@ impl Default for S3Options {
             https: false,
             allowed_origins: Vec::new(),
             targets: None,
+            edge: None,
             etag: EtagKind::default(),
             requests_max: 1024,
             requests_waiting_max: 4096,
@@ -171,6 +176,7 @@ impl fmt::Debug for S3Options {
             .field("access_keys", &keys)
             .field("region", &self.region)
             .field("domains", &self.domains)
+            .field("edge", &self.edge)
             .field("etag", &self.etag)
             .field("requests_max", &self.requests_max)
             .finish_non_exhaustive()

@@ -14,6 +14,8 @@ pub(crate) struct Served {
     query: &'static [&'static str],
     /// The largest XML body, in bytes; 0: the operation has none.
     pub(crate) xml_bytes_max: usize,
+    /// Whether it works on a bucket with an origin.
+    pub(crate) with_origin: bool,
 }
 
 const RESPONSE: [&str; 6] = [
@@ -47,20 +49,20 @@ const KEYS: usize = 2 << 20;
 const PARTS: usize = 4 << 20;
 
 const fn served(name: &'static str, query: &'static [&'static str]) -> Served {
-    Served { name, query, xml_bytes_max: 0 }
+    Served { name, query, xml_bytes_max: 0, with_origin: false }
 }
 
 const fn with_xml(name: &'static str, query: &'static [&'static str], xml_bytes_max: usize) -> Served {
-    Served { name, query, xml_bytes_max }
+    Served { name, query, xml_bytes_max, with_origin: false }
 }
 
 const SERVED: &[Served] = &[
     served("PutObject", &[]),
-    served("GetObject", READ),
-    served("HeadObject", READ),
+    served("GetObject", READ).with_origin(),
+    served("HeadObject", READ).with_origin(),
     served("DeleteObject", &["versionId"]),
-    served("ListObjectsV2", LIST),
-    served("ListObjects", LIST),
+    served("ListObjectsV2", LIST).with_origin(),
+    served("ListObjects", LIST).with_origin(),
     with_xml("DeleteObjects", &["delete"], KEYS),
     served("CopyObject", &[]),
     served("GetObjectAttributes", &["attributes", "versionId"]),
@@ -74,15 +76,15 @@ const SERVED: &[Served] = &[
         "ListMultipartUploads",
         &["uploads", "prefix", "delimiter", "key-marker", "upload-id-marker", "max-uploads", "encoding-type"],
     ),
-    with_xml("CreateBucket", &[], SMALL),
-    served("HeadBucket", &[]),
+    with_xml("CreateBucket", &[], SMALL).with_origin(),
+    served("HeadBucket", &[]).with_origin(),
     served("DeleteBucket", &[]),
     served("ListBuckets", &["max-buckets", "continuation-token", "prefix", "bucket-region"]),
-    served("GetBucketLocation", &["location"]),
-    served("GetBucketVersioning", &["versioning"]),
-    served("GetBucketNotificationConfiguration", &["notification"]),
+    served("GetBucketLocation", &["location"]).with_origin(),
+    served("GetBucketVersioning", &["versioning"]).with_origin(),
+    served("GetBucketNotificationConfiguration", &["notification"]).with_origin(),
     with_xml("PutBucketNotificationConfiguration", &["notification"], SMALL),
-    served("GetBucketAcl", &["acl"]),
+    served("GetBucketAcl", &["acl"]).with_origin(),
     served("GetObjectAcl", &["acl", "versionId"]),
     served("GetObjectTagging", &["tagging", "versionId"]),
     with_xml("PutObjectTagging", &["tagging", "versionId"], SMALL),
@@ -90,6 +92,12 @@ const SERVED: &[Served] = &[
 ];
 
 impl Served {
+    /// The operation also works on a bucket with an origin: it changes nothing there.
+    const fn with_origin(mut self) -> Self {
+        self.with_origin = true;
+        self
+    }
+
     /// # Errors
     /// `NotImplemented`.
     pub(crate) fn find(operation: &str) -> S3Result<&'static Self> {

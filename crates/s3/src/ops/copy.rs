@@ -23,10 +23,13 @@ const COPY_BYTES_MAX: u64 = 5 << 30;
 /// Attempts to copy an object to itself while other requests change it.
 const SELF_COPY_TRIES: usize = 8;
 
-fn source(source: &CopySource) -> S3Result<(&str, &str)> {
+fn source<'a>(handler: &Handler, source: &'a CopySource) -> S3Result<(&'a str, &'a str)> {
     match source {
         CopySource::Bucket { bucket, key, version_id } => {
             only_null_version(version_id.as_deref())?;
+            if handler.options.edge.as_ref().is_some_and(|edge| edge.has_origin(bucket)) {
+                return Err(s3_error!(MethodNotAllowed, "Copies from a bucket with an origin are not supported."));
+            }
             Ok((bucket, key))
         }
         _ => Err(invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey")),
@@ -61,7 +64,7 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
     let matching = matches!(condition, Condition::Matches(_));
     let input = req.input;
     refuse_unsupported!(input)?;
-    let from = source(&input.copy_source)?;
+    let from = source(handler, &input.copy_source)?;
     let to = (input.bucket.as_str(), input.key.as_str());
     let replace = directive(input.metadata_directive.as_ref().map(MetadataDirective::as_str), "metadata")?;
     let replace_tags = directive(input.tagging_directive.as_ref().map(TaggingDirective::as_str), "tagging")?;
@@ -181,7 +184,7 @@ pub(crate) async fn copy_part(
         return Err(s3_error!(NotImplemented, "Server-side encryption is not offered."));
     }
     let number = part_number(input.part_number)?;
-    let from = source(&input.copy_source)?;
+    let from = source(handler, &input.copy_source)?;
     let (bucket, key, upload_id) = (&input.bucket, &input.key, &input.upload_id);
     let upload = handler.store.upload(bucket, key, upload_id).map_err(store_error)?;
     let conditions = source_conditions!(input);

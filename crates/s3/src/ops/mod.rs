@@ -6,6 +6,7 @@ pub(crate) mod delete;
 pub(crate) mod list;
 pub(crate) mod notifications;
 pub(crate) mod read;
+mod source;
 pub(crate) mod tags;
 pub(crate) mod uploads;
 pub(crate) mod write;

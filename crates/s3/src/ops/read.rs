@@ -3,20 +3,22 @@
 use std::ops::Range as Span;
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt, stream};
-use http::header::{CONTENT_RANGE, HeaderMap, HeaderValue};
+use futures::{StreamExt, stream};
+use http::header::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use s3s::dto::*;
-use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError, s3_error};
+use s3s::{Body, S3Request, S3Response, S3Result, StdError};
+use steadfast_edge::EdgeError;
 use steadfast_store::{ObjectInfo, PartInfo, StoreError};
 
 use crate::attributes::{page_size, set_headers};
 use crate::checksum::set_checksums;
 use crate::conditions::{ReadConditions, if_range_holds, object_etag, only_null_version, timestamp};
-use crate::error::{custom, invalid_request, store_error};
+use crate::error::{custom, edge_error, invalid_request, not_satisfiable, store_error};
 use crate::handler::{Handler, owner};
 use crate::ops::buckets::full_control;
+use crate::ops::source::{Source, wanted};
 use crate::ops::write::{checksum_type, part_number};
 
 /// The bytes of an object that a request selects.
@@ -26,17 +28,6 @@ struct Selection {
     partial: bool,
     /// The selected part, where the object has parts.
     part: Option<PartInfo>,
-}
-
-fn not_satisfiable(size: u64) -> S3Error {
-    let mut error = S3Error::with_message(S3ErrorCode::InvalidRange, "The requested range is not satisfiable");
-    let mut headers = HeaderMap::new();
-    headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-    if let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}")) {
-        headers.insert(CONTENT_RANGE, value);
-    }
-    error.set_headers(headers);
-    error
 }
 
 fn select(size: u64, parts: &[PartInfo], range: Option<&Range>, part: Option<i32>) -> S3Result<Selection> {
@@ -123,47 +114,76 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     let conditions = read_conditions!(input);
     // A reader reads a small object at once. A request that the index already refuses needs no
     // reader.
-    if conditions.any() || input.range.is_some() || input.part_number.is_some() {
-        let info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+    if (conditions.any() || input.range.is_some() || input.part_number.is_some())
+        && let Some(info) = handler.stored(&input.bucket, &input.key)?
+    {
         conditions.check(&info)?;
         if input.part_number.is_none() || info.part_count == 0 {
             select(info.size, &[], range(&req.headers, &info, &input.range), input.part_number)?;
         }
     }
-    let reader = handler.store.reader(&input.bucket, &input.key).await.map_err(store_error)?;
-    let info = reader.info().clone();
-    // Another request may have replaced the object since the first check.
-    conditions.check(&info)?;
-    let range = range(&req.headers, &info, &input.range);
-    let selection = select(info.size, reader.parts(), range, input.part_number)?;
-    let mut output = GetObjectOutput::default();
-    let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
-    describe_object!(output, &info, &selection, checksums);
-    output.tag_count = i32::try_from(info.attributes.tags.len()).ok().filter(|n| *n > 0);
-    let size = selection.span.end - selection.span.start;
-    let body = if size == 0 { Body::empty() } else { body(reader.stream(selection.span.clone()), size).await? };
-    output.body = Some(StreamingBlob::from(body));
-    Ok(S3Response::new(output))
+    let wanted = wanted(&req.headers, input.range.as_ref());
+    for _ in 0..OPENS {
+        let source = Source::open(handler, &input.bucket, &input.key, &wanted).await?;
+        let info = source.info().clone();
+        // Another request may have replaced the object since the first check.
+        conditions.check(&info)?;
+        let selection = match &source {
+            Source::Passed(passed) => {
+                let (span, partial) = passed.span();
+                Selection { span, partial, part: None }
+            }
+            _ => {
+                let range = range(&req.headers, &info, &input.range);
+                select(info.size, source.parts(), range, input.part_number)?
+            }
+        };
+        let mut output = GetObjectOutput::default();
+        let checksums = input.checksum_mode.as_ref().is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
+        describe_object!(output, &info, &selection, checksums);
+        output.tag_count = i32::try_from(info.attributes.tags.len()).ok().filter(|n| *n > 0);
+        if matches!(&source, Source::Passed(passed) if passed.length().is_none()) {
+            output.content_length = None;
+        }
+        let body = match body(source, selection.span).await {
+            Ok(body) => body,
+            // Before the first byte, the new version may take its place.
+            Err(EdgeError::Changed) => continue,
+            Err(error) => return Err(edge_error(error)),
+        };
+        output.body = Some(StreamingBlob::from(body));
+        return Ok(S3Response::new(output));
+    }
+    Err(edge_error(EdgeError::Changed))
 }
+
+/// How often a read begins again when the object changed before its first byte.
+const OPENS: u32 = 4;
 
 /// The body of a response. It reads the first piece before the answer begins, so that damage there
 /// becomes an S3 error. Later, the server can only break the connection off.
-async fn body<S>(pieces: S, size: u64) -> S3Result<Body>
-where
-    S: Stream<Item = Result<Bytes, StoreError>> + Send + 'static,
-{
-    let mut pieces = Box::pin(pieces);
+///
+/// # Errors
+/// [`EdgeError::Changed`] if the object has to be opened again.
+async fn body(source: Source, span: Span<u64>) -> Result<Body, EdgeError> {
+    // An answer that is passed through may have no length.
+    let known = !matches!(&source, Source::Passed(passed) if passed.length().is_none());
+    let size = if known { span.end - span.start } else { u64::MAX };
+    if size == 0 {
+        return Ok(Body::empty());
+    }
+    let mut pieces = source.stream(span);
     let first = match pieces.next().await {
-        Some(Ok(first)) => first,
-        Some(Err(error)) => return Err(store_error(error)),
-        None => return Err(s3_error!(InternalError, "The object's data ended early.")),
+        Some(first) => first?,
+        None if !known => return Ok(Body::empty()),
+        None => return Err(StoreError::Index("the object's data ended early".into()).into()),
     };
     if first.len() as u64 == size {
         return Ok(Body::from(first));
     }
     let rest = stream::once(async { Ok(first) }).chain(pieces);
     // The stream never ends cleanly with fewer bytes than announced, and never sends more.
-    let checked = stream::unfold((Box::pin(rest), size), |(mut rest, left)| async move {
+    let checked = stream::unfold((Box::pin(rest), size), move |(mut rest, left)| async move {
         if left == 0 {
             return None;
         }
@@ -174,6 +194,7 @@ where
             }
             Some(Ok(_)) => Err("the object's data is longer than the object".into()),
             Some(Err(error)) => Err(Box::new(error)),
+            None if !known => return None,
             None => Err("the object's data ended early".into()),
         };
         Some((piece, (rest, 0)))
@@ -185,7 +206,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let conditions = read_conditions!(input);
-    let mut info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
+    let mut info = handler.describe(&input.bucket, &input.key).await?;
     conditions.check(&info)?;
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "test code is outside the seam")]
 
 mod common;
+mod edge;
 mod objects;
 mod presigned;
 mod protocol;

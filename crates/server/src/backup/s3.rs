@@ -49,7 +49,7 @@ fn between<'a>(text: &'a str, tag: &str) -> Option<&'a str> {
 impl S3 {
     pub(super) fn new(spec: &S3Spec, env: &Env) -> Result<Self> {
         let wrong = |what: String| format!("{}: {what}", spec.endpoint);
-        let endpoint = S3Endpoint::new(&spec.endpoint, spec.credentials.clone()).map_err(wrong)?;
+        let endpoint = S3Endpoint::new(&spec.endpoint, Some(spec.credentials.clone())).map_err(wrong)?;
         let client = http_client(endpoint.url(), IDLE_MAX).map_err(wrong)?;
         let (spec, env) = (spec.clone(), env.clone());
         Ok(Self(Arc::new(Shared { spec, endpoint, client, env })))

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::setting::{Input, Setting, list};
 
 /// Text printed in place of a secret.
-const HIDDEN: &str = "(not shown)";
+pub(super) const HIDDEN: &str = "(not shown)";
 
 /// Addresses and networks: a list in a file, separated by commas as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,9 +64,7 @@ impl Setting for Secret {
             Input::Value(_) => None,
         };
         match text {
-            Some(HIDDEN) => Err(format!(
-                "{HIDDEN:?} is the text that a printed configuration has in its place: give the secret itself"
-            )),
+            Some(HIDDEN) => Err(hidden()),
             Some(text) if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(Self(text.to_owned())),
             _ => Err("expected a string of printable characters without spaces".to_owned()),
         }
@@ -74,6 +72,89 @@ impl Setting for Secret {
 
     fn to_toml(&self) -> String {
         if self.0.is_empty() { "\"\"".to_owned() } else { HIDDEN.to_owned().to_toml() }
+    }
+}
+
+/// The mistake of giving the printed text for the secret.
+pub(super) fn hidden() -> String {
+    format!("{HIDDEN:?} is the text that a printed configuration has in its place: give the secret itself")
+}
+
+/// A secret, or its source.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SecretText {
+    /// The secret itself.
+    pub text: String,
+    /// A file that holds it.
+    pub file: String,
+    /// An environment variable that holds it.
+    pub env: String,
+}
+
+/// Maximum length of a secret, in bytes.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
+
+impl SecretText {
+    /// The secret; `None` if none is set.
+    ///
+    /// # Errors
+    /// Why it cannot be read, as a message without any part of it.
+    pub fn read(&self) -> Result<Option<String>, String> {
+        let found = match (&self.file[..], &self.env[..]) {
+            ("", "") => self.text.clone(),
+            (file, "") => {
+                let size = std::fs::metadata(file).map_err(|e| format!("{file}: {e}"))?.len();
+                if size > SECRET_BYTES_MAX {
+                    return Err(format!("{file} has {size} bytes: too many for a secret"));
+                }
+                std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"))?
+            }
+            (_, env) => std::env::var(env).map_err(|e| format!("the environment variable {env}: {e}"))?,
+        };
+        let found = found.trim();
+        if found.is_empty() && !self.is_empty() {
+            return Err("the secret is empty".to_owned());
+        }
+        Ok((!found.is_empty()).then(|| found.to_owned()))
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.file.is_empty() && self.env.is_empty()
+    }
+
+    /// Checks that one source is given at most; `what` is the key of the secret itself.
+    ///
+    /// # Errors
+    /// The keys, of which one is to be kept.
+    pub(super) fn check(&self, what: &str) -> Result<(), String> {
+        if self.text == HIDDEN {
+            return Err(format!("{what}: {}", hidden()));
+        }
+        let given = [&self.text, &self.file, &self.env].iter().filter(|text| !text.is_empty()).count();
+        if given > 1 {
+            return Err(format!("give one of {what}, {what}_file and {what}_env"));
+        }
+        Ok(())
+    }
+
+    /// Appends the keys that are set, without the secret itself.
+    pub(super) fn to_toml(&self, what: &str, all: &mut Vec<String>) {
+        if !self.text.is_empty() {
+            all.push(format!("{what} = {}", HIDDEN.to_owned().to_toml()));
+        }
+        for (end, text) in [("file", &self.file), ("env", &self.env)] {
+            if !text.is_empty() {
+                all.push(format!("{what}_{end} = {}", text.to_toml()));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = if self.text.is_empty() { "" } else { HIDDEN };
+        f.debug_struct("SecretText").field("text", &text).field("file", &self.file).field("env", &self.env).finish()
     }
 }
 
@@ -96,5 +177,9 @@ mod tests {
         assert!(!secret.to_toml().contains("s3cret") && !format!("{secret:?}").contains("s3cret"));
         assert!(Secret::read(Input::Text(HIDDEN)).is_err(), "what was printed is not taken for it");
         assert_eq!(Secret::default().to_toml(), "\"\"");
+        let secret = SecretText { text: "s3cret".to_owned(), ..SecretText::default() };
+        assert!(!format!("{secret:?}").contains("s3cret") && secret.check("secret").is_ok());
+        let printed = SecretText { text: HIDDEN.to_owned(), ..SecretText::default() };
+        assert!(printed.check("secret").is_err_and(|e| e.contains("the secret itself")));
     }
 }

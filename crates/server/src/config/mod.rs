@@ -7,6 +7,7 @@
 pub(crate) mod added_disks;
 mod block;
 mod disks;
+mod edge;
 mod error;
 mod kinds;
 mod live;
@@ -24,8 +25,9 @@ use toml::de::{DeTable, DeValue};
 
 pub use block::{BlockSpec, check_name as check_block_name};
 pub use disks::{DiskSet, DiskSpec, DiskSpecs};
+pub use edge::{EdgeBucketSpec, EdgeBuckets};
 pub use error::{ConfigError, nearest};
-pub use kinds::{Names, Networks, Secret};
+pub use kinds::{Names, Networks, Secret, SecretText};
 pub(crate) use log_levels::log_targets;
 pub use schema::{SetError, Shown};
 pub use setting::{EtagKind, Input, IoMode, LogFormat, Paths, Setting, Size, human_size, parse_duration};
@@ -34,8 +36,8 @@ pub use webhooks::{Webhook, Webhooks};
 pub use window::TimeOfDay;
 
 pub use settings::{
-    AdminSection, Config, DataSection, EventsSection, LimitsSection, LiveSection, LogSection, OutputSection, S3Section,
-    ServerSection, StoreSection, SuperdiskSection, TlsSection,
+    AdminSection, Config, DataSection, EdgeSection, EventsSection, LimitsSection, LiveSection, LogSection,
+    OutputSection, S3Section, ServerSection, StoreSection, SuperdiskSection, TlsSection,
 };
 
 /// Reads a configuration file's text, over the defaults.
@@ -113,8 +115,8 @@ impl Config {
         self.set(section, key, Input::Text(value)).map_err(|e| describe(section, key, e))
     }
 
-    /// Applies environment variables `STEADFAST_<SECTION>_<KEY>`. The variables in `RESERVED` are
-    /// not settings.
+    /// Applies environment variables `STEADFAST_<SECTION>_<KEY>`. The variables in `RESERVED` and
+    /// the secret keys of origins are not settings.
     ///
     /// # Errors
     /// A variable with the prefix that is no setting, or has a wrong value.
@@ -128,7 +130,10 @@ impl Config {
             })
             .collect();
         for (variable, value) in variables {
-            if !variable.starts_with("STEADFAST_") || RESERVED.contains(&variable.as_str()) {
+            if !variable.starts_with("STEADFAST_")
+                || RESERVED.contains(&variable.as_str())
+                || edge::is_secret_variable(&variable)
+            {
                 continue;
             }
             let Some((_, name)) = names.iter().find(|(known, _)| *known == variable) else {
@@ -235,6 +240,7 @@ impl Config {
             }
             known.push(path);
         }
+        self.edge.check().map_err(ConfigError::new)?;
         self.channels.check().map_err(|e| ConfigError::new(e.to_string()))?;
         log_targets(&self.output.level).map(|_| ()).map_err(|e| ConfigError::new(format!("output.level: {e}")))
     }

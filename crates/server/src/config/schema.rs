@@ -121,15 +121,18 @@ use super::setting::{Input, Setting};
 /// Reads a value and checks its range.
 pub(super) fn read_within<T: Setting>(input: Input<'_>, range: Option<(u64, u64)>) -> Result<T, SetError> {
     let value = T::read(input).map_err(SetError::Value)?;
-    if let (Some((low, high)), Some(magnitude)) = (range, value.magnitude())
-        && !(low..=high).contains(&magnitude)
-    {
-        return Err(SetError::Value(format!(
-            "{} is out of range: use {} to {}",
-            T::show(magnitude),
-            T::show(low),
-            T::show(high)
-        )));
+    if let Some(range) = range {
+        check_range(&value, range).map_err(SetError::Value)?;
     }
     Ok(value)
+}
+
+/// Checks a range, whose bounds are in the smallest unit of the type.
+pub(super) fn check_range<T: Setting>(value: &T, (low, high): (u64, u64)) -> Result<(), String> {
+    match value.magnitude() {
+        Some(magnitude) if !(low..=high).contains(&magnitude) => {
+            Err(format!("{} is out of range: use {} to {}", T::show(magnitude), T::show(low), T::show(high)))
+        }
+        _ => Ok(()),
+    }
 }

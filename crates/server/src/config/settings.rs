@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::disks::DiskSpecs;
+use super::edge::EdgeBuckets;
 use super::kinds::{Names, Networks, Secret};
 use super::schema::sections;
 use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
@@ -209,6 +210,35 @@ sections! {
         webhook_give_up: Duration = Duration::from_secs(86_400), in 0..=31_536_000_000_000;
         /// Maximum number of dead letters for each webhook; above it, the oldest are dropped.
         webhook_dead_letters: usize = 10_000, in 1..=100_000_000;
+    }
+
+    /// The media edge: buckets with an origin, an S3 bucket or an HTTP server far away. An object
+    /// that is asked for is fetched once and kept. Clients can only read these buckets.
+    edge: EdgeSection {
+        /// Maximum number of objects being fetched at a time, for all buckets together.
+        fills: usize = 64, in 1..=4096;
+        /// Maximum number of connections to an origin. Half of them fetch what readers wait for; a
+        /// quarter fetches ahead; a quarter passes answers through.
+        origin_connections: usize = 32, in 4..=1024;
+        /// Maximum number of requests that wait for the first answer of an origin; further ones get
+        /// SlowDown (503).
+        waiting: usize = 1024, in 1..=1_048_576;
+        /// Memory for segments on their way to the disk: at least two of the largest `segment`.
+        memory: Size = Size::mib(256), in 131_072..=1_099_511_627_776;
+        /// Buckets with an origin, as in [{ bucket = "media", origin = "https://example.com/v" }].
+        /// Each is created if it does not exist. An origin is http://HOST[:PORT][/PATH], https://
+        /// or s3://BUCKET[/PREFIX]. Keys for HTTP: `headers = { Authorization = "Bearer secret" }`.
+        /// Keys for S3: `endpoint = "https://s3.example.com"`, `region` ("us-east-1"),
+        /// `access_key`, `secret_key`, `session_token`. Without an access key, requests are
+        /// unsigned. `secret_key_file`, `secret_key_env`, `session_token_file` and
+        /// `session_token_env` name a file or an environment variable with the value.
+        /// STEADFAST_EDGE_MEDIA_SECRET_KEY overrides the secret key for the bucket "media".
+        /// Further keys: `allow_private = true` allows an origin with a private address.
+        /// `fill = "wanted"` fetches only the segments that readers want until half of the object
+        /// is there; "whole" fetches all at once. `segment` ("8 MiB") is the unit of fetching.
+        /// `object_max` ("64 GiB") has at most 10,000 segments; larger objects are passed through.
+        /// `timeout` ("30 s") is the time in which an origin must send its next bytes.
+        buckets: EdgeBuckets = EdgeBuckets::default();
     }
 
     /// The live port: channels for Centrifugo's client SDKs. The section also takes Centrifugo's

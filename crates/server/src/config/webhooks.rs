@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeValue;
 
 use super::error::nearest;
+use super::kinds::{HIDDEN, SecretText};
 use super::setting::{Input, Setting};
 
 /// A webhook. A secret may be given directly, or as the name of a file or environment variable that
@@ -32,71 +33,6 @@ pub struct Webhook {
     pub server_name: String,
     /// Accepts any certificate. For trials.
     pub insecure_skip_verify: bool,
-}
-
-/// A secret, or its source.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SecretText {
-    /// The secret itself.
-    pub text: String,
-    /// A file that holds it.
-    pub file: String,
-    /// An environment variable that holds it.
-    pub env: String,
-}
-
-/// Maximum length of a secret, in bytes.
-const SECRET_BYTES_MAX: u64 = 64 << 10;
-
-/// Text printed in place of a secret.
-const NOT_SHOWN: &str = "(not shown)";
-
-impl SecretText {
-    /// The secret; `None` if none is set.
-    ///
-    /// # Errors
-    /// Why it cannot be read, as a message without any part of it.
-    pub fn read(&self) -> Result<Option<String>, String> {
-        let found = match (&self.file[..], &self.env[..]) {
-            ("", "") => self.text.clone(),
-            (file, "") => {
-                let size = std::fs::metadata(file).map_err(|e| format!("{file}: {e}"))?.len();
-                if size > SECRET_BYTES_MAX {
-                    return Err(format!("{file} has {size} bytes: too many for a secret"));
-                }
-                std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"))?
-            }
-            (_, env) => std::env::var(env).map_err(|e| format!("the environment variable {env}: {e}"))?,
-        };
-        let found = found.trim();
-        if found.is_empty() && !self.is_empty() {
-            return Err("the secret is empty".to_owned());
-        }
-        Ok((!found.is_empty()).then(|| found.to_owned()))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.file.is_empty() && self.env.is_empty()
-    }
-
-    fn check(&self, what: &str) -> Result<(), String> {
-        let given = [&self.text, &self.file, &self.env].iter().filter(|text| !text.is_empty()).count();
-        if given > 1 {
-            return Err(format!("give one of {what}, {what}_file and {what}_env"));
-        }
-        Ok(())
-    }
-
-    fn to_toml(&self, what: &str, all: &mut Vec<String>) {
-        if !self.text.is_empty() {
-            all.push(format!("{what} = {}", NOT_SHOWN.to_owned().to_toml()));
-        }
-        for (end, text) in [("file", &self.file), ("env", &self.env)] {
-            if !text.is_empty() {
-                all.push(format!("{what}_{end} = {}", text.to_toml()));
-            }
-        }
-    }
 }
 
 /// All webhooks: tables in a file. As text, NAME=URL pairs separated by commas, or the list of
@@ -235,7 +171,7 @@ impl Webhook {
             all.push(format!("headers = {{ {} }}", self.headers.iter().map(one).collect::<Vec<_>>().join(", ")));
         }
         // The value may be the key itself.
-        let key = if self.key_pem.contains("-----") { NOT_SHOWN } else { &self.key_pem };
+        let key = if self.key_pem.contains("-----") { HIDDEN } else { &self.key_pem };
         for (name, text) in [
             ("server_ca_pem", &self.server_ca_pem[..]),
             ("cert_pem", &self.cert_pem),

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use steadfast_flow::Env;
 use steadfast_live::LiveConfig;
 
-use crate::config::{Config, Webhook};
+use crate::config::{Config, EdgeBucketSpec, Webhook};
 use crate::net::tls;
 
 /// Interval between two checks of the certificate.
@@ -69,7 +69,9 @@ pub(super) fn check(config: &Config, live: &LiveConfig) -> Result<Vec<String>, S
 pub(super) fn readable_secrets(config: &Config, live: &LiveConfig) -> Vec<String> {
     let has_secret = |hook: &Webhook| !hook.authorization.text.is_empty() || !hook.secret.text.is_empty();
     let mut secrets = Vec::new();
-    let own = !config.admin.token.0.is_empty() || config.events.webhooks.0.iter().any(has_secret);
+    let own = !config.admin.token.0.is_empty()
+        || config.events.webhooks.0.iter().any(has_secret)
+        || config.edge.buckets.0.iter().any(EdgeBucketSpec::has_secret);
     let of_live = !live.http_api.key.is_empty()
         || !live.grpc_api.key.is_empty()
         || !live.client.token.hmac_secret_key.is_empty()
@@ -161,6 +163,7 @@ mod tests {
             "[live.http_api]\nkey = \"k\"",
             "[live.client.token]\nhmac_secret_key = \"k\"",
             "[events]\nwebhooks = [{ name = \"a\", url = \"http://h\", authorization = \"Bearer x\" }]",
+            "[edge]\nbuckets = [{ bucket = \"media\", origin = \"http://h\", headers = { A = \"x\" } }]",
         ] {
             assert_eq!((count(secret, 0o644), count(secret, 0o640)), (1, 0), "{secret}");
         }

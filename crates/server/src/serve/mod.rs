@@ -289,10 +289,11 @@ async fn serve_engine(
     ready: impl FnOnce(),
 ) -> Result<(), String> {
     let observer: Arc<dyn Observer> = Arc::new(Measured(requests));
+    let edge = s3::open_edge(config, engine.store(), env).await?;
     let (stop, stopped) = watch::channel(false);
     let live = live.map(|live| live.serve(config, engine.store(), env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
-    let options = s3::options(config, keys, Targets::new(config, node.clone()));
+    let options = s3::options(config, keys, Targets::new(config, node.clone()), edge);
     let forwarder = Forwarder::new(config, engine.store(), node.clone(), options.region.clone(), env)?;
     let door = S3Door::build(engine.store().clone(), env.clone(), options, Some(compute), Some(observer))
         .map_err(|e| e.to_string())?;

@@ -4,8 +4,10 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use steadfast_flow::Connection;
+use steadfast_edge::Edge;
+use steadfast_flow::{Connection, Env};
 use steadfast_s3::{EtagKind as S3Etag, Observer, RequestRecord, S3Door, S3Options};
+use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::admin::metrics::Requests;
@@ -25,10 +27,23 @@ pub(super) async fn bind(config: &Config, connections: usize, tls: Option<Tls>) 
     Ok(port.share(config.limits.address_share, move |address| proxies.iter().any(|network| network.contains(address))))
 }
 
+/// Opens the edge; `None` if no bucket has an origin.
+///
+/// # Errors
+/// A secret cannot be read, an origin is invalid, or a bucket cannot be created.
+pub(super) async fn open_edge(config: &Config, store: &Store, env: &Env) -> Result<Option<Edge>, String> {
+    let buckets = config.edge.edge_buckets(&|name| std::env::var(name).ok())?;
+    let any = !buckets.is_empty();
+    // Also without buckets: it removes the fills of buckets that had an origin before.
+    let edge = Edge::open(store.clone(), env.clone(), buckets, config.edge.bounds()).await?;
+    Ok(any.then_some(edge))
+}
+
 /// The options of the S3 service.
-pub(super) fn options(config: &Config, keys: Credentials, targets: Targets) -> S3Options {
+pub(super) fn options(config: &Config, keys: Credentials, targets: Targets, edge: Option<Edge>) -> S3Options {
     S3Options {
         targets: Some(Arc::new(targets)),
+        edge,
         credentials: vec![(keys.access_key, keys.secret_key)],
         domains: config.s3.domain.iter().cloned().collect(),
         https: config.tls.certificate.is_some(),

@@ -20,12 +20,14 @@ use crate::shard::follow::{self, Follow};
 use crate::{ObjectInfo, PartInfo, StoreError, StoredObject};
 use steadfast_log::{ExtentPin, Log};
 
+#[derive(Clone)]
 enum Source {
     Inline(Bytes),
-    Chunks { chunks: Vec<Location>, pins: Vec<ExtentPin> },
+    Chunks { chunks: Arc<[Location]>, pins: Arc<[ExtentPin]> },
 }
 
-/// An object that is being read. Its bytes stay in place while this lives.
+/// An object that is being read. Its bytes stay in place while this or a clone lives.
+#[derive(Clone)]
 pub struct ObjectReader {
     core: Arc<Core>,
     log: Log,
@@ -158,7 +160,7 @@ impl Core {
             pins.push(log.pin(share.extent, share.epoch).ok_or(LogError::Moved)?);
         }
         let manifest = manifest(log, key, at, meta).await?;
-        Ok((manifest.parts, Source::Chunks { chunks: manifest.chunks, pins }))
+        Ok((manifest.parts, Source::Chunks { chunks: manifest.chunks.into(), pins: pins.into() }))
     }
 }
 
@@ -198,8 +200,7 @@ impl ObjectReader {
             }
             Source::Chunks { chunks, pins } => {
                 let plan = plan(&chunks, range, core.options.read_piece_bytes.max(1));
-                let (pins, plan) = (Arc::new(pins), plan.into_iter());
-                let pieces = Pieces { core, log, index_key, pins, plan, begun: VecDeque::new() };
+                let pieces = Pieces { core, log, index_key, pins, plan: plan.into_iter(), begun: VecDeque::new() };
                 stream::unfold(pieces, async |mut pieces| {
                     let bytes = pieces.next().await?;
                     Some((bytes, pieces))
@@ -232,7 +233,7 @@ struct Pieces {
     core: Arc<Core>,
     log: Log,
     index_key: Bytes,
-    pins: Arc<Vec<ExtentPin>>,
+    pins: Arc<[ExtentPin]>,
     plan: std::vec::IntoIter<(Location, Range<u32>)>,
     begun: VecDeque<Piece>,
 }

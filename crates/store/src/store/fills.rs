@@ -32,6 +32,15 @@ impl Store {
         self.home(bucket, key)?.upload(bucket, key, upload_id, UploadOwner::Server)
     }
 
+    /// The first unfinished internal upload of a key, by identity, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`Store::uploads`].
+    pub fn fill_of(&self, bucket: &str, key: &str) -> Result<Option<UploadInfo>, StoreError> {
+        let page = self.uploads_of(UploadOwner::Server, bucket, key, "", ("", ""), 1)?;
+        Ok(page.uploads.into_iter().find(|upload| upload.key == key))
+    }
+
     /// A page of the unfinished internal uploads of a bucket, by key and then by identity. `after`
     /// is an exclusive lower bound.
     ///

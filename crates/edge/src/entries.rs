@@ -1,0 +1,40 @@
+//! The fills of a bucket, by key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::fill::{Fill, Holder, Opening};
+use crate::site::Site;
+
+/// The fills that requests may join. There are as many as `edge.fills` and `edge.waiting` allow.
+#[derive(Clone, Default)]
+pub(crate) struct Entries(Arc<Mutex<HashMap<String, Arc<Fill>>>>);
+
+impl Entries {
+    /// Joins the fill of a key, or begins one.
+    pub(crate) fn join(&self, site: &Arc<Site>, key: &str, opening: Opening) -> Option<Holder> {
+        let mut entries = self.0.lock();
+        if let Some(holder) = entries.get(key).and_then(|fill| fill.join(opening)) {
+            return Some(holder);
+        }
+        let fill = Fill::new(site.clone(), key);
+        let holder = fill.join(opening)?;
+        entries.insert(key.to_owned(), fill.clone());
+        let (entries, key) = (self.clone(), key.to_owned());
+        site.env.spawn("edge-fill", async move {
+            fill.run(opening).await;
+            let mut entries = entries.0.lock();
+            if entries.get(&key).is_some_and(|entry| Arc::ptr_eq(entry, &fill)) {
+                entries.remove(&key);
+            }
+        });
+        Some(holder)
+    }
+
+    /// Whether the key has a fill.
+    pub(crate) fn contains(&self, key: &str) -> bool {
+        self.0.lock().contains_key(key)
+    }
+}

@@ -1,0 +1,61 @@
+//! The commit of a whole object.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use steadfast_store::StoreError;
+
+use super::question::upload_attributes;
+use super::{Fill, FillEnd, Plan};
+use crate::error::EdgeError;
+
+impl Fill {
+    /// Begins the internal upload of an object of several segments.
+    pub(super) async fn begin_upload(&self, plan: &Plan) -> Result<(), EdgeError> {
+        if plan.segments() > 1 {
+            let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+            let upload = store.create_fill(bucket, &self.key, upload_attributes(plan)).await?;
+            self.use_upload(upload.upload_id);
+        }
+        Ok(())
+    }
+
+    /// Stores the segments in this upload. No other fill uses it.
+    pub(super) fn use_upload(&self, upload: String) {
+        self.site.uploads.lock().insert(upload.clone());
+        self.state.lock().upload = Some(upload);
+    }
+
+    /// Makes the object of all segments. If that is not possible, the segments serve the readers
+    /// that are there, and `None` is returned.
+    pub(super) async fn complete(&self, plan: &Plan) -> Option<FillEnd> {
+        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        let (writer, upload) = {
+            let mut state = self.state.lock();
+            (state.writer.take(), state.upload.clone())
+        };
+        let condition = self.condition();
+        let written = match (writer, upload) {
+            (Some(writer), _) => writer.commit_fill(plan.stored.clone(), &condition).await,
+            (None, Some(upload)) => {
+                let segments = plan.segments() as u16;
+                store.complete_fill(bucket, &self.key, &upload, segments, &plan.stored, &condition).await
+            }
+            (None, None) => Err(StoreError::NoSuchUpload),
+        };
+        let opened = match written {
+            Ok(written) => store.reader(bucket, &self.key).await.map(|reader| (reader, written.version)),
+            Err(e) => Err(e),
+        };
+        match opened {
+            Ok((reader, version)) if reader.info().version == version => {
+                return Some(FillEnd::Stored(Arc::new(reader)));
+            }
+            Ok(_) | Err(StoreError::ConditionFailed) => {}
+            Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "a fill could not be stored"),
+        }
+        // Later requests begin a fill of their own.
+        self.attached.store(false, Ordering::Release);
+        None
+    }
+}

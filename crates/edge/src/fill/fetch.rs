@@ -1,0 +1,242 @@
+//! Fetching of one segment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use steadfast_flow::{Pass, Permit};
+use steadfast_log::Durability;
+use steadfast_store::{Attributes, Condition, ObjectWriter, StoreError};
+
+use super::{Fill, Plan};
+use crate::error::EdgeError;
+use crate::options::FillMode;
+use crate::origin::{Description, OriginBody, OriginRequest, Tag};
+use crate::site::busy;
+
+/// How often a segment is asked for again without a byte in between.
+const TRIES: u32 = 3;
+/// Pause before the first repetition. It doubles each time.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for memory.
+const MEMORY_WAIT: Duration = Duration::from_secs(60);
+
+/// A part of an answer: a body, and how many bytes of it are the object's.
+pub(super) struct Part {
+    pub(super) body: OriginBody,
+    pub(super) bytes: u64,
+}
+
+/// Whether asking again can help.
+fn is_temporary(error: &EdgeError) -> bool {
+    matches!(error, EdgeError::Origin(_) | EdgeError::Timeout | EdgeError::Store(StoreError::Busy(_)))
+}
+
+impl Fill {
+    /// Reserves memory for the bytes of a segment.
+    pub(super) async fn memory(&self, bytes: u64) -> Result<Permit, EdgeError> {
+        self.site.gates.memory.acquire(bytes, MEMORY_WAIT).await.map_err(|refused| busy(&refused))
+    }
+
+    /// The next bytes of an answer; `None` at its end.
+    pub(super) async fn next_piece(&self, body: &mut OriginBody) -> Result<Option<Bytes>, EdgeError> {
+        match self.site.env.timeout(self.site.options.timeout, body.next()).await {
+            Some(None) => Ok(None),
+            Some(Some(Ok(piece))) => Ok(Some(piece)),
+            Some(Some(Err(reason))) => Err(self.site.wrong_answer(&self.key, &reason)),
+            None => Err(EdgeError::Timeout),
+        }
+    }
+
+    /// Fetches a segment that has begun, in a task of its own.
+    pub(super) fn spawn_fetch(
+        self: &Arc<Self>,
+        plan: &Arc<Plan>,
+        segment: u32,
+        connection: Option<Pass>,
+        part: Option<Part>,
+    ) {
+        let (fill, plan) = (self.clone(), plan.clone());
+        self.site.env.spawn("edge-fetch", async move {
+            let outcome = match fill.fetch(&plan, segment, connection, part).await {
+                // The fill has ended, and its upload with it.
+                Err(EdgeError::Store(StoreError::NoSuchUpload)) => Err(EdgeError::Changed),
+                outcome => outcome,
+            };
+            fill.state.lock().fetched(segment, outcome);
+            fill.progress.notify_waiters();
+            fill.work.notify_one();
+        });
+    }
+
+    async fn fetch(
+        &self,
+        plan: &Plan,
+        segment: u32,
+        connection: Option<Pass>,
+        mut part: Option<Part>,
+    ) -> Result<Option<ObjectWriter>, EdgeError> {
+        let _connection = match connection {
+            Some(connection) => connection,
+            None => self.site.connect(&self.site.connections.wanted).await?,
+        };
+        let range = plan.range(segment);
+        let mut writer = self.begin_segment(plan, segment).await?;
+        let mut tries = 0;
+        loop {
+            let before = self.received(segment);
+            let from = range.start + before;
+            if from == range.end {
+                break;
+            }
+            let answered = match part.take() {
+                Some(part) => Ok(part),
+                None => self.ask_range(plan, from, range.end).await,
+            };
+            let fetched = match answered {
+                Ok(Part { mut body, bytes }) => {
+                    self.receive(&mut body, segment, bytes.min(range.end - from), &mut writer).await
+                }
+                Err(e) => Err(e),
+            };
+            let fetched = match fetched {
+                Ok(()) if self.received(segment) == before => Err(self.site.wrong_answer(&self.key, "it has no bytes")),
+                fetched => fetched,
+            };
+            match fetched {
+                Err(error) if is_temporary(&error) => {
+                    tries = if self.received(segment) > before { 0 } else { tries + 1 };
+                    if tries == TRIES {
+                        return Err(error);
+                    }
+                    self.site.env.sleep(PAUSE * (1 << tries)).await;
+                }
+                other => other?,
+            }
+        }
+        self.end_segment(plan, writer).await
+    }
+
+    /// Fetches all segments from one answer. Returns `false` when nothing more of it was wanted.
+    pub(super) async fn fetch_stream(&self, plan: &Plan, mut body: OriginBody) -> Result<bool, EdgeError> {
+        for segment in 0..plan.segments() {
+            {
+                let mut state = self.state.lock();
+                if !state.has_holders() && (!self.is_attached() || self.site.options.fill == FillMode::Wanted) {
+                    return Ok(false);
+                }
+                state.begin(segment, false);
+            }
+            let mut writer = self.begin_segment(plan, segment).await?;
+            let range = plan.range(segment);
+            let mut received = 0;
+            while received < range.end - range.start {
+                self.receive(&mut body, segment, range.end - range.start - received, &mut writer).await?;
+                let now = self.received(segment);
+                if now == received {
+                    return Err(self.site.wrong_answer(&self.key, "it ends before its length"));
+                }
+                received = now;
+            }
+            let outcome = self.end_segment(plan, writer).await?;
+            self.state.lock().fetched(segment, Ok(outcome));
+            self.progress.notify_waiters();
+        }
+        Ok(true)
+    }
+
+    fn received(&self, segment: u32) -> u64 {
+        self.state.lock().in_progress(segment).map_or(0, |received| received.bytes())
+    }
+
+    /// Reserves the memory for a segment, and begins to write it.
+    async fn begin_segment(&self, plan: &Plan, segment: u32) -> Result<ObjectWriter, EdgeError> {
+        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        let range = plan.range(segment);
+        let bytes = range.end - range.start;
+        let memory = self.memory(bytes).await?;
+        let upload = {
+            let mut state = self.state.lock();
+            if let Some(received) = state.in_progress(segment) {
+                received.memory = Some(memory);
+            }
+            state.upload.clone()
+        };
+        Ok(match upload {
+            // An upload has at most 10,000 parts.
+            Some(upload) => store.segment_writer(bucket, &self.key, &upload, segment as u16 + 1, bytes).await?,
+            None => store.writer(bucket, &self.key, Some(bytes)).await?,
+        })
+    }
+
+    /// Stores a segment of an upload. The writer of a small object commits later.
+    async fn end_segment(&self, plan: &Plan, writer: ObjectWriter) -> Result<Option<ObjectWriter>, EdgeError> {
+        if plan.segments() == 1 {
+            return Ok(Some(writer));
+        }
+        writer.commit(Attributes::default(), Condition::None, Some(Durability::Async)).await?;
+        Ok(None)
+    }
+
+    /// Takes at most `limit` bytes of an answer: for the readers first, then for the disk. The
+    /// answer may end earlier.
+    async fn receive(
+        &self,
+        body: &mut OriginBody,
+        segment: u32,
+        limit: u64,
+        writer: &mut ObjectWriter,
+    ) -> Result<(), EdgeError> {
+        let mut left = limit;
+        while left > 0 {
+            let Some(mut piece) = self.next_piece(body).await? else { return Ok(()) };
+            if piece.is_empty() {
+                continue;
+            }
+            // The rest of a stream belongs to the next segment; a range has no rest.
+            let rest = piece.split_off((left as usize).min(piece.len()));
+            left -= piece.len() as u64;
+            {
+                let mut state = self.state.lock();
+                if state.end.is_some() {
+                    return Err(EdgeError::Changed);
+                }
+                if let Some(received) = state.in_progress(segment) {
+                    received.push(piece.clone());
+                }
+            }
+            self.progress.notify_waiters();
+            writer.write(piece).await?;
+            if !rest.is_empty() {
+                let after = std::mem::replace(body, futures::stream::empty().boxed());
+                *body = futures::stream::once(async { Ok(rest) }).chain(after).boxed();
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the bytes from `from` to `to` of the same object.
+    async fn ask_range(&self, plan: &Plan, from: u64, to: u64) -> Result<Part, EdgeError> {
+        let mut headers = vec![("range", format!("bytes={from}-{}", to - 1))];
+        headers.extend(plan.if_match.iter().map(|tag| ("if-match", tag.clone())));
+        let answer = self.site.ask(OriginRequest { head: false, key: self.key.clone(), headers }).await?;
+        if matches!(answer.status, 200 | 404 | 410 | 412 | 416) {
+            return Err(EdgeError::Changed);
+        }
+        if answer.status != 206 {
+            return Err(self.site.unexpected(&self.key, answer.status));
+        }
+        let described = Description::read(answer.status, &answer.headers)
+            .map_err(|reason| self.site.wrong_answer(&self.key, &reason))?;
+        let encoding = |attributes: &Attributes| attributes.system.get("content-encoding").cloned();
+        let same = described.tag == Tag::Strong(plan.info.attributes.etag.clone())
+            && described.total == Some(plan.info.size)
+            && encoding(&described.attributes) == encoding(&plan.info.attributes);
+        let bytes = described.length.unwrap_or(0);
+        if !same || described.start != from || bytes > to - from {
+            return Err(EdgeError::Changed);
+        }
+        Ok(Part { body: answer.body, bytes })
+    }
+}

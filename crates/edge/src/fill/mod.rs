@@ -1,0 +1,198 @@
+//! Fills: an object being fetched from its origin, once for all requests.
+//!
+//! `question` asks for the first segment and learns the object; `schedule` decides which segment is
+//! next; `fetch` fetches one; `commit` makes the whole object; `reader` serves its bytes meanwhile.
+
+mod commit;
+mod fetch;
+mod question;
+mod reader;
+mod schedule;
+mod state;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_store::{FillCondition, ObjectInfo, ObjectReader, StoredObject};
+use tokio::sync::Notify;
+
+use crate::error::EdgeError;
+use crate::site::{Site, busy};
+use state::FillState;
+
+pub use reader::FillReader;
+
+/// Longest wait for other fills to end.
+const FILL_WAIT: Duration = Duration::from_secs(30);
+
+/// What begins a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// Only the headers are wanted.
+    Head,
+    /// The bytes from here on are wanted.
+    Get(u64),
+}
+
+/// The object that a fill fetches. All of it is known from the headers of the first answer.
+pub(crate) struct Plan {
+    pub(crate) info: ObjectInfo,
+    /// What the commit stores.
+    stored: StoredObject,
+    /// The strong entity tag with quotes, which every answer must have; without one, the object
+    /// comes from one answer.
+    if_match: Option<String>,
+    segment_bytes: u64,
+}
+
+impl Plan {
+    fn segments(&self) -> u32 {
+        // `question` refuses objects with more segments than an upload has parts.
+        self.info.size.div_ceil(self.segment_bytes).max(1) as u32
+    }
+
+    fn range(&self, segment: u32) -> Range<u64> {
+        let start = u64::from(segment) * self.segment_bytes;
+        start..(start + self.segment_bytes).min(self.info.size)
+    }
+
+    fn segment_of(&self, byte: u64) -> u32 {
+        ((byte / self.segment_bytes) as u32).min(self.segments() - 1)
+    }
+}
+
+/// How a fill ended.
+#[derive(Clone)]
+pub(crate) enum FillEnd {
+    /// The object is stored.
+    Stored(Arc<ObjectReader>),
+    /// Nothing more was wanted, or nothing of it may be stored.
+    Stopped,
+    /// The object cannot be stored: each request asks the origin for itself.
+    NotStorable,
+    /// The origin or the store failed.
+    Failed(EdgeError),
+}
+
+/// An object being fetched.
+pub(crate) struct Fill {
+    site: Arc<Site>,
+    key: String,
+    /// Whether the answers may be stored, and other requests may join.
+    attached: Arc<AtomicBool>,
+    state: Mutex<FillState>,
+    /// Readers wait for it.
+    progress: Notify,
+    /// The scheduler waits for it.
+    work: Notify,
+}
+
+impl Fill {
+    pub(crate) fn new(site: Arc<Site>, key: &str) -> Arc<Self> {
+        Arc::new(Self {
+            site,
+            key: key.to_owned(),
+            attached: Arc::new(AtomicBool::new(true)),
+            state: Mutex::new(FillState::default()),
+            progress: Notify::new(),
+            work: Notify::new(),
+        })
+    }
+
+    fn is_attached(&self) -> bool {
+        self.attached.load(Ordering::Acquire)
+    }
+
+    fn condition(&self) -> FillCondition {
+        FillCondition { version: None, attached: self.attached.clone() }
+    }
+
+    /// Joins the fill: it continues while the holder lives. `None` when it has ended, or its
+    /// answers may not be used by later requests.
+    pub(crate) fn join(self: &Arc<Self>, opening: Opening) -> Option<Holder> {
+        let mut state = self.state.lock();
+        if state.end.is_some() || !self.is_attached() {
+            return None;
+        }
+        let id = state.add_holder(opening != Opening::Head);
+        drop(state);
+        self.work.notify_one();
+        Some(Holder { fill: self.clone(), id })
+    }
+
+    /// Fetches the object, until it is stored or nothing more is wanted.
+    pub(crate) async fn run(self: &Arc<Self>, opening: Opening) {
+        let end = match self.site.gates.fills.enter(FILL_WAIT).await {
+            Ok(_pass) => self.fetch_all(opening).await.unwrap_or_else(FillEnd::Failed),
+            Err(refused) => FillEnd::Failed(busy(&refused)),
+        };
+        self.close(end).await;
+    }
+
+    /// Ends the fill for all requests that wait, and frees what it has stored in part.
+    async fn close(&self, end: FillEnd) {
+        let (upload, keep) = {
+            let mut state = self.state.lock();
+            let changed = matches!(end, FillEnd::Failed(EdgeError::Changed));
+            let resumable = self.is_attached() && !changed && state.plan.as_ref().is_some_and(|p| p.if_match.is_some());
+            let stored = matches!(end, FillEnd::Stored(_));
+            state.end = Some(end);
+            (state.upload.take(), resumable || stored)
+        };
+        self.progress.notify_waiters();
+        let Some(upload) = upload else { return };
+        if !keep {
+            self.abort(&upload).await;
+        }
+        self.site.uploads.lock().remove(&upload);
+    }
+
+    async fn abort(&self, upload: &str) {
+        if let Err(error) = self.site.store.abort_fill(&self.site.options.bucket, &self.key, upload).await {
+            // The sweep tries again.
+            tracing::debug!(bucket = %self.site.options.bucket, key = %self.key, %error, "a fill was not aborted");
+        }
+    }
+}
+
+/// Keeps a fill alive for one request.
+pub(crate) struct Holder {
+    fill: Arc<Fill>,
+    id: u64,
+}
+
+impl Holder {
+    /// Waits until the headers are known. An end without headers, or of a fill that has nothing to
+    /// offer any more, is an error.
+    pub(crate) async fn plan(&self) -> Result<Arc<Plan>, FillEnd> {
+        loop {
+            let progress = self.fill.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
+            {
+                let state = self.fill.state.lock();
+                match (&state.plan, &state.end) {
+                    (Some(plan), None | Some(FillEnd::Stored(_))) => return Ok(plan.clone()),
+                    (_, Some(end)) => return Err(end.clone()),
+                    (None, None) => {}
+                }
+            }
+            progress.await;
+        }
+    }
+
+    /// The headers, also of a fill that ended because only they were wanted.
+    pub(crate) fn seen(&self) -> Option<Arc<Plan>> {
+        self.fill.state.lock().plan.clone()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.fill.state.lock().remove_holder(self.id);
+        self.fill.work.notify_one();
+    }
+}

@@ -1,0 +1,42 @@
+//! Which segment a fill fetches next.
+
+use std::sync::Arc;
+
+use super::state::Step;
+use super::{Fill, FillEnd, Plan};
+use crate::error::EdgeError;
+
+impl Fill {
+    /// Fetches what readers wait for at once and the rest one segment at a time, until the object
+    /// is complete or nothing more is wanted.
+    pub(super) async fn schedule(self: &Arc<Self>, plan: &Arc<Plan>) -> Result<FillEnd, EdgeError> {
+        let site = &self.site;
+        loop {
+            let step = self.state.lock().next_step(site.options.fill, self.is_attached());
+            match step {
+                Step::End(end) => return Ok(end),
+                Step::Complete => {
+                    if let Some(end) = self.complete(plan).await {
+                        return Ok(end);
+                    }
+                }
+                Step::Fetch(segment) => self.spawn_fetch(plan, segment, None, None),
+                Step::Ahead(segment) => {
+                    tokio::select! {
+                        biased;
+                        () = self.work.notified() => {}
+                        connection = site.connect(&site.connections.ahead) => {
+                            // A bound that stays exhausted delays the rest.
+                            if let Ok(connection) = connection
+                                && self.state.lock().begin(segment, true)
+                            {
+                                self.spawn_fetch(plan, segment, Some(connection), None);
+                            }
+                        }
+                    }
+                }
+                Step::Wait => self.work.notified().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What an edge is configured with.
+
+use std::time::Duration;
+
+use steadfast_net::{Addresses, S3Credentials, Secret};
+
+/// A bucket with an origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EdgeBucket {
+    /// Name of the bucket. It is created if it does not exist.
+    pub bucket: String,
+    /// Where its objects come from.
+    pub origin: OriginAddress,
+    /// Which addresses the origin may have.
+    pub addresses: Addresses,
+    /// Which segments of an object are fetched.
+    pub fill: FillMode,
+    /// Bytes of a segment, the unit of fetching; at least 64 KiB.
+    pub segment_bytes: u64,
+    /// Largest object that is stored, in bytes. Larger ones are passed through.
+    pub object_bytes_max: u64,
+    /// How long the origin may take to begin an answer, and to send the next bytes of it.
+    pub timeout: Duration,
+}
+
+/// The address of an origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OriginAddress {
+    /// A bucket of an S3 endpoint.
+    S3 {
+        /// URL of the endpoint, without a path.
+        endpoint: String,
+        /// The bucket there.
+        bucket: String,
+        /// What precedes each key there; empty, or with a `/` at the end.
+        prefix: String,
+        /// What requests are signed with; `None` for a public bucket.
+        credentials: Option<S3Credentials>,
+    },
+    /// An HTTP server.
+    Http {
+        /// URL that each key is appended to.
+        url: String,
+        /// Headers of each request, such as `authorization`.
+        headers: Vec<(String, Secret)>,
+    },
+}
+
+/// Which segments of an object are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FillMode {
+    /// All of them, as soon as one was wanted.
+    #[default]
+    Whole,
+    /// Those that readers want, and the rest when half of the object is there.
+    Wanted,
+}
+
+/// Bounds of all edge buckets together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EdgeBounds {
+    /// Fills at a time.
+    pub fills: usize,
+    /// Connections to an origin. Half of them fetch what readers wait for; a quarter fetches ahead;
+    /// a quarter passes answers through.
+    pub origin_connections: usize,
+    /// Requests that wait for the first answer of an origin.
+    pub waiting: usize,
+    /// Memory for segments on their way to the disk, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Default for EdgeBounds {
+    fn default() -> Self {
+        Self { fills: 64, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20 }
+    }
+}

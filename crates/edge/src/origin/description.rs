@@ -1,0 +1,194 @@
+//! What the headers of an answer say about the object.
+
+use std::time::UNIX_EPOCH;
+
+use http::HeaderMap;
+use steadfast_store::{Attributes, WEAK_ETAG};
+
+/// Largest sum of the header bytes of an answer.
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Largest sum of the metadata bytes that are stored with an object.
+const METADATA_BYTES_MAX: usize = 48 << 10;
+/// The headers that are stored with an object.
+const STORED: [&str; 6] =
+    ["content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires"];
+const USER_PREFIX: &str = "x-amz-meta-";
+
+/// An entity tag, without quotes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tag {
+    None,
+    Weak(String),
+    Strong(String),
+}
+
+impl Tag {
+    fn read(value: Option<&str>) -> Self {
+        let Some(value) = value else { return Self::None };
+        let quoted = |text: &str| Some(text.strip_prefix('"')?.strip_suffix('"')?.to_owned());
+        match value.strip_prefix("W/") {
+            Some(weak) => quoted(weak).map_or(Self::None, Self::Weak),
+            None => quoted(value).map_or(Self::None, Self::Strong),
+        }
+    }
+}
+
+/// What an answer with status 200 or 206 says.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    pub(crate) tag: Tag,
+    /// Whether the answer is a range (206).
+    pub(crate) partial: bool,
+    /// Where the body starts in the object.
+    pub(crate) start: u64,
+    /// Bytes of the body, if the answer says so.
+    pub(crate) length: Option<u64>,
+    /// Bytes of the object, if the answer says so.
+    pub(crate) total: Option<u64>,
+    /// Whether the end of the body differs from a broken connection.
+    pub(crate) delimited: bool,
+    /// `Last-Modified`, in milliseconds since the Unix epoch.
+    pub(crate) modified_ms: Option<u64>,
+    /// Entity tag and metadata, as they are stored.
+    pub(crate) attributes: Attributes,
+    /// Whether the metadata is small enough to be stored.
+    pub(crate) storable: bool,
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().map(str::trim)
+}
+
+/// `bytes 5-9/20` as start, end (exclusive) and total.
+fn content_range(value: &str) -> Option<(u64, u64, u64)> {
+    let (span, total) = value.strip_prefix("bytes ")?.trim().split_once('/')?;
+    let (first, last) = span.split_once('-')?;
+    let (first, last, total): (u64, u64, u64) = (first.parse().ok()?, last.parse().ok()?, total.parse().ok()?);
+    (first <= last && last < total).then_some((first, last + 1, total))
+}
+
+/// The size in `bytes */20`, the `Content-Range` of a 416.
+pub(crate) fn unsatisfied_size(headers: &HeaderMap) -> Option<u64> {
+    text(headers, "content-range")?.strip_prefix("bytes */")?.parse().ok()
+}
+
+/// Milliseconds since the Unix epoch of a date in a header.
+pub(crate) fn date_ms(value: &str) -> Option<u64> {
+    let at = httpdate::parse_http_date(value).ok()?;
+    u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+impl Description {
+    /// Reads the headers of an answer with status 200 or 206.
+    ///
+    /// # Errors
+    /// They contradict each other or are too large; the text is for operators.
+    pub(crate) fn read(status: u16, headers: &HeaderMap) -> Result<Self, String> {
+        let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        if bytes > HEADER_BYTES_MAX {
+            return Err(format!("its headers have {bytes} bytes, more than {HEADER_BYTES_MAX}"));
+        }
+        let mut length = match text(headers, "content-length") {
+            Some(value) => Some(value.parse().map_err(|_| format!("its Content-Length is {value:?}"))?),
+            None => None,
+        };
+        let chunked = text(headers, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
+        let delimited = length.is_some() || chunked;
+        let partial = status == 206;
+        let (start, total) = if partial {
+            let value = text(headers, "content-range").unwrap_or_default();
+            let range = content_range(value).ok_or_else(|| format!("its Content-Range is {value:?}"))?;
+            if length.is_some_and(|length| length != range.1 - range.0) {
+                return Err(format!("its Content-Range {value:?} and its Content-Length differ"));
+            }
+            length = Some(range.1 - range.0);
+            (range.0, Some(range.2))
+        } else {
+            (0, length)
+        };
+        let tag = Tag::read(text(headers, "etag"));
+        let modified_ms = text(headers, "last-modified").and_then(date_ms);
+        let attributes = attributes(headers, &tag, modified_ms, total);
+        let metadata = attributes.system.iter().chain(&attributes.user);
+        let storable = metadata.map(|(name, value)| name.len() + value.len()).sum::<usize>() <= METADATA_BYTES_MAX;
+        Ok(Self { tag, partial, start, length, total, delimited, modified_ms, attributes, storable })
+    }
+}
+
+fn attributes(headers: &HeaderMap, tag: &Tag, modified_ms: Option<u64>, total: Option<u64>) -> Attributes {
+    let mut attributes = Attributes::default();
+    for name in STORED {
+        if let Some(value) = text(headers, name).filter(|value| !value.is_empty()) {
+            attributes.system.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    for (name, value) in headers {
+        if let (Some(name), Ok(value)) = (name.as_str().strip_prefix(USER_PREFIX), value.to_str()) {
+            attributes.user.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    attributes.etag = match tag {
+        Tag::Strong(tag) | Tag::Weak(tag) => tag.clone(),
+        // As servers make tags of files. It is weak: two versions may have the same.
+        Tag::None => format!("{:x}-{:x}", modified_ms.unwrap_or(0), total.unwrap_or(0)),
+    };
+    if !matches!(tag, Tag::Strong(_)) {
+        attributes.system.insert(WEAK_ETAG.to_owned(), String::new());
+    }
+    attributes
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn read(status: u16, headers: &[(&'static str, &'static str)]) -> Result<Description, String> {
+        let pair = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        Description::read(status, &headers.iter().copied().map(pair).collect())
+    }
+
+    #[test]
+    fn ranges_and_lengths_are_compared() {
+        let range = [("content-range", "bytes 5-9/20"), ("content-length", "5"), ("etag", "\"a\"")];
+        let read_range = read(206, &range).expect("valid");
+        assert_eq!((read_range.start, read_range.length, read_range.total), (5, Some(5), Some(20)));
+        assert_eq!(read_range.tag, Tag::Strong("a".into()));
+        for wrong in ["bytes 5-9/*", "bytes 9-5/20", "bytes 5-20/20", "bytes 5-9", "5-9/20", "", "bytes -9/20"] {
+            assert!(read(206, &[("content-range", wrong)]).is_err(), "{wrong}");
+        }
+        assert!(read(206, &[("content-range", "bytes 5-9/20"), ("content-length", "6")]).is_err());
+        assert!(read(200, &[("content-length", "-1")]).is_err());
+        let whole = read(200, &[("content-length", "7")]).expect("valid");
+        assert_eq!((whole.start, whole.length, whole.total, whole.delimited), (0, Some(7), Some(7), true));
+        assert!(!read(200, &[]).expect("valid").delimited);
+        assert!(read(200, &[("transfer-encoding", "chunked")]).expect("valid").delimited);
+    }
+
+    #[test]
+    fn tags_are_strong_weak_or_made_up() {
+        let tag = |value| read(200, &[("etag", value)]).expect("valid").tag;
+        assert_eq!(tag("\"x\""), Tag::Strong("x".into()));
+        assert_eq!(tag("W/\"x\""), Tag::Weak("x".into()));
+        assert_eq!([tag("x"), tag("\"x"), tag("W/x")], [Tag::None, Tag::None, Tag::None]);
+        let date = ("last-modified", "Tue, 14 Nov 2023 22:13:20 GMT");
+        let made = read(200, &[date, ("content-length", "7")]).expect("valid");
+        assert_eq!(made.modified_ms, Some(1_700_000_000_000));
+        assert_eq!(made.attributes.etag, "18bcfe56800-7");
+        assert!(made.attributes.system.contains_key(WEAK_ETAG));
+    }
+
+    #[test]
+    fn metadata_is_kept_and_bounded() {
+        let kept = [("content-type", "video/mp4"), ("x-amz-meta-a", "b"), ("set-cookie", "c"), ("x-amz-id-2", "d")];
+        let described = read(200, &kept).expect("valid");
+        assert_eq!(described.attributes.system.get("content-type").map(String::as_str), Some("video/mp4"));
+        assert_eq!(described.attributes.user.get("a").map(String::as_str), Some("b"));
+        assert_eq!((described.attributes.system.len(), described.attributes.user.len()), (2, 1));
+        let value = |bytes: usize| HeaderValue::from_str(&"x".repeat(bytes)).expect("valid");
+        let headers = |bytes| HeaderMap::from_iter([(HeaderName::from_static("x-amz-meta-a"), value(bytes))]);
+        assert!(Description::read(200, &headers(METADATA_BYTES_MAX)).is_ok_and(|described| !described.storable));
+        assert!(Description::read(200, &headers(HEADER_BYTES_MAX)).is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! Origins: where the objects of an edge bucket come from.
+
+mod client;
+mod description;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use http::HeaderMap;
+
+pub(crate) use client::Client;
+pub(crate) use description::{Description, Tag, unsatisfied_size};
+
+/// The bytes of an answer. An error means that the connection broke, or that the answer is not as
+/// long as it said.
+pub type OriginBody = BoxStream<'static, Result<Bytes, String>>;
+
+/// A question to an origin.
+#[derive(Debug, Clone, Default)]
+pub struct OriginRequest {
+    /// Whether only the headers are wanted.
+    pub head: bool,
+    /// The key, as clients of the edge name it.
+    pub key: String,
+    /// Further headers: `range` and conditions.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+/// The answer of an origin.
+pub struct OriginAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: OriginBody,
+}
+
+/// A server that objects can be fetched from.
+pub trait Origin: Send + Sync + 'static {
+    /// Sends a question. Completes with the head of the answer. It has no timeout: the caller sets
+    /// one.
+    ///
+    /// # Errors
+    /// No answer came; the text is for operators.
+    fn send(&self, request: OriginRequest) -> BoxFuture<'static, Result<OriginAnswer, String>>;
+}

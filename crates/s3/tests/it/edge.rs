@@ -1,0 +1,150 @@
+//! Buckets with an origin: what clients can do with them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, FillMode, OriginAddress};
+use steadfast_flow::Env;
+use steadfast_net::Addresses;
+use steadfast_s3::S3Options;
+
+use crate::common::{Answer, Client, options, store};
+
+const READ_ONLY: &str = "The bucket has an origin and is read only.";
+const NO_COPIES: &str = "Copies from a bucket with an origin are not supported.";
+
+/// A client of a server with the bucket `media`, which has an origin that no test contacts, and the
+/// bucket `plain`.
+async fn client() -> Client {
+    let store = store().await;
+    let bucket = EdgeBucket {
+        bucket: "media".into(),
+        origin: OriginAddress::Http { url: "http://127.0.0.1:9/".into(), headers: Vec::new() },
+        addresses: Addresses::Any,
+        fill: FillMode::Whole,
+        segment_bytes: 8 << 20,
+        object_bytes_max: 64 << 30,
+        timeout: Duration::from_secs(1),
+    };
+    let edge = Edge::open(store.clone(), Env::tokio(), vec![bucket], EdgeBounds::default()).await.expect("an edge");
+    let client = Client::over(store, S3Options { edge: Some(edge), ..options() });
+    client.bucket("plain").await;
+    client
+}
+
+/// Each operation that names a bucket: method, path below the bucket, and whether it works on a
+/// bucket with an origin; `None`: it needs the origin.
+const OPERATIONS: &[(&str, &str, &str, Option<bool>)] = &[
+    ("PutObject", "PUT", "/k", Some(false)),
+    ("GetObject", "GET", "/k", None),
+    ("HeadObject", "HEAD", "/k", None),
+    ("DeleteObject", "DELETE", "/k", Some(false)),
+    ("ListObjectsV2", "GET", "?list-type=2", None),
+    ("ListObjects", "GET", "", None),
+    ("DeleteObjects", "POST", "?delete", Some(false)),
+    ("CopyObject", "PUT", "/k", Some(false)),
+    ("GetObjectAttributes", "GET", "/k?attributes", Some(false)),
+    ("UploadPart", "PUT", "/k?partNumber=1&uploadId=u", Some(false)),
+    ("UploadPartCopy", "PUT", "/k?partNumber=1&uploadId=u", Some(false)),
+    ("CreateMultipartUpload", "POST", "/k?uploads", Some(false)),
+    ("CompleteMultipartUpload", "POST", "/k?uploadId=u", Some(false)),
+    ("AbortMultipartUpload", "DELETE", "/k?uploadId=u", Some(false)),
+    ("ListParts", "GET", "/k?uploadId=u", Some(false)),
+    ("ListMultipartUploads", "GET", "?uploads", Some(false)),
+    ("CreateBucket", "PUT", "", Some(true)),
+    ("HeadBucket", "HEAD", "", Some(true)),
+    ("DeleteBucket", "DELETE", "", Some(false)),
+    ("GetBucketLocation", "GET", "?location", Some(true)),
+    ("GetBucketVersioning", "GET", "?versioning", Some(true)),
+    ("GetBucketNotificationConfiguration", "GET", "?notification", Some(true)),
+    ("PutBucketNotificationConfiguration", "PUT", "?notification", Some(false)),
+    ("GetBucketAcl", "GET", "?acl", Some(true)),
+    ("GetObjectAcl", "GET", "/k?acl", Some(false)),
+    ("GetObjectTagging", "GET", "/k?tagging", Some(false)),
+    ("PutObjectTagging", "PUT", "/k?tagging", Some(false)),
+    ("DeleteObjectTagging", "DELETE", "/k?tagging", Some(false)),
+];
+
+/// Operations that name no bucket.
+const OF_NO_BUCKET: &[&str] = &["ListBuckets"];
+
+/// The names of the operations that the crate serves.
+fn served() -> BTreeSet<&'static str> {
+    let (_, table) = include_str!("../../src/served.rs").split_once("const SERVED").expect("the table");
+    let (table, _) = table.split_once("\n];").expect("its end");
+    let names = table.split(['(']).filter_map(|part| part.trim_start().strip_prefix('"'));
+    names.filter_map(|rest| rest.split('"').next()).collect()
+}
+
+async fn call(client: &Client, operation: &str, method: &str, path: &str) -> Answer {
+    let mut call = client.call(method, path);
+    if operation.contains("Copy") {
+        call = call.header("x-amz-copy-source", "/plain/k");
+    }
+    if operation == "GetObjectAttributes" {
+        call = call.header("x-amz-object-attributes", "ETag");
+    }
+    call.send().await
+}
+
+#[test]
+fn every_operation_is_in_the_table() {
+    let listed: Vec<&str> = OPERATIONS.iter().map(|(name, ..)| *name).chain(OF_NO_BUCKET.iter().copied()).collect();
+    assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), served(), "say whether a new operation needs changes");
+    assert_eq!(listed.len(), served().len());
+}
+
+#[tokio::test]
+async fn a_bucket_with_an_origin_is_read_only() {
+    let c = client().await;
+    for (operation, method, path, allowed) in OPERATIONS {
+        // The origin is not there: what needs it is only checked not to be refused.
+        let answer = call(&c, operation, method, &format!("/media{path}")).await;
+        let refused = (answer.status, answer.header("x-minio-error-code")) == (405, "MethodNotAllowed")
+            || (answer.status == 405 && answer.xml("Message") == READ_ONLY);
+        assert_eq!(refused, *allowed == Some(false), "{operation}: {answer:?}");
+        assert_eq!(c.records.0.lock().last().expect("a record").0, *operation);
+        // On another bucket none is refused so.
+        let answer = call(&c, operation, method, &format!("/none{path}")).await;
+        assert_ne!(answer.status, 405, "{operation}: {answer:?}");
+    }
+    for path in ["?location", "?versioning", "?notification", "?acl"] {
+        c.get(&format!("/media{path}")).await.expect(200);
+    }
+    c.call("HEAD", "/media").send().await.expect(200);
+    let (again, plain) = (c.put("/media", "").await, c.put("/plain", "").await);
+    assert_eq!((again.status, again.xml("Code")), (plain.status, plain.xml("Code")), "as for any bucket");
+    assert!(c.get("/").await.expect(200).xml_all("Name").contains(&"media"));
+}
+
+#[tokio::test]
+async fn the_style_of_the_address_makes_no_difference() {
+    let c = client().await;
+    let put = c.call("PUT", "/k").header("host", "media.s3.test").body("x").send().await;
+    assert_eq!(put.refused(405, "MethodNotAllowed").xml("Message"), READ_ONLY);
+    c.call("PUT", "/media/k").body("x").send_presigned(60).await.refused(405, "MethodNotAllowed");
+    c.call("PUT", "/media/k").body("x").send_chunks(&[b"x", b""], |_| {}).await.refused(405, "MethodNotAllowed");
+    // A client without a key does not learn of it.
+    c.call("PUT", "/media/k").send_unsigned().await.refused(403, "AccessDenied");
+}
+
+#[tokio::test]
+async fn copies_from_a_bucket_with_an_origin_are_refused() {
+    let c = client().await;
+    c.put("/plain/k", "x").await.expect(200);
+    let copy = |path: &str, from: &str| c.call("PUT", path).header("x-amz-copy-source", from);
+    for from in ["/media/k", "media/k", "media/k?versionId=null", "/media/a%20b"] {
+        let answer = copy("/plain/copy", from).send().await.refused(405, "MethodNotAllowed");
+        assert_eq!(answer.xml("Message"), NO_COPIES, "{from}");
+    }
+    let answer = copy("/plain/copy", "/media/k").send_presigned(60).await;
+    assert_eq!(answer.status, 403, "the header is not signed");
+    let upload = c.call("POST", "/plain/parts?uploads").send().await.expect(200);
+    let part = format!("/plain/parts?partNumber=1&uploadId={}", upload.xml("UploadId"));
+    let answer = copy(&part, "/media/k").send().await.refused(405, "MethodNotAllowed");
+    assert_eq!(answer.xml("Message"), NO_COPIES);
+    copy(&part, "/plain/k").send().await.expect(200);
+    copy("/plain/copy", "/plain/k").send().await.expect(200);
+    let answer = copy("/media/copy", "/media/k").send().await.refused(405, "MethodNotAllowed");
+    assert_eq!(answer.xml("Message"), READ_ONLY);
+}
