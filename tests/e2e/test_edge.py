@@ -46,7 +46,7 @@ def digest_of(s3, key="k", **arguments):
 
 def test_many_clients_fetch_an_object_once(make_edge, origin):
     content = origin.put("dir/a b.mp4", 100 * MIB, Content_Type="video/mp4", Cache_Control="max-age=60")
-    edge = make_edge()
+    edge = make_edge(fresh="forever")
     clients = [edge.s3() for _ in range(40)]
     digests = in_threads(40, lambda n: digest_of(clients[n], "dir/a b.mp4"))
     assert set(digests) == {content.digest()}
@@ -211,6 +211,88 @@ def test_private_origins_must_be_allowed(make_server, origin):
     server = make_server(start=False, settings={"edge.buckets": origin.setting(allow_private=False)})
     with pytest.raises(AssertionError, match="private"):
         server.start()
+
+
+def status_of(got):
+    return header(got, "cache-status")
+
+
+def test_a_stale_object_is_asked_about_once_a_lifetime(make_edge, origin):
+    content = origin.put("k", 3 * MIB, Cache_Control="max-age=1")
+    s3 = make_edge(segment="1 MiB").s3()
+    assert digest_of(s3) == content.digest()
+    wait_stored(s3)
+    time.sleep(1.1)
+    asked, sent, began, lifetimes = len(origin.requests), origin.sent, time.monotonic(), 3
+    statuses = []
+    while time.monotonic() - began < lifetimes:
+        got = s3.get_object(Bucket="media", Key="k", Range="bytes=0-9")
+        assert body(got) == content.read(0, 10)
+        statuses.append(status_of(got))
+        if statuses[-1] == "Steadfast; hit":
+            assert int(header(got, "age")) <= 1
+    assert set(statuses) == {"Steadfast; hit", "Steadfast; fwd=stale; fwd-status=304"}
+    assert len(origin.requests) - asked <= lifetimes + 1
+    assert origin.sent == sent
+    # The new version comes whole, and a client's condition is decided by it.
+    new = origin.put("k", 2 * MIB, seed=1, Cache_Control="max-age=1000")
+    time.sleep(1.1)
+    with fails("PreconditionFailed", 412):
+        s3.get_object(Bucket="media", Key="k", IfMatch=content.etag)
+    wait.until(lambda: status_of(s3.head_object(Bucket="media", Key="k")) == "Steadfast; hit", 30, "the new version")
+    assert digest_of(s3) == new.digest()
+
+
+def test_missing_objects_and_a_dead_origin(make_edge, origin):
+    content = origin.put("k", MIB, Cache_Control="max-age=0")
+    edge = make_edge(stale_if_error="1 h", negative="1 h")
+    s3 = edge.s3()
+    assert digest_of(s3) == content.digest()
+    wait_stored(s3)
+    with fails("NoSuchKey", 404):
+        s3.get_object(Bucket="media", Key="missing")
+    asked = len(origin.requests)
+    for _ in range(20):
+        with fails("NoSuchKey", 404):
+            s3.get_object(Bucket="media", Key="missing")
+    assert len(origin.requests) == asked
+    origin.fault = lambda request: 500
+    got = s3.get_object(Bucket="media", Key="k")
+    assert (hashlib.sha256(body(got)).hexdigest(), status_of(got)) == (content.digest(), "Steadfast; hit; detail=stale")
+    # Also after a restart, when the age is known from the wall clock only.
+    edge.kill()
+    edge.start()
+    assert digest_of(edge.s3()) == content.digest()
+
+
+def test_private_answers_are_passed_through(make_edge, origin):
+    content = origin.put("k", MIB, Cache_Control="private")
+    s3 = make_edge().s3()
+    for _ in range(3):
+        got = s3.get_object(Bucket="media", Key="k")
+        assert hashlib.sha256(body(got)).hexdigest() == content.digest()
+        assert status_of(got) == "Steadfast; fwd=uri-miss; detail=passed-through"
+    assert not stored(s3)
+
+
+def test_a_purge_is_durable(make_edge, origin):
+    edge = make_edge(fresh="forever")
+    s3 = edge.s3()
+    for n in range(5):
+        origin.put(f"dir/{n}", MIB)
+        digest_of(s3, f"dir/{n}")
+    origin.put("k", MIB)
+    digest_of(s3)
+    wait.until(lambda: s3.list_objects_v2(Bucket="media")["KeyCount"] == 6, 30, "six stored objects")
+    new = origin.put("k", MIB, seed=1)
+    assert edge.command("edge", "purge", "media", "k", "--data", str(edge.data)).stdout == "1 objects are removed\n"
+    edge.kill()
+    edge.start()
+    assert digest_of(edge.s3()) == new.digest()
+    done = edge.command("edge", "purge", "media", "dir/", "--prefix", "--json", "--data", str(edge.data))
+    assert '"purged": 5' in done.stdout
+    refused = edge.command("edge", "purge", "other", "k", "--data", str(edge.data))
+    assert refused.returncode == 1 and "has no origin" in refused.stderr
 
 
 def test_an_s3_origin_with_signed_requests(make_server):

@@ -6,22 +6,25 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_flow::Env;
+use steadfast_log::Lsn;
 use steadfast_store::{BucketSettings, ObjectInfo, ObjectReader, Store, StoreError};
 
 use crate::entries::Entries;
 use crate::error::EdgeError;
-use crate::fill::{FillEnd, FillReader, Opening};
+use crate::fill::{Base, FillEnd, FillReader, Opening};
+use crate::fresh::{Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Client, Origin};
 use crate::passed::{PassedObject, Wanted};
-use crate::site::{Gates, Site, busy};
+use crate::site::{Gates, Memory, Site, busy};
 
 /// How often a request looks for the object again when a fill ended without an answer for it.
 const LOOKS: u32 = 4;
 
-struct EdgeEntry {
-    site: Arc<Site>,
-    entries: Entries,
+/// A bucket with its fills.
+pub(crate) struct EdgeEntry {
+    pub(crate) site: Arc<Site>,
+    pub(crate) entries: Entries,
 }
 
 /// All buckets with an origin. Clones share them.
@@ -36,6 +39,47 @@ pub enum Fetched {
     Fill(FillReader),
     /// It cannot be stored.
     Passed(PassedObject),
+}
+
+/// How a request was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handling {
+    /// From the store, without a question to the origin.
+    Hit,
+    /// From the store, although it is stale.
+    Stale,
+    /// From the store: the origin has the same version.
+    Revalidated,
+    /// The object was not stored.
+    Miss {
+        /// Whether another request had begun to fetch it.
+        collapsed: bool,
+    },
+    /// The stored version was stale, and the origin has another.
+    Replaced,
+    /// The origin answers each request for itself.
+    Passed,
+}
+
+/// What an edge answers.
+pub struct EdgeAnswer<T> {
+    /// The object.
+    pub found: T,
+    /// How it was found.
+    pub handling: Handling,
+    /// Its age in seconds, where it is known.
+    pub age_s: Option<u64>,
+}
+
+/// What a lookup in the store leads to.
+enum Lookup<T> {
+    Answer(EdgeAnswer<T>),
+    /// The origin is queried. The stored object may be served if that fails.
+    Ask {
+        stored: Option<T>,
+        base: Option<Box<Base>>,
+        if_error: bool,
+    },
 }
 
 impl Edge {
@@ -74,8 +118,19 @@ impl Edge {
             }
             let connections = gates.connections(bounds, &env);
             let (store, env, gates) = (store.clone(), env.clone(), gates.clone());
-            let uploads = Mutex::default();
-            let site = Arc::new(Site { options, store, env, origin, connections, gates, uploads });
+            let site = Site {
+                run: env.random_u64(),
+                uploads: Mutex::default(),
+                remembered: Recent::new(),
+                renewals: Recent::new(),
+                options,
+                store,
+                env,
+                origin,
+                connections,
+                gates,
+            };
+            let site = Arc::new(site);
             sites.insert(bucket, EdgeEntry { site, entries: Entries::default() });
         }
         let edge = Self(Arc::new(sites));
@@ -98,6 +153,10 @@ impl Edge {
         if key.split('/').any(|step| matches!(step, "." | "..")) {
             return Err(StoreError::NoSuchKey.into());
         }
+        self.entry_of(bucket)
+    }
+
+    pub(crate) fn entry_of(&self, bucket: &str) -> Result<&EdgeEntry, EdgeError> {
         self.0.get(bucket).ok_or_else(|| StoreError::NoSuchBucket.into())
     }
 
@@ -105,21 +164,39 @@ impl Edge {
     ///
     /// # Errors
     /// [`EdgeError`].
-    pub async fn get(&self, bucket: &str, key: &str, wanted: &Wanted) -> Result<Fetched, EdgeError> {
+    pub async fn get(&self, bucket: &str, key: &str, wanted: &Wanted) -> Result<EdgeAnswer<Fetched>, EdgeError> {
         let EdgeEntry { site, entries } = self.entry(bucket, key)?;
-        let _waiting = site.gates.waiting.try_enter().map_err(|refused| busy(&refused))?;
+        let mut waiting = None;
         for _ in 0..LOOKS {
-            match site.store.reader(bucket, key).await {
-                Ok(reader) => return Ok(Fetched::Object(reader)),
-                Err(StoreError::NoSuchKey) => {}
-                Err(error) => return Err(error.into()),
+            let opened = site.store.reader(bucket, key).await.map(|reader| (reader.info().clone(), reader));
+            let (stored, base, if_error) = match self.look(site, entries, key, opened)? {
+                Lookup::Answer(answer) => return Ok(answer.map(Fetched::Object)),
+                Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
+            };
+            if waiting.is_none() {
+                waiting = Some(site.gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
             }
-            let Some(holder) = entries.join(site, key, Opening::Get(wanted.first)) else { continue };
+            let old = base.is_some();
+            let pass = async || {
+                let passed = Fetched::Passed(site.pass(key, false, wanted).await?);
+                Ok(EdgeAnswer { found: passed, handling: Handling::Passed, age_s: None })
+            };
+            if !old && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
+                return pass().await;
+            }
+            let Some((holder, collapsed)) = entries.join(site, key, Opening::Get(wanted.first), base) else { continue };
             match holder.plan().await {
-                Ok(plan) => return Ok(Fetched::Fill(FillReader::new(holder, plan))),
-                Err(FillEnd::NotStorable) => return Ok(Fetched::Passed(site.pass(key, false, wanted).await?)),
-                Err(FillEnd::Failed(error)) if !matches!(error, EdgeError::Changed) => return Err(error),
-                Err(FillEnd::Failed(_) | FillEnd::Stopped | FillEnd::Stored(_)) => {}
+                Ok(plan) => {
+                    let handling = if old { Handling::Replaced } else { Handling::Miss { collapsed } };
+                    let found = Fetched::Fill(FillReader::new(holder, plan));
+                    return Ok(EdgeAnswer { found, handling, age_s: None });
+                }
+                Err(FillEnd::NotStorable) => return pass().await,
+                Err(end) => {
+                    if let Some(answer) = settle(site, key, end, stored, if_error, |reader| reader.info().version)? {
+                        return Ok(answer.map(Fetched::Object));
+                    }
+                }
             }
         }
         Err(EdgeError::Changed)
@@ -129,35 +206,113 @@ impl Edge {
     ///
     /// # Errors
     /// [`EdgeError`].
-    pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, EdgeError> {
+    pub async fn head(&self, bucket: &str, key: &str) -> Result<EdgeAnswer<ObjectInfo>, EdgeError> {
         let EdgeEntry { site, entries } = self.entry(bucket, key)?;
-        let _waiting = site.gates.waiting.try_enter().map_err(|refused| busy(&refused))?;
+        let mut waiting = None;
         for _ in 0..LOOKS {
-            match site.store.object(bucket, key) {
-                Ok(info) => return Ok(info),
-                Err(StoreError::NoSuchKey) => {}
-                Err(error) => return Err(error.into()),
+            let found = site.store.object(bucket, key).map(|info| (info.clone(), info));
+            let (stored, base, if_error) = match self.look(site, entries, key, found)? {
+                Lookup::Answer(answer) => return Ok(answer),
+                Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
+            };
+            if waiting.is_none() {
+                waiting = Some(site.gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
             }
-            let Some(holder) = entries.join(site, key, Opening::Head) else { continue };
+            let handling = if base.is_some() { Handling::Replaced } else { Handling::Miss { collapsed: false } };
+            let pass = async || {
+                let found = site.pass(key, true, &Wanted::default()).await?.info().clone();
+                Ok(EdgeAnswer { found, handling: Handling::Passed, age_s: None })
+            };
+            if stored.is_none() && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
+                return pass().await;
+            }
+            let Some((holder, _)) = entries.join(site, key, Opening::Head, base) else { continue };
             match holder.plan().await {
-                Ok(plan) => return Ok(plan.info.clone()),
-                Err(FillEnd::NotStorable) => {
-                    return Ok(site.pass(key, true, &Wanted::default()).await?.info().clone());
-                }
-                Err(FillEnd::Failed(error)) if !matches!(error, EdgeError::Changed) => return Err(error),
-                Err(_) => {
+                Ok(plan) => return Ok(EdgeAnswer { found: plan.info.clone(), handling, age_s: None }),
+                Err(FillEnd::NotStorable) => return pass().await,
+                Err(end) => {
+                    if let Some(answer) = settle(site, key, end, stored, if_error, |info| info.version)? {
+                        return Ok(answer);
+                    }
                     if let Some(plan) = holder.seen() {
-                        return Ok(plan.info.clone());
+                        return Ok(EdgeAnswer { found: plan.info.clone(), handling, age_s: None });
                     }
                 }
             }
         }
         Err(EdgeError::Changed)
     }
+
+    /// Decides what the store's answer is worth.
+    fn look<T>(
+        &self,
+        site: &Arc<Site>,
+        entries: &Entries,
+        key: &str,
+        found: Result<(ObjectInfo, T), StoreError>,
+    ) -> Result<Lookup<T>, EdgeError> {
+        let (info, stored) = match found {
+            Ok(found) => found,
+            Err(StoreError::NoSuchKey) if matches!(site.remembered(key), Some(Memory::Missing(_))) => {
+                return Err(StoreError::NoSuchKey.into());
+            }
+            Err(StoreError::NoSuchKey) => return Ok(Lookup::Ask { stored: None, base: None, if_error: false }),
+            Err(error) => return Err(error.into()),
+        };
+        let (standing, age_ms) = site.standing(&info);
+        let answer = |handling| EdgeAnswer { found: stored, handling, age_s: age_ms.map(|age| age / 1000) };
+        Ok(match standing {
+            Standing::Own | Standing::Fresh => Lookup::Answer(answer(Handling::Hit)),
+            Standing::WhileRevalidate => {
+                if !matches!(site.remembered(key), Some(Memory::Failing(_))) {
+                    // The question is answered without this request.
+                    drop(entries.join(site, key, Opening::Get(0), Base::of(&info)));
+                }
+                Lookup::Answer(answer(Handling::Stale))
+            }
+            Standing::Stale { if_error: true } if matches!(site.remembered(key), Some(Memory::Failing(_))) => {
+                Lookup::Answer(answer(Handling::Stale))
+            }
+            Standing::Stale { if_error } => {
+                Lookup::Ask { base: Base::of(&info), stored: Some(answer(Handling::Stale).found), if_error }
+            }
+        })
+    }
 }
 
 impl fmt::Debug for Edge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Edge").field(&self.0.keys()).finish()
+    }
+}
+
+impl<T> EdgeAnswer<T> {
+    /// The same with another form of the object.
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> EdgeAnswer<U> {
+        EdgeAnswer { found: map(self.found), handling: self.handling, age_s: self.age_s }
+    }
+}
+
+/// The answer after a question without a new version; `None` if the request looks again.
+fn settle<T>(
+    site: &Site,
+    key: &str,
+    end: FillEnd,
+    stored: Option<T>,
+    if_error: bool,
+    version: impl Fn(&T) -> Lsn,
+) -> Result<Option<EdgeAnswer<T>>, EdgeError> {
+    match (end, stored) {
+        (FillEnd::Renewed(renewed), Some(found)) if version(&found) == renewed => {
+            Ok(Some(EdgeAnswer { found, handling: Handling::Revalidated, age_s: Some(0) }))
+        }
+        (FillEnd::Failed(EdgeError::Changed), _) => Ok(None),
+        (FillEnd::Failed(EdgeError::Store(StoreError::NoSuchKey)), _) => Err(StoreError::NoSuchKey.into()),
+        (FillEnd::Failed(error), Some(found)) if if_error => {
+            tracing::debug!(bucket = %site.options.bucket, %key, %error, "a stale object is served");
+            Ok(Some(EdgeAnswer { found, handling: Handling::Stale, age_s: None }))
+        }
+        (FillEnd::Failed(error), _) => Err(error),
+        _ => Ok(None),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fill::{Fill, Holder, Opening};
+use crate::fill::{Base, Fill, Holder, Opening};
 use crate::site::Site;
 
 /// The fills that requests may join. There are as many as `edge.fills` and `edge.waiting` allow.
@@ -13,13 +13,20 @@ use crate::site::Site;
 pub(crate) struct Entries(Arc<Mutex<HashMap<String, Arc<Fill>>>>);
 
 impl Entries {
-    /// Joins the fill of a key, or begins one.
-    pub(crate) fn join(&self, site: &Arc<Site>, key: &str, opening: Opening) -> Option<Holder> {
+    /// Joins the fill of a key, or begins one. Returns whether it has joined. `base` is the stored
+    /// object that the origin is asked about.
+    pub(crate) fn join(
+        &self,
+        site: &Arc<Site>,
+        key: &str,
+        opening: Opening,
+        base: Option<Box<Base>>,
+    ) -> Option<(Holder, bool)> {
         let mut entries = self.0.lock();
         if let Some(holder) = entries.get(key).and_then(|fill| fill.join(opening)) {
-            return Some(holder);
+            return Some((holder, true));
         }
-        let fill = Fill::new(site.clone(), key);
+        let fill = Fill::new(site.clone(), key, base);
         let holder = fill.join(opening)?;
         entries.insert(key.to_owned(), fill.clone());
         let (entries, key) = (self.clone(), key.to_owned());
@@ -30,7 +37,14 @@ impl Entries {
                 entries.remove(&key);
             }
         });
-        Some(holder)
+        Some((holder, false))
+    }
+
+    /// Detaches the fills of the keys that `matches`.
+    pub(crate) fn detach(&self, matches: impl Fn(&str) -> bool) {
+        for (_, fill) in self.0.lock().iter().filter(|(key, _)| matches(key)) {
+            fill.detach();
+        }
     }
 
     /// Whether the key has a fill.

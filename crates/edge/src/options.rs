@@ -19,6 +19,12 @@ pub struct EdgeBucket {
     pub segment_bytes: u64,
     /// Largest object that is stored, in bytes. Larger ones are passed through.
     pub object_bytes_max: u64,
+    /// How long an object is served without asking the origin.
+    pub fresh: Fresh,
+    /// How long after that it is served when the origin fails, if the origin does not say it.
+    pub stale_if_error: Duration,
+    /// How long the origin is not asked again about a key that it does not have; 0: not at all.
+    pub negative: Duration,
     /// How long the origin may take to begin an answer, and to send the next bytes of it.
     pub timeout: Duration,
 }
@@ -44,6 +50,18 @@ pub enum OriginAddress {
         /// Headers of each request, such as `authorization`.
         headers: Vec<(String, Secret)>,
     },
+}
+
+/// How long an object is served without asking the origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fresh {
+    /// As its headers say. Without any, for a tenth of the time since it changed, at most a day.
+    #[default]
+    Origin,
+    /// As its headers say. Without any, for this time.
+    Fallback(Duration),
+    /// For ever: objects never change under their names.
+    Forever,
 }
 
 /// Which segments of an object are fetched.
@@ -73,5 +91,26 @@ pub struct EdgeBounds {
 impl Default for EdgeBounds {
     fn default() -> Self {
         Self { fills: 64, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20 }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A bucket for tests.
+    pub(crate) fn bucket() -> EdgeBucket {
+        EdgeBucket {
+            bucket: "media".into(),
+            origin: OriginAddress::Http { url: "http://127.0.0.1".into(), headers: Vec::new() },
+            addresses: Addresses::Any,
+            fill: FillMode::Whole,
+            segment_bytes: 1 << 20,
+            object_bytes_max: 1 << 30,
+            fresh: Fresh::Origin,
+            stale_if_error: Duration::ZERO,
+            negative: Duration::ZERO,
+            timeout: Duration::from_secs(5),
+        }
     }
 }

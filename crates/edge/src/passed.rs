@@ -8,7 +8,7 @@ use steadfast_flow::Pass;
 use steadfast_store::ObjectInfo;
 
 use crate::error::EdgeError;
-use crate::origin::{Description, OriginBody, OriginRequest, unsatisfied_size};
+use crate::origin::{OriginBody, OriginRequest, unsatisfied_size};
 use crate::site::Site;
 
 /// What a request wants of an object.
@@ -73,7 +73,7 @@ impl Site {
         if !matches!(answer.status, 200 | 206) {
             return Err(self.unexpected(key, answer.status));
         }
-        let described = Description::read(answer.status, &answer.headers).map_err(|e| self.wrong_answer(key, &e))?;
+        let described = self.describe(key, &answer)?;
         let (start, length) = (described.start, described.length);
         let info = ObjectInfo {
             key: key.to_owned(),

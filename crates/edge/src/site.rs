@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_flow::{Budget, Env, Gate, Refused};
-use steadfast_store::{Store, StoreError};
+use steadfast_log::Lsn;
+use steadfast_store::{ObjectInfo, Store, StoreError};
 
 use crate::error::EdgeError;
+use crate::fresh::{Mark, Moment, Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
-use crate::origin::{Origin, OriginAnswer, OriginRequest};
+use crate::origin::{Description, Origin, OriginAnswer, OriginRequest};
 
 /// Longest wait for a connection to an origin.
 const CONNECTION_WAIT: Duration = Duration::from_secs(60);
@@ -66,7 +68,29 @@ pub(crate) struct Site {
     pub(crate) gates: Gates,
     /// The uploads of running fills.
     pub(crate) uploads: Mutex<HashSet<String>>,
+    /// A random number of this process.
+    pub(crate) run: u64,
+    /// What the origin said about objects that are not stored, or could not say.
+    pub(crate) remembered: Recent<Memory>,
+    /// The version that the origin found unchanged, and when.
+    pub(crate) renewals: Recent<(Lsn, Mark)>,
 }
+
+/// What is remembered of an origin's answer about a key, until a time of [`Env::now`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Memory {
+    /// It has no such object.
+    Missing(Duration),
+    /// Its answer must not be stored.
+    NotStorable(Duration),
+    /// It failed, and the stored object was served all the same.
+    Failing(Duration),
+}
+
+/// How long answers that must not be stored are asked for without a fill.
+const NOT_STORABLE: Duration = Duration::from_secs(60);
+/// How long an origin that failed is not asked again about a key that can be served stale.
+const FAILING: Duration = Duration::from_secs(5);
 
 /// The error for a bound that stayed exhausted.
 pub(crate) fn busy(refused: &Refused) -> EdgeError {
@@ -76,6 +100,45 @@ pub(crate) fn busy(refused: &Refused) -> EdgeError {
 }
 
 impl Site {
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { run: self.run, now: self.env.now(), wall_ms: self.env.wall_ms() }
+    }
+
+    /// How a stored object may be served, and its age in milliseconds.
+    pub(crate) fn standing(&self, info: &ObjectInfo) -> (Standing, Option<u64>) {
+        let Some(mark) = Mark::of(info) else { return (Standing::Own, None) };
+        let at = self.moment();
+        let standing = mark.standing(at);
+        if standing != Standing::Fresh
+            && let Some((_, mark)) = self.renewals.get(&info.key).filter(|(version, _)| *version == info.version)
+        {
+            return (mark.standing(at), mark.age_ms(at));
+        }
+        (standing, mark.age_ms(at))
+    }
+
+    /// What is remembered of a key.
+    pub(crate) fn remembered(&self, key: &str) -> Option<Memory> {
+        let now = self.env.now();
+        self.remembered.get(key).filter(|memory| match memory {
+            Memory::Missing(until) | Memory::NotStorable(until) | Memory::Failing(until) => now < *until,
+        })
+    }
+
+    pub(crate) fn remember_missing(&self, key: &str) {
+        if !self.options.negative.is_zero() {
+            self.remembered.put(key, Memory::Missing(self.env.now() + self.options.negative));
+        }
+    }
+
+    pub(crate) fn remember_not_storable(&self, key: &str) {
+        self.remembered.put(key, Memory::NotStorable(self.env.now() + NOT_STORABLE));
+    }
+
+    pub(crate) fn remember_failing(&self, key: &str) {
+        self.remembered.put(key, Memory::Failing(self.env.now() + FAILING));
+    }
+
     /// Waits for a connection.
     pub(crate) async fn connect(&self, gate: &Gate) -> Result<steadfast_flow::Pass, EdgeError> {
         gate.enter(CONNECTION_WAIT).await.map_err(|refused| busy(&refused))
@@ -95,6 +158,12 @@ impl Site {
                 Err(EdgeError::Timeout)
             }
         }
+    }
+
+    /// Reads the headers of an answer with status 200 or 206.
+    pub(crate) fn describe(&self, key: &str, answer: &OriginAnswer) -> Result<Description, EdgeError> {
+        Description::read(key, answer.status, &answer.headers, self.env.wall_ms())
+            .map_err(|reason| self.wrong_answer(key, &reason))
     }
 
     /// The error for a status that is no answer to the question.

@@ -1,11 +1,12 @@
-//! Authorization: a request signed with a known key may do everything, any other request nothing.
+//! Authorization: a request signed with a known key may do everything. One without a signature may
+//! read the objects of public buckets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::host::{S3Host, VirtualHost};
@@ -13,10 +14,11 @@ use s3s::{S3Result, s3_error};
 
 use steadfast_edge::Edge;
 use steadfast_flow::{Budget, Env};
+use steadfast_store::{Store, StoreError};
 
 use crate::context::RequestContext;
-use crate::error::slow_down;
-use crate::served::Served;
+use crate::error::{invalid_request, slow_down};
+use crate::served::{Served, overrides_headers};
 use crate::signed;
 
 /// The pairs of keys. `s3s` compares signatures in constant time.
@@ -37,10 +39,10 @@ impl S3Auth for Keys {
     }
 }
 
-/// Refuses requests that are not wholly signed, operations that are not served, and changes of
-/// buckets with an origin. Also records the operation's name for the metrics. `s3s` calls it after
-/// verifying the signature, before reading the body.
-pub(crate) struct SignedOnly {
+/// Refuses requests that are not wholly signed, unless they read a public object; operations that
+/// are not served; and changes of buckets with an origin. Also records the operation's name for the
+/// metrics. `s3s` calls it after verifying the signature, before reading the body.
+pub(crate) struct Access {
     /// The memory budget that all XML bodies share.
     pub(crate) xml: Budget,
     /// The time a client may take to send an XML body. The body holds its permit that long.
@@ -50,6 +52,9 @@ pub(crate) struct SignedOnly {
     pub(crate) xml_bytes_max: usize,
     /// The buckets with an origin.
     pub(crate) edge: Option<Edge>,
+    /// The buckets whose objects can be read without a signature.
+    pub(crate) public_read: BTreeSet<String>,
+    pub(crate) store: Store,
 }
 
 /// The parser's result takes up to this many times the bytes of the XML body.
@@ -58,7 +63,7 @@ const XML_FACTOR: u64 = 8;
 const XML_FREE_BYTES: u64 = 16 << 10;
 
 #[async_trait::async_trait]
-impl S3Access for SignedOnly {
+impl S3Access for Access {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
         let served = Served::find(cx.s3_op().name());
         let context = cx.extensions_mut().get::<Arc<RequestContext>>().cloned();
@@ -70,10 +75,10 @@ impl S3Access for SignedOnly {
         {
             stages.set_about(bucket);
         }
-        if cx.credentials().is_none() {
-            return Err(s3_error!(AccessDenied, "Access Denied"));
+        match cx.credentials() {
+            Some(_) => signed::check(cx.uri(), cx.headers())?,
+            None => self.check_unsigned(served.as_ref().ok().copied(), cx)?,
         }
-        signed::check(cx.uri(), cx.headers())?;
         let served = served?;
         served.check_query(cx.method(), cx.uri().query().unwrap_or_default())?;
         self.check_origin(served, cx.s3_path().get_bucket_name())?;
@@ -88,7 +93,34 @@ impl S3Access for SignedOnly {
     }
 }
 
-impl SignedOnly {
+impl Access {
+    /// Allows a request without a signature to read one object of a public bucket, as it is stored.
+    ///
+    /// # Errors
+    /// `AccessDenied` for any other request; `InvalidRequest` if it sets headers of the answer.
+    fn check_unsigned(&self, served: Option<&Served>, cx: &S3AccessContext<'_>) -> S3Result<()> {
+        let denied = || Err(s3_error!(AccessDenied, "Access Denied"));
+        let public = cx.s3_path().get_bucket_name().is_some_and(|bucket| {
+            // The answer does not show which of the public buckets exist.
+            self.public_read.contains(bucket) && !matches!(self.store.bucket(bucket), Err(StoreError::NoSuchBucket))
+        });
+        // `s3s` also takes a request with two of these headers for one without a signature.
+        if !public || !served.is_some_and(|served| served.public) || cx.headers().contains_key(AUTHORIZATION) {
+            return denied();
+        }
+        let query = cx.uri().query().unwrap_or_default();
+        if overrides_headers(query) {
+            return Err(invalid_request(
+                "Request specific response headers cannot be used for anonymous GET requests.",
+            ));
+        }
+        // A parameter that a signed read would ignore, such as `v=3`, is harmless here, too.
+        if served.is_some_and(|served| served.has_parameters(query)) {
+            return denied();
+        }
+        Ok(())
+    }
+
     /// Refuses an operation on a bucket with an origin, unless it only reads.
     fn check_origin(&self, served: &Served, bucket: Option<&str>) -> S3Result<()> {
         match (&self.edge, bucket) {

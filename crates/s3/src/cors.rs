@@ -1,5 +1,5 @@
 //! Pages of other origins (CORS). One setting for all buckets lists the origins whose pages may
-//! read answers in a browser. Signatures decide what a request may do, as for every client.
+//! read answers in a browser. It permits no request that other clients could not send.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -35,12 +35,19 @@ pub(crate) fn preflight(request: &HeaderMap) -> Response<Body> {
     response
 }
 
-/// Lets the page read an answer with all of its headers. `Vary` keeps a cache from serving the
-/// answer to another page.
+/// The headers that a page may read: all, and by name those that players need. Browsers of some
+/// television sets do not know `*`.
+const EXPOSED: &str = "*, Accept-Ranges, Age, Cache-Status, Content-Length, Content-Range, ETag";
+
+/// Keeps a cache from serving the answer to another page, also one to a client without a page.
+pub(crate) fn vary(headers: &mut HeaderMap) {
+    headers.append(VARY, HeaderValue::from_static("Origin"));
+}
+
+/// Lets the page read an answer with all of its headers.
 pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
-    headers.append(VARY, HeaderValue::from_static("Origin"));
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use steadfast_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::about::About;
-use crate::access::{Domains, Keys, SignedOnly};
+use crate::access::{Access, Domains, Keys};
 use crate::body::{RequestBody, ResponseBody, Tail};
 use crate::context::{BodyFault, Observer, RequestContext};
 use crate::cors;
@@ -106,16 +106,19 @@ impl S3Door {
     ) -> Result<Self, DoorError> {
         check(&options)?;
         let md5 = Md5Pool::new().map_err(|e| DoorError::Thread(e.to_string()))?;
-        let handler = Handler::new(store, env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
+        let handler =
+            Handler::new(store.clone(), env.clone(), compute.unwrap_or_else(|| env.clone()), md5, options.clone());
         let mut builder = S3ServiceBuilder::new(handler);
         builder.set_auth(Keys::new(&options.credentials));
         let xml = Budget::new("s3_xml", options.xml_memory_bytes, env.clone());
-        builder.set_access(SignedOnly {
+        builder.set_access(Access {
             xml: xml.clone(),
             body_time: options.body_stall,
             env: env.clone(),
             xml_bytes_max: options.xml_bytes_max,
             edge: options.edge.clone(),
+            public_read: options.public_read.clone(),
+            store,
         });
         if !options.domains.is_empty() {
             builder.set_host(Domains::new(&options.domains));
@@ -244,6 +247,9 @@ impl S3Door {
             response = error_response(request_timeout());
         }
         self.finish(&mut response, &context, &about, unread_max);
+        if !shared.options.allowed_origins.is_empty() {
+            cors::vary(response.headers_mut());
+        }
         if let Some(origin) = origin {
             cors::admit(response.headers_mut(), origin);
         }

@@ -1,5 +1,6 @@
 //! Settings of the S3 interface.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -73,7 +74,8 @@ impl fmt::Display for IpNetwork {
 /// Settings of the S3 interface, including all bounds.
 #[derive(Clone)]
 pub struct S3Options {
-    /// Pairs of access key and secret key. A request must be signed with one of them.
+    /// Pairs of access key and secret key. A request must be signed with one of them, unless it
+    /// reads a public object.
     pub credentials: Vec<(String, String)>,
     /// The region reported to clients. Requests may be signed for any region.
     pub region: String,
@@ -82,8 +84,10 @@ pub struct S3Options {
     pub domains: Vec<String>,
     /// Whether clients connect over TLS: sets the scheme of URLs in answers.
     pub https: bool,
-    /// Origins whose pages may read answers in a browser; `*` for all. Their requests need
-    /// signatures like any other.
+    /// The buckets whose objects anyone can read, with GET and HEAD, without a signature.
+    pub public_read: BTreeSet<String>,
+    /// Origins whose pages may read answers in a browser; `*` for all. Their requests may do no
+    /// more than any other.
     pub allowed_origins: Vec<String>,
     /// The targets that can receive events; `None`: buckets accept no notification rules.
     pub targets: Option<Arc<dyn EventTargets>>,
@@ -142,6 +146,7 @@ impl Default for S3Options {
             region: "us-east-1".into(),
             domains: Vec::new(),
             https: false,
+            public_read: BTreeSet::new(),
             allowed_origins: Vec::new(),
             targets: None,
             edge: None,
@@ -176,6 +181,7 @@ impl fmt::Debug for S3Options {
             .field("access_keys", &keys)
             .field("region", &self.region)
             .field("domains", &self.domains)
+            .field("public_read", &self.public_read)
             .field("edge", &self.edge)
             .field("etag", &self.etag)
             .field("requests_max", &self.requests_max)

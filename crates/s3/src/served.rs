@@ -16,6 +16,8 @@ pub(crate) struct Served {
     pub(crate) xml_bytes_max: usize,
     /// Whether it works on a bucket with an origin.
     pub(crate) with_origin: bool,
+    /// Whether it works without a signature on a public bucket.
+    pub(crate) public: bool,
 }
 
 const RESPONSE: [&str; 6] = [
@@ -49,17 +51,17 @@ const KEYS: usize = 2 << 20;
 const PARTS: usize = 4 << 20;
 
 const fn served(name: &'static str, query: &'static [&'static str]) -> Served {
-    Served { name, query, xml_bytes_max: 0, with_origin: false }
+    Served { name, query, xml_bytes_max: 0, with_origin: false, public: false }
 }
 
 const fn with_xml(name: &'static str, query: &'static [&'static str], xml_bytes_max: usize) -> Served {
-    Served { name, query, xml_bytes_max, with_origin: false }
+    Served { name, query, xml_bytes_max, with_origin: false, public: false }
 }
 
 const SERVED: &[Served] = &[
     served("PutObject", &[]),
-    served("GetObject", READ).with_origin(),
-    served("HeadObject", READ).with_origin(),
+    served("GetObject", READ).with_origin().public(),
+    served("HeadObject", READ).with_origin().public(),
     served("DeleteObject", &["versionId"]),
     served("ListObjectsV2", LIST).with_origin(),
     served("ListObjects", LIST).with_origin(),
@@ -95,6 +97,12 @@ impl Served {
     /// The operation also works on a bucket with an origin: it changes nothing there.
     const fn with_origin(mut self) -> Self {
         self.with_origin = true;
+        self
+    }
+
+    /// The operation also works without a signature, on a public bucket: it reads one object.
+    const fn public(mut self) -> Self {
+        self.public = true;
         self
     }
 
@@ -146,6 +154,19 @@ impl Served {
         }
         Ok(())
     }
+}
+
+impl Served {
+    /// Whether a query string has parameters that count, or may count.
+    pub(crate) fn has_parameters(&self, query: &str) -> bool {
+        form_urlencoded::parse(query.as_bytes())
+            .any(|(name, value)| value.is_empty() || starts_with(&name, "x-") || self.query.contains(&name.as_ref()))
+    }
+}
+
+/// Whether a query string sets headers of the answer.
+pub(crate) fn overrides_headers(query: &str) -> bool {
+    form_urlencoded::parse(query.as_bytes()).any(|(name, _)| RESPONSE.contains(&name.as_ref()))
 }
 
 /// Headers that the server would ignore in a query string, and so do something else: a copy, for

@@ -103,6 +103,8 @@ class Origin:
         if fault == "redirect":
             return self.finish(request, 302, {"Location": f"{self.url}/vod/elsewhere", "Content-Length": "0"})
         headers = {"Accept-Ranges": "bytes", **({"ETag": content.etag} if content.etag else {}), **content.headers}
+        if content.etag and request.headers.get("If-None-Match") == content.etag:
+            return self.finish(request, 304, headers)
         start, end, status = 0, content.size, 200
         if_match, span = request.headers.get("If-Match"), request.headers.get("Range", "")
         if if_match not in (None, content.etag):

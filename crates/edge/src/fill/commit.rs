@@ -1,7 +1,6 @@
 //! The commit of a whole object.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use steadfast_store::StoreError;
 
@@ -30,16 +29,18 @@ impl Fill {
     /// that are there, and `None` is returned.
     pub(super) async fn complete(&self, plan: &Plan) -> Option<FillEnd> {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-        let (writer, upload) = {
+        let (writer, upload, mark) = {
             let mut state = self.state.lock();
-            (state.writer.take(), state.upload.clone())
+            (state.writer.take(), state.upload.clone(), state.mark)
         };
+        let mut stored = plan.stored.clone();
+        stored.attributes.system.extend(mark.map(|mark| mark.attribute()));
         let condition = self.condition();
         let written = match (writer, upload) {
-            (Some(writer), _) => writer.commit_fill(plan.stored.clone(), &condition).await,
+            (Some(writer), _) => writer.commit_fill(stored, &condition).await,
             (None, Some(upload)) => {
                 let segments = plan.segments() as u16;
-                store.complete_fill(bucket, &self.key, &upload, segments, &plan.stored, &condition).await
+                store.complete_fill(bucket, &self.key, &upload, segments, &stored, &condition).await
             }
             (None, None) => Err(StoreError::NoSuchUpload),
         };
@@ -55,7 +56,7 @@ impl Fill {
             Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "a fill could not be stored"),
         }
         // Later requests begin a fill of their own.
-        self.attached.store(false, Ordering::Release);
+        self.detach();
         None
     }
 }

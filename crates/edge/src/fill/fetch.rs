@@ -11,8 +11,9 @@ use steadfast_store::{Attributes, Condition, ObjectWriter, StoreError};
 
 use super::{Fill, Plan};
 use crate::error::EdgeError;
+use crate::fresh::Mark;
 use crate::options::FillMode;
-use crate::origin::{Description, OriginBody, OriginRequest, Tag};
+use crate::origin::{OriginBody, OriginRequest, Tag};
 use crate::site::busy;
 
 /// How often a segment is asked for again without a byte in between.
@@ -123,7 +124,9 @@ impl Fill {
         for segment in 0..plan.segments() {
             {
                 let mut state = self.state.lock();
-                if !state.has_holders() && (!self.is_attached() || self.site.options.fill == FillMode::Wanted) {
+                if !state.has_holders()
+                    && (!self.is_attached() || self.base.is_none() && self.site.options.fill == FillMode::Wanted)
+                {
                     return Ok(false);
                 }
                 state.begin(segment, false);
@@ -220,6 +223,7 @@ impl Fill {
     async fn ask_range(&self, plan: &Plan, from: u64, to: u64) -> Result<Part, EdgeError> {
         let mut headers = vec![("range", format!("bytes={from}-{}", to - 1))];
         headers.extend(plan.if_match.iter().map(|tag| ("if-match", tag.clone())));
+        let sent = self.site.moment();
         let answer = self.site.ask(OriginRequest { head: false, key: self.key.clone(), headers }).await?;
         if matches!(answer.status, 200 | 404 | 410 | 412 | 416) {
             return Err(EdgeError::Changed);
@@ -227,8 +231,7 @@ impl Fill {
         if answer.status != 206 {
             return Err(self.site.unexpected(&self.key, answer.status));
         }
-        let described = Description::read(answer.status, &answer.headers)
-            .map_err(|reason| self.site.wrong_answer(&self.key, &reason))?;
+        let described = self.site.describe(&self.key, &answer)?;
         let encoding = |attributes: &Attributes| attributes.system.get("content-encoding").cloned();
         let same = described.tag == Tag::Strong(plan.info.attributes.etag.clone())
             && described.total == Some(plan.info.size)
@@ -237,6 +240,8 @@ impl Fill {
         if !same || described.start != from || bytes > to - from {
             return Err(EdgeError::Changed);
         }
+        // The same entity tag: the version counts from this question on.
+        self.state.lock().mark = Some(Mark::new(&self.site.options, &described.cache, sent));
         Ok(Part { body: answer.body, bytes })
     }
 }

@@ -13,13 +13,16 @@ mod state;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use steadfast_store::{FillCondition, ObjectInfo, ObjectReader, StoredObject};
+use steadfast_log::Lsn;
+use steadfast_store::{FillCondition, ObjectInfo, ObjectReader, StoredObject, WEAK_ETAG};
 use tokio::sync::Notify;
 
 use crate::error::EdgeError;
+use crate::fresh::{CacheHeaders, Mark};
+use crate::origin::MADE_TAG;
 use crate::site::{Site, busy};
 use state::FillState;
 
@@ -46,6 +49,33 @@ pub(crate) struct Plan {
     /// comes from one answer.
     if_match: Option<String>,
     segment_bytes: u64,
+    headers: CacheHeaders,
+}
+
+/// The stored object that a fill is to replace if the origin has another version.
+pub(crate) struct Base {
+    pub(crate) info: ObjectInfo,
+    mark: Mark,
+}
+
+impl Base {
+    /// `None` for an object that a client wrote.
+    pub(crate) fn of(info: &ObjectInfo) -> Option<Box<Self>> {
+        Some(Box::new(Self { info: info.clone(), mark: Mark::of(info)? }))
+    }
+
+    /// The condition of a question: an answer is wanted only if the object changed.
+    fn condition(&self) -> (&'static str, String) {
+        let attributes = &self.info.attributes;
+        match attributes.system.get(WEAK_ETAG).map(String::as_str) {
+            None => ("if-none-match", format!("\"{}\"", attributes.etag)),
+            Some(MADE_TAG) => {
+                let modified = UNIX_EPOCH + Duration::from_millis(self.info.modified_ms);
+                ("if-modified-since", httpdate::fmt_http_date(modified))
+            }
+            Some(_) => ("if-none-match", format!("W/\"{}\"", attributes.etag)),
+        }
+    }
 }
 
 impl Plan {
@@ -69,6 +99,8 @@ impl Plan {
 pub(crate) enum FillEnd {
     /// The object is stored.
     Stored(Arc<ObjectReader>),
+    /// The stored object of this version is still the one that the origin has.
+    Renewed(Lsn),
     /// Nothing more was wanted, or nothing of it may be stored.
     Stopped,
     /// The object cannot be stored: each request asks the origin for itself.
@@ -81,6 +113,7 @@ pub(crate) enum FillEnd {
 pub(crate) struct Fill {
     site: Arc<Site>,
     key: String,
+    base: Option<Box<Base>>,
     /// Whether the answers may be stored, and other requests may join.
     attached: Arc<AtomicBool>,
     state: Mutex<FillState>,
@@ -91,10 +124,11 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    pub(crate) fn new(site: Arc<Site>, key: &str) -> Arc<Self> {
+    pub(crate) fn new(site: Arc<Site>, key: &str, base: Option<Box<Base>>) -> Arc<Self> {
         Arc::new(Self {
             site,
             key: key.to_owned(),
+            base,
             attached: Arc::new(AtomicBool::new(true)),
             state: Mutex::new(FillState::default()),
             progress: Notify::new(),
@@ -107,7 +141,28 @@ impl Fill {
     }
 
     fn condition(&self) -> FillCondition {
-        FillCondition { version: None, attached: self.attached.clone() }
+        let version = self.base.as_ref().map(|base| base.info.version);
+        FillCondition { version, attached: self.attached.clone() }
+    }
+
+    /// Keeps later requests from joining, and the answers from being stored. Readers that have the
+    /// headers stay.
+    pub(crate) fn detach(&self) {
+        {
+            let _state = self.state.lock();
+            self.attached.store(false, Ordering::Release);
+        }
+        self.work.notify_one();
+        self.progress.notify_waiters();
+    }
+
+    /// Does `work` unless the fill is detached. A purge that detaches it comes before or after.
+    fn if_attached(&self, work: impl FnOnce()) -> bool {
+        let _state = self.state.lock();
+        if self.is_attached() {
+            work();
+        }
+        self.is_attached()
     }
 
     /// Joins the fill: it continues while the holder lives. `None` when it has ended, or its
@@ -115,6 +170,12 @@ impl Fill {
     pub(crate) fn join(self: &Arc<Self>, opening: Opening) -> Option<Holder> {
         let mut state = self.state.lock();
         if state.end.is_some() || !self.is_attached() {
+            return None;
+        }
+        if state.mark.is_some_and(|mark| !mark.is_shared(self.site.moment())) {
+            // Too old for this request. The readers that are there keep it.
+            drop(state);
+            self.detach();
             return None;
         }
         let id = state.add_holder(opening != Opening::Head);
@@ -177,6 +238,7 @@ impl Holder {
                 match (&state.plan, &state.end) {
                     (Some(plan), None | Some(FillEnd::Stored(_))) => return Ok(plan.clone()),
                     (_, Some(end)) => return Err(end.clone()),
+                    (None, None) if !self.fill.is_attached() => return Err(FillEnd::Stopped),
                     (None, None) => {}
                 }
             }

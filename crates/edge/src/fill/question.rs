@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use steadfast_flow::Pass;
+use steadfast_log::Durability;
 use steadfast_store::{Attributes, ObjectInfo, StoreError, StoredObject, WEAK_ETAG};
 
 use super::fetch::Part;
 use super::{Fill, FillEnd, Opening, Plan};
 use crate::error::EdgeError;
+use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::origin::{Description, OriginAnswer, OriginBody, OriginRequest, Tag, unsatisfied_size};
 
 /// Most segments of an object: the parts of an upload.
 const SEGMENTS_MAX: u64 = 10_000;
-/// Name in the system attributes of every object that came from an origin: it may be evicted.
-pub(crate) const CACHED: &str = "steadfast-cached";
 /// Names in the attributes of a fill's upload, which a later fill compares.
 const FILL_SIZE: &str = "steadfast-fill-size";
 const FILL_SEGMENT: &str = "steadfast-fill-segment";
@@ -29,6 +30,8 @@ pub(super) enum Answer {
     Stream(Plan, OriginBody),
     /// Only headers were wanted, and no later answer can be matched with them.
     Headers(Plan),
+    /// The stored object is still the one that the origin has.
+    Unchanged(CacheHeaders),
     /// The object cannot be stored.
     NotStorable,
 }
@@ -89,6 +92,9 @@ impl Fill {
             segment = (segment..SEGMENTS_MAX).chain(0..segment.min(SEGMENTS_MAX)).find(missing).unwrap_or(segment);
         }
         let mut answer = self.ask_segment(segment).await?;
+        if answer.status == 304 && self.base.is_some() {
+            return Ok(self.unchanged(&answer));
+        }
         if answer.status == 416 && segment > 0 && unsatisfied_size(&answer.headers) != Some(0) {
             // Behind the end. The first segment tells the size.
             segment = 0;
@@ -108,7 +114,7 @@ impl Fill {
             return self.one_answer(described, answer.body).await;
         }
         if described.start != segment * bytes {
-            return Err(self.site.wrong_answer(&self.key, "it is another range than the one asked for"));
+            return Err(self.site.wrong_answer(&self.key, "it is another range than the one wanted"));
         }
         let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
         if plan.if_match.is_none() {
@@ -119,9 +125,17 @@ impl Fill {
     }
 
     async fn ask_headers(&self) -> Result<Answer, EdgeError> {
-        let described = self.describe(&self.send(true, None).await?)?;
+        let answer = self.send(true, None).await?;
+        if answer.status == 304 && self.base.is_some() {
+            return Ok(self.unchanged(&answer));
+        }
+        let described = self.describe(&answer)?;
         let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
         Ok(if plan.if_match.is_some() { Answer::Ranges(plan, None) } else { Answer::Headers(plan) })
+    }
+
+    fn unchanged(&self, answer: &OriginAnswer) -> Answer {
+        Answer::Unchanged(CacheHeaders::read(&answer.headers, self.site.env.wall_ms()))
     }
 
     async fn ask_segment(&self, segment: u64) -> Result<OriginAnswer, EdgeError> {
@@ -131,7 +145,8 @@ impl Fill {
     }
 
     async fn send(&self, head: bool, range: Option<String>) -> Result<OriginAnswer, EdgeError> {
-        let headers = range.map(|range| ("range", range)).into_iter().collect();
+        let condition = self.base.as_ref().map(|base| base.condition());
+        let headers = range.map(|range| ("range", range)).into_iter().chain(condition).collect();
         self.site.ask(OriginRequest { head, key: self.key.clone(), headers }).await
     }
 
@@ -139,7 +154,7 @@ impl Fill {
         if !matches!(answer.status, 200 | 206) {
             return Err(self.site.unexpected(&self.key, answer.status));
         }
-        Description::read(answer.status, &answer.headers).map_err(|reason| self.site.wrong_answer(&self.key, &reason))
+        self.site.describe(&self.key, answer)
     }
 
     /// The object in one answer. One without a length is read to its end if it is small.
@@ -172,8 +187,11 @@ impl Fill {
         if !described.storable || size > options.object_bytes_max || size.div_ceil(segment_bytes) > SEGMENTS_MAX {
             return None;
         }
-        let mut attributes = described.attributes.clone();
-        attributes.system.insert(CACHED.to_owned(), String::new());
+        let headers = described.cache;
+        if headers.private {
+            return None;
+        }
+        let attributes = described.attributes.clone();
         let modified_ms = described.modified_ms.unwrap_or_else(|| self.site.env.wall_ms());
         let info = ObjectInfo {
             key: self.key.clone(),
@@ -188,39 +206,80 @@ impl Fill {
             Tag::Weak(_) | Tag::None => None,
         };
         let stored = StoredObject { modified_ms, attributes, ..StoredObject::default() };
-        Some(Plan { info, stored, if_match, segment_bytes })
+        Some(Plan { info, stored, if_match, segment_bytes, headers })
     }
 
     /// Publishes the plan to all requests that wait for the headers.
-    pub(super) fn publish(&self, plan: Plan, stored: &[u16]) -> Arc<Plan> {
+    fn publish(&self, plan: Plan, sent: Moment, stored: &[u16]) -> Arc<Plan> {
         let plan = Arc::new(plan);
-        self.state.lock().set_plan(plan.clone(), stored);
+        let mark = Mark::new(&self.site.options, &plan.headers, sent);
+        self.state.lock().set_plan(plan.clone(), mark, stored);
         self.progress.notify_waiters();
         plan
+    }
+
+    /// Whether the key is as it was when the fill began.
+    fn is_current(&self) -> Result<bool, EdgeError> {
+        let found = match self.site.store.object(&self.site.options.bucket, &self.key) {
+            Ok(info) => Some(info.version),
+            Err(StoreError::NoSuchKey) => None,
+            Err(e) => return Err(e.into()),
+        };
+        Ok(found == self.base.as_ref().map(|base| base.info.version))
+    }
+
+    /// Removes the stored object: the origin does not have it any more, or not for all clients.
+    async fn remove_base(&self) {
+        let Some(version) = self.base.as_ref().map(|base| base.info.version) else { return };
+        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        match store.delete_version(bucket, &self.key, version, Durability::Async).await {
+            Ok(_) | Err(StoreError::ConditionFailed) => {}
+            Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "an old object could not be removed"),
+        }
     }
 
     /// Runs the fill to its end.
     pub(super) async fn fetch_all(self: &Arc<Self>, opening: Opening) -> Result<FillEnd, EdgeError> {
         let site = &self.site;
-        match site.store.object(&site.options.bucket, &self.key) {
-            // Another fill has stored it just now.
-            Ok(_) => return Ok(FillEnd::Stopped),
-            Err(StoreError::NoSuchKey) => {}
-            Err(e) => return Err(e.into()),
+        if !self.is_current()? {
+            // Another fill has stored or removed it just now.
+            return Ok(FillEnd::Stopped);
         }
         let connection = site.connect(&site.connections.wanted).await?;
         let left = self.left_over()?;
-        match self.question(opening, left.as_ref()).await? {
-            Answer::NotStorable => Ok(FillEnd::NotStorable),
-            Answer::Headers(plan) => {
-                self.publish(plan, &[]);
+        let sent = site.moment();
+        let answer = self.question(opening, left.as_ref()).await;
+        match answer {
+            // What a purge has overtaken is not used.
+            _ if !self.is_attached() => Ok(FillEnd::Stopped),
+            Err(EdgeError::Store(StoreError::NoSuchKey)) => {
+                if self.if_attached(|| site.remember_missing(&self.key)) {
+                    self.remove_base().await;
+                }
+                Err(StoreError::NoSuchKey.into())
+            }
+            Err(error) => {
+                if self.base.is_some() {
+                    site.remember_failing(&self.key);
+                }
+                Err(error)
+            }
+            Ok(Answer::NotStorable) => {
+                if self.if_attached(|| site.remember_not_storable(&self.key)) {
+                    self.remove_base().await;
+                }
+                Ok(FillEnd::NotStorable)
+            }
+            Ok(Answer::Unchanged(headers)) => Ok(self.renew(&headers, sent)),
+            Ok(Answer::Headers(plan)) => {
+                self.publish(plan, sent, &[]);
                 Ok(FillEnd::Stopped)
             }
-            Answer::Stream(plan, body) => {
+            Ok(Answer::Stream(plan, body)) => {
                 if let Some(left) = left {
                     self.abort(&left.upload).await;
                 }
-                let plan = self.publish(plan, &[]);
+                let plan = self.publish(plan, sent, &[]);
                 self.begin_upload(&plan).await?;
                 if self.fetch_stream(&plan, body).await? {
                     drop(connection);
@@ -228,27 +287,45 @@ impl Fill {
                 }
                 Ok(FillEnd::Stopped)
             }
-            Answer::Ranges(plan, first) => {
-                let (same, other): (Option<_>, Option<_>) = match left {
-                    Some(left) if left.is_of(&plan) => (Some(left), None),
-                    left => (None, left),
-                };
-                let stored = same.as_ref().map(|left| &left.stored[..]).unwrap_or_default();
-                let plan = self.publish(plan, stored);
-                match same {
-                    Some(left) => self.use_upload(left.upload),
-                    None => self.begin_upload(&plan).await?,
-                }
-                if let Some(left) = other {
-                    self.abort(&left.upload).await;
-                }
-                if let Some((segment, part)) = first
-                    && self.state.lock().begin(segment, false)
-                {
-                    self.spawn_fetch(&plan, segment, Some(connection), Some(part));
-                }
-                self.schedule(&plan).await
-            }
+            Ok(Answer::Ranges(plan, first)) => self.fetch_ranges(plan, sent, left, first, connection).await,
         }
+    }
+
+    /// Notes that the stored object is still the one that the origin has.
+    fn renew(&self, headers: &CacheHeaders, sent: Moment) -> FillEnd {
+        let Some(base) = &self.base else { return FillEnd::Stopped };
+        let mark = base.mark.renewed(&self.site.options, headers, sent);
+        let version = base.info.version;
+        self.if_attached(|| self.site.renewals.put(&self.key, (version, mark)));
+        FillEnd::Renewed(version)
+    }
+
+    async fn fetch_ranges(
+        self: &Arc<Self>,
+        plan: Plan,
+        sent: Moment,
+        left: Option<LeftOver>,
+        first: Option<(u32, Part)>,
+        connection: Pass,
+    ) -> Result<FillEnd, EdgeError> {
+        let (same, other): (Option<_>, Option<_>) = match left {
+            Some(left) if left.is_of(&plan) => (Some(left), None),
+            left => (None, left),
+        };
+        let stored = same.as_ref().map(|left| &left.stored[..]).unwrap_or_default();
+        let plan = self.publish(plan, sent, stored);
+        match same {
+            Some(left) => self.use_upload(left.upload),
+            None => self.begin_upload(&plan).await?,
+        }
+        if let Some(left) = other {
+            self.abort(&left.upload).await;
+        }
+        if let Some((segment, part)) = first
+            && self.state.lock().begin(segment, false)
+        {
+            self.spawn_fetch(&plan, segment, Some(connection), Some(part));
+        }
+        self.schedule(&plan).await
     }
 }

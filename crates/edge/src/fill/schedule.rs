@@ -5,14 +5,17 @@ use std::sync::Arc;
 use super::state::Step;
 use super::{Fill, FillEnd, Plan};
 use crate::error::EdgeError;
+use crate::options::FillMode;
 
 impl Fill {
     /// Fetches what readers wait for at once and the rest one segment at a time, until the object
     /// is complete or nothing more is wanted.
     pub(super) async fn schedule(self: &Arc<Self>, plan: &Arc<Plan>) -> Result<FillEnd, EdgeError> {
         let site = &self.site;
+        // A version that replaces a stored object is stored, too.
+        let mode = if self.base.is_some() { FillMode::Whole } else { site.options.fill };
         loop {
-            let step = self.state.lock().next_step(site.options.fill, self.is_attached());
+            let step = self.state.lock().next_step(mode, self.is_attached());
             match step {
                 Step::End(end) => return Ok(end),
                 Step::Complete => {

@@ -9,6 +9,7 @@ use steadfast_store::ObjectWriter;
 
 use super::{FillEnd, Plan};
 use crate::error::EdgeError;
+use crate::fresh::Mark;
 use crate::options::FillMode;
 
 /// Segments that are fetched ahead of each reader.
@@ -69,6 +70,8 @@ pub(super) enum Step {
 #[derive(Default)]
 pub(super) struct FillState {
     pub(super) plan: Option<Arc<Plan>>,
+    /// When the origin was last asked about this version.
+    pub(super) mark: Option<Mark>,
     /// The internal upload of a fill of several segments.
     pub(super) upload: Option<String>,
     pub(super) segments: Vec<Segment>,
@@ -111,7 +114,8 @@ impl FillState {
     }
 
     /// Takes over the plan, and the segments that an earlier fill has stored.
-    pub(super) fn set_plan(&mut self, plan: Arc<Plan>, stored: &[u16]) {
+    pub(super) fn set_plan(&mut self, plan: Arc<Plan>, mark: Mark, stored: &[u16]) {
+        self.mark = Some(mark);
         self.segments = (0..plan.segments()).map(|_| Segment::Missing).collect();
         for number in stored {
             if let Some(segment) = self.segments.get_mut(usize::from(*number).wrapping_sub(1)) {

@@ -1,17 +1,21 @@
 //! What the headers of an answer say about the object.
 
-use std::time::UNIX_EPOCH;
-
 use http::HeaderMap;
 use steadfast_store::{Attributes, WEAK_ETAG};
+
+use super::media_types;
+use crate::fresh::{CacheHeaders, date_ms};
 
 /// Largest sum of the header bytes of an answer.
 const HEADER_BYTES_MAX: usize = 64 << 10;
 /// Largest sum of the metadata bytes that are stored with an object.
 const METADATA_BYTES_MAX: usize = 48 << 10;
+const CONTENT_TYPE: &str = "content-type";
 /// The headers that are stored with an object.
 const STORED: [&str; 6] =
-    ["content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires"];
+    [CONTENT_TYPE, "cache-control", "content-disposition", "content-encoding", "content-language", "expires"];
+/// The value of [`WEAK_ETAG`] for a tag that the origin has not sent.
+pub(crate) const MADE_TAG: &str = "made";
 const USER_PREFIX: &str = "x-amz-meta-";
 
 /// An entity tag, without quotes.
@@ -51,6 +55,8 @@ pub(crate) struct Description {
     pub(crate) modified_ms: Option<u64>,
     /// Entity tag and metadata, as they are stored.
     pub(crate) attributes: Attributes,
+    /// What it says about caching.
+    pub(crate) cache: CacheHeaders,
     /// Whether the metadata is small enough to be stored.
     pub(crate) storable: bool,
 }
@@ -72,18 +78,13 @@ pub(crate) fn unsatisfied_size(headers: &HeaderMap) -> Option<u64> {
     text(headers, "content-range")?.strip_prefix("bytes */")?.parse().ok()
 }
 
-/// Milliseconds since the Unix epoch of a date in a header.
-pub(crate) fn date_ms(value: &str) -> Option<u64> {
-    let at = httpdate::parse_http_date(value).ok()?;
-    u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
-}
-
 impl Description {
-    /// Reads the headers of an answer with status 200 or 206.
+    /// Reads the headers of an answer with status 200 or 206 that came at `wall_ms`. If they give
+    /// no media type, the extension of the key does.
     ///
     /// # Errors
     /// They contradict each other or are too large; the text is for operators.
-    pub(crate) fn read(status: u16, headers: &HeaderMap) -> Result<Self, String> {
+    pub(crate) fn read(key: &str, status: u16, headers: &HeaderMap, wall_ms: u64) -> Result<Self, String> {
         let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         if bytes > HEADER_BYTES_MAX {
             return Err(format!("its headers have {bytes} bytes, more than {HEADER_BYTES_MAX}"));
@@ -108,10 +109,15 @@ impl Description {
         };
         let tag = Tag::read(text(headers, "etag"));
         let modified_ms = text(headers, "last-modified").and_then(date_ms);
-        let attributes = attributes(headers, &tag, modified_ms, total);
+        let mut attributes = attributes(headers, &tag, modified_ms, total);
+        let given = attributes.system.get(CONTENT_TYPE).map(String::as_str);
+        if let Some(found) = media_types::instead_of(given, key) {
+            attributes.system.insert(CONTENT_TYPE.to_owned(), found.to_owned());
+        }
         let metadata = attributes.system.iter().chain(&attributes.user);
         let storable = metadata.map(|(name, value)| name.len() + value.len()).sum::<usize>() <= METADATA_BYTES_MAX;
-        Ok(Self { tag, partial, start, length, total, delimited, modified_ms, attributes, storable })
+        let cache = CacheHeaders::read(headers, wall_ms);
+        Ok(Self { tag, partial, start, length, total, delimited, modified_ms, attributes, cache, storable })
     }
 }
 
@@ -127,14 +133,14 @@ fn attributes(headers: &HeaderMap, tag: &Tag, modified_ms: Option<u64>, total: O
             attributes.user.insert(name.to_owned(), value.to_owned());
         }
     }
-    attributes.etag = match tag {
-        Tag::Strong(tag) | Tag::Weak(tag) => tag.clone(),
+    let (etag, weak) = match tag {
+        Tag::Strong(tag) => (tag.clone(), None),
+        Tag::Weak(tag) => (tag.clone(), Some("")),
         // As servers make tags of files. It is weak: two versions may have the same.
-        Tag::None => format!("{:x}-{:x}", modified_ms.unwrap_or(0), total.unwrap_or(0)),
+        Tag::None => (format!("{:x}-{:x}", modified_ms.unwrap_or(0), total.unwrap_or(0)), Some(MADE_TAG)),
     };
-    if !matches!(tag, Tag::Strong(_)) {
-        attributes.system.insert(WEAK_ETAG.to_owned(), String::new());
-    }
+    attributes.etag = etag;
+    attributes.system.extend(weak.map(|weak| (WEAK_ETAG.to_owned(), weak.to_owned())));
     attributes
 }
 
@@ -146,7 +152,7 @@ mod tests {
 
     fn read(status: u16, headers: &[(&'static str, &'static str)]) -> Result<Description, String> {
         let pair = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
-        Description::read(status, &headers.iter().copied().map(pair).collect())
+        Description::read("k", status, &headers.iter().copied().map(pair).collect(), 0)
     }
 
     #[test]
@@ -180,6 +186,19 @@ mod tests {
     }
 
     #[test]
+    fn the_extension_gives_a_type_that_the_origin_does_not_know() {
+        let typed = |key, headers: &HeaderMap| {
+            let described = Description::read(key, 200, headers, 0).expect("valid");
+            described.attributes.system.get(CONTENT_TYPE).cloned().unwrap_or_default()
+        };
+        let given = |value| HeaderMap::from_iter([(http::header::CONTENT_TYPE, HeaderValue::from_static(value))]);
+        assert_eq!(typed("a/live.m3u8", &HeaderMap::new()), "application/vnd.apple.mpegurl");
+        assert_eq!(typed("a/live.m3u8", &given("binary/octet-stream")), "application/vnd.apple.mpegurl");
+        assert_eq!(typed("a/live.m3u8", &given("text/plain")), "text/plain");
+        assert_eq!(typed("a/live", &HeaderMap::new()), "");
+    }
+
+    #[test]
     fn metadata_is_kept_and_bounded() {
         let kept = [("content-type", "video/mp4"), ("x-amz-meta-a", "b"), ("set-cookie", "c"), ("x-amz-id-2", "d")];
         let described = read(200, &kept).expect("valid");
@@ -188,7 +207,9 @@ mod tests {
         assert_eq!((described.attributes.system.len(), described.attributes.user.len()), (2, 1));
         let value = |bytes: usize| HeaderValue::from_str(&"x".repeat(bytes)).expect("valid");
         let headers = |bytes| HeaderMap::from_iter([(HeaderName::from_static("x-amz-meta-a"), value(bytes))]);
-        assert!(Description::read(200, &headers(METADATA_BYTES_MAX)).is_ok_and(|described| !described.storable));
-        assert!(Description::read(200, &headers(HEADER_BYTES_MAX)).is_err());
+        assert!(
+            Description::read("k", 200, &headers(METADATA_BYTES_MAX), 0).is_ok_and(|described| !described.storable)
+        );
+        assert!(Description::read("k", 200, &headers(HEADER_BYTES_MAX), 0).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod description;
+mod media_types;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -9,7 +10,7 @@ use futures::stream::BoxStream;
 use http::HeaderMap;
 
 pub(crate) use client::Client;
-pub(crate) use description::{Description, Tag, unsatisfied_size};
+pub(crate) use description::{Description, MADE_TAG, Tag, unsatisfied_size};
 
 /// The bytes of an answer. An error means that the connection broke, or that the answer is not as
 /// long as it said.

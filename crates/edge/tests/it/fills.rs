@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt};
-use steadfast_edge::{EdgeError, Fetched, FillMode, Wanted};
+use steadfast_edge::{Edge, EdgeError, Fetched, FillMode, Wanted};
 use steadfast_log::Durability;
 use steadfast_store::{Attributes, Condition, StoreError, WEAK_ETAG};
 
 use crate::origin::{FakeOrigin, Fault};
 use crate::{BUCKET, SEGMENT, bucket, bytes, edge, edge_of, get, new_disk, store, until};
+
+async fn fetched(edge: &Edge, wanted: &Wanted) -> Fetched {
+    edge.get(BUCKET, "k", wanted).await.expect("found").found
+}
 
 #[tokio::test]
 async fn an_object_is_fetched_once_and_kept() {
@@ -45,7 +49,7 @@ async fn a_range_is_served_from_its_segment_first() {
     assert!(origin.sent() <= 4 * SEGMENT, "{} bytes", origin.sent());
     assert!(store.object(BUCKET, "k").is_err());
     let suffix = Wanted { first: 0, range: Some("bytes=-5".into()), if_range: None };
-    let Ok(Fetched::Fill(reader)) = edge.get(BUCKET, "k", &suffix).await else { panic!("a fill") };
+    let Fetched::Fill(reader) = fetched(&edge, &suffix).await else { panic!("a fill") };
     let size = reader.info().size;
     let tail: Vec<_> = reader.stream(size - 5..size).try_collect().await.expect("served");
     assert!(tail.concat() == data[data.len() - 5..]);
@@ -63,7 +67,7 @@ async fn a_range_behind_the_end_is_refused_with_the_size() {
     origin.put("k", &bytes(3 * SEGMENT, 2), Some("\"v1\""));
     let (edge, _store) = edge(&origin, FillMode::Wanted).await;
     let wanted = Wanted { first: 9 * SEGMENT as u64, range: Some("bytes=90000-".into()), if_range: None };
-    let Ok(Fetched::Fill(reader)) = edge.get(BUCKET, "k", &wanted).await else { panic!("a fill") };
+    let Fetched::Fill(reader) = fetched(&edge, &wanted).await else { panic!("a fill") };
     assert_eq!(reader.info().size, 3 * SEGMENT as u64);
 }
 
@@ -123,7 +127,7 @@ async fn versions_are_never_mixed() {
     origin.put("k", &old, Some("\"old\""));
     let (edge, store) = edge(&origin, FillMode::Wanted).await;
     origin.release(1);
-    let Ok(Fetched::Fill(reader)) = edge.get(BUCKET, "k", &Wanted::default()).await else { panic!("a fill") };
+    let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
     let mut pieces = Box::pin(reader.stream(0..u64::MAX));
     let mut got = Vec::new();
     while got.len() < SEGMENT {
@@ -204,14 +208,14 @@ async fn a_head_is_answered_by_the_fill() {
     let data = bytes(3 * SEGMENT, 8);
     origin.put("k", &data, Some("\"v1\""));
     let (edge, store) = edge(&origin, FillMode::Whole).await;
-    let info = edge.head(BUCKET, "k").await.expect("described");
+    let info = edge.head(BUCKET, "k").await.expect("described").found;
     assert_eq!((info.size, &info.attributes.etag[..]), (data.len() as u64, "v1"));
     assert_eq!((origin.requests(), origin.sent()), (vec!["HEAD".to_owned()], 0));
     assert!(store.object(BUCKET, "k").is_err());
     // While a fill runs, a HEAD sees its version.
-    let Ok(Fetched::Fill(reader)) = edge.get(BUCKET, "k", &Wanted::default()).await else { panic!("a fill") };
+    let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
     origin.put("k", &bytes(10, 9), Some("\"v2\""));
-    assert_eq!(edge.head(BUCKET, "k").await.expect("described").attributes.etag, "v1");
+    assert_eq!(edge.head(BUCKET, "k").await.expect("described").found.attributes.etag, "v1");
     drop(reader);
 }
 
@@ -222,7 +226,7 @@ async fn a_fill_never_replaces_what_was_stored_meanwhile() {
     origin.put("k", &data, Some("\"v1\""));
     let (edge, store) = edge(&origin, FillMode::Whole).await;
     origin.release(1);
-    let Ok(Fetched::Fill(reader)) = edge.get(BUCKET, "k", &Wanted::default()).await else { panic!("a fill") };
+    let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
     let mut writer = store.writer(BUCKET, "k", Some(3)).await.expect("a writer");
     writer.write(bytes::Bytes::from_static(b"own")).await.expect("written");
     let own = Attributes { etag: "own".into(), ..Attributes::default() };
@@ -247,7 +251,7 @@ async fn a_fill_goes_on_after_a_restart() {
             let store = store(&disk).await;
             let edge = edge_of(&store, &origin, bucket(FillMode::Whole)).await;
             origin.release(4);
-            let Ok(Fetched::Fill(reader)) = edge.get(BUCKET, "k", &Wanted::default()).await else { panic!("a fill") };
+            let Fetched::Fill(reader) = fetched(&edge, &Wanted::default()).await else { panic!("a fill") };
             let stored = || {
                 let fill = store.fill_of(BUCKET, "k").expect("found").expect("a fill");
                 store.segments(BUCKET, "k", &fill.upload_id, 0, 100).expect("listed").0.len()

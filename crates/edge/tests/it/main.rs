@@ -1,6 +1,7 @@
 //! The edge over a store in memory and an origin in memory.
 
 mod fills;
+mod freshness;
 mod origin;
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use origin::FakeOrigin;
 use steadfast_disk::{Disk, MemDisk};
-use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, OriginAddress, Wanted};
+use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Fresh, OriginAddress, Wanted};
 use steadfast_flow::Env;
 use steadfast_log::{FormatOptions, Log};
 use steadfast_net::Addresses;
@@ -39,6 +40,9 @@ pub(crate) fn bucket(fill: FillMode) -> EdgeBucket {
         fill,
         segment_bytes: SEGMENT as u64,
         object_bytes_max: 1 << 20,
+        fresh: Fresh::Forever,
+        stale_if_error: Duration::ZERO,
+        negative: Duration::ZERO,
         timeout: Duration::from_secs(5),
     }
 }
@@ -63,7 +67,7 @@ pub(crate) async fn get(edge: &Edge, key: &str, range: Option<(u64, u64)>) -> Re
     let header = range.map(|(first, end)| format!("bytes={first}-{}", end - 1));
     let wanted = Wanted { first: range.map_or(0, |range| range.0), range: header, if_range: None };
     let (from, to) = range.unwrap_or((0, u64::MAX));
-    let pieces: Vec<_> = match edge.get(BUCKET, key, &wanted).await? {
+    let pieces: Vec<_> = match edge.get(BUCKET, key, &wanted).await?.found {
         Fetched::Object(reader) => reader.stream(from..to).map_err(EdgeError::from).try_collect().await?,
         Fetched::Fill(reader) => reader.stream(from..to).try_collect().await?,
         Fetched::Passed(passed) => passed.stream().try_collect().await?,

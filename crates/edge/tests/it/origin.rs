@@ -37,6 +37,7 @@ pub(crate) struct OriginState {
     faults: VecDeque<Fault>,
     requests: Vec<String>,
     sent: usize,
+    cache_control: Option<String>,
 }
 
 /// An origin in memory. Clones share it.
@@ -75,6 +76,15 @@ impl FakeOrigin {
         self.state.lock().faults.extend(faults);
     }
 
+    /// Sets `Cache-Control` of all answers.
+    pub(crate) fn cache_control(&self, value: &str) {
+        self.state.lock().cache_control = Some(value.to_owned());
+    }
+
+    pub(crate) fn remove(&self, key: &str) {
+        self.state.lock().objects.remove(key);
+    }
+
     /// The questions so far: `GET bytes=0-9 "tag"`.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.state.lock().requests.clone()
@@ -101,6 +111,10 @@ impl FakeOrigin {
         }
         let mut headers = Vec::new();
         headers.push(("content-type", "video/mp4".to_owned()));
+        headers.extend(state.cache_control.clone().map(|value| ("cache-control", value)));
+        if header("if-none-match").is_some() && header("if-none-match") == etag.as_deref() {
+            return Ok(OriginAnswer { headers: map(headers), ..empty(304) });
+        }
         let etag = if fault == Some(Fault::OtherTag) { Some("\"other\"".to_owned()) } else { etag };
         headers.extend(etag.map(|etag| ("etag", etag)));
         let size = data.len();

@@ -113,10 +113,10 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     only_null_version(input.version_id.as_deref())?;
     let conditions = read_conditions!(input);
     // A reader reads a small object at once. A request that the index already refuses needs no
-    // reader.
-    if (conditions.any() || input.range.is_some() || input.part_number.is_some())
-        && let Some(info) = handler.stored(&input.bucket, &input.key)?
-    {
+    // reader. What came from an origin may be stale.
+    let selects = conditions.any() || input.range.is_some() || input.part_number.is_some();
+    if selects && handler.edge_of(&input.bucket).is_none() {
+        let info = handler.store.object(&input.bucket, &input.key).map_err(store_error)?;
         conditions.check(&info)?;
         if input.part_number.is_none() || info.part_count == 0 {
             select(info.size, &[], range(&req.headers, &info, &input.range), input.part_number)?;
@@ -124,7 +124,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
     }
     let wanted = wanted(&req.headers, input.range.as_ref());
     for _ in 0..OPENS {
-        let source = Source::open(handler, &input.bucket, &input.key, &wanted).await?;
+        let (source, headers) = Source::open(handler, &input.bucket, &input.key, &wanted).await?;
         let info = source.info().clone();
         // Another request may have replaced the object since the first check.
         conditions.check(&info)?;
@@ -152,7 +152,9 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
             Err(error) => return Err(edge_error(error)),
         };
         output.body = Some(StreamingBlob::from(body));
-        return Ok(S3Response::new(output));
+        let mut response = S3Response::new(output);
+        response.headers = headers;
+        return Ok(response);
     }
     Err(edge_error(EdgeError::Changed))
 }
@@ -206,7 +208,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let input = req.input;
     only_null_version(input.version_id.as_deref())?;
     let conditions = read_conditions!(input);
-    let mut info = handler.describe(&input.bucket, &input.key).await?;
+    let (mut info, headers) = handler.describe(&input.bucket, &input.key).await?;
     conditions.check(&info)?;
     let mut parts = Vec::new();
     if input.part_number.is_some() && info.part_count > 0 {
@@ -221,6 +223,7 @@ pub(crate) async fn head(handler: &Handler, req: S3Request<HeadObjectInput>) -> 
     let checksums = input.checksum_mode.is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
     describe_object!(output, &info, &selection, checksums);
     let mut response = S3Response::new(output);
+    response.headers = headers;
     override_headers(
         &mut response.headers,
         &[

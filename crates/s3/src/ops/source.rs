@@ -5,12 +5,11 @@ use std::ops::Range as Span;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use http::HeaderMap;
-use http::header::{IF_RANGE, RANGE};
+use http::header::{AGE, HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE};
 use s3s::S3Result;
 use s3s::dto::Range;
-use steadfast_edge::{EdgeError, Fetched, FillReader, PassedObject, Wanted};
-use steadfast_store::{ObjectInfo, ObjectReader, PartInfo, StoreError};
+use steadfast_edge::{Edge, EdgeAnswer, EdgeError, Fetched, FillReader, Handling, PassedObject, Wanted};
+use steadfast_store::{ObjectInfo, ObjectReader, PartInfo};
 
 use crate::error::{edge_error, store_error};
 use crate::handler::Handler;
@@ -34,16 +33,25 @@ pub(crate) fn wanted(headers: &HeaderMap, range: Option<&Range>) -> Wanted {
 }
 
 impl Source {
-    /// Begins to read an object.
-    pub(crate) async fn open(handler: &Handler, bucket: &str, key: &str, wanted: &Wanted) -> S3Result<Self> {
-        match &handler.options.edge {
-            Some(edge) if edge.has_origin(bucket) => match edge.get(bucket, key, wanted).await.map_err(edge_error)? {
-                Fetched::Object(reader) => Ok(Self::Object(reader)),
-                Fetched::Fill(reader) => Ok(Self::Fill(reader)),
-                Fetched::Passed(passed) => Ok(Self::Passed(passed)),
-            },
-            _ => Ok(Self::Object(handler.store.reader(bucket, key).await.map_err(store_error)?)),
-        }
+    /// Begins to read an object. The headers report what the edge did.
+    pub(crate) async fn open(
+        handler: &Handler,
+        bucket: &str,
+        key: &str,
+        wanted: &Wanted,
+    ) -> S3Result<(Self, HeaderMap)> {
+        let Some(edge) = handler.edge_of(bucket) else {
+            let reader = handler.store.reader(bucket, key).await.map_err(store_error)?;
+            return Ok((Self::Object(reader), HeaderMap::new()));
+        };
+        let answer = edge.get(bucket, key, wanted).await.map_err(edge_error)?;
+        let headers = cache_headers(&answer);
+        let source = match answer.found {
+            Fetched::Object(reader) => Self::Object(reader),
+            Fetched::Fill(reader) => Self::Fill(reader),
+            Fetched::Passed(passed) => Self::Passed(passed),
+        };
+        Ok((source, headers))
     }
 
     pub(crate) fn info(&self) -> &ObjectInfo {
@@ -71,22 +79,50 @@ impl Source {
     }
 }
 
+/// `Age`, and `Cache-Status` (RFC 9211).
+fn cache_headers<T>(answer: &EdgeAnswer<T>) -> HeaderMap {
+    let status = match answer.handling {
+        Handling::Hit => "Steadfast; hit",
+        Handling::Stale => "Steadfast; hit; detail=stale",
+        Handling::Revalidated => "Steadfast; fwd=stale; fwd-status=304",
+        Handling::Replaced => "Steadfast; fwd=stale",
+        Handling::Miss { collapsed: false } => "Steadfast; fwd=uri-miss",
+        Handling::Miss { collapsed: true } => "Steadfast; fwd=uri-miss; collapsed",
+        Handling::Passed => "Steadfast; fwd=uri-miss; detail=passed-through",
+    };
+    let mut headers = HeaderMap::with_capacity(2);
+    headers.insert(HeaderName::from_static("cache-status"), HeaderValue::from_static(status));
+    headers.extend(answer.age_s.map(|age| (AGE, HeaderValue::from(age))));
+    headers
+}
+
 impl Handler {
-    /// The description of a stored object. `None` if the origin of the bucket may have it.
-    pub(crate) fn stored(&self, bucket: &str, key: &str) -> S3Result<Option<ObjectInfo>> {
-        match (self.store.object(bucket, key), &self.options.edge) {
-            (Ok(info), _) => Ok(Some(info)),
-            (Err(StoreError::NoSuchKey), Some(edge)) if edge.has_origin(bucket) => Ok(None),
-            (Err(error), _) => Err(store_error(error)),
-        }
+    /// The edge, for a bucket with an origin.
+    pub(crate) fn edge_of(&self, bucket: &str) -> Option<&Edge> {
+        self.options.edge.as_ref().filter(|edge| edge.has_origin(bucket))
     }
 
-    /// The description of an object: of the store, or of its origin.
-    pub(crate) async fn describe(&self, bucket: &str, key: &str) -> S3Result<ObjectInfo> {
-        match (self.stored(bucket, key)?, &self.options.edge) {
-            (Some(info), _) => Ok(info),
-            (None, Some(edge)) => edge.head(bucket, key).await.map_err(edge_error),
-            (None, None) => Err(store_error(StoreError::NoSuchKey)),
-        }
+    /// The description of an object, of the store or of its origin. The headers report what the
+    /// edge did.
+    pub(crate) async fn describe(&self, bucket: &str, key: &str) -> S3Result<(ObjectInfo, HeaderMap)> {
+        let Some(edge) = self.edge_of(bucket) else {
+            return Ok((self.store.object(bucket, key).map_err(store_error)?, HeaderMap::new()));
+        };
+        let answer = edge.head(bucket, key).await.map_err(edge_error)?;
+        let headers = cache_headers(&answer);
+        Ok((answer.found, headers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headers_report_what_the_edge_did() {
+        let headers = |handling, age_s| cache_headers(&EdgeAnswer { found: (), handling, age_s });
+        let hit = headers(Handling::Hit, Some(7));
+        assert_eq!((&hit["cache-status"], &hit["age"]), (&"Steadfast; hit".parse().unwrap(), &"7".parse().unwrap()));
+        assert!(!headers(Handling::Miss { collapsed: true }, None).contains_key("age"));
     }
 }

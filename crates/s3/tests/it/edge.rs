@@ -8,7 +8,7 @@ use steadfast_flow::Env;
 use steadfast_net::Addresses;
 use steadfast_s3::S3Options;
 
-use crate::common::{Answer, Client, options, store};
+use crate::common::{Answer, Call, Client, options, store};
 
 const READ_ONLY: &str = "The bucket has an origin and is read only.";
 const NO_COPIES: &str = "Copies from a bucket with an origin are not supported.";
@@ -16,6 +16,10 @@ const NO_COPIES: &str = "Copies from a bucket with an origin are not supported."
 /// A client of a server with the bucket `media`, which has an origin that no test contacts, and the
 /// bucket `plain`.
 async fn client() -> Client {
+    client_with(options()).await
+}
+
+pub async fn client_with(options: S3Options) -> Client {
     let store = store().await;
     let bucket = EdgeBucket {
         bucket: "media".into(),
@@ -24,17 +28,20 @@ async fn client() -> Client {
         fill: FillMode::Whole,
         segment_bytes: 8 << 20,
         object_bytes_max: 64 << 30,
+        fresh: steadfast_edge::Fresh::Origin,
+        stale_if_error: Duration::ZERO,
+        negative: Duration::from_secs(10),
         timeout: Duration::from_secs(1),
     };
     let edge = Edge::open(store.clone(), Env::tokio(), vec![bucket], EdgeBounds::default()).await.expect("an edge");
-    let client = Client::over(store, S3Options { edge: Some(edge), ..options() });
+    let client = Client::over(store, S3Options { edge: Some(edge), ..options });
     client.bucket("plain").await;
     client
 }
 
 /// Each operation that names a bucket: method, path below the bucket, and whether it works on a
 /// bucket with an origin; `None`: it needs the origin.
-const OPERATIONS: &[(&str, &str, &str, Option<bool>)] = &[
+pub const OPERATIONS: &[(&str, &str, &str, Option<bool>)] = &[
     ("PutObject", "PUT", "/k", Some(false)),
     ("GetObject", "GET", "/k", None),
     ("HeadObject", "HEAD", "/k", None),
@@ -76,7 +83,7 @@ fn served() -> BTreeSet<&'static str> {
     names.filter_map(|rest| rest.split('"').next()).collect()
 }
 
-async fn call(client: &Client, operation: &str, method: &str, path: &str) -> Answer {
+pub fn prepare<'a>(client: &'a Client, operation: &str, method: &str, path: &str) -> Call<'a> {
     let mut call = client.call(method, path);
     if operation.contains("Copy") {
         call = call.header("x-amz-copy-source", "/plain/k");
@@ -84,7 +91,11 @@ async fn call(client: &Client, operation: &str, method: &str, path: &str) -> Ans
     if operation == "GetObjectAttributes" {
         call = call.header("x-amz-object-attributes", "ETag");
     }
-    call.send().await
+    call
+}
+
+async fn call(client: &Client, operation: &str, method: &str, path: &str) -> Answer {
+    prepare(client, operation, method, path).send().await
 }
 
 #[test]

@@ -10,5 +10,6 @@ mod edge;
 mod objects;
 mod presigned;
 mod protocol;
+mod public;
 mod signed;
 mod xml;

@@ -231,7 +231,8 @@ async fn pages_of_other_origins() {
     assert!(other.status >= 400 && other.header("access-control-allow-origin").is_empty(), "{other:?}");
     // The page may read answers, including refusals; every request still needs a signature.
     let put = c.call("PUT", "/bucket/k").header("origin", PAGE).body("data").send().await.expect(200);
-    assert_eq!((put.header("access-control-allow-origin"), put.header("access-control-expose-headers")), (PAGE, "*"));
+    assert_eq!(put.header("access-control-allow-origin"), PAGE);
+    assert!(put.header("access-control-expose-headers").starts_with("*, "));
     let refused = c.call("GET", "/bucket/k").header("origin", PAGE).send_unsigned().await.refused(403, "AccessDenied");
     assert_eq!((refused.header("access-control-allow-origin"), refused.header("vary")), (PAGE, "Origin"));
     let got = c.call("GET", "/bucket/k").header("origin", "https://evil.example").send().await.expect(200);

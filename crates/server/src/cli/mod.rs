@@ -5,6 +5,7 @@ mod print;
 
 mod block;
 mod disk;
+mod edge;
 mod format;
 mod options;
 mod probe;
@@ -64,6 +65,8 @@ enum CliCommand {
     Snapshot(snapshot::SnapshotArgs),
     /// Start, stop and show the background verification of a running server.
     Scrub(scrub::ScrubArgs),
+    /// Purge what buckets with an origin have fetched.
+    Edge(edge::EdgeArgs),
     /// Show, skip, purge and retry the queued events and dead letters of webhooks.
     Webhook(webhook::WebhookArgs),
 }
@@ -106,6 +109,7 @@ pub fn main() -> ExitCode {
         CliCommand::Disk(args) => disk::run(args),
         CliCommand::Snapshot(args) => snapshot::run(args),
         CliCommand::Scrub(args) => scrub::run(&args),
+        CliCommand::Edge(args) => edge::run(args),
         CliCommand::Webhook(args) => webhook::run(args),
     };
     match done {

@@ -1,5 +1,6 @@
 //! Buckets with an origin, from which the media edge fetches their objects.
 
+mod fresh;
 mod urls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use super::kinds::{HIDDEN, SecretText, hidden};
 use super::schema::check_range;
 use super::setting::{Input, Setting, Size};
 use super::settings::EdgeSection;
+pub use fresh::FreshSpec;
 use urls::{http_url, s3_place};
 
 /// A bucket with an origin, as it is configured.
@@ -37,12 +39,16 @@ pub struct EdgeBucketSpec {
     pub headers: BTreeMap<String, Secret>,
     /// Whether the origin may have a private address.
     pub allow_private: bool,
+    /// Whether the objects can be read without a signature.
+    pub public_read: bool,
     /// Which segments of an object are fetched.
     pub fill: FillMode,
     /// Size of a segment.
     pub segment: Size,
     /// Size of the largest object that is stored; `None`: the default.
     pub object_max: Option<Size>,
+    /// How long what came from the origin is served.
+    pub fresh: FreshSpec,
     /// Time in which the origin must begin an answer, and send the next bytes of it.
     pub timeout: Duration,
 }
@@ -54,7 +60,7 @@ pub struct EdgeBuckets(pub Vec<EdgeBucketSpec>);
 
 const EXPECTED: &str =
     "a list of buckets with an origin such as [{ bucket = \"media\", origin = \"https://example.com/vod\" }]";
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 21] = [
     "bucket",
     "origin",
     "endpoint",
@@ -68,9 +74,13 @@ const KEYS: [&str; 17] = [
     "session_token_env",
     "headers",
     "allow_private",
+    "public_read",
     "fill",
     "segment",
     "object_max",
+    "fresh",
+    "stale_if_error",
+    "negative",
     "timeout",
 ];
 
@@ -128,9 +138,11 @@ impl EdgeBucketSpec {
             session_token: SecretText::default(),
             headers: BTreeMap::new(),
             allow_private: false,
+            public_read: false,
             fill: FillMode::Whole,
             segment: SEGMENT,
             object_max: None,
+            fresh: FreshSpec::default(),
             timeout: TIMEOUT,
         }
     }
@@ -173,11 +185,13 @@ impl EdgeBucketSpec {
             "session_token_env" => &mut self.session_token.env,
             "headers" => return self.set_headers(value),
             "allow_private" => return bool::read(input).map(|allow| self.allow_private = allow),
+            "public_read" => return bool::read(input).map(|public| self.public_read = public),
             "fill" => return self.set_fill(&String::read(input)?),
             "segment" => {
                 self.segment = Size::read(input)?;
                 return check_range(&self.segment, SEGMENT_BYTES);
             }
+            key if fresh::KEYS.contains(&key) => return self.fresh.set(key, input),
             "object_max" => return Option::<Size>::read(input).map(|max| self.object_max = max),
             "timeout" => {
                 self.timeout = Duration::read(input)?;
@@ -360,6 +374,9 @@ impl EdgeBucketSpec {
         if self.allow_private {
             all.push("allow_private = true".to_owned());
         }
+        if self.public_read {
+            all.push("public_read = true".to_owned());
+        }
         if self.fill == FillMode::Wanted {
             all.push("fill = \"wanted\"".to_owned());
         }
@@ -369,6 +386,7 @@ impl EdgeBucketSpec {
         if let Some(max) = self.object_max {
             all.push(format!("object_max = {}", max.to_toml()));
         }
+        self.fresh.to_toml(&mut all);
         if self.timeout != TIMEOUT {
             all.push(format!("timeout = {}", self.timeout.to_toml()));
         }
@@ -428,10 +446,18 @@ impl EdgeSection {
                 fill: spec.fill,
                 segment_bytes: spec.segment.0,
                 object_bytes_max: spec.object_bytes_max(),
+                fresh: spec.fresh.fresh,
+                stale_if_error: spec.fresh.stale_if_error,
+                negative: spec.fresh.negative,
                 timeout: spec.timeout,
             })
         };
         self.buckets.0.iter().map(one).collect()
+    }
+
+    /// The buckets whose objects can be read without a signature.
+    pub fn public_read(&self) -> impl Iterator<Item = String> {
+        self.buckets.0.iter().filter(|spec| spec.public_read).map(|spec| spec.bucket.clone())
     }
 
     /// The bounds of all these buckets together.

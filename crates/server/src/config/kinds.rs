@@ -1,8 +1,9 @@
 //! Kinds of values of a few settings: networks, names of hosts, secrets.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use steadfast_s3::IpNetwork;
+use steadfast_s3::{IpNetwork, is_bucket_name};
 use toml::de::DeValue;
 
 use super::setting::{Input, Setting, list};
@@ -37,6 +38,25 @@ impl Setting for Names {
         match parts.iter().find(|name| !name.chars().all(allowed)) {
             Some(wrong) => Err(format!("{wrong:?} is not the name of a host, without port")),
             None => Ok(Self(parts.into_iter().map(str::to_ascii_lowercase).collect())),
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        let all: Vec<String> = self.0.iter().map(Setting::to_toml).collect();
+        format!("[{}]", all.join(", "))
+    }
+}
+
+/// Names of buckets: a list in a file, separated by commas as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BucketNames(pub BTreeSet<String>);
+
+impl Setting for BucketNames {
+    fn read(input: Input<'_>) -> Result<Self, String> {
+        let parts = list(&input, "a list of buckets such as [\"media\"]")?;
+        match parts.iter().find(|name| !is_bucket_name(name)) {
+            Some(wrong) => Err(format!("{wrong:?} is not a name for a bucket")),
+            None => Ok(Self(parts.into_iter().map(str::to_owned).collect())),
         }
     }
 
@@ -169,6 +189,11 @@ mod tests {
         assert!(Networks::read(Input::Text("10.0.0.0/40")).is_err());
         assert_eq!(Names::read(Input::Text("A.b,c")).expect("valid").to_toml(), "[\"a.b\", \"c\"]");
         assert!(Names::read(Input::Text("a:9001")).is_err());
+        let buckets = BucketNames::read(Input::Text("media, films")).expect("valid");
+        assert_eq!(buckets.to_toml(), "[\"films\", \"media\"]");
+        for wrong in ["*", "Media", "media/films", "ab"] {
+            assert!(BucketNames::read(Input::Text(wrong)).is_err_and(|e| e.contains("not a name")), "{wrong}");
+        }
     }
 
     #[test]

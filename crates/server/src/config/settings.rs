@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::disks::DiskSpecs;
 use super::edge::EdgeBuckets;
-use super::kinds::{Names, Networks, Secret};
+use super::kinds::{BucketNames, Names, Networks, Secret};
 use super::schema::sections;
 use super::setting::{EtagKind, IoMode, LogFormat, Origins, Paths, Size};
 use super::webhooks::Webhooks;
@@ -174,8 +174,11 @@ sections! {
         domain: Option<String> = None;
         /// Origins of web pages that may use the port from browsers (CORS), as in
         /// ["https://app.example.com"]; ["*"]: all. Their requests need signatures or presigned
-        /// URLs like all others.
+        /// URLs like all others, except reads of public buckets.
         allowed_origins: Origins = Origins::default();
+        /// Buckets whose objects anyone can read without keys, as in ["media"]: only GET and HEAD
+        /// of objects. For a bucket with an origin, its `public_read` does the same.
+        public_read: BucketNames = BucketNames::default();
         /// Entity tags: "md5" of the content, or "fast": random, which saves the CPU time of MD5,
         /// for clients that do not need it.
         etag: EtagKind = EtagKind::Md5;
@@ -237,7 +240,11 @@ sections! {
         /// `fill = "wanted"` fetches only the segments that readers want until half of the object
         /// is there; "whole" fetches all at once. `segment` ("8 MiB") is the unit of fetching.
         /// `object_max` ("64 GiB") has at most 10,000 segments; larger objects are passed through.
+        /// `fresh` ("origin") obeys Cache-Control and Expires; a time such as "1 h" counts where
+        /// they are missing; "forever" is for objects that never change. `stale_if_error` ("24 h")
+        /// serves old objects when the origin fails, `negative` ("10 s") remembers a 404.
         /// `timeout` ("30 s") is the time in which an origin must send its next bytes.
+        /// `public_read = true` allows anyone to read the objects without keys.
         buckets: EdgeBuckets = EdgeBuckets::default();
     }
 

@@ -129,6 +129,19 @@ fn origins_of_pages() {
 }
 
 #[test]
+fn public_buckets() {
+    let config = parse("[s3]\npublic_read = [\"media\", \"films\"]").expect("valid");
+    assert!(config.s3.public_read.0.iter().eq(["films", "media"]));
+    assert_eq!(parse(&config.to_toml()), Ok(config));
+    assert!(message("[s3]\npublic_read = [\"*\"]").contains("not a name for a bucket"));
+    assert!(message("[s3]\npublic_read = true").contains("a list of buckets"));
+    let (_, section) = include_str!("../../../../docs/s3.md").split_once("### Public buckets").expect("the section");
+    let example = section.split("```").nth(1).and_then(|text| text.strip_prefix("toml\n")).expect("the example");
+    let config = parse(example).expect("valid");
+    assert!(config.s3.public_read.0.contains("photos") && config.edge.public_read().eq(["films"]));
+}
+
+#[test]
 fn options_of_the_live_door_stand_in_one_place() {
     let mut config = parse("[live.http_api]\nkey = \"k\"").expect("valid");
     assert_eq!(config.live_options().expect("tables").http_api.key, "k");

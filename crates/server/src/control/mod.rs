@@ -125,6 +125,15 @@ pub enum Command {
         /// Its name.
         name: String,
     },
+    /// Purges objects of a bucket with an origin.
+    EdgePurge {
+        /// Its name.
+        bucket: String,
+        /// A key, or what the keys begin with.
+        key: String,
+        /// Whether all keys that begin with `key` are meant.
+        prefix: bool,
+    },
     /// Gives up disks that are lost for good.
     DiskForget {
         /// Their paths or identities.
@@ -160,7 +169,8 @@ impl Command {
             | Self::WebhookDead { .. }
             | Self::WebhookSkip { .. }
             | Self::WebhookPurge { .. }
-            | Self::WebhookRetry { .. } => "try again when it runs",
+            | Self::WebhookRetry { .. }
+            | Self::EdgePurge { .. } => "try again when it runs",
         }
     }
 }

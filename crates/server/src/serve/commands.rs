@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use steadfast_edge::{Edge, EdgeError};
 use steadfast_flow::BoxFuture;
+use steadfast_store::StoreError;
 
 use super::membership::Membership;
 use super::snapshots::Snapshots;
@@ -19,11 +21,26 @@ pub struct ServerCommands {
     pub snapshots: Snapshots,
     /// Disk commands.
     pub membership: Membership,
+    /// The buckets with an origin.
+    pub edge: Option<Edge>,
 }
 
 impl ServerCommands {
     async fn waited(&self, wait: bool, reporter: &ProgressReporter) -> Result<Value, String> {
         if wait { self.membership.follow(reporter).await } else { Ok(self.membership.result(None)) }
+    }
+
+    async fn purge(&self, bucket: &str, key: &str, prefix: bool) -> Result<Value, String> {
+        let edge = self.edge.as_ref().ok_or("no bucket has an origin: see edge.buckets")?;
+        let purged = match prefix {
+            true => edge.purge_prefix(bucket, key).await,
+            false => edge.purge(bucket, key).await.map(u64::from),
+        };
+        match purged {
+            Ok(purged) => Ok(json!({ "purged": purged })),
+            Err(EdgeError::Store(StoreError::NoSuchBucket)) => Err(format!("the bucket {bucket} has no origin")),
+            Err(error) => Err(format!("the purge is not complete: {error}")),
+        }
     }
 }
 
@@ -62,6 +79,7 @@ impl Commands for ServerCommands {
                 Command::WebhookSkip { name } => self.state.webhooks()?.skip(&name),
                 Command::WebhookPurge { name, dead } => self.state.webhooks()?.purge(&name, dead).await,
                 Command::WebhookRetry { name } => self.state.webhooks()?.retry(&name).await,
+                Command::EdgePurge { bucket, key, prefix } => self.purge(&bucket, &key, prefix).await,
                 Command::DiskForget { disks } => self.membership.forget(disks).await,
                 Command::DiskResume { wait } => {
                     self.membership.resume()?;

@@ -293,7 +293,7 @@ async fn serve_engine(
     let (stop, stopped) = watch::channel(false);
     let live = live.map(|live| live.serve(config, engine.store(), env, stopped.clone())).transpose()?;
     let node = live.as_ref().map(|live| live.node.clone());
-    let options = s3::options(config, keys, Targets::new(config, node.clone()), edge);
+    let options = s3::options(config, keys, Targets::new(config, node.clone()), edge.clone());
     let forwarder = Forwarder::new(config, engine.store(), node.clone(), options.region.clone(), env)?;
     let door = S3Door::build(engine.store().clone(), env.clone(), options, Some(compute), Some(observer))
         .map_err(|e| e.to_string())?;
@@ -308,7 +308,7 @@ async fn serve_engine(
     env.spawn_critical("disks that left", membership.clone().tidy(stopped.clone()));
     if let Some(control) = control {
         let snapshots = Snapshots::new(env, &config.data.dir, config.snapshots.export_rate.0);
-        let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership });
+        let commands = Arc::new(ServerCommands { state: state.clone(), snapshots, membership, edge });
         env.spawn_critical("control", control.run(env.clone(), commands, stopped.clone()));
     }
     let ended = start(env, port, S3PortDoor(door), stopped, config.server.stop_deadline);

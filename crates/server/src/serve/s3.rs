@@ -47,6 +47,7 @@ pub(super) fn options(config: &Config, keys: Credentials, targets: Targets, edge
         credentials: vec![(keys.access_key, keys.secret_key)],
         domains: config.s3.domain.iter().cloned().collect(),
         https: config.tls.certificate.is_some(),
+        public_read: config.s3.public_read.0.iter().cloned().chain(config.edge.public_read()).collect(),
         allowed_origins: config.s3.allowed_origins.0.clone(),
         etag: match config.s3.etag {
             EtagKind::Md5 => S3Etag::Md5,

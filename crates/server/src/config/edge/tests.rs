@@ -1,3 +1,5 @@
+use steadfast_edge::Fresh;
+
 use super::*;
 use crate::config::{Config, parse};
 
@@ -30,6 +32,7 @@ access_key = "key"
 secret_key_file = "/run/\"s\""
 session_token_env = "TOKEN"
 allow_private = true
+public_read = true
 fill = "wanted"
 segment = "64 KiB"
 object_max = "600 MiB"
@@ -41,6 +44,7 @@ origin = "https://example.com:8443/a%20b"
     let config = parse(text).expect("valid");
     assert_eq!(parse(&config.to_toml()), Ok(config.clone()));
     let edge = config.edge;
+    assert_eq!(edge.public_read().collect::<Vec<_>>(), ["media"]);
     assert_eq!((edge.bounds().fills, edge.bounds().memory_bytes), (7, 128 << 20));
     assert_eq!(EdgeBounds { fills: 64, memory_bytes: 256 << 20, ..edge.bounds() }, EdgeBounds::default());
     let list = edge.buckets.to_toml();
@@ -72,11 +76,30 @@ fn defaults_are_those_of_the_edge() {
         fill: FillMode::Whole,
         segment_bytes: 8 << 20,
         object_bytes_max: 64 << 30,
+        fresh: Fresh::Origin,
+        stale_if_error: Duration::from_secs(24 * 3600),
+        negative: Duration::from_secs(10),
         timeout: Duration::from_secs(30),
     };
     assert_eq!(bucket, &expected);
     let small = with("origin = \"http://h\"\nsegment = \"1 MiB\"").expect("valid").edge_buckets(&none).expect("valid");
     assert_eq!(small[0].object_bytes_max, 10_000 << 20, "10,000 segments");
+}
+
+#[test]
+fn freshness_is_read_and_written() {
+    for (keys, fresh, stale_if_error_s, negative_s) in [
+        ("fresh = \"origin\"", Fresh::Origin, 24 * 3600, 10),
+        ("fresh = \"forever\", stale_if_error = \"0\"", Fresh::Forever, 0, 10),
+        ("fresh = \"2 h\", negative = \"1 min\"", Fresh::Fallback(Duration::from_secs(7200)), 24 * 3600, 60),
+    ] {
+        let section = with(&format!("origin = \"http://h\"\n{}", keys.replace(", ", "\n"))).expect(keys);
+        let bucket = section.edge_buckets(&none).expect(keys).remove(0);
+        let times = (bucket.stale_if_error.as_secs(), bucket.negative.as_secs());
+        assert_eq!((bucket.fresh, times), (fresh, (stale_if_error_s, negative_s)), "{keys}");
+        let shown = section.buckets.to_toml();
+        assert_eq!(EdgeBuckets::read(Input::Text(&shown)).expect("read again"), section.buckets, "{shown}");
+    }
 }
 
 #[test]
@@ -215,6 +238,9 @@ fn mistakes_are_named() {
         (http("headers = { a = \"x\\ny\" }"), "no header can have"),
         (http("headers = { a = \"x\", A = \"y\" }"), "a stands there twice"),
         (http("bucket = \"tv\""), "duplicate key"),
+        (http("fresh = \"often\""), "or use \"origin\" or \"forever\""),
+        (http("stale_if_error = \"-1 s\""), "stale_if_error"),
+        (http("negative = \"1000000 h\""), "negative"),
     ] {
         let error = with(&keys).expect_err(&keys);
         assert!(error.contains(expected) && !error.contains("s3cret"), "{keys}: {error}");

@@ -1,0 +1,107 @@
+//! Purge: what was fetched before is not served any more, also after a crash.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use steadfast_log::Durability;
+use steadfast_store::{ListQuery, StoreError};
+
+use crate::edge::{Edge, EdgeEntry};
+use crate::error::EdgeError;
+use crate::fresh::is_cached;
+
+/// Keys that are purged at a time, so that one flush covers many.
+const AT_ONCE: usize = 64;
+/// Keys that are listed at a time.
+const PAGE: usize = 1000;
+
+impl Edge {
+    /// Purges an object. Returns whether it was stored. One that a client wrote stays.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchBucket`] for a bucket without an origin, those of the store.
+    pub async fn purge(&self, bucket: &str, key: &str) -> Result<bool, EdgeError> {
+        let entry = self.entry_of(bucket)?;
+        // Questions sent before must not be used. Those sent from now on are as new as the purge.
+        entry.entries.detach(|other| other == key);
+        entry.site.remembered.forget(key);
+        let removed = entry.remove(key).await?;
+        entry.abort_left_over(key).await?;
+        // A fill that began meanwhile may have taken over old segments.
+        entry.entries.detach(|other| other == key);
+        entry.site.remembered.forget(key);
+        Ok(removed)
+    }
+
+    /// Purges all objects whose keys begin with `prefix`. Returns how many were stored.
+    ///
+    /// # Errors
+    /// Those of [`Edge::purge`].
+    pub async fn purge_prefix(&self, bucket: &str, prefix: &str) -> Result<u64, EdgeError> {
+        let entry = self.entry_of(bucket)?;
+        let store = &entry.site.store;
+        entry.entries.detach(|key| key.starts_with(prefix));
+        entry.site.remembered.clear();
+        let removed = AtomicU64::new(0);
+        let mut query = ListQuery { prefix: prefix.to_owned(), limit: PAGE, ..ListQuery::default() };
+        loop {
+            let page = store.list(bucket, &query)?;
+            stream::iter(page.objects)
+                .map(Ok::<_, EdgeError>)
+                .try_for_each_concurrent(AT_ONCE, async |object| {
+                    removed.fetch_add(u64::from(entry.remove(&object.key).await?), Ordering::Relaxed);
+                    Ok(())
+                })
+                .await?;
+            let Some(next) = page.next else { break };
+            query.start_after = next;
+        }
+        let mut after = Some((String::new(), String::new()));
+        while let Some((key, upload)) = after {
+            let page = store.fills(bucket, (&key, &upload), PAGE)?;
+            for fill in page.uploads.iter().filter(|fill| fill.key.starts_with(prefix)) {
+                entry.abort_left_over(&fill.key).await?;
+            }
+            after = page.next;
+        }
+        entry.entries.detach(|key| key.starts_with(prefix));
+        entry.site.remembered.clear();
+        Ok(removed.into_inner())
+    }
+}
+
+impl EdgeEntry {
+    /// Removes the stored object, unless a client wrote it. Durable when it returns.
+    async fn remove(&self, key: &str) -> Result<bool, EdgeError> {
+        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        loop {
+            let info = match store.settled_object(bucket, key).await {
+                Ok(info) if is_cached(&info) => info,
+                Ok(_) | Err(StoreError::NoSuchKey) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            match store.delete_version(bucket, key, info.version, Durability::Sync).await {
+                Ok(_) => return Ok(true),
+                // Another version has taken its place.
+                Err(StoreError::ConditionFailed) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Aborts the fill of a key that has stopped.
+    async fn abort_left_over(&self, key: &str) -> Result<(), EdgeError> {
+        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        while let Some(upload) = store.fill_of(bucket, key)? {
+            if self.site.uploads.lock().contains(&upload.upload_id) {
+                // Its fill is detached, and aborts it after its last reader.
+                return Ok(());
+            }
+            match store.abort_fill(bucket, key, &upload.upload_id).await {
+                Ok(()) | Err(StoreError::NoSuchUpload) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
