@@ -90,7 +90,7 @@ pub struct EdgeBounds {
 
 impl Default for EdgeBounds {
     fn default() -> Self {
-        Self { fills: 64, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20 }
+        Self { fills: 1024, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20 }
     }
 }
 

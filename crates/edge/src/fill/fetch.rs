@@ -25,8 +25,20 @@ const MEMORY_WAIT: Duration = Duration::from_secs(60);
 
 /// A part of an answer: a body, and how many bytes of it are the object's.
 pub(super) struct Part {
-    pub(super) body: OriginBody,
+    pub(super) body: AnswerBody,
     pub(super) bytes: u64,
+}
+
+/// The body of an answer, with the bytes that were read of it too early.
+pub(super) struct AnswerBody {
+    rest: Bytes,
+    stream: OriginBody,
+}
+
+impl From<OriginBody> for AnswerBody {
+    fn from(stream: OriginBody) -> Self {
+        Self { rest: Bytes::new(), stream }
+    }
 }
 
 /// Whether asking again can help.
@@ -41,8 +53,11 @@ impl Fill {
     }
 
     /// The next bytes of an answer; `None` at its end.
-    pub(super) async fn next_piece(&self, body: &mut OriginBody) -> Result<Option<Bytes>, EdgeError> {
-        match self.site.env.timeout(self.site.options.timeout, body.next()).await {
+    pub(super) async fn next_piece(&self, body: &mut AnswerBody) -> Result<Option<Bytes>, EdgeError> {
+        if !body.rest.is_empty() {
+            return Ok(Some(std::mem::take(&mut body.rest)));
+        }
+        match self.site.env.timeout(self.site.options.timeout, body.stream.next()).await {
             Some(None) => Ok(None),
             Some(Some(Ok(piece))) => Ok(Some(piece)),
             Some(Some(Err(reason))) => Err(self.site.wrong_answer(&self.key, &reason)),
@@ -120,7 +135,7 @@ impl Fill {
     }
 
     /// Fetches all segments from one answer. Returns `false` when nothing more of it was wanted.
-    pub(super) async fn fetch_stream(&self, plan: &Plan, mut body: OriginBody) -> Result<bool, EdgeError> {
+    pub(super) async fn fetch_stream(&self, plan: &Plan, mut body: AnswerBody) -> Result<bool, EdgeError> {
         for segment in 0..plan.segments() {
             {
                 let mut state = self.state.lock();
@@ -186,7 +201,7 @@ impl Fill {
     /// answer may end earlier.
     async fn receive(
         &self,
-        body: &mut OriginBody,
+        body: &mut AnswerBody,
         segment: u32,
         limit: u64,
         writer: &mut ObjectWriter,
@@ -198,7 +213,7 @@ impl Fill {
                 continue;
             }
             // The rest of a stream belongs to the next segment; a range has no rest.
-            let rest = piece.split_off((left as usize).min(piece.len()));
+            body.rest = piece.split_off((left as usize).min(piece.len()));
             left -= piece.len() as u64;
             {
                 let mut state = self.state.lock();
@@ -206,15 +221,11 @@ impl Fill {
                     return Err(EdgeError::Changed);
                 }
                 if let Some(received) = state.in_progress(segment) {
-                    received.push(piece.clone());
+                    received.push(&piece);
                 }
             }
             self.progress.notify_waiters();
             writer.write(piece).await?;
-            if !rest.is_empty() {
-                let after = std::mem::replace(body, futures::stream::empty().boxed());
-                *body = futures::stream::once(async { Ok(rest) }).chain(after).boxed();
-            }
         }
         Ok(())
     }
@@ -242,6 +253,6 @@ impl Fill {
         }
         // The same entity tag: the version counts from this question on.
         self.state.lock().mark = Some(Mark::new(&self.site.options, &described.cache, sent));
-        Ok(Part { body: answer.body, bytes })
+        Ok(Part { body: answer.body.into(), bytes })
     }
 }

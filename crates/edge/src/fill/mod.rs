@@ -21,7 +21,7 @@ use steadfast_store::{FillCondition, ObjectInfo, ObjectReader, StoredObject, WEA
 use tokio::sync::Notify;
 
 use crate::error::EdgeError;
-use crate::fresh::{CacheHeaders, Mark};
+use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::origin::MADE_TAG;
 use crate::site::{Site, busy};
 use state::FillState;
@@ -181,7 +181,7 @@ impl Fill {
         let id = state.add_holder(opening != Opening::Head);
         drop(state);
         self.work.notify_one();
-        Some(Holder { fill: self.clone(), id })
+        Some(Holder { fill: self.clone(), id, joined: self.site.moment() })
     }
 
     /// Fetches the object, until it is stored or nothing more is wanted.
@@ -223,6 +223,7 @@ impl Fill {
 pub(crate) struct Holder {
     fill: Arc<Fill>,
     id: u64,
+    joined: Moment,
 }
 
 impl Holder {
@@ -235,6 +236,11 @@ impl Holder {
             progress.as_mut().enable();
             {
                 let state = self.fill.state.lock();
+                let answered = state.plan.is_some() || state.end.is_some();
+                if answered && state.mark.is_some_and(|mark| !mark.is_shared(self.joined)) {
+                    // The question was sent too long before this request.
+                    return Err(FillEnd::Stopped);
+                }
                 match (&state.plan, &state.end) {
                     (Some(plan), None | Some(FillEnd::Stored(_))) => return Ok(plan.clone()),
                     (_, Some(end)) => return Err(end.clone()),

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::BytesMut;
 use futures::{StreamExt, stream};
 use steadfast_flow::Pass;
 use steadfast_log::Durability;
 use steadfast_store::{Attributes, ObjectInfo, StoreError, StoredObject, WEAK_ETAG};
 
-use super::fetch::Part;
+use super::fetch::{AnswerBody, Part};
 use super::{Fill, FillEnd, Opening, Plan};
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
-use crate::origin::{Description, OriginAnswer, OriginBody, OriginRequest, Tag, unsatisfied_size};
+use crate::origin::{Description, OriginAnswer, OriginRequest, Tag, unsatisfied_size};
 
 /// Most segments of an object: the parts of an upload.
 const SEGMENTS_MAX: u64 = 10_000;
@@ -27,7 +27,7 @@ pub(super) enum Answer {
     /// it has bytes, begins at this segment.
     Ranges(Plan, Option<(u32, Part)>),
     /// The object comes in this one answer.
-    Stream(Plan, OriginBody),
+    Stream(Plan, AnswerBody),
     /// Only headers were wanted, and no later answer can be matched with them.
     Headers(Plan),
     /// The stored object is still the one that the origin has.
@@ -111,16 +111,16 @@ impl Fill {
             described = self.describe(&answer)?;
         }
         if !described.partial {
-            return self.one_answer(described, answer.body).await;
+            return self.one_answer(described, answer.body.into()).await;
         }
         if described.start != segment * bytes {
             return Err(self.site.wrong_answer(&self.key, "it is another range than the one wanted"));
         }
         let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
         if plan.if_match.is_none() {
-            return Ok(Answer::Stream(plan, answer.body));
+            return Ok(Answer::Stream(plan, answer.body.into()));
         }
-        let part = Part { body: answer.body, bytes: described.length.unwrap_or(0) };
+        let part = Part { body: answer.body.into(), bytes: described.length.unwrap_or(0) };
         Ok(Answer::Ranges(plan, Some((segment as u32, part))))
     }
 
@@ -158,20 +158,19 @@ impl Fill {
     }
 
     /// The object in one answer. One without a length is read to its end if it is small.
-    async fn one_answer(&self, mut described: Description, mut body: OriginBody) -> Result<Answer, EdgeError> {
+    async fn one_answer(&self, mut described: Description, mut body: AnswerBody) -> Result<Answer, EdgeError> {
         if described.total.is_none() && described.delimited {
             let limit = self.site.options.segment_bytes;
             let _memory = self.memory(limit).await?;
-            let (mut pieces, mut bytes) = (Vec::new(), 0);
+            let mut whole = BytesMut::new();
             while let Some(piece) = self.next_piece(&mut body).await? {
-                bytes += piece.len() as u64;
-                if bytes > limit {
+                if (whole.len() + piece.len()) as u64 > limit {
                     return Ok(Answer::NotStorable);
                 }
-                pieces.push(piece);
+                whole.extend_from_slice(&piece);
             }
-            described.total = Some(bytes);
-            body = stream::iter(pieces).map(Ok::<Bytes, String>).boxed();
+            described.total = Some(whole.len() as u64);
+            body = stream::iter([Ok(whole.freeze())]).boxed().into();
         }
         if described.total.is_none() {
             return Ok(Answer::NotStorable);
@@ -253,6 +252,7 @@ impl Fill {
             // What a purge has overtaken is not used.
             _ if !self.is_attached() => Ok(FillEnd::Stopped),
             Err(EdgeError::Store(StoreError::NoSuchKey)) => {
+                self.state.lock().mark = Some(Mark::missing(&site.options, sent));
                 if self.if_attached(|| site.remember_missing(&self.key)) {
                     self.remove_base().await;
                 }
@@ -296,6 +296,7 @@ impl Fill {
         let Some(base) = &self.base else { return FillEnd::Stopped };
         let mark = base.mark.renewed(&self.site.options, headers, sent);
         let version = base.info.version;
+        self.state.lock().mark = Some(mark);
         self.if_attached(|| self.site.renewals.put(&self.key, (version, mark)));
         FillEnd::Renewed(version)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use steadfast_flow::Permit;
 use steadfast_store::ObjectWriter;
 
@@ -15,28 +15,47 @@ use crate::options::FillMode;
 /// Segments that are fetched ahead of each reader.
 const AHEAD: u32 = 2;
 
+/// Smaller pieces are copied together.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// The bytes of a segment that have come, in memory until they are stored.
 #[derive(Default)]
 pub(super) struct Received {
     /// Each piece with its end in the segment.
     pieces: Vec<(u64, Bytes)>,
+    /// What came after them in small pieces.
+    tail: BytesMut,
     /// Holds the memory of the segment.
     pub(super) memory: Option<Permit>,
 }
 
 impl Received {
     pub(super) fn bytes(&self) -> u64 {
-        self.pieces.last().map_or(0, |(end, _)| *end)
+        self.pieces.last().map_or(0, |(end, _)| *end) + self.tail.len() as u64
     }
 
-    pub(super) fn push(&mut self, piece: Bytes) {
-        self.pieces.push((self.bytes() + piece.len() as u64, piece));
+    /// Adds a piece. Small ones are copied together: each piece costs memory of its own.
+    pub(super) fn push(&mut self, piece: &Bytes) {
+        let small = piece.len() < PIECE_BYTES;
+        if !self.tail.is_empty() && (!small || self.tail.len() >= PIECE_BYTES) {
+            let end = self.bytes();
+            self.pieces.push((end, self.tail.split().freeze()));
+        }
+        if small {
+            self.tail.extend_from_slice(piece);
+        } else {
+            self.pieces.push((self.bytes() + piece.len() as u64, piece.clone()));
+        }
     }
 
     /// The bytes from `offset` to the end of the piece that contains it.
     pub(super) fn at(&self, offset: u64) -> Option<Bytes> {
         let index = self.pieces.partition_point(|(end, _)| *end <= offset);
-        let (end, piece) = self.pieces.get(index)?;
+        let Some((end, piece)) = self.pieces.get(index) else {
+            let before = self.bytes() - self.tail.len() as u64;
+            let tail = self.tail.get(usize::try_from(offset - before).ok()?..)?;
+            return (!tail.is_empty()).then(|| Bytes::copy_from_slice(tail));
+        };
         let left = (*end - offset) as usize;
         Some(piece.slice(piece.len() - left..))
     }
@@ -201,5 +220,37 @@ impl FillState {
             return Step::End(FillEnd::Stopped);
         }
         Step::Wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_all_sizes_are_found_by_their_place() {
+        let data: Vec<u8> = (0..300_000usize).map(|i| (i % 251) as u8).collect();
+        let mut received = Received::default();
+        let mut at = 0;
+        for len in [1, 1, 20_000, 5, 16_383, 1, 16_384, 2, 40_000, 1].into_iter().cycle() {
+            if at + len > data.len() {
+                break;
+            }
+            received.push(&Bytes::copy_from_slice(&data[at..at + len]));
+            at += len;
+            assert_eq!(received.bytes(), at as u64);
+            assert!(received.at(at as u64).is_none() && received.at(u64::MAX).is_none());
+        }
+        let mut offset = 0;
+        while offset < at {
+            let piece = received.at(offset as u64).expect("there");
+            assert!(piece[..] == data[offset..offset + piece.len()]);
+            assert!(received.at(offset as u64 + 1).is_none_or(|next| next[0] == data[offset + 1]));
+            offset += piece.len();
+        }
+        assert_eq!(offset, at);
+        let mut tiny = Received::default();
+        (0..100_000).for_each(|_| tiny.push(&Bytes::from_static(b"x")));
+        assert!(tiny.pieces.len() < 10);
     }
 }

@@ -134,7 +134,13 @@ impl Mark {
         (self.run == at.run).then(|| u64::try_from(now.saturating_sub(self.sent_ms)).unwrap_or(0))
     }
 
-    /// Whether requests that come now may use the answer while it is still being fetched.
+    /// The mark of an answer that there is no such object.
+    pub(crate) fn missing(options: &EdgeBucket, sent: Moment) -> Self {
+        let headers = CacheHeaders { lifetime_ms: Some(millis(options.negative)), ..CacheHeaders::default() };
+        Self::new(options, &headers, sent)
+    }
+
+    /// Whether a request that came at this moment may use the answer to a question of another one.
     pub(crate) fn is_shared(&self, at: Moment) -> bool {
         self.age_ms(at).is_some_and(|age| age <= self.lifetime_ms.max(SHARED_MS))
     }

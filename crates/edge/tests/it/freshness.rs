@@ -160,6 +160,35 @@ async fn a_request_does_not_join_a_fill_that_is_too_old() {
 }
 
 #[tokio::test]
+async fn a_request_does_not_use_the_answer_to_a_question_that_is_too_old() {
+    for missing in [false, true] {
+        let (origin, old) = (FakeOrigin::held(), bytes(10, 1));
+        origin.put("k", &old, Some("\"v1\""));
+        let store = store(&new_disk().await).await;
+        let edge = edge_of(&store, &origin, short_lived()).await;
+        let first = edge.clone();
+        let (done, finished) = oneshot::channel();
+        Env::tokio()
+            .spawn("get", async move { done.send(get(&first, "k", None).await.is_ok()).expect("the test waits") });
+        until(|| origin.requests().len() == 1).await;
+        Env::tokio().sleep(Duration::from_millis(1100)).await;
+        // The origin has decided its answer by now, for all that this request knows.
+        let late = get(&edge, "k", None);
+        if missing {
+            origin.remove("k");
+        }
+        let late = async {
+            let late = std::pin::pin!(late);
+            origin.release(100);
+            late.await
+        };
+        assert_eq!(late.await.is_ok(), !missing);
+        assert_eq!(finished.await, Ok(!missing));
+        assert_eq!(origin.requests().len(), 2);
+    }
+}
+
+#[tokio::test]
 async fn private_answers_are_not_stored() {
     let (origin, data) = (FakeOrigin::default(), bytes(3 * SEGMENT, 1));
     let (edge, store) = with_object(&origin, &data, short_lived()).await;

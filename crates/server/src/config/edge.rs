@@ -42,7 +42,7 @@ pub struct EdgeBucketSpec {
     /// Whether the objects can be read without a signature.
     pub public_read: bool,
     /// Which segments of an object are fetched.
-    pub fill: FillMode,
+    pub fill: Option<FillMode>,
     /// Size of a segment.
     pub segment: Size,
     /// Size of the largest object that is stored; `None`: the default.
@@ -139,7 +139,7 @@ impl EdgeBucketSpec {
             headers: BTreeMap::new(),
             allow_private: false,
             public_read: false,
-            fill: FillMode::Whole,
+            fill: None,
             segment: SEGMENT,
             object_max: None,
             fresh: FreshSpec::default(),
@@ -208,12 +208,17 @@ impl EdgeBucketSpec {
     }
 
     fn set_fill(&mut self, text: &str) -> Result<(), String> {
-        self.fill = match text {
+        self.fill = Some(match text {
             "whole" => FillMode::Whole,
             "wanted" => FillMode::Wanted,
             _ => return Err(format!("expected \"whole\" or \"wanted\", found {text:?}")),
-        };
+        });
         Ok(())
+    }
+
+    /// Clients without keys cannot make the server fetch what they do not read.
+    fn fill_mode(&self) -> FillMode {
+        self.fill.unwrap_or(if self.public_read { FillMode::Wanted } else { FillMode::Whole })
     }
 
     fn set_headers(&mut self, value: &DeValue<'_>) -> Result<(), String> {
@@ -377,8 +382,9 @@ impl EdgeBucketSpec {
         if self.public_read {
             all.push("public_read = true".to_owned());
         }
-        if self.fill == FillMode::Wanted {
-            all.push("fill = \"wanted\"".to_owned());
+        if let Some(mode) = self.fill {
+            let text = if mode == FillMode::Wanted { "wanted" } else { "whole" };
+            all.push(format!("fill = \"{text}\""));
         }
         if self.segment != SEGMENT {
             all.push(format!("segment = {}", self.segment.to_toml()));
@@ -443,7 +449,7 @@ impl EdgeSection {
                 bucket: spec.bucket.clone(),
                 origin,
                 addresses: if spec.allow_private { Addresses::Any } else { Addresses::Public },
-                fill: spec.fill,
+                fill: spec.fill_mode(),
                 segment_bytes: spec.segment.0,
                 object_bytes_max: spec.object_bytes_max(),
                 fresh: spec.fresh.fresh,

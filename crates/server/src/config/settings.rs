@@ -219,7 +219,7 @@ sections! {
     /// that is asked for is fetched once and kept. Clients can only read these buckets.
     edge: EdgeSection {
         /// Maximum number of objects being fetched at a time, for all buckets together.
-        fills: usize = 64, in 1..=4096;
+        fills: usize = 1024, in 1..=65_536;
         /// Maximum number of connections to an origin. Half of them fetch what readers wait for; a
         /// quarter fetches ahead; a quarter passes answers through.
         origin_connections: usize = 32, in 4..=1024;
@@ -238,8 +238,9 @@ sections! {
         /// STEADFAST_EDGE_MEDIA_SECRET_KEY overrides the secret key for the bucket "media".
         /// Further keys: `allow_private = true` allows an origin with a private address.
         /// `fill = "wanted"` fetches only the segments that readers want until half of the object
-        /// is there; "whole" fetches all at once. `segment` ("8 MiB") is the unit of fetching.
-        /// `object_max` ("64 GiB") has at most 10,000 segments; larger objects are passed through.
+        /// is there; it is the default with `public_read`. "whole" fetches all. `segment` ("8 MiB")
+        /// is the unit of fetching. `object_max` ("64 GiB") has at most 10,000 segments; larger
+        /// objects are passed through.
         /// `fresh` ("origin") obeys Cache-Control and Expires; a time such as "1 h" counts where
         /// they are missing; "forever" is for objects that never change. `stale_if_error` ("24 h")
         /// serves old objects when the origin fails, `negative` ("10 s") remembers a 404.

@@ -46,7 +46,7 @@ origin = "https://example.com:8443/a%20b"
     let edge = config.edge;
     assert_eq!(edge.public_read().collect::<Vec<_>>(), ["media"]);
     assert_eq!((edge.bounds().fills, edge.bounds().memory_bytes), (7, 128 << 20));
-    assert_eq!(EdgeBounds { fills: 64, memory_bytes: 256 << 20, ..edge.bounds() }, EdgeBounds::default());
+    assert_eq!(EdgeBounds { fills: 1024, memory_bytes: 256 << 20, ..edge.bounds() }, EdgeBounds::default());
     let list = edge.buckets.to_toml();
     assert_eq!(EdgeBuckets::read(Input::Text(&list)), Ok(edge.buckets), "as text");
     let pairs = EdgeBuckets::read(Input::Text("web=http://h:1/x, tube = https://h")).expect("valid");
@@ -265,7 +265,7 @@ fn mistakes_in_the_section_are_named() {
             "edge.memory is 15 MiB: bucket media has a segment of 8 MiB",
         ),
         ("[edge]\nmemory = \"1 KiB\"", "out of range"),
-        ("[edge]\nfills = 0", "use 1 to 4096"),
+        ("[edge]\nfills = 0", "use 1 to 65536"),
         ("[edge]\norigin_connections = 3", "use 4 to 1024"),
         ("[edge]\nwaiting = 0", "use 1 to 1048576"),
         ("[edge]\nfils = 1", "did you mean `fills`?"),
