@@ -1,4 +1,4 @@
-"""Centrifugo's JavaScript SDK, unmodified, in Node or in a headless Chromium."""
+"""JavaScript clients, unmodified, in Node or in a headless Chromium."""
 
 import json
 import os
@@ -12,22 +12,22 @@ HERE = pathlib.Path(__file__).resolve().parents[1] / "js"
 DEADLINE_S = 60
 
 
-def node_missing():
-    """The reason why tests in Node cannot run; `None` when they can."""
+def node_missing(package="centrifuge"):
+    """The reason why tests with this package cannot run in Node; `None` when they can."""
     node = shutil.which("node")
     if not node:
         return "no Node: install Node 20 or later"
     version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout.strip()
     if int(version.lstrip("v").split(".")[0]) < 20:
         return f"Node {version} is too old: install 20 or later"
-    if not (HERE / "node_modules" / "centrifuge").is_dir():
+    if not (HERE / "node_modules" / package).is_dir():
         return "the packages are not installed: run `npm ci --ignore-scripts` in tests/e2e/js"
     return None
 
 
-def chromium_missing():
-    """The reason why tests in Chromium cannot run; `None` when they can."""
-    return node_missing() or (None if chromium() else "no Chromium: install Debian's chromium, or name one in CHROMIUM")
+def chromium_missing(package="centrifuge"):
+    """The reason why tests with this package cannot run in Chromium; `None` when they can."""
+    return node_missing(package) or (None if chromium() else "no Chromium: install Debian's chromium, or name one in CHROMIUM")
 
 
 def chromium():

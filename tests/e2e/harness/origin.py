@@ -39,6 +39,16 @@ class Content:
         return digest.hexdigest()
 
 
+class Given(Content):
+    """Bytes that a test has."""
+
+    def __init__(self, data, etag, **headers):
+        self.data, self.size, self.etag, self.headers = data, len(data), etag, headers
+
+    def read(self, start, end):
+        return self.data[start:end]
+
+
 class Origin:
     """`fault(request)` may return a status, `"hang"`, `"truncate"`, `"redirect"` or a function that
     answers itself; `find` gives the object of a key; `bytes_s` limits the rate of all answers together."""
