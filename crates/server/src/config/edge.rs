@@ -11,7 +11,7 @@ use steadfast_net::{Addresses, S3Credentials, Secret};
 use toml::de::DeValue;
 
 use super::error::nearest;
-use super::kinds::{HIDDEN, SecretText, hidden};
+use super::kinds::{HIDDEN, SecretText, hidden, read_list};
 use super::schema::check_range;
 use super::setting::{Input, Setting, Size};
 use super::settings::EdgeSection;
@@ -402,24 +402,7 @@ impl EdgeBucketSpec {
 
 impl Setting for EdgeBuckets {
     fn read(input: Input<'_>) -> Result<Self, String> {
-        let specs: Vec<EdgeBucketSpec> = match &input {
-            // An environment variable may hold the list of tables.
-            Input::Text(text) if text.trim_start().starts_with('[') => {
-                let value = DeValue::parse(text.trim()).map_err(|e| format!("expected {EXPECTED}: {}", e.message()))?;
-                return Self::read(Input::Value(value.get_ref()));
-            }
-            Input::Text(text) => text
-                .split(',')
-                .map(str::trim)
-                .filter(|part| !part.is_empty())
-                .map(EdgeBucketSpec::from_text)
-                .collect::<Result<_, _>>()?,
-            Input::Value(DeValue::Array(items)) => {
-                items.iter().map(|item| EdgeBucketSpec::from_value(item.get_ref())).collect::<Result<_, _>>()?
-            }
-            Input::Value(DeValue::String(text)) if text.is_empty() => Vec::new(),
-            Input::Value(value) => vec![EdgeBucketSpec::from_value(value)?],
-        };
+        let specs = read_list(input, EXPECTED, EdgeBucketSpec::from_text, EdgeBucketSpec::from_value)?;
         let mut names = BTreeSet::new();
         for spec in &specs {
             spec.check()?;

@@ -11,6 +11,26 @@ use super::setting::{Input, Setting, list};
 /// Text printed in place of a secret.
 pub(super) const HIDDEN: &str = "(not shown)";
 
+/// Reads a list of tables. As text, as in an environment variable, it is the same list, or short
+/// forms separated by commas. A table may stand alone.
+pub(super) fn read_list<T>(
+    input: Input<'_>,
+    expected: &str,
+    from_text: fn(&str) -> Result<T, String>,
+    from_value: fn(&DeValue<'_>) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    match input {
+        Input::Text(text) if text.trim_start().starts_with('[') => {
+            let value = DeValue::parse(text.trim()).map_err(|e| format!("expected {expected}: {}", e.message()))?;
+            read_list(Input::Value(value.get_ref()), expected, from_text, from_value)
+        }
+        Input::Text(text) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(from_text).collect(),
+        Input::Value(DeValue::Array(items)) => items.iter().map(|item| from_value(item.get_ref())).collect(),
+        Input::Value(DeValue::String(text)) if text.is_empty() => Ok(Vec::new()),
+        Input::Value(value) => from_value(value).map(|one| vec![one]),
+    }
+}
+
 /// Addresses and networks: a list in a file, separated by commas as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Networks(pub Vec<IpNetwork>);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeValue;
 
 use super::error::nearest;
-use super::kinds::{HIDDEN, SecretText};
+use super::kinds::{HIDDEN, SecretText, read_list};
 use super::setting::{Input, Setting};
 
 /// A webhook. A secret may be given directly, or as the name of a file or environment variable that
@@ -191,24 +191,7 @@ impl Webhook {
 
 impl Setting for Webhooks {
     fn read(input: Input<'_>) -> Result<Self, String> {
-        let hooks: Vec<Webhook> = match &input {
-            // An environment variable may hold the list of tables.
-            Input::Text(text) if text.trim_start().starts_with('[') => {
-                let value = DeValue::parse(text.trim()).map_err(|e| format!("expected {EXPECTED}: {}", e.message()))?;
-                return Self::read(Input::Value(value.get_ref()));
-            }
-            Input::Text(text) => text
-                .split(',')
-                .map(str::trim)
-                .filter(|part| !part.is_empty())
-                .map(Webhook::from_text)
-                .collect::<Result<_, _>>()?,
-            Input::Value(DeValue::Array(items)) => {
-                items.iter().map(|item| Webhook::from_value(item.get_ref())).collect::<Result<_, _>>()?
-            }
-            Input::Value(DeValue::String(text)) if text.is_empty() => Vec::new(),
-            Input::Value(value) => vec![Webhook::from_value(value)?],
-        };
+        let hooks = read_list(input, EXPECTED, Webhook::from_text, Webhook::from_value)?;
         let mut names = BTreeSet::new();
         for hook in &hooks {
             hook.check()?;
