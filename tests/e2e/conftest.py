@@ -9,6 +9,7 @@ import pytest
 
 from harness import fuse
 from harness.events import Hook
+from harness.origin import Origin
 from harness.pair import POOL, Pair
 from harness.server import Server
 
@@ -89,6 +90,24 @@ def make_server(tmp_path):
     for server in servers:
         server.close()
         shutil.rmtree(server.data, ignore_errors=True)
+
+
+@pytest.fixture
+def origin():
+    """An HTTP origin for edge buckets."""
+    found = Origin()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def make_edge(make_server, origin):
+    """Makes servers whose bucket "media" has that origin."""
+
+    def make(settings=None, pool_size="2 GiB", **keys):
+        return make_server(pool_size=pool_size, settings={"edge.buckets": origin.setting(**keys), **(settings or {})})
+
+    return make
 
 
 @pytest.fixture

@@ -7,26 +7,10 @@ import time
 import pytest
 
 from harness import sign, wait
-from harness.origin import Origin
 from harness.sdk import body, fails, header
 from harness.server import in_threads
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def origin():
-    found = Origin()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def make_edge(make_server, origin):
-    def make(settings=None, pool_size="2 GiB", **keys):
-        return make_server(pool_size=pool_size, settings={"edge.buckets": origin.setting(**keys), **(settings or {})})
-
-    return make
 
 
 def stored(s3, key="k", bucket="media"):

@@ -6,18 +6,10 @@ import urllib.parse
 import pytest
 
 from harness import wait
-from harness.origin import Origin
 from harness.sdk import fails
 
 MIB = 1 << 20
 PAGE = "https://player.example.com"
-
-
-@pytest.fixture
-def origin():
-    found = Origin()
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use steadfast_flow::Env;
 use steadfast_log::Lsn;
-use steadfast_store::{BucketSettings, ObjectInfo, ObjectReader, Store, StoreError};
+use steadfast_store::{BucketSettings, Evictor, ObjectInfo, ObjectReader, Store, StoreError};
 
 use crate::entries::Entries;
 use crate::error::EdgeError;
@@ -17,6 +18,7 @@ use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Client, Origin};
 use crate::passed::{PassedObject, Wanted};
 use crate::site::{Gates, Memory, Site, busy};
+use crate::space::{self, LastUse, Space};
 
 /// How often a request looks for the object again when a fill ended without an answer for it.
 const LOOKS: u32 = 4;
@@ -29,7 +31,15 @@ pub(crate) struct EdgeEntry {
 
 /// All buckets with an origin. Clones share them.
 #[derive(Clone)]
-pub struct Edge(Arc<BTreeMap<String, EdgeEntry>>);
+pub struct Edge(Arc<EdgeInner>);
+
+struct EdgeInner {
+    buckets: BTreeMap<String, EdgeEntry>,
+    gates: Gates,
+}
+
+/// Evicts for compaction, as long as the edge exists.
+struct ColdEvictor(Weak<EdgeInner>);
 
 /// Where the bytes of an object are.
 pub enum Fetched {
@@ -110,6 +120,7 @@ impl Edge {
     ) -> Result<Self, String> {
         let gates = Gates::new(bounds, &env);
         let mut sites = BTreeMap::new();
+        let last_use_bytes = bounds.last_use_bytes / buckets.len().max(1) as u64;
         for (options, origin) in buckets {
             let bucket = options.bucket.clone();
             match store.create_bucket(&bucket, BucketSettings::default()).await {
@@ -120,7 +131,11 @@ impl Edge {
             let (store, env, gates) = (store.clone(), env.clone(), gates.clone());
             let site = Site {
                 run: env.random_u64(),
-                uploads: Mutex::default(),
+                space: Space::new(options.space_bytes, env.clone()),
+                last_use: LastUse::new(last_use_bytes, env.random_u64()),
+                stopped: Mutex::default(),
+                kept: Mutex::default(),
+                counters: Arc::default(),
                 remembered: Recent::new(),
                 renewals: Recent::new(),
                 options,
@@ -131,24 +146,36 @@ impl Edge {
                 gates,
             };
             let site = Arc::new(site);
+            site.env.clone().spawn("edge-evict", space::keep_within(site.clone()));
             sites.insert(bucket, EdgeEntry { site, entries: Entries::default() });
         }
-        let edge = Self(Arc::new(sites));
+        let edge = Self(Arc::new(EdgeInner { buckets: sites, gates }));
+        store.set_evictor(Arc::new(ColdEvictor(Arc::downgrade(&edge.0))));
         edge.spawn_sweep(store, env);
         Ok(edge)
     }
 
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &EdgeEntry> {
+        self.0.buckets.values()
+    }
+
+    pub(crate) fn gates(&self) -> &Gates {
+        &self.0.gates
+    }
+
+    /// Counts bytes of an answer that is being sent.
+    pub fn served(&self, bucket: &str, bytes: u64) {
+        if let Some(entry) = self.0.buckets.get(bucket) {
+            entry.site.counters.served(bytes);
+        }
+    }
+
     /// Whether the bucket has an origin.
     pub fn has_origin(&self, bucket: &str) -> bool {
-        self.0.contains_key(bucket)
+        self.0.buckets.contains_key(bucket)
     }
 
-    /// Whether a fill of the key is running.
-    pub(crate) fn is_filling(&self, bucket: &str, key: &str) -> bool {
-        self.0.get(bucket).is_some_and(|entry| entry.entries.contains(key))
-    }
-
-    fn entry(&self, bucket: &str, key: &str) -> Result<&EdgeEntry, EdgeError> {
+    pub(crate) fn entry(&self, bucket: &str, key: &str) -> Result<&EdgeEntry, EdgeError> {
         // An origin could resolve such a key to something outside its prefix.
         if key.split('/').any(|step| matches!(step, "." | "..")) {
             return Err(StoreError::NoSuchKey.into());
@@ -157,7 +184,7 @@ impl Edge {
     }
 
     pub(crate) fn entry_of(&self, bucket: &str) -> Result<&EdgeEntry, EdgeError> {
-        self.0.get(bucket).ok_or_else(|| StoreError::NoSuchBucket.into())
+        self.0.buckets.get(bucket).ok_or_else(|| StoreError::NoSuchBucket.into())
     }
 
     /// The object as it is stored, as it is being fetched, or as the origin answers.
@@ -165,7 +192,20 @@ impl Edge {
     /// # Errors
     /// [`EdgeError`].
     pub async fn get(&self, bucket: &str, key: &str, wanted: &Wanted) -> Result<EdgeAnswer<Fetched>, EdgeError> {
-        let EdgeEntry { site, entries } = self.entry(bucket, key)?;
+        let entry = self.entry(bucket, key)?;
+        let answer = self.find(entry, key, wanted).await?;
+        entry.site.counters.answered(answer.handling);
+        Ok(answer)
+    }
+
+    pub(crate) async fn find(
+        &self,
+        entry: &EdgeEntry,
+        key: &str,
+        wanted: &Wanted,
+    ) -> Result<EdgeAnswer<Fetched>, EdgeError> {
+        let EdgeEntry { site, entries } = entry;
+        let bucket = &site.options.bucket;
         let mut waiting = None;
         for _ in 0..LOOKS {
             let opened = site.store.reader(bucket, key).await.map(|reader| (reader.info().clone(), reader));
@@ -187,6 +227,7 @@ impl Edge {
             let Some((holder, collapsed)) = entries.join(site, key, Opening::Get(wanted.first), base) else { continue };
             match holder.plan().await {
                 Ok(plan) => {
+                    site.touch(key);
                     let handling = if old { Handling::Replaced } else { Handling::Miss { collapsed } };
                     let found = Fetched::Fill(FillReader::new(holder, plan));
                     return Ok(EdgeAnswer { found, handling, age_s: None });
@@ -259,6 +300,7 @@ impl Edge {
             Err(StoreError::NoSuchKey) => return Ok(Lookup::Ask { stored: None, base: None, if_error: false }),
             Err(error) => return Err(error.into()),
         };
+        site.touch(key);
         let (standing, age_ms) = site.standing(&info);
         let answer = |handling| EdgeAnswer { found: stored, handling, age_s: age_ms.map(|age| age / 1000) };
         Ok(match standing {
@@ -280,9 +322,22 @@ impl Edge {
     }
 }
 
+impl Evictor for ColdEvictor {
+    fn evict<'a>(&'a self, bucket: &'a str, key: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let edge = self.0.upgrade();
+            let entry = edge.as_ref().and_then(|edge| edge.buckets.get(bucket));
+            match entry {
+                Some(entry) => entry.site.evict_cold(key).await,
+                None => false,
+            }
+        })
+    }
+}
+
 impl fmt::Debug for Edge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Edge").field(&self.0.keys()).finish()
+        f.debug_tuple("Edge").field(&self.0.buckets.keys()).finish()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! What is asked for is fetched once, stored whole, and served from the local disks. [`Edge`] finds
 //! an object: stored, as a `fill` that fetches it, or `passed` through. `entries` keeps one fill a
-//! key, `origin` asks the origin, `site` holds what the fills of a bucket share, and `sweep`
-//! removes what fills left behind.
+//! key, `origin` asks the origin, `site` holds what the fills of a bucket share, `space` bounds what
+//! is stored and evicts what was not used for long, and `sweep` removes what fills left behind.
 
 mod edge;
 mod entries;
@@ -13,13 +13,18 @@ mod fresh;
 mod options;
 mod origin;
 mod passed;
+mod prefetch;
 mod purge;
 mod site;
+mod space;
+mod status;
 mod sweep;
 
 pub use edge::{Edge, EdgeAnswer, Fetched, Handling};
 pub use error::EdgeError;
 pub use fill::FillReader;
 pub use options::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress};
-pub use origin::{Origin, OriginAnswer, OriginBody, OriginRequest};
+pub use origin::{ListedObject, Origin, OriginAnswer, OriginBody, OriginPage, OriginRequest};
 pub use passed::{PassedObject, Wanted};
+pub use prefetch::Prefetched;
+pub use status::{EdgeBucketStatus, EdgeStatus};

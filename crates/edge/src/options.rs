@@ -19,6 +19,10 @@ pub struct EdgeBucket {
     pub segment_bytes: u64,
     /// Largest object that is stored, in bytes. Larger ones are passed through.
     pub object_bytes_max: u64,
+    /// Bound on the bytes of cached objects and of fills; 0: as much as the pool allows.
+    pub space_bytes: u64,
+    /// How long after its last use an object is evicted; `None`: not for its age.
+    pub age: Option<Duration>,
     /// How long an object is served without asking the origin.
     pub fresh: Fresh,
     /// How long after that it is served when the origin fails, if the origin does not say it.
@@ -86,11 +90,14 @@ pub struct EdgeBounds {
     pub waiting: usize,
     /// Memory for segments on their way to the disk, in bytes.
     pub memory_bytes: u64,
+    /// Memory for the times of last use, in bytes: 8 for each key. Keys that do not fit count as
+    /// used longest ago.
+    pub last_use_bytes: u64,
 }
 
 impl Default for EdgeBounds {
     fn default() -> Self {
-        Self { fills: 1024, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20 }
+        Self { fills: 1024, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20, last_use_bytes: 16 << 20 }
     }
 }
 
@@ -107,6 +114,8 @@ pub(crate) mod tests {
             fill: FillMode::Whole,
             segment_bytes: 1 << 20,
             object_bytes_max: 1 << 30,
+            space_bytes: 0,
+            age: None,
             fresh: Fresh::Origin,
             stale_if_error: Duration::ZERO,
             negative: Duration::ZERO,

@@ -22,6 +22,7 @@ impl Edge {
     /// [`StoreError::NoSuchBucket`] for a bucket without an origin, those of the store.
     pub async fn purge(&self, bucket: &str, key: &str) -> Result<bool, EdgeError> {
         let entry = self.entry_of(bucket)?;
+        entry.site.space.counted().await;
         // Questions sent before must not be used. Those sent from now on are as new as the purge.
         entry.entries.detach(|other| other == key);
         entry.site.remembered.forget(key);
@@ -40,6 +41,7 @@ impl Edge {
     pub async fn purge_prefix(&self, bucket: &str, prefix: &str) -> Result<u64, EdgeError> {
         let entry = self.entry_of(bucket)?;
         let store = &entry.site.store;
+        entry.site.space.counted().await;
         entry.entries.detach(|key| key.starts_with(prefix));
         entry.site.remembered.clear();
         let removed = AtomicU64::new(0);
@@ -81,7 +83,10 @@ impl EdgeEntry {
                 Err(error) => return Err(error.into()),
             };
             match store.delete_version(bucket, key, info.version, Durability::Sync).await {
-                Ok(_) => return Ok(true),
+                Ok(_) => {
+                    self.site.space.deleted(key, info.size);
+                    return Ok(true);
+                }
                 // Another version has taken its place.
                 Err(StoreError::ConditionFailed) => {}
                 Err(error) => return Err(error.into()),
@@ -93,14 +98,11 @@ impl EdgeEntry {
     async fn abort_left_over(&self, key: &str) -> Result<(), EdgeError> {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         while let Some(upload) = store.fill_of(bucket, key)? {
-            if self.site.uploads.lock().contains(&upload.upload_id) {
+            if !self.site.stopped.lock().contains_key(&upload.upload_id) {
                 // Its fill is detached, and aborts it after its last reader.
                 return Ok(());
             }
-            match store.abort_fill(bucket, key, &upload.upload_id).await {
-                Ok(()) | Err(StoreError::NoSuchUpload) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.site.abort_stopped(key, &upload.upload_id).await?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! What the fills of one edge bucket share.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
-use steadfast_flow::{Budget, Env, Gate, Refused};
+use steadfast_flow::{Budget, Env, Gate, HistogramCounter, Refused};
 use steadfast_log::Lsn;
 use steadfast_store::{ObjectInfo, Store, StoreError};
 
@@ -13,6 +14,8 @@ use crate::error::EdgeError;
 use crate::fresh::{Mark, Moment, Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Description, Origin, OriginAnswer, OriginRequest};
+use crate::space::{LastUse, Room, Space};
+use crate::status::Counters;
 
 /// Longest wait for a connection to an origin.
 const CONNECTION_WAIT: Duration = Duration::from_secs(60);
@@ -33,6 +36,8 @@ pub(crate) struct Gates {
     pub(crate) fills: Gate,
     pub(crate) waiting: Gate,
     pub(crate) memory: Budget,
+    /// Time from the first request to the stored object.
+    pub(crate) fill_us: Arc<HistogramCounter>,
     /// Requests that may wait for a fill or a connection.
     waiting_max: usize,
 }
@@ -40,9 +45,10 @@ pub(crate) struct Gates {
 impl Gates {
     pub(crate) fn new(bounds: &EdgeBounds, env: &Env) -> Self {
         Self {
-            fills: Gate::new("edge fills", bounds.fills, bounds.waiting, env.clone()),
-            waiting: Gate::new("edge requests", bounds.waiting, 0, env.clone()),
-            memory: Budget::new("edge memory", bounds.memory_bytes, env.clone()),
+            fills: Gate::new("edge_fills", bounds.fills, bounds.waiting, env.clone()),
+            waiting: Gate::new("edge_waiting", bounds.waiting, 0, env.clone()),
+            memory: Budget::new("edge_memory", bounds.memory_bytes, env.clone()),
+            fill_us: Arc::default(),
             waiting_max: bounds.waiting,
         }
     }
@@ -51,9 +57,9 @@ impl Gates {
         let gate = |name, limit| Gate::new(name, limit, self.waiting_max + bounds.fills, env.clone());
         let quarter = (bounds.origin_connections / 4).max(1);
         Connections {
-            wanted: gate("edge connections", bounds.origin_connections.saturating_sub(2 * quarter).max(1)),
-            ahead: gate("edge connections ahead", quarter),
-            passed: gate("edge connections passed through", quarter),
+            wanted: gate("edge_connections", bounds.origin_connections.saturating_sub(2 * quarter).max(1)),
+            ahead: gate("edge_connections_ahead", quarter),
+            passed: gate("edge_connections_passed", quarter),
         }
     }
 }
@@ -66,14 +72,42 @@ pub(crate) struct Site {
     pub(crate) origin: Arc<dyn Origin>,
     pub(crate) connections: Connections,
     pub(crate) gates: Gates,
-    /// The uploads of running fills.
-    pub(crate) uploads: Mutex<HashSet<String>>,
+    /// The bytes in use, and their bound.
+    pub(crate) space: Arc<Space>,
+    pub(crate) last_use: LastUse,
+    /// The fills that have stopped, by upload. A later fill of the key continues one.
+    pub(crate) stopped: Mutex<BTreeMap<String, StoppedFill>>,
+    /// Keys whose objects are being stored. They are not evicted before their readers have them.
+    pub(crate) kept: Mutex<Vec<String>>,
+    pub(crate) counters: Arc<Counters>,
     /// A random number of this process.
     pub(crate) run: u64,
     /// What the origin said about objects that are not stored, or could not say.
     pub(crate) remembered: Recent<Memory>,
     /// The version that the origin found unchanged, and when.
     pub(crate) renewals: Recent<(Lsn, Mark)>,
+}
+
+/// A fill that has stopped, and left segments in the store.
+pub(crate) struct StoppedFill {
+    pub(crate) key: String,
+    /// The room of its segments.
+    pub(crate) room: Room,
+}
+
+/// Keeps a key from being evicted.
+pub(crate) struct Kept<'a> {
+    site: &'a Site,
+    key: &'a str,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        let mut kept = self.site.kept.lock();
+        if let Some(place) = kept.iter().position(|key| key == self.key) {
+            kept.swap_remove(place);
+        }
+    }
 }
 
 /// What is remembered of an origin's answer about a key, until a time of [`Env::now`].
@@ -100,6 +134,17 @@ pub(crate) fn busy(refused: &Refused) -> EdgeError {
 }
 
 impl Site {
+    /// Keeps a key from being evicted, as long as the result lives.
+    pub(crate) fn keep<'a>(&'a self, key: &'a str) -> Kept<'a> {
+        self.kept.lock().push(key.to_owned());
+        Kept { site: self, key }
+    }
+
+    /// Notes that a key is in use.
+    pub(crate) fn touch(&self, key: &str) {
+        self.last_use.touch(key, self.env.now().as_millis() as u64);
+    }
+
     pub(crate) fn moment(&self) -> Moment {
         Moment { run: self.run, now: self.env.now(), wall_ms: self.env.wall_ms() }
     }
@@ -147,17 +192,27 @@ impl Site {
     /// Sends a question to the origin. The caller holds a connection.
     pub(crate) async fn ask(&self, request: OriginRequest) -> Result<OriginAnswer, EdgeError> {
         let (bucket, key) = (&self.options.bucket, request.key.clone());
+        self.counters.requested();
         match self.env.timeout(self.options.timeout, self.origin.send(request)).await {
-            Some(Ok(answer)) => Ok(answer),
-            Some(Err(error)) => {
-                tracing::warn!(%bucket, %key, %error, "the origin cannot be reached");
-                Err(EdgeError::Origin("The origin of this bucket cannot be reached.".into()))
+            Some(Ok(OriginAnswer { status, headers, body })) => {
+                let counters = self.counters.clone();
+                let body = body.inspect_ok(move |piece| counters.received(piece.len())).boxed();
+                Ok(OriginAnswer { status, headers, body })
             }
+            Some(Err(error)) => Err(self.unreachable(&key, &error)),
             None => {
+                self.counters.failed();
                 tracing::warn!(%bucket, %key, "the origin did not answer in time");
                 Err(EdgeError::Timeout)
             }
         }
+    }
+
+    /// The error for an origin that cannot be reached.
+    pub(crate) fn unreachable(&self, key: &str, error: &str) -> EdgeError {
+        self.counters.failed();
+        tracing::warn!(bucket = %self.options.bucket, %key, %error, "the origin cannot be reached");
+        EdgeError::Origin("The origin of this bucket cannot be reached.".into())
     }
 
     /// Reads the headers of an answer with status 200 or 206.
@@ -168,6 +223,9 @@ impl Site {
 
     /// The error for a status that is no answer to the question.
     pub(crate) fn unexpected(&self, key: &str, status: u16) -> EdgeError {
+        if !matches!(status, 404 | 410) {
+            self.counters.failed();
+        }
         match status {
             404 | 410 => EdgeError::Store(StoreError::NoSuchKey),
             429 | 503 => EdgeError::Store(StoreError::Busy("the origin")),
@@ -181,6 +239,7 @@ impl Site {
 
     /// The error for an answer whose headers or body are wrong.
     pub(crate) fn wrong_answer(&self, key: &str, reason: &str) -> EdgeError {
+        self.counters.failed();
         tracing::warn!(bucket = %self.options.bucket, %key, %reason, "an answer of the origin is not usable");
         EdgeError::Origin(format!("The answer of the origin is not usable: {reason}."))
     }

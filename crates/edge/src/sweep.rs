@@ -40,11 +40,15 @@ impl Edge {
             while let Some((key, upload)) = after {
                 let page = store.fills(&bucket, (&key, &upload), PAGE)?;
                 for fill in page.uploads {
-                    if self.is_over(&bucket, &fill, now_ms) {
-                        match store.abort_fill(&bucket, &fill.key, &fill.upload_id).await {
+                    match self.entry_of(&bucket) {
+                        Ok(entry) if is_over(&fill, now_ms) => {
+                            entry.site.abort_stopped(&fill.key, &fill.upload_id).await?;
+                        }
+                        Ok(_) => {}
+                        Err(_) => match store.abort_fill(&bucket, &fill.key, &fill.upload_id).await {
                             Ok(()) | Err(StoreError::NoSuchUpload) => {}
                             Err(e) => return Err(e),
-                        }
+                        },
                     }
                 }
                 after = page.next;
@@ -52,11 +56,11 @@ impl Edge {
         }
         Ok(())
     }
+}
 
-    fn is_over(&self, bucket: &str, fill: &UploadInfo, now_ms: u64) -> bool {
-        // Later answers could not be matched with segments under a weak entity tag.
-        let old = now_ms.saturating_sub(fill.created_ms) > PARTIAL_AGE.as_millis() as u64
-            || fill.attributes.system.contains_key(WEAK_ETAG);
-        !self.has_origin(bucket) || old && !self.is_filling(bucket, &fill.key)
-    }
+/// Whether no later fill should continue this one.
+fn is_over(fill: &UploadInfo, now_ms: u64) -> bool {
+    // Later answers could not be matched with segments under a weak entity tag.
+    now_ms.saturating_sub(fill.created_ms) > PARTIAL_AGE.as_millis() as u64
+        || fill.attributes.system.contains_key(WEAK_ETAG)
 }

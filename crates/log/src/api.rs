@@ -190,6 +190,14 @@ pub trait Applier: Send + Sync + 'static {
     /// become so because its upload is in progress.
     fn chunk_is_live(&self, head: &[u8], location: &Location) -> BoxFuture<'_, bool>;
 
+    /// Deletes what a live chunk belongs to, if that is not worth moving. Returns whether something
+    /// was deleted, after the delete has been applied. The log then asks again whether the chunk is
+    /// live.
+    fn discard(&self, head: &[u8]) -> BoxFuture<'_, bool> {
+        let _ = head;
+        Box::pin(async { false })
+    }
+
     /// Whether the record with this head may name chunks. Before the log writes a frame with such a
     /// record, it flushes chunks written since the last flush. Otherwise a power cut could keep the
     /// record and lose the chunks.

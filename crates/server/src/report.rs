@@ -1,5 +1,6 @@
 //! The status of a server as a table.
 
+mod edge;
 mod table;
 
 use std::fmt::Write;
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use crate::config::human_size;
 use crate::disks::words;
+pub use edge::edge_bucket;
 pub use table::table;
 
 /// The block devices of a status, as lines of the table.

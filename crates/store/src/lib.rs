@@ -9,6 +9,7 @@ mod cache;
 mod channels;
 mod clock;
 mod events;
+mod evictor;
 mod index;
 mod layout;
 mod merge;
@@ -29,6 +30,7 @@ pub use cache::CacheStatus;
 pub use channels::{ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published};
 pub use clock::ClockStatus;
 pub use events::{Event, EventKind, EventTarget, Mirrored, NotificationRule, Notifications, ObjectEvent};
+pub use evictor::{Evictor, EvictorSlot};
 pub use index::{IndexKind, IndexStatus, MemCheckpoint};
 pub use names::{Names, named_chunks};
 pub use options::{OpenReport, PoolDisk, StoreOptions, StoreSabotage};
@@ -37,7 +39,8 @@ pub use shard::channels::CHANNEL_BYTES_MAX;
 pub use shard::channels::pending::PendingPublication;
 pub use shard::reader::ObjectReader;
 pub use status::{
-    DiskState, DiskStatus, EventsStatus, MoveKind, MoveState, MoveStatus, SnapshotInfo, StoreStatus, Unmovable,
+    DiskState, DiskStatus, EventsStatus, MoveKind, MoveState, MoveStatus, PoolSpace, SnapshotInfo, StoreStatus,
+    Unmovable,
 };
 pub use store::Store;
 pub use store::channels::ChannelHandle;

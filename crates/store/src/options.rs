@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast_disk::Disk;
 use steadfast_log::{LogOptions, RecoveryReport};
 
-use crate::Mirrored;
+use crate::{EvictorSlot, Mirrored};
 
 /// Settings of a store.
 #[derive(Debug, Clone)]
@@ -62,6 +62,8 @@ pub struct StoreOptions {
     /// Events of objects that may wait to be forwarded; then writers of events wait for up to
     /// [`StoreOptions::write_wait`].
     pub events_max: usize,
+    /// Evicts cached objects instead of having compaction move them.
+    pub evictor: EvictorSlot,
     /// Whether older records are served after damage took unknown records, although they may have
     /// been replaced or deleted.
     pub serve_doubtful: bool,
@@ -121,6 +123,7 @@ impl Default for StoreOptions {
             move_dirty_max: 20_000,
             mirrored: Arc::default(),
             events_max: 10_000,
+            evictor: EvictorSlot::default(),
             serve_doubtful: false,
             sabotage: StoreSabotage::None,
         }

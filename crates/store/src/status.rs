@@ -54,6 +54,16 @@ pub struct StoreStatus {
     pub moving: Option<MoveStatus>,
 }
 
+/// Space of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolSpace {
+    /// Bytes that data can take: all extents, with those that the disks could still add, without
+    /// the reserve.
+    pub capacity_bytes: u64,
+    /// Bytes that are referenced, or that snapshots keep.
+    pub live_bytes: u64,
+}
+
 /// Object events: the bound on waiting events, and counters.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct EventsStatus {

@@ -14,15 +14,11 @@ impl Fill {
         if plan.segments() > 1 {
             let (store, bucket) = (&self.site.store, &self.site.options.bucket);
             let upload = store.create_fill(bucket, &self.key, upload_attributes(plan)).await?;
-            self.use_upload(upload.upload_id);
+            let mut state = self.state.lock();
+            state.room = Some(self.site.space.found(0));
+            state.upload = Some(upload.upload_id);
         }
         Ok(())
-    }
-
-    /// Stores the segments in this upload. No other fill uses it.
-    pub(super) fn use_upload(&self, upload: String) {
-        self.site.uploads.lock().insert(upload.clone());
-        self.state.lock().upload = Some(upload);
     }
 
     /// Makes the object of all segments. If that is not possible, the segments serve the readers
@@ -36,6 +32,7 @@ impl Fill {
         let mut stored = plan.stored.clone();
         stored.attributes.system.extend(mark.map(|mark| mark.attribute()));
         let condition = self.condition();
+        let _kept = self.site.keep(&self.key);
         let written = match (writer, upload) {
             (Some(writer), _) => writer.commit_fill(stored, &condition).await,
             (None, Some(upload)) => {
@@ -45,7 +42,10 @@ impl Fill {
             (None, None) => Err(StoreError::NoSuchUpload),
         };
         let opened = match written {
-            Ok(written) => store.reader(bucket, &self.key).await.map(|reader| (reader, written.version)),
+            Ok(written) => {
+                self.stored(plan);
+                store.reader(bucket, &self.key).await.map(|reader| (reader, written.version))
+            }
             Err(e) => Err(e),
         };
         match opened {
@@ -58,5 +58,15 @@ impl Fill {
         // Later requests begin a fill of their own.
         self.detach();
         None
+    }
+
+    /// The segments have become an object, in place of the stored one.
+    fn stored(&self, plan: &Plan) {
+        let room = self.state.lock().room.take();
+        if let Some(room) = room {
+            let replaced = self.base.as_ref().map_or(0, |base| base.info.size);
+            self.site.space.stored(room, plan.info.size, replaced);
+        }
+        self.site.touch(&self.key);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use steadfast_flow::{Pass, Permit};
-use steadfast_log::Durability;
+use steadfast_log::{Durability, LogError};
 use steadfast_store::{Attributes, Condition, ObjectWriter, StoreError};
 
 use super::{Fill, Plan};
@@ -15,6 +15,7 @@ use crate::fresh::Mark;
 use crate::options::FillMode;
 use crate::origin::{OriginBody, OriginRequest, Tag};
 use crate::site::busy;
+use crate::space::NoSpace;
 
 /// How often a segment is asked for again without a byte in between.
 const TRIES: u32 = 3;
@@ -22,6 +23,10 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a segment waits while the pool is full, and the pause between two tries.
+const FULL_WAIT: Duration = Duration::from_secs(30);
+const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 /// A part of an answer: a body, and how many bytes of it are the object's.
 pub(super) struct Part {
@@ -39,6 +44,11 @@ impl From<OriginBody> for AnswerBody {
     fn from(stream: OriginBody) -> Self {
         Self { rest: Bytes::new(), stream }
     }
+}
+
+/// Whether the pool has no space now.
+fn is_full(error: &StoreError) -> bool {
+    matches!(error, StoreError::Log(LogError::Full))
 }
 
 /// Whether asking again can help.
@@ -98,7 +108,7 @@ impl Fill {
             None => self.site.connect(&self.site.connections.wanted).await?,
         };
         let range = plan.range(segment);
-        let mut writer = self.begin_segment(plan, segment).await?;
+        let mut writer = Some(self.begin_segment(plan, segment).await?);
         let mut tries = 0;
         loop {
             let before = self.received(segment);
@@ -131,7 +141,7 @@ impl Fill {
                 other => other?,
             }
         }
-        self.end_segment(plan, writer).await
+        self.end_segment(plan, segment, writer).await
     }
 
     /// Fetches all segments from one answer. Returns `false` when nothing more of it was wanted.
@@ -146,7 +156,7 @@ impl Fill {
                 }
                 state.begin(segment, false);
             }
-            let mut writer = self.begin_segment(plan, segment).await?;
+            let mut writer = Some(self.begin_segment(plan, segment).await?);
             let range = plan.range(segment);
             let mut received = 0;
             while received < range.end - range.start {
@@ -157,7 +167,7 @@ impl Fill {
                 }
                 received = now;
             }
-            let outcome = self.end_segment(plan, writer).await?;
+            let outcome = self.end_segment(plan, segment, writer).await?;
             self.state.lock().fetched(segment, Ok(outcome));
             self.progress.notify_waiters();
         }
@@ -168,43 +178,87 @@ impl Fill {
         self.state.lock().in_progress(segment).map_or(0, |received| received.bytes())
     }
 
-    /// Reserves the memory for a segment, and begins to write it.
+    /// Takes the room and the memory for a segment, and begins to write it.
     async fn begin_segment(&self, plan: &Plan, segment: u32) -> Result<ObjectWriter, EdgeError> {
-        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         let range = plan.range(segment);
         let bytes = range.end - range.start;
+        let room = self.site.space.take(bytes).await.map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
         let memory = self.memory(bytes).await?;
-        let upload = {
+        {
             let mut state = self.state.lock();
+            if state.end.is_some() {
+                return Err(EdgeError::Changed);
+            }
+            match &mut state.room {
+                Some(whole) => whole.add(room),
+                None => state.room = Some(room),
+            }
             if let Some(received) = state.in_progress(segment) {
                 received.memory = Some(memory);
             }
-            state.upload.clone()
-        };
-        Ok(match upload {
-            // An upload has at most 10,000 parts.
-            Some(upload) => store.segment_writer(bucket, &self.key, &upload, segment as u16 + 1, bytes).await?,
-            None => store.writer(bucket, &self.key, Some(bytes)).await?,
-        })
-    }
-
-    /// Stores a segment of an upload. The writer of a small object commits later.
-    async fn end_segment(&self, plan: &Plan, writer: ObjectWriter) -> Result<Option<ObjectWriter>, EdgeError> {
-        if plan.segments() == 1 {
-            return Ok(Some(writer));
         }
-        writer.commit(Attributes::default(), Condition::None, Some(Durability::Async)).await?;
-        Ok(None)
+        Ok(self.segment_writer(segment, bytes).await?)
     }
 
-    /// Takes at most `limit` bytes of an answer: for the readers first, then for the disk. The
-    /// answer may end earlier.
+    async fn segment_writer(&self, segment: u32, bytes: u64) -> Result<ObjectWriter, StoreError> {
+        let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        let upload = self.state.lock().upload.clone();
+        match upload {
+            // An upload has at most 10,000 parts.
+            Some(upload) => store.segment_writer(bucket, &self.key, &upload, segment as u16 + 1, bytes).await,
+            None => store.writer(bucket, &self.key, Some(bytes)).await,
+        }
+    }
+
+    /// Stores a segment of an upload. The writer of a small object commits later. While the pool is
+    /// full, it waits for compaction: the readers have the segment from memory.
+    async fn end_segment(
+        &self,
+        plan: &Plan,
+        segment: u32,
+        mut writer: Option<ObjectWriter>,
+    ) -> Result<Option<ObjectWriter>, EdgeError> {
+        let until = self.site.env.now() + FULL_WAIT;
+        loop {
+            let stored = match writer.take() {
+                Some(writer) if plan.segments() == 1 => return Ok(Some(writer)),
+                Some(writer) => {
+                    writer.commit(Attributes::default(), Condition::None, Some(Durability::Async)).await.map(|_| None)
+                }
+                None => self.write_again(plan, segment).await.map(Some),
+            };
+            match stored {
+                Ok(None) => return Ok(None),
+                Ok(again) => writer = again,
+                Err(error) if is_full(&error) && self.site.env.now() < until => {
+                    self.site.env.sleep(FULL_PAUSE).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes a segment from memory.
+    async fn write_again(&self, plan: &Plan, segment: u32) -> Result<ObjectWriter, StoreError> {
+        let range = plan.range(segment);
+        let mut writer = self.segment_writer(segment, range.end - range.start).await?;
+        let mut at = 0;
+        loop {
+            let piece = self.state.lock().in_progress(segment).and_then(|received| received.at(at));
+            let Some(piece) = piece else { return Ok(writer) };
+            at += piece.len() as u64;
+            writer.write(piece).await?;
+        }
+    }
+
+    /// Takes at most `limit` bytes of an answer: for the readers first, then for the disk, until the
+    /// pool is full. The answer may end earlier.
     async fn receive(
         &self,
         body: &mut AnswerBody,
         segment: u32,
         limit: u64,
-        writer: &mut ObjectWriter,
+        writer: &mut Option<ObjectWriter>,
     ) -> Result<(), EdgeError> {
         let mut left = limit;
         while left > 0 {
@@ -225,7 +279,12 @@ impl Fill {
                 }
             }
             self.progress.notify_waiters();
-            writer.write(piece).await?;
+            if let Some(open) = writer {
+                match open.write(piece).await {
+                    Err(error) if is_full(&error) => *writer = None,
+                    written => written?,
+                }
+            }
         }
         Ok(())
     }

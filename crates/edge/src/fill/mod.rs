@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::origin::MADE_TAG;
-use crate::site::{Site, busy};
+use crate::site::{Site, StoppedFill, busy};
 use state::FillState;
 
 pub use reader::FillReader;
@@ -186,33 +186,45 @@ impl Fill {
 
     /// Fetches the object, until it is stored or nothing more is wanted.
     pub(crate) async fn run(self: &Arc<Self>, opening: Opening) {
+        let begun = self.site.env.now();
         let end = match self.site.gates.fills.enter(FILL_WAIT).await {
             Ok(_pass) => self.fetch_all(opening).await.unwrap_or_else(FillEnd::Failed),
             Err(refused) => FillEnd::Failed(busy(&refused)),
         };
+        if matches!(end, FillEnd::Stored(_)) {
+            self.site.counters.stored();
+            self.site.gates.fill_us.add_us(self.site.env.now().saturating_sub(begun));
+        }
         self.close(end).await;
     }
 
-    /// Ends the fill for all requests that wait, and frees what it has stored in part.
+    /// Ends the fill for all requests that wait, and frees what it has stored in part, unless a later
+    /// fill may continue it.
     async fn close(&self, end: FillEnd) {
-        let (upload, keep) = {
+        let (upload, room, keep, _promise) = {
             let mut state = self.state.lock();
             let changed = matches!(end, FillEnd::Failed(EdgeError::Changed));
             let resumable = self.is_attached() && !changed && state.plan.as_ref().is_some_and(|p| p.if_match.is_some());
-            let stored = matches!(end, FillEnd::Stored(_));
+            let stored = state.stored_bytes();
+            let mut room = state.room.take();
+            if let Some(room) = &mut room {
+                room.shrink(stored);
+            }
+            let whole = matches!(end, FillEnd::Stored(_));
             state.end = Some(end);
-            (state.upload.take(), resumable || stored)
+            let upload = state.upload.take().filter(|_| !whole);
+            (upload, room, resumable && stored > 0, state.promise.take())
         };
         self.progress.notify_waiters();
-        let Some(upload) = upload else { return };
+        let (Some(upload), Some(room)) = (upload, room) else { return };
+        self.site.stopped.lock().insert(upload.clone(), StoppedFill { key: self.key.clone(), room });
         if !keep {
             self.abort(&upload).await;
         }
-        self.site.uploads.lock().remove(&upload);
     }
 
     async fn abort(&self, upload: &str) {
-        if let Err(error) = self.site.store.abort_fill(&self.site.options.bucket, &self.key, upload).await {
+        if let Err(error) = self.site.abort_stopped(&self.key, upload).await {
             // The sweep tries again.
             tracing::debug!(bucket = %self.site.options.bucket, key = %self.key, %error, "a fill was not aborted");
         }

@@ -68,8 +68,8 @@ impl Fill {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         let Some(upload) = store.fill_of(bucket, &self.key)? else { return Ok(None) };
         let id = upload.upload_id;
-        if self.site.uploads.lock().contains(&id) {
-            // A fill that others may not join uses it.
+        if !self.site.stopped.lock().contains_key(&id) {
+            // A fill that others may not join uses it, or it is being removed.
             return Ok(None);
         }
         let parts = match store.segments(bucket, &self.key, &id, 0, SEGMENTS_MAX as usize) {
@@ -183,7 +183,12 @@ impl Fill {
         let options = &self.site.options;
         let size = described.total?;
         let segment_bytes = options.segment_bytes;
-        if !described.storable || size > options.object_bytes_max || size.div_ceil(segment_bytes) > SEGMENTS_MAX {
+        let space = options.space_bytes;
+        if !described.storable
+            || space > 0 && size > space
+            || size > options.object_bytes_max
+            || size.div_ceil(segment_bytes) > SEGMENTS_MAX
+        {
             return None;
         }
         let headers = described.cache;
@@ -229,10 +234,12 @@ impl Fill {
 
     /// Removes the stored object: the origin does not have it any more, or not for all clients.
     async fn remove_base(&self) {
-        let Some(version) = self.base.as_ref().map(|base| base.info.version) else { return };
+        let Some(base) = &self.base else { return };
+        let version = base.info.version;
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         match store.delete_version(bucket, &self.key, version, Durability::Async).await {
-            Ok(_) | Err(StoreError::ConditionFailed) => {}
+            Ok(_) => self.site.space.deleted(&self.key, base.info.size),
+            Err(StoreError::ConditionFailed) => {}
             Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "an old object could not be removed"),
         }
     }
@@ -244,6 +251,7 @@ impl Fill {
             // Another fill has stored or removed it just now.
             return Ok(FillEnd::Stopped);
         }
+        site.space.counted().await;
         let connection = site.connect(&site.connections.wanted).await?;
         let left = self.left_over()?;
         let sent = site.moment();
@@ -279,6 +287,9 @@ impl Fill {
                 if let Some(left) = left {
                     self.abort(&left.upload).await;
                 }
+                if !self.promise(&plan) {
+                    return Ok(FillEnd::NotStorable);
+                }
                 let plan = self.publish(plan, sent, &[]);
                 self.begin_upload(&plan).await?;
                 if self.fetch_stream(&plan, body).await? {
@@ -301,6 +312,23 @@ impl Fill {
         FillEnd::Renewed(version)
     }
 
+    /// Whether there will be space for the object.
+    fn promise(&self, plan: &Plan) -> bool {
+        let promise = self.site.space.promise(plan.info.size).ok();
+        let mut state = self.state.lock();
+        state.promise = promise;
+        state.promise.is_some()
+    }
+
+    /// Continues the upload of a fill that has stopped, unless it was removed meanwhile.
+    fn take_over(&self, left: &LeftOver) -> bool {
+        let stopped = self.site.stopped.lock().remove(&left.upload);
+        let mut state = self.state.lock();
+        state.upload = stopped.is_some().then(|| left.upload.clone());
+        state.room = stopped.map(|stopped| stopped.room);
+        state.upload.is_some()
+    }
+
     async fn fetch_ranges(
         self: &Arc<Self>,
         plan: Plan,
@@ -309,17 +337,20 @@ impl Fill {
         first: Option<(u32, Part)>,
         connection: Pass,
     ) -> Result<FillEnd, EdgeError> {
-        let (same, other): (Option<_>, Option<_>) = match left {
-            Some(left) if left.is_of(&plan) => (Some(left), None),
-            left => (None, left),
-        };
-        let stored = same.as_ref().map(|left| &left.stored[..]).unwrap_or_default();
-        let plan = self.publish(plan, sent, stored);
-        match same {
-            Some(left) => self.use_upload(left.upload),
-            None => self.begin_upload(&plan).await?,
+        if !self.promise(&plan) {
+            return Ok(FillEnd::NotStorable);
         }
-        if let Some(left) = other {
+        let mut old = None;
+        let plan = match left.map(|left| if left.is_of(&plan) { Ok(left) } else { Err(left) }) {
+            Some(Ok(left)) if self.take_over(&left) => self.publish(plan, sent, &left.stored),
+            left => {
+                old = left.and_then(Result::err);
+                let plan = self.publish(plan, sent, &[]);
+                self.begin_upload(&plan).await?;
+                plan
+            }
+        };
+        if let Some(left) = old {
             self.abort(&left.upload).await;
         }
         if let Some((segment, part)) = first

@@ -11,6 +11,7 @@ use super::{FillEnd, Plan};
 use crate::error::EdgeError;
 use crate::fresh::Mark;
 use crate::options::FillMode;
+use crate::space::{Promise, Room};
 
 /// Segments that are fetched ahead of each reader.
 const AHEAD: u32 = 2;
@@ -93,6 +94,10 @@ pub(super) struct FillState {
     pub(super) mark: Option<Mark>,
     /// The internal upload of a fill of several segments.
     pub(super) upload: Option<String>,
+    /// The room of its segments.
+    pub(super) room: Option<Room>,
+    /// The space that all of it will need.
+    pub(super) promise: Option<Promise>,
     pub(super) segments: Vec<Segment>,
     /// For an object of one segment, what commits it.
     pub(super) writer: Option<ObjectWriter>,
@@ -143,6 +148,13 @@ impl FillState {
             }
         }
         self.plan = Some(plan);
+    }
+
+    /// Bytes of the segments that are stored, or may be soon.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        let Some(plan) = &self.plan else { return 0 };
+        let stored = (0..).zip(&self.segments).filter(|(_, segment)| !matches!(segment, Segment::Missing));
+        stored.map(|(number, _)| plan.range(number)).map(|range| range.end - range.start).sum()
     }
 
     fn is_missing(&self, segment: u32) -> bool {

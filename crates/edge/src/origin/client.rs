@@ -74,9 +74,12 @@ impl Client {
     }
 }
 
-impl Origin for Client {
-    fn send(&self, request: OriginRequest) -> BoxFuture<'static, Result<OriginAnswer, String>> {
-        let (client, built) = (self.http.clone(), self.request(&request));
+impl Client {
+    fn answer(
+        &self,
+        built: Result<Request<Full<Bytes>>, http::Error>,
+    ) -> BoxFuture<'static, Result<OriginAnswer, String>> {
+        let client = self.http.clone();
         async move {
             let request = built.map_err(|e| format!("the request is not possible: {e}"))?;
             let (head, body) = client.request(request).await.map_err(|e| with_causes(&e))?.into_parts();
@@ -84,5 +87,27 @@ impl Origin for Client {
             Ok(OriginAnswer { status: head.status.as_u16(), headers: head.headers, body: body.boxed() })
         }
         .boxed()
+    }
+}
+
+impl Origin for Client {
+    fn send(&self, request: OriginRequest) -> BoxFuture<'static, Result<OriginAnswer, String>> {
+        self.answer(self.request(&request))
+    }
+
+    fn list(&self, prefix: &str, after: &str) -> Option<BoxFuture<'static, Result<OriginAnswer, String>>> {
+        let Target::S3 { endpoint, bucket, prefix: before } = &self.target else { return None };
+        let start = if after.is_empty() { String::new() } else { format!("{before}{after}") };
+        let (prefix, start) = (encode(&format!("{before}{prefix}"), false), encode(&start, false));
+        let query = format!("list-type=2&max-keys=1000&prefix={prefix}&start-after={start}");
+        let request = S3Request { method: "GET", bucket, key: "", query: &query, headers: &[] };
+        Some(self.answer(endpoint.request(&request, self.env.wall_ms(), Bytes::new())))
+    }
+
+    fn prefix(&self) -> &str {
+        match &self.target {
+            Target::S3 { prefix, .. } => prefix,
+            Target::Http { .. } => "",
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod description;
+mod listing;
 mod media_types;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http::HeaderMap;
 
 pub(crate) use client::Client;
 pub(crate) use description::{Description, MADE_TAG, Tag, unsatisfied_size};
+pub use listing::{ListedObject, OriginPage};
 
 /// The bytes of an answer. An error means that the connection broke, or that the answer is not as
 /// long as it said.
@@ -45,4 +47,16 @@ pub trait Origin: Send + Sync + 'static {
     /// # Errors
     /// No answer came; the text is for operators.
     fn send(&self, request: OriginRequest) -> BoxFuture<'static, Result<OriginAnswer, String>>;
+
+    /// Asks for a page of the objects whose keys begin with `prefix` and follow `after`. `None` for
+    /// an origin that cannot list. The bound on the answer and its timeout are the caller's.
+    fn list(&self, prefix: &str, after: &str) -> Option<BoxFuture<'static, Result<OriginAnswer, String>>> {
+        let _ = (prefix, after);
+        None
+    }
+
+    /// What precedes each key at the origin in its listings.
+    fn prefix(&self) -> &str {
+        ""
+    }
 }

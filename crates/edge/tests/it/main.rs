@@ -3,6 +3,7 @@
 mod fills;
 mod freshness;
 mod origin;
+mod space;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub(crate) fn bucket(fill: FillMode) -> EdgeBucket {
         fill,
         segment_bytes: SEGMENT as u64,
         object_bytes_max: 1 << 20,
+        space_bytes: 0,
+        age: None,
         fresh: Fresh::Forever,
         stale_if_error: Duration::ZERO,
         negative: Duration::ZERO,

@@ -49,7 +49,11 @@ impl Compactor {
         let mut items = self.items(info).await;
         let mut round = Vec::new();
         while let Some(item) = items.next(info, pool).await? {
-            if self.is_live(&item).await? {
+            let mut live = self.is_live(&item).await?;
+            if live && self.shared().applier.discard(&item.head).await {
+                live = self.is_live(&item).await?;
+            }
+            if live {
                 round.push(item);
             }
             if round.len() >= MOVES_MAX {
@@ -57,7 +61,7 @@ impl Compactor {
             }
         }
         self.move_chunks(round).await?;
-        // An asynchronous commit may have killed the other chunks. A power cut that undoes it must
+        // An asynchronous commit or a discard may have killed the other chunks. A power cut that undoes it must
         // find them.
         self.settled().await
     }

@@ -145,12 +145,16 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
         if matches!(&source, Source::Passed(passed) if passed.length().is_none()) {
             output.content_length = None;
         }
+        let bytes = selection.span.end - selection.span.start;
         let body = match body(source, selection.span).await {
             Ok(body) => body,
             // Before the first byte, the new version may take its place.
             Err(EdgeError::Changed) => continue,
             Err(error) => return Err(edge_error(error)),
         };
+        if let Some(edge) = handler.edge_of(&input.bucket) {
+            edge.served(&input.bucket, bytes);
+        }
         output.body = Some(StreamingBlob::from(body));
         let mut response = S3Response::new(output);
         response.headers = headers;

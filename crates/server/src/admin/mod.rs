@@ -3,6 +3,7 @@
 
 pub mod block;
 pub mod collect;
+pub mod edge;
 mod labels;
 pub mod legs;
 pub mod live;

@@ -1,6 +1,7 @@
 //! Buckets with an origin, from which the media edge fetches their objects.
 
 mod fresh;
+mod space;
 mod urls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use super::schema::check_range;
 use super::setting::{Input, Setting, Size};
 use super::settings::EdgeSection;
 pub use fresh::FreshSpec;
+pub use space::SpaceSpec;
 use urls::{http_url, s3_place};
 
 /// A bucket with an origin, as it is configured.
@@ -47,6 +49,8 @@ pub struct EdgeBucketSpec {
     pub segment: Size,
     /// Size of the largest object that is stored; `None`: the default.
     pub object_max: Option<Size>,
+    /// How much of what came from the origin is kept.
+    pub space: SpaceSpec,
     /// How long what came from the origin is served.
     pub fresh: FreshSpec,
     /// Time in which the origin must begin an answer, and send the next bytes of it.
@@ -60,7 +64,7 @@ pub struct EdgeBuckets(pub Vec<EdgeBucketSpec>);
 
 const EXPECTED: &str =
     "a list of buckets with an origin such as [{ bucket = \"media\", origin = \"https://example.com/vod\" }]";
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 23] = [
     "bucket",
     "origin",
     "endpoint",
@@ -78,6 +82,8 @@ const KEYS: [&str; 21] = [
     "fill",
     "segment",
     "object_max",
+    "space",
+    "age",
     "fresh",
     "stale_if_error",
     "negative",
@@ -142,6 +148,7 @@ impl EdgeBucketSpec {
             fill: None,
             segment: SEGMENT,
             object_max: None,
+            space: SpaceSpec::default(),
             fresh: FreshSpec::default(),
             timeout: TIMEOUT,
         }
@@ -191,6 +198,7 @@ impl EdgeBucketSpec {
                 self.segment = Size::read(input)?;
                 return check_range(&self.segment, SEGMENT_BYTES);
             }
+            key if space::KEYS.contains(&key) => return self.space.set(key, input),
             key if fresh::KEYS.contains(&key) => return self.fresh.set(key, input),
             "object_max" => return Option::<Size>::read(input).map(|max| self.object_max = max),
             "timeout" => {
@@ -392,6 +400,7 @@ impl EdgeBucketSpec {
         if let Some(max) = self.object_max {
             all.push(format!("object_max = {}", max.to_toml()));
         }
+        self.space.to_toml(&mut all);
         self.fresh.to_toml(&mut all);
         if self.timeout != TIMEOUT {
             all.push(format!("timeout = {}", self.timeout.to_toml()));
@@ -435,6 +444,8 @@ impl EdgeSection {
                 fill: spec.fill_mode(),
                 segment_bytes: spec.segment.0,
                 object_bytes_max: spec.object_bytes_max(),
+                space_bytes: spec.space.space.0,
+                age: spec.space.age,
                 fresh: spec.fresh.fresh,
                 stale_if_error: spec.fresh.stale_if_error,
                 negative: spec.fresh.negative,
@@ -456,6 +467,7 @@ impl EdgeSection {
             origin_connections: self.origin_connections,
             waiting: self.waiting,
             memory_bytes: self.memory.0,
+            last_use_bytes: self.last_use_memory.0,
         }
     }
 

@@ -218,7 +218,7 @@ impl<T: Setting> Setting for Option<T> {
 }
 
 /// A number of bytes, written with a unit: `"64 MiB"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
 impl Size {
@@ -325,7 +325,7 @@ impl Setting for Size {
     }
 }
 
-const TIME_UNITS: [(&str, u64); 7] = [
+const TIME_UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000),
     ("min", 60_000_000),
     ("s", 1_000_000),
@@ -333,6 +333,7 @@ const TIME_UNITS: [(&str, u64); 7] = [
     ("us", 1),
     ("m", 60_000_000),
     ("sec", 1_000_000),
+    ("d", 86_400_000_000),
 ];
 
 /// Reads a duration such as `10 ms`.

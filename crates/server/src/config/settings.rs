@@ -228,6 +228,9 @@ sections! {
         waiting: usize = 1024, in 1..=1_048_576;
         /// Memory for segments on their way to the disk: at least two of the largest `segment`.
         memory: Size = Size::mib(256), in 131_072..=1_099_511_627_776;
+        /// Memory for the times at which objects were last used, 8 bytes each. Objects that do not
+        /// fit are evicted first.
+        last_use_memory: Size = Size::mib(16), in 65_536..=17_179_869_184;
         /// Buckets with an origin, as in [{ bucket = "media", origin = "https://example.com/v" }].
         /// Each is created if it does not exist. An origin is http://HOST[:PORT][/PATH], https://
         /// or s3://BUCKET[/PREFIX]. Keys for HTTP: `headers = { Authorization = "Bearer secret" }`.
@@ -240,7 +243,9 @@ sections! {
         /// `fill = "wanted"` fetches only the segments that readers want until half of the object
         /// is there; it is the default with `public_read`. "whole" fetches all. `segment` ("8 MiB")
         /// is the unit of fetching. `object_max` ("64 GiB") has at most 10,000 segments; larger
-        /// objects are passed through.
+        /// objects are passed through. `space` ("2 TiB") bounds the bytes of the objects and of
+        /// running fills; what was not used for longest is evicted. Without it, live data fills at
+        /// most 85 % of the pool. `age` ("30 d") also evicts objects not used for that time.
         /// `fresh` ("origin") obeys Cache-Control and Expires; a time such as "1 h" counts where
         /// they are missing; "forever" is for objects that never change. `stale_if_error` ("24 h")
         /// serves old objects when the origin fails, `negative` ("10 s") remembers a 404.

@@ -134,6 +134,15 @@ pub enum Command {
         /// Whether all keys that begin with `key` are meant.
         prefix: bool,
     },
+    /// Fetches objects into a bucket with an origin.
+    EdgeFill {
+        /// Its name.
+        bucket: String,
+        /// The keys.
+        keys: Vec<String>,
+        /// All keys that the origin lists and that begin with this, instead of `keys`.
+        prefix: Option<String>,
+    },
     /// Gives up disks that are lost for good.
     DiskForget {
         /// Their paths or identities.
@@ -170,7 +179,8 @@ impl Command {
             | Self::WebhookSkip { .. }
             | Self::WebhookPurge { .. }
             | Self::WebhookRetry { .. }
-            | Self::EdgePurge { .. } => "try again when it runs",
+            | Self::EdgePurge { .. }
+            | Self::EdgeFill { .. } => "try again when it runs",
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{block_lines, damage, duration, leg, live, quantile, scrub};
+use super::{block_lines, damage, duration, edge_bucket, leg, live, quantile, scrub};
 use crate::config::human_size;
 use crate::disks::words;
 
@@ -23,6 +23,7 @@ pub fn table(status: &Value) -> String {
     table.commits(status);
     table.live(status);
     table.webhooks(status);
+    table.edge(status);
     table.bounds(status);
     table.memory(status);
     table.0.push_str(&block_lines(status));
@@ -201,6 +202,13 @@ impl Table {
             let [delivered, failures, dropped, dead] = ["delivered", "failures", "dropped", "dead"].map(n);
             let text = format!("{delivered} delivered, {failures} failures, {dropped} dropped, {dead} dead letters");
             self.line("webhook", format!("{name}: {text}{now}"));
+        }
+    }
+
+    /// Each bucket with an origin.
+    fn edge(&mut self, status: &Value) {
+        for bucket in status["edge"]["buckets"].as_array().into_iter().flatten() {
+            self.line("edge", edge_bucket(bucket));
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use steadfast_edge::{Edge, EdgeError};
+use serde_json::Value;
+use steadfast_edge::Edge;
 use steadfast_flow::BoxFuture;
-use steadfast_store::StoreError;
 
+use super::edge;
 use super::membership::Membership;
 use super::snapshots::Snapshots;
 use super::state::State;
@@ -26,21 +26,12 @@ pub struct ServerCommands {
 }
 
 impl ServerCommands {
-    async fn waited(&self, wait: bool, reporter: &ProgressReporter) -> Result<Value, String> {
-        if wait { self.membership.follow(reporter).await } else { Ok(self.membership.result(None)) }
+    fn edge(&self) -> Result<&Edge, String> {
+        self.edge.as_ref().ok_or_else(|| "no bucket has an origin: see edge.buckets".to_owned())
     }
 
-    async fn purge(&self, bucket: &str, key: &str, prefix: bool) -> Result<Value, String> {
-        let edge = self.edge.as_ref().ok_or("no bucket has an origin: see edge.buckets")?;
-        let purged = match prefix {
-            true => edge.purge_prefix(bucket, key).await,
-            false => edge.purge(bucket, key).await.map(u64::from),
-        };
-        match purged {
-            Ok(purged) => Ok(json!({ "purged": purged })),
-            Err(EdgeError::Store(StoreError::NoSuchBucket)) => Err(format!("the bucket {bucket} has no origin")),
-            Err(error) => Err(format!("the purge is not complete: {error}")),
-        }
+    async fn waited(&self, wait: bool, reporter: &ProgressReporter) -> Result<Value, String> {
+        if wait { self.membership.follow(reporter).await } else { Ok(self.membership.result(None)) }
     }
 }
 
@@ -79,7 +70,10 @@ impl Commands for ServerCommands {
                 Command::WebhookSkip { name } => self.state.webhooks()?.skip(&name),
                 Command::WebhookPurge { name, dead } => self.state.webhooks()?.purge(&name, dead).await,
                 Command::WebhookRetry { name } => self.state.webhooks()?.retry(&name).await,
-                Command::EdgePurge { bucket, key, prefix } => self.purge(&bucket, &key, prefix).await,
+                Command::EdgePurge { bucket, key, prefix } => edge::purge(self.edge()?, &bucket, &key, prefix).await,
+                Command::EdgeFill { bucket, keys, prefix } => {
+                    edge::fill(self.edge()?, &bucket, &keys, prefix.as_deref(), &reporter).await
+                }
                 Command::DiskForget { disks } => self.membership.forget(disks).await,
                 Command::DiskResume { wait } => {
                     self.membership.resume()?;

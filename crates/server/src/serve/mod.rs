@@ -1,7 +1,8 @@
 //! `serve`: starts a server from its configuration, runs it and stops it.
 
 mod commands;
-pub mod engine;
+pub mod edge;
+mod engine;
 mod exposure;
 mod live;
 pub mod many;
@@ -301,7 +302,8 @@ async fn serve_engine(
     let publish_reserve = if node.is_some() { config.live.publish_reserve } else { 0 };
     let publish_reserve = u8::try_from(publish_reserve).unwrap_or(100);
     let webhooks = forwarder.webhooks();
-    state.serving(Serving { engine: engine.clone(), door: door.clone(), live: node, webhooks, publish_reserve });
+    let (shared, door_of) = (engine.clone(), door.clone());
+    state.serving(Serving { engine: shared, door: door_of, live: node, edge: edge.clone(), webhooks, publish_reserve });
     let forwarded = forwarder.start(&stopped);
     watches::start(env, engine, state);
     let membership = Membership::new(engine.clone(), config, env);

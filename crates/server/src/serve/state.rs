@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde_json::{Value, json};
+use steadfast_edge::Edge;
 use steadfast_flow::Env;
 use steadfast_live::Node;
 use steadfast_store::Store;
@@ -32,6 +33,8 @@ pub struct Serving {
     pub door: steadfast_s3::S3Door,
     /// The node of the live port, if it has one.
     pub live: Option<Arc<Node>>,
+    /// The buckets with an origin.
+    pub edge: Option<Edge>,
     /// The queues of the webhooks.
     pub webhooks: Arc<WebhookQueues>,
     /// The share of each disk that publications of clients leave free, in percent; 0: none.
@@ -158,12 +161,16 @@ impl Source for State {
                 status["live"] = json!(live.status());
             }
             status["webhooks"] = json!(serving.webhooks.status());
+            if let Some(edge) = &serving.edge {
+                status["edge"] = json!(edge.status());
+            }
             let door = &serving.door;
             let mut slow = vec![json!(door.slow_status())];
             slow.extend(status["live"]["slow_requests"].as_array().into_iter().flatten().cloned());
             status["slow_requests"] = Value::Array(slow);
             let mut bounds = vec![json!(door.gate_status()), json!(door.answers_status()), json!(door.xml_status())];
             collect_bounds(&status["live"], &mut bounds);
+            collect_bounds(&status["edge"], &mut bounds);
             collect_bounds(&status["store"], &mut bounds);
             status["bounds"] = Value::Array(bounds);
         }

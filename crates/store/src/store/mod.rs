@@ -28,9 +28,9 @@ use crate::layout::slot_of;
 use crate::outbox::Outbox;
 use crate::record::keys::BucketId;
 use crate::record::upload::UploadOwner;
-use crate::status::StoreStatus;
+use crate::status::{PoolSpace, StoreStatus};
 use crate::{
-    Attributes, Condition, EventKind, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError,
+    Attributes, Condition, EventKind, Evictor, IndexKind, ObjectInfo, ObjectReader, PartChoice, PartInfo, StoreError,
     StoreOptions, UploadInfo, Written,
 };
 use gates::Gates;
@@ -74,6 +74,27 @@ impl Store {
         status.snapshots = self.snapshots();
         status.events = self.0.outbox.status();
         status
+    }
+
+    /// Sets what deletes cached objects instead of having compaction move them.
+    pub fn set_evictor(&self, evictor: Arc<dyn Evictor>) {
+        self.0.options.evictor.set(evictor);
+    }
+
+    /// The space of the present disks.
+    pub fn space(&self) -> PoolSpace {
+        let topology = self.topology();
+        // Those of the reserve, and the two that are written.
+        let kept = u64::from(self.0.options.log.reserve_extents) + 2;
+        topology.open().fold(PoolSpace::default(), |sum, (_, shard)| {
+            let (counts, bytes) = (shard.log().extents(), shard.log().info().extent_bytes);
+            let used = counts.open_commit + counts.open_body + counts.sealed_commit + counts.sealed_body;
+            PoolSpace {
+                capacity_bytes: sum.capacity_bytes
+                    + (used + counts.free + counts.growable).saturating_sub(kept) * bytes,
+                live_bytes: sum.live_bytes + counts.live_commit_bytes + counts.live_body_bytes + counts.held_bytes,
+            }
+        })
     }
 
     /// Starts a scrub pass on every present disk, or stops the running passes.

@@ -1,13 +1,16 @@
 //! Freed space: a small pool that was full accepts writes again, without a restart.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::BUCKET;
 use steadfast_disk::{Disk, MemDisk};
-use steadfast_flow::Env;
-use steadfast_log::{FormatOptions, Log, LogError};
-use steadfast_store::{Attributes, BucketSettings, Condition, IndexKind, Store, StoreError, StoreOptions, Written};
+use steadfast_flow::{BoxFuture, Env};
+use steadfast_log::{Durability, FormatOptions, Log, LogError};
+use steadfast_store::{
+    Attributes, BucketSettings, Condition, Evictor, IndexKind, Store, StoreError, StoreOptions, Written,
+};
 
 const POOL_BYTES: u64 = 32 << 20;
 const LONG: Duration = Duration::from_secs(30);
@@ -16,11 +19,15 @@ async fn open(index: IndexKind) -> Store {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(POOL_BYTES));
     let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
     Log::format(&disk, &Env::tokio(), &format).await.expect("format");
-    let mut options = StoreOptions { inline_max_bytes: 100_000, chunk_bytes: 200_000, ..crate::common::options() };
-    options.log.compaction.interval = Duration::from_millis(50);
-    let (store, _) = Store::open(disk, index, Env::tokio(), options).await.expect("open");
+    let store = open_on(disk, index).await;
     store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
     store
+}
+
+async fn open_on(disk: Arc<dyn Disk>, index: IndexKind) -> Store {
+    let mut options = StoreOptions { inline_max_bytes: 100_000, chunk_bytes: 200_000, ..crate::common::options() };
+    options.log.compaction.interval = Duration::from_millis(50);
+    Store::open(disk, index, Env::tokio(), options).await.expect("open").0
 }
 
 async fn put(store: &Store, key: &str, size: usize) -> Result<Written, StoreError> {
@@ -212,5 +219,72 @@ async fn records_are_replaced_in_a_pool_packed_with_large_bodies() {
         in_time(&store, || store.set_tags(BUCKET, &key, tags.clone().into())).await;
         assert!(n < 1_500 || env.now() - begun < 2 * LONG, "{:?}", store.status().log.compaction);
     }
+    store.close().await.expect("close");
+}
+
+/// Evicts the objects whose keys begin with `cold`.
+struct ColdKeys(Store, AtomicUsize);
+
+impl Evictor for ColdKeys {
+    fn evict<'a>(&'a self, bucket: &'a str, key: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            if !key.starts_with("cold") {
+                // It may be wrong about the chunk: compaction asks whether it is dead.
+                return key.starts_with("liar");
+            }
+            let info = self.0.object(bucket, key).expect("compaction found a live chunk of it");
+            self.0.delete_version(bucket, key, info.version, Durability::Async).await.expect("deleted");
+            self.1.fetch_add(1, Ordering::Relaxed);
+            true
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compaction_deletes_what_is_cold_instead_of_moving_it() {
+    const SIZE: usize = 500_000;
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::growable(POOL_BYTES));
+    let format = FormatOptions { extent_bytes: Some(1 << 20), ..FormatOptions::default() };
+    Log::format(&disk, &Env::tokio(), &format).await.expect("format");
+    let store = open_on(disk.clone(), IndexKind::memory()).await;
+    store.create_bucket(BUCKET, BucketSettings::default()).await.expect("bucket");
+    let evictor = Arc::new(ColdKeys(store.clone(), AtomicUsize::new(0)));
+    store.set_evictor(evictor.clone());
+    for n in 0..6 {
+        for kind in ["dead", "cold", "dead2", "warm", "dead3", "liar"] {
+            put(&store, &format!("{kind}{n}"), SIZE).await.expect("stored");
+        }
+    }
+    for n in 0..6 {
+        for kind in ["dead", "dead2", "dead3"] {
+            store.delete(BUCKET, &format!("{kind}{n}"), Condition::None, None).await.expect("deleted");
+        }
+    }
+    let env = Env::tokio();
+    let begun = env.now();
+    while store.status().log.compaction.chunks_moved == 0 || evictor.1.load(Ordering::Relaxed) < 2 {
+        assert!(env.now() - begun < LONG, "{:?}", store.status().log.compaction);
+        env.sleep(Duration::from_millis(20)).await;
+    }
+    let check = async |store: &Store, evicted: usize| {
+        let mut gone = 0;
+        for n in 0..6 {
+            for kind in ["warm", "liar"] {
+                let data = crate::common::get(store, &format!("{kind}{n}")).await.expect("it stays");
+                assert_eq!(data.len(), SIZE);
+            }
+            match crate::common::get(store, &format!("cold{n}")).await {
+                Ok(data) => assert_eq!(data.len(), SIZE),
+                Err(StoreError::NoSuchKey) => gone += 1,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(gone >= evicted, "{gone} of {evicted}");
+    };
+    store.close().await.expect("close");
+    let evicted = evictor.1.load(Ordering::Relaxed);
+    // A replay of the whole log does not bring them back.
+    let store = open_on(disk, IndexKind::memory()).await;
+    check(&store, evicted).await;
     store.close().await.expect("close");
 }

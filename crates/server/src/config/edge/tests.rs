@@ -36,6 +36,8 @@ public_read = true
 fill = "wanted"
 segment = "64 KiB"
 object_max = "600 MiB"
+space = "2 TiB"
+age = "30 d"
 timeout = "1500 ms"
 [[edge.buckets]]
 bucket = "web"
@@ -45,6 +47,8 @@ origin = "https://example.com:8443/a%20b"
     assert_eq!(parse(&config.to_toml()), Ok(config.clone()));
     let edge = config.edge;
     assert_eq!(edge.public_read().collect::<Vec<_>>(), ["media"]);
+    let space = edge.buckets.0[0].space;
+    assert_eq!((space.space.0, space.age), (2 << 40, Some(Duration::from_secs(30 * 24 * 3600))));
     assert_eq!((edge.bounds().fills, edge.bounds().memory_bytes), (7, 128 << 20));
     assert_eq!(EdgeBounds { fills: 1024, memory_bytes: 256 << 20, ..edge.bounds() }, EdgeBounds::default());
     let list = edge.buckets.to_toml();
@@ -76,6 +80,8 @@ fn defaults_are_those_of_the_edge() {
         fill: FillMode::Whole,
         segment_bytes: 8 << 20,
         object_bytes_max: 64 << 30,
+        space_bytes: 0,
+        age: None,
         fresh: Fresh::Origin,
         stale_if_error: Duration::from_secs(24 * 3600),
         negative: Duration::from_secs(10),
@@ -201,6 +207,8 @@ fn mistakes_are_named() {
         (http("timeout = \"11 min\""), "out of range"),
         (http("object_max = \"79 GiB\""), "object_max is 79 GiB: use 1 B to 80000 MiB"),
         (http("object_max = \"0 B\""), "object_max is 0 B"),
+        (http("space = \"1023 KiB\""), "space: 1023 KiB is too little"),
+        (http("age = \"500 ms\""), "age: \"500 ms\" is out of range"),
         (http("segment = \"64 MiB\"\nobject_max = \"251 GiB\""), "use 1 B to 250 GiB"),
         ("origin = \"http://\"".to_owned(), "is not a URL"),
         ("origin = \"http://h/a b\"".to_owned(), "is not a URL"),

@@ -152,3 +152,16 @@ pub(super) async fn chunk(core: &Core, log: &Log, head: &[u8], location: &Locati
     }
     false
 }
+
+/// See [`steadfast_log::Applier::discard`].
+pub(super) async fn discard(core: &Core, head: &[u8]) -> bool {
+    let Some(evictor) = core.options.evictor.get() else { return false };
+    let Ok(Head::Chunk { bucket, key, .. } | Head::PartChunk { bucket, key, .. }) = Head::decode(head) else {
+        return false;
+    };
+    let bucket = core.registry.read().by_id.get(&bucket).cloned();
+    match (bucket, std::str::from_utf8(key)) {
+        (Some(bucket), Ok(key)) => evictor.evict(&bucket.name, key).await,
+        _ => false,
+    }
+}

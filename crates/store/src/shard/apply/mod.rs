@@ -175,6 +175,11 @@ impl Applier for StoreApplier {
         })
     }
 
+    fn discard(&self, head: &[u8]) -> BoxFuture<'_, bool> {
+        let head = Bytes::copy_from_slice(head);
+        Box::pin(async move { live::discard(&self.core, &head).await })
+    }
+
     fn repoint(&self, moves: BTreeMap<Bytes, Vec<ChunkMove>>) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async move {
             let log = self.log.read().clone();

@@ -1,0 +1,282 @@
+//! Eviction of what was not used for long.
+//!
+//! A sample of the times of last use yields a time before which a few percent of the keys were last
+//! used. A cursor goes through the bucket's listing in a circle, and the objects on its pages that
+//! were last used before that time are deleted, the oldest first. If a whole round frees too
+//! little, the next one may take more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use steadfast_log::Durability;
+use steadfast_store::{ListQuery, StoreError};
+
+use crate::fresh::is_cached;
+use crate::site::{Site, StoppedFill};
+
+/// Part of the keys that a round may take, in percent.
+const ROUNDS: [usize; 3] = [5, 25, 100];
+/// Part of the keys that compaction need not move, in percent.
+const COLD_PERCENT: usize = 10;
+/// Keys that are listed at a time.
+const PAGE: usize = 1000;
+/// Keys that are counted at a time after a start.
+const COUNT_PAGE: usize = 200;
+/// Objects that are deleted at a time.
+const AT_ONCE: usize = 16;
+/// Time between two checks of the pool.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Longest time between two passes that look for objects past their age.
+const AGE_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Something that can be evicted.
+enum Victim {
+    Object(String, u64),
+    /// The segments of a fill that has stopped: key, upload and bytes.
+    Segments(String, String, u64),
+}
+
+impl Victim {
+    fn bytes(&self) -> u64 {
+        let (Self::Object(_, bytes) | Self::Segments(.., bytes)) = self;
+        *bytes
+    }
+}
+
+/// The state of the eviction of a bucket.
+struct Eviction {
+    site: Arc<Site>,
+    /// The last key of the last page.
+    cursor: String,
+}
+
+/// Keeps a bucket within its space and age, as long as the process runs.
+pub(crate) async fn keep_within(site: Arc<Site>) {
+    while let Err(error) = count(&site).await {
+        tracing::warn!(bucket = %site.options.bucket, %error, "the objects of an edge bucket cannot be counted");
+        site.env.sleep(INTERVAL).await;
+    }
+    let mut eviction = Eviction { site: site.clone(), cursor: String::new() };
+    let mut aged = site.env.now();
+    loop {
+        site.space.set_pool(site.store.space());
+        if let Err(error) = eviction.make_room().await {
+            tracing::warn!(bucket = %site.options.bucket, %error, "objects cannot be evicted");
+            site.space.fail(site.space.excess().1);
+        }
+        if let Some(age) = site.options.age
+            && site.env.now() - aged >= AGE_INTERVAL.min(age / 4)
+        {
+            aged = site.env.now();
+            if let Err(error) = eviction.expire(age).await {
+                tracing::warn!(bucket = %site.options.bucket, %error, "old objects cannot be evicted");
+            }
+        }
+        site.env.timeout(INTERVAL, site.space.low.notified()).await;
+    }
+}
+
+/// Counts what the bucket has stored, after a start.
+async fn count(site: &Site) -> Result<(), StoreError> {
+    let (store, bucket) = (&site.store, &site.options.bucket);
+    let mut after = Some((String::new(), String::new()));
+    while let Some((key, upload)) = after {
+        let page = store.fills(bucket, (&key, &upload), COUNT_PAGE)?;
+        for fill in page.uploads {
+            let segments = store.segments(bucket, &fill.key, &fill.upload_id, 0, usize::from(u16::MAX));
+            let bytes = segments?.0.iter().map(|segment| segment.size).sum();
+            let stopped = StoppedFill { key: fill.key, room: site.space.found(bytes) };
+            site.stopped.lock().insert(fill.upload_id, stopped);
+        }
+        after = page.next;
+    }
+    let page = |after: &str| -> Result<(u64, Option<String>), StoreError> {
+        let query = ListQuery { start_after: after.to_owned(), limit: COUNT_PAGE, ..ListQuery::default() };
+        let page = store.list(bucket, &query)?;
+        let mut bytes = 0;
+        for entry in page.objects {
+            match store.object(bucket, &entry.key) {
+                Ok(info) if is_cached(&info) => bytes += info.size,
+                Ok(_) | Err(StoreError::NoSuchKey) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((bytes, page.next))
+    };
+    while site.space.count(page)? {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+impl Eviction {
+    /// Evicts until the space suffices, or nothing more can be evicted.
+    async fn make_room(&mut self) -> Result<(), StoreError> {
+        // The first round begins in the middle, so it ends at the second end of the listing.
+        let (mut round, mut ends) = (0, 0);
+        let waits = self.site.space.excess().1;
+        loop {
+            let excess = self.site.space.excess().0;
+            if excess == 0 {
+                self.site.space.succeed();
+                return Ok(());
+            }
+            let Some(percent) = ROUNDS.get(round) else {
+                // Later waits begin with another round.
+                self.site.space.fail(waits);
+                return Ok(());
+            };
+            let before = match percent {
+                100 => u64::MAX,
+                percent => self.site.last_use.oldest(*percent, self.site.env.random_u64()),
+            };
+            let mut victims = self.page()?;
+            if self.cursor.is_empty() {
+                ends += 1;
+                if ends > 1 {
+                    round += 1;
+                }
+                victims.extend(self.segments());
+            }
+            self.evict(victims, before, excess).await?;
+        }
+    }
+
+    /// Deletes what was not used for `age`.
+    async fn expire(&mut self, age: Duration) -> Result<(), StoreError> {
+        let Some(before) = self.site.env.now().checked_sub(age) else { return Ok(()) };
+        self.cursor.clear();
+        loop {
+            let victims = self.page()?;
+            self.evict(victims, before.as_millis() as u64, u64::MAX).await?;
+            if self.cursor.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The objects on the next page of the listing.
+    fn page(&mut self) -> Result<Vec<Victim>, StoreError> {
+        let query = ListQuery { start_after: self.cursor.clone(), limit: PAGE, ..ListQuery::default() };
+        let page = self.site.store.list(&self.site.options.bucket, &query)?;
+        self.cursor = page.next.unwrap_or_default();
+        Ok(page.objects.into_iter().map(|entry| Victim::Object(entry.key, entry.size)).collect())
+    }
+
+    /// The segments of fills that have stopped.
+    fn segments(&self) -> Vec<Victim> {
+        let stopped = self.site.stopped.lock();
+        let victim = |(upload, fill): (&String, &StoppedFill)| {
+            Victim::Segments(fill.key.clone(), upload.clone(), fill.room.bytes)
+        };
+        stopped.iter().map(victim).collect()
+    }
+
+    /// Deletes victims that were last used at `before` or earlier, the oldest first, until `excess`
+    /// bytes are freed.
+    async fn evict(&self, victims: Vec<Victim>, before: u64, excess: u64) -> Result<(), StoreError> {
+        let used = |victim: Victim| {
+            let (Victim::Object(key, _) | Victim::Segments(key, ..)) = &victim;
+            Some((self.site.last_use.get(key), victim)).filter(|(used, _)| *used <= before)
+        };
+        let mut old: Vec<_> = victims.into_iter().filter_map(used).collect();
+        old.sort_unstable_by_key(|(used, _)| *used);
+        let (mut old, mut freed) = (old.into_iter().map(|(_, victim)| victim).peekable(), 0);
+        while freed < excess && old.peek().is_some() {
+            // Objects of clients stay, so only what was deleted counts.
+            let mut expected = freed;
+            let mut batch = Vec::new();
+            while expected < excess
+                && batch.len() < AT_ONCE
+                && let Some(victim) = old.next()
+            {
+                expected += victim.bytes();
+                batch.push(victim);
+            }
+            let deleted: Vec<u64> =
+                stream::iter(batch).map(|victim| self.delete(victim)).buffer_unordered(AT_ONCE).try_collect().await?;
+            freed += deleted.into_iter().sum::<u64>();
+        }
+        Ok(())
+    }
+
+    /// Deletes a victim. Returns the bytes freed.
+    async fn delete(&self, victim: Victim) -> Result<u64, StoreError> {
+        Ok(match victim {
+            Victim::Object(key, bytes) => {
+                if self.site.evict(&key).await? {
+                    bytes
+                } else {
+                    0
+                }
+            }
+            Victim::Segments(key, upload, bytes) => {
+                self.site.abort_stopped(&key, &upload).await?;
+                bytes
+            }
+        })
+    }
+}
+
+/// A fill whose segments are being removed. It is put back if that does not succeed.
+struct Aborting<'a> {
+    site: &'a Site,
+    upload: &'a str,
+    stopped: Option<StoppedFill>,
+}
+
+impl Drop for Aborting<'_> {
+    fn drop(&mut self) {
+        if let Some(stopped) = self.stopped.take() {
+            self.site.stopped.lock().insert(self.upload.to_owned(), stopped);
+        }
+    }
+}
+
+impl Site {
+    /// Deletes an object if it is cached. Returns whether it did.
+    pub(crate) async fn evict(&self, key: &str) -> Result<bool, StoreError> {
+        let bucket = &self.options.bucket;
+        let info = match self.store.object(bucket, key) {
+            Ok(info) if is_cached(&info) => info,
+            Ok(_) | Err(StoreError::NoSuchKey) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // Checked after the object was found: its readers may not have it yet.
+        if self.kept.lock().iter().any(|kept| kept == key) {
+            return Ok(false);
+        }
+        match self.store.delete_version(bucket, key, info.version, Durability::Async).await {
+            Ok(_) => {
+                self.space.deleted(key, info.size);
+                self.last_use.forget(key);
+                self.counters.evicted(info.size);
+                Ok(true)
+            }
+            Err(StoreError::ConditionFailed) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the segments of a fill that has stopped, unless another uses them now.
+    pub(crate) async fn abort_stopped(&self, key: &str, upload: &str) -> Result<(), StoreError> {
+        // Taken out first, so that no fill begins to use them.
+        let Some(stopped) = self.stopped.lock().remove(upload) else { return Ok(()) };
+        let mut aborting = Aborting { site: self, upload, stopped: Some(stopped) };
+        match self.store.abort_fill(&self.options.bucket, key, upload).await {
+            Ok(()) | Err(StoreError::NoSuchUpload) => {
+                aborting.stopped = None;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes an object of which compaction found data, if the space is nearly full and the object
+    /// was not used for long.
+    pub(crate) async fn evict_cold(&self, key: &str) -> bool {
+        let cold = || self.last_use.get(key) <= self.last_use.oldest(COLD_PERCENT, self.env.random_u64());
+        self.space.is_nearly_full() && cold() && self.evict(key).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,307 @@
+//! The space of an edge bucket: its bound, and what of it is in use.
+//!
+//! Before a fill begins, the space is [`Promise`]d that all of its object will need, so that the
+//! objects being fetched fit together. Before a segment is fetched, the fill takes a [`Room`] of
+//! its size; `evict` deletes what was not used for long until there is one. So the bytes in use,
+//! those of fills included, never exceed the bound.
+
+mod evict;
+mod last_use;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_flow::Env;
+use steadfast_store::PoolSpace;
+use tokio::sync::Notify;
+
+pub(crate) use evict::keep_within;
+pub(crate) use last_use::LastUse;
+
+/// Longest wait for room.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait for the first count after a start.
+const COUNT_WAIT: Duration = Duration::from_secs(5);
+/// Part of the pool's capacity that live data may take before objects are evicted, in percent.
+/// Compaction works with the rest.
+const POOL_PERCENT: u64 = 85;
+
+/// How far the first count of what is stored has come.
+enum Count {
+    /// All keys up to this one.
+    UpTo(String),
+    Done,
+}
+
+struct Usage {
+    /// Bytes of cached objects.
+    objects: u64,
+    /// Bytes of rooms: the segments of fills that are running or have stopped.
+    rooms: u64,
+    /// Bytes of the objects being fetched.
+    promised: u64,
+    /// Bytes that segments wait for.
+    wanted: u64,
+    /// Largest sum of `objects` and `rooms` that the pool allows.
+    pool_limit: u64,
+    /// Number of waits so far.
+    waits: u64,
+    /// The last wait for which nothing more could be evicted; 0 since eviction succeeded.
+    failed: u64,
+    count: Count,
+}
+
+/// See the module.
+pub(crate) struct Space {
+    env: Env,
+    /// The bound in bytes.
+    limit: u64,
+    usage: Mutex<Usage>,
+    /// Something was freed, or nothing could be.
+    changed: Notify,
+    /// Objects are to be evicted.
+    pub(crate) low: Notify,
+}
+
+/// The space cannot be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoSpace;
+
+/// Bytes in use by segments. Dropping it frees them.
+pub(crate) struct Room {
+    space: Arc<Space>,
+    pub(crate) bytes: u64,
+}
+
+/// Bytes that a fill may take. Dropping it ends that.
+pub(crate) struct Promise {
+    space: Arc<Space>,
+    bytes: u64,
+}
+
+/// Bytes that a segment waits for.
+struct Waiting<'a>(&'a Space, u64);
+
+impl Usage {
+    fn used(&self) -> u64 {
+        self.objects + self.rooms
+    }
+}
+
+impl Space {
+    /// `limit` in bytes; 0 for the pool alone.
+    pub(crate) fn new(limit: u64, env: Env) -> Arc<Self> {
+        let usage = Usage {
+            objects: 0,
+            rooms: 0,
+            promised: 0,
+            wanted: 0,
+            pool_limit: u64::MAX,
+            waits: 0,
+            failed: 0,
+            count: Count::UpTo(String::new()),
+        };
+        let limit = if limit == 0 { u64::MAX } else { limit };
+        Arc::new(Self { env, limit, usage: Mutex::new(usage), changed: Notify::new(), low: Notify::new() })
+    }
+
+    fn limit(&self, usage: &Usage) -> u64 {
+        self.limit.min(usage.pool_limit)
+    }
+
+    /// Space that eviction keeps free, so that a segment seldom waits for it.
+    fn headroom(limit: u64) -> u64 {
+        if limit == u64::MAX { 0 } else { limit / 64 }
+    }
+
+    /// Bytes in use, and the bound; `None` without one.
+    pub(crate) fn level(&self) -> (u64, Option<u64>) {
+        let usage = self.usage.lock();
+        (usage.used(), Some(self.limit(&usage)).filter(|limit| *limit < u64::MAX))
+    }
+
+    /// Sets the bound that follows from the pool.
+    pub(crate) fn set_pool(&self, pool: PoolSpace) {
+        let mut usage = self.usage.lock();
+        let others = pool.live_bytes.saturating_sub(usage.used());
+        usage.pool_limit = (pool.capacity_bytes / 100 * POOL_PERCENT).saturating_sub(others);
+    }
+
+    /// Bytes to be evicted, and the number of the last wait for them.
+    pub(crate) fn excess(&self) -> (u64, u64) {
+        let usage = self.usage.lock();
+        let limit = self.limit(&usage);
+        ((usage.used() + usage.wanted + Self::headroom(limit)).saturating_sub(limit), usage.waits)
+    }
+
+    /// Whether most of the space is in use.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let usage = self.usage.lock();
+        usage.used() >= self.limit(&usage) / 10 * 9
+    }
+
+    /// Ends the waits up to this one: what they wait for cannot be evicted.
+    pub(crate) fn fail(&self, last: u64) {
+        {
+            let mut usage = self.usage.lock();
+            usage.failed = if usage.wanted > 0 { last } else { 0 };
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Notes that enough was evicted.
+    pub(crate) fn succeed(&self) {
+        self.usage.lock().failed = 0;
+    }
+
+    /// Waits until `ready` returns a result; `None` after `wait`.
+    async fn until<T>(&self, wait: Duration, mut ready: impl FnMut(&mut Usage) -> Option<T>) -> Option<T> {
+        let end = self.env.now() + wait;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(result) = ready(&mut self.usage.lock()) {
+                return Some(result);
+            }
+            self.env.timeout(end.saturating_sub(self.env.now()), changed).await?;
+        }
+    }
+
+    /// Waits until what is stored has been counted, after a start.
+    pub(crate) async fn counted(&self) {
+        self.until(COUNT_WAIT, |usage| matches!(usage.count, Count::Done).then_some(())).await;
+    }
+
+    /// Admits an object of this size, unless it and the others being fetched are too large together
+    /// or nothing can be evicted.
+    pub(crate) fn promise(self: &Arc<Self>, bytes: u64) -> Result<Promise, NoSpace> {
+        let mut usage = self.usage.lock();
+        let limit = self.limit(&usage);
+        if !matches!(usage.count, Count::Done) {
+            return Err(NoSpace);
+        }
+        if usage.promised.saturating_add(bytes) > limit {
+            return Err(NoSpace);
+        }
+        if usage.failed > 0 && usage.used().saturating_add(bytes) > limit {
+            self.low.notify_one();
+            return Err(NoSpace);
+        }
+        usage.promised += bytes;
+        Ok(Promise { space: self.clone(), bytes })
+    }
+
+    /// Takes room for a segment, and waits until objects are evicted if there is none.
+    pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> Result<Room, NoSpace> {
+        let mut waiting = None;
+        let mut take = |usage: &mut Usage| {
+            let limit = self.limit(usage);
+            if usage.used() + bytes <= limit {
+                usage.rooms += bytes;
+                if usage.used() + Self::headroom(limit) > limit {
+                    self.low.notify_one();
+                }
+                return Some(Ok(()));
+            }
+            match &waiting {
+                Some((number, _)) if *number <= usage.failed => Some(Err(NoSpace)),
+                Some(_) => None,
+                None => {
+                    usage.waits += 1;
+                    usage.wanted += bytes;
+                    waiting = Some((usage.waits, Waiting(self, bytes)));
+                    self.low.notify_one();
+                    None
+                }
+            }
+        };
+        self.until(ROOM_WAIT, &mut take).await.ok_or(NoSpace)??;
+        Ok(Room { space: self.clone(), bytes })
+    }
+
+    /// The room of a fill's segments has become an object of `size` bytes, in place of one of
+    /// `replaced` bytes.
+    pub(crate) fn stored(&self, mut room: Room, size: u64, replaced: u64) {
+        {
+            let mut usage = self.usage.lock();
+            usage.objects = (usage.objects + size).saturating_sub(replaced);
+            usage.rooms -= std::mem::take(&mut room.bytes);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// A cached object was deleted.
+    pub(crate) fn deleted(&self, key: &str, size: u64) {
+        {
+            let mut usage = self.usage.lock();
+            // The first count has not come to it yet.
+            let counted = match &usage.count {
+                Count::UpTo(last) => key <= last.as_str(),
+                Count::Done => true,
+            };
+            if counted {
+                usage.objects = usage.objects.saturating_sub(size);
+            }
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Adds the room of segments that an earlier run of the server has stored.
+    pub(crate) fn found(self: &Arc<Self>, bytes: u64) -> Room {
+        self.usage.lock().rooms += bytes;
+        Room { space: self.clone(), bytes }
+    }
+
+    /// Counts a page of objects: `page` returns their bytes and the last key, or `None` after the
+    /// last. Returns whether there are more. No object is deleted meanwhile.
+    pub(crate) fn count<E>(&self, page: impl FnOnce(&str) -> Result<(u64, Option<String>), E>) -> Result<bool, E> {
+        let mut usage = self.usage.lock();
+        let Count::UpTo(after) = &usage.count else { return Ok(false) };
+        let (bytes, last) = page(after)?;
+        usage.objects += bytes;
+        let more = last.is_some();
+        usage.count = last.map_or(Count::Done, Count::UpTo);
+        drop(usage);
+        if !more {
+            self.changed.notify_waiters();
+        }
+        Ok(more)
+    }
+}
+
+impl Room {
+    /// Adds the room of another segment of the same fill.
+    pub(crate) fn add(&mut self, mut other: Room) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Frees what is more than `bytes`.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let rest = self.bytes.saturating_sub(bytes);
+        self.bytes -= rest;
+        drop(Room { space: self.space.clone(), bytes: rest });
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.space.usage.lock().rooms -= self.bytes;
+            self.space.changed.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.space.usage.lock().promised -= self.bytes;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.usage.lock().wanted -= self.1;
+    }
+}

@@ -1,0 +1,167 @@
+//! Counters of the edge, and its status.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::Serialize;
+use steadfast_flow::{FlowStatus, Histogram};
+
+use crate::edge::{Edge, EdgeEntry, Handling};
+
+/// Counters of a bucket.
+#[derive(Default)]
+pub(crate) struct Counters {
+    hits: AtomicU64,
+    stale: AtomicU64,
+    revalidated: AtomicU64,
+    misses: AtomicU64,
+    collapsed: AtomicU64,
+    passed: AtomicU64,
+    served_bytes: AtomicU64,
+    origin_bytes: AtomicU64,
+    origin_requests: AtomicU64,
+    origin_errors: AtomicU64,
+    fills_stored: AtomicU64,
+    evictions: AtomicU64,
+    evicted_bytes: AtomicU64,
+}
+
+impl Counters {
+    /// Counts an answer.
+    pub(crate) fn answered(&self, handling: Handling) {
+        let counter = match handling {
+            Handling::Hit => &self.hits,
+            Handling::Stale => &self.stale,
+            Handling::Revalidated => &self.revalidated,
+            Handling::Miss { collapsed: false } | Handling::Replaced => &self.misses,
+            Handling::Miss { collapsed: true } => &self.collapsed,
+            Handling::Passed => &self.passed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts bytes that clients get.
+    pub(crate) fn served(&self, bytes: u64) {
+        self.served_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts bytes from the origin.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.origin_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts a request to the origin.
+    pub(crate) fn requested(&self) {
+        self.origin_requests.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request that the origin did not answer as it should.
+    pub(crate) fn failed(&self) {
+        self.origin_errors.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an object that was fetched and stored.
+    pub(crate) fn stored(&self) {
+        self.fills_stored.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an evicted object of this size.
+    pub(crate) fn evicted(&self, bytes: u64) {
+        self.evictions.fetch_add(1, Relaxed);
+        self.evicted_bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// Status of the edge. Counters start with the process.
+#[derive(Debug, Clone, Serialize)]
+pub struct EdgeStatus {
+    /// Each bucket with an origin.
+    pub buckets: Vec<EdgeBucketStatus>,
+    /// Histogram of the time from the first request to the stored object, in microseconds.
+    pub fill_us: Histogram,
+    /// Segments on their way to the disk: bytes, their bound, and refusals.
+    pub memory: FlowStatus,
+    /// Running fills, and their bound.
+    pub fills: FlowStatus,
+    /// Requests that wait for an origin, and their bound.
+    pub waiting: FlowStatus,
+}
+
+/// Status of an edge bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct EdgeBucketStatus {
+    /// Name of the bucket.
+    pub bucket: String,
+    /// Bytes of cached objects and of fills.
+    pub used_bytes: u64,
+    /// Their bound in bytes: that of the bucket, or what the pool allows. `None` until it is known.
+    pub space_bytes: Option<u64>,
+    /// Keys with a running fill or question.
+    pub fills: u64,
+    /// Answers from the store without a question to the origin.
+    pub hits: u64,
+    /// Stale answers from the store.
+    pub stale: u64,
+    /// Answers from the store after the origin said that nothing changed.
+    pub revalidated: u64,
+    /// Answers that were fetched.
+    pub misses: u64,
+    /// Answers that another request had begun to fetch.
+    pub collapsed: u64,
+    /// Answers passed through.
+    pub passed: u64,
+    /// Bytes that clients were sent, or began to be sent.
+    pub served_bytes: u64,
+    /// Bytes received from the origin.
+    pub origin_bytes: u64,
+    /// Requests to the origin.
+    pub origin_requests: u64,
+    /// Requests that the origin refused, did not answer, or answered wrongly.
+    pub origin_errors: u64,
+    /// Objects fetched and stored.
+    pub fills_stored: u64,
+    /// Objects evicted.
+    pub evictions: u64,
+    /// Bytes of evicted objects.
+    pub evicted_bytes: u64,
+}
+
+impl Edge {
+    /// Gauges and counters.
+    pub fn status(&self) -> EdgeStatus {
+        EdgeStatus {
+            buckets: self.entries().map(EdgeEntry::status).collect(),
+            fill_us: self.gates().fill_us.snapshot(),
+            memory: self.gates().memory.status(),
+            fills: self.gates().fills.status(),
+            waiting: self.gates().waiting.status(),
+        }
+    }
+}
+
+impl EdgeEntry {
+    fn status(&self) -> EdgeBucketStatus {
+        let site = &self.site;
+        let counters = &site.counters;
+        let (used_bytes, space_bytes) = site.space.level();
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        EdgeBucketStatus {
+            bucket: site.options.bucket.clone(),
+            used_bytes,
+            space_bytes,
+            fills: self.entries.count(),
+            hits: read(&counters.hits),
+            stale: read(&counters.stale),
+            revalidated: read(&counters.revalidated),
+            misses: read(&counters.misses),
+            collapsed: read(&counters.collapsed),
+            passed: read(&counters.passed),
+            served_bytes: read(&counters.served_bytes),
+            origin_bytes: read(&counters.origin_bytes),
+            origin_requests: read(&counters.origin_requests),
+            origin_errors: read(&counters.origin_errors),
+            fills_stored: read(&counters.fills_stored),
+            evictions: read(&counters.evictions),
+            evicted_bytes: read(&counters.evicted_bytes),
+        }
+    }
+}
