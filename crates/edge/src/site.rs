@@ -170,9 +170,10 @@ impl Site {
         })
     }
 
-    pub(crate) fn remember_missing(&self, key: &str) {
+    /// Notes the answer that there is no such object. It counts from when the question was sent.
+    pub(crate) fn remember_missing(&self, key: &str, sent: Moment) {
         if !self.options.negative.is_zero() {
-            self.remembered.put(key, Memory::Missing(self.env.now() + self.options.negative));
+            self.remembered.put(key, Memory::Missing(sent.now + self.options.negative));
         }
     }
 

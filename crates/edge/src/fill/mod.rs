@@ -264,9 +264,11 @@ impl Holder {
         }
     }
 
-    /// The headers, also of a fill that ended because only they were wanted.
+    /// The headers, also of a fill that ended because only they were wanted. `None` if the question
+    /// was sent too long before this request.
     pub(crate) fn seen(&self) -> Option<Arc<Plan>> {
-        self.fill.state.lock().plan.clone()
+        let state = self.fill.state.lock();
+        state.plan.clone().filter(|_| state.mark.is_some_and(|mark| mark.is_shared(self.joined)))
     }
 }
 

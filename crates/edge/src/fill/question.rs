@@ -261,7 +261,7 @@ impl Fill {
             _ if !self.is_attached() => Ok(FillEnd::Stopped),
             Err(EdgeError::Store(StoreError::NoSuchKey)) => {
                 self.state.lock().mark = Some(Mark::missing(&site.options, sent));
-                if self.if_attached(|| site.remember_missing(&self.key)) {
+                if self.if_attached(|| site.remember_missing(&self.key, sent)) {
                     self.remove_base().await;
                 }
                 Err(StoreError::NoSuchKey.into())

@@ -134,10 +134,11 @@ impl Mark {
         (self.run == at.run).then(|| u64::try_from(now.saturating_sub(self.sent_ms)).unwrap_or(0))
     }
 
-    /// The mark of an answer that there is no such object.
+    /// The mark of an answer that there is no such object. It does not count for ever, even if
+    /// objects do.
     pub(crate) fn missing(options: &EdgeBucket, sent: Moment) -> Self {
-        let headers = CacheHeaders { lifetime_ms: Some(millis(options.negative)), ..CacheHeaders::default() };
-        Self::new(options, &headers, sent)
+        let lifetime_ms = millis(options.negative);
+        Self { lifetime_ms, ..Self::new(options, &CacheHeaders::default(), sent) }
     }
 
     /// Whether a request that came at this moment may use the answer to a question of another one.
