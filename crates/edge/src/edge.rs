@@ -17,6 +17,7 @@ use crate::fresh::{Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Client, Origin};
 use crate::passed::{PassedObject, Wanted};
+use crate::sabotage::Sabotage;
 use crate::site::{Gates, Memory, Site, busy};
 use crate::space::{self, LastUse, Space};
 
@@ -264,7 +265,8 @@ impl Edge {
                 let found = site.pass(key, true, &Wanted::default()).await?.info().clone();
                 Ok(EdgeAnswer { found, handling: Handling::Passed, age_s: None })
             };
-            if stored.is_none() && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
+            let beside = site.has(Sabotage::HeadBesideFill) && entries.contains(key);
+            if beside || stored.is_none() && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
                 return pass().await;
             }
             let Some((holder, _)) = entries.join(site, key, Opening::Head, base) else { continue };

@@ -15,6 +15,7 @@ mod origin;
 mod passed;
 mod prefetch;
 mod purge;
+mod sabotage;
 mod site;
 mod space;
 mod status;
@@ -27,4 +28,6 @@ pub use options::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress};
 pub use origin::{ListedObject, Origin, OriginAnswer, OriginBody, OriginPage, OriginRequest};
 pub use passed::{PassedObject, Wanted};
 pub use prefetch::Prefetched;
+#[doc(hidden)]
+pub use sabotage::Sabotage;
 pub use status::{EdgeBucketStatus, EdgeStatus};

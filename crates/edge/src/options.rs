@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use steadfast_net::{Addresses, S3Credentials, Secret};
 
+use crate::sabotage::Sabotage;
+
 /// A bucket with an origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeBucket {
@@ -93,11 +95,21 @@ pub struct EdgeBounds {
     /// Memory for the times of last use, in bytes: 8 for each key. Keys that do not fit count as
     /// used longest ago.
     pub last_use_bytes: u64,
+    /// Deliberate fault, to test the simulator.
+    #[doc(hidden)]
+    pub sabotage: Sabotage,
 }
 
 impl Default for EdgeBounds {
     fn default() -> Self {
-        Self { fills: 1024, origin_connections: 32, waiting: 1024, memory_bytes: 256 << 20, last_use_bytes: 16 << 20 }
+        Self {
+            fills: 1024,
+            origin_connections: 32,
+            waiting: 1024,
+            memory_bytes: 256 << 20,
+            last_use_bytes: 16 << 20,
+            sabotage: Sabotage::None,
+        }
     }
 }
 

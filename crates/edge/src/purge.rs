@@ -9,6 +9,7 @@ use steadfast_store::{ListQuery, StoreError};
 use crate::edge::{Edge, EdgeEntry};
 use crate::error::EdgeError;
 use crate::fresh::is_cached;
+use crate::sabotage::Sabotage;
 
 /// Keys that are purged at a time, so that one flush covers many.
 const AT_ONCE: usize = 64;
@@ -24,12 +25,12 @@ impl Edge {
         let entry = self.entry_of(bucket)?;
         entry.site.space.counted().await;
         // Questions sent before must not be used. Those sent from now on are as new as the purge.
-        entry.entries.detach(|other| other == key);
+        entry.detach(|other| other == key);
         entry.site.remembered.forget(key);
         let removed = entry.remove(key).await?;
         entry.abort_left_over(key).await?;
         // A fill that began meanwhile may have taken over old segments.
-        entry.entries.detach(|other| other == key);
+        entry.detach(|other| other == key);
         entry.site.remembered.forget(key);
         Ok(removed)
     }
@@ -42,7 +43,7 @@ impl Edge {
         let entry = self.entry_of(bucket)?;
         let store = &entry.site.store;
         entry.site.space.counted().await;
-        entry.entries.detach(|key| key.starts_with(prefix));
+        entry.detach(|key| key.starts_with(prefix));
         entry.site.remembered.clear();
         let removed = AtomicU64::new(0);
         let mut query = ListQuery { prefix: prefix.to_owned(), limit: PAGE, ..ListQuery::default() };
@@ -66,23 +67,31 @@ impl Edge {
             }
             after = page.next;
         }
-        entry.entries.detach(|key| key.starts_with(prefix));
+        entry.detach(|key| key.starts_with(prefix));
         entry.site.remembered.clear();
         Ok(removed.into_inner())
     }
 }
 
 impl EdgeEntry {
+    /// Detaches the fills of the keys that `matches`.
+    fn detach(&self, matches: impl Fn(&str) -> bool) {
+        if !self.site.has(Sabotage::PurgeIgnoresFills) {
+            self.entries.detach(matches);
+        }
+    }
+
     /// Removes the stored object, unless a client wrote it. Durable when it returns.
     async fn remove(&self, key: &str) -> Result<bool, EdgeError> {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
+        let durability = if self.site.has(Sabotage::PurgeNotDurable) { Durability::Async } else { Durability::Sync };
         loop {
             let info = match store.settled_object(bucket, key).await {
                 Ok(info) if is_cached(&info) => info,
                 Ok(_) | Err(StoreError::NoSuchKey) => return Ok(false),
                 Err(error) => return Err(error.into()),
             };
-            match store.delete_version(bucket, key, info.version, Durability::Sync).await {
+            match store.delete_version(bucket, key, info.version, durability).await {
                 Ok(_) => {
                     self.site.space.deleted(key, info.size);
                     return Ok(true);

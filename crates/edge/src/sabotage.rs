@@ -33,4 +33,8 @@ pub enum Sabotage {
     AgeFromEnd,
     /// The origin answers a HEAD while a fill runs.
     HeadBesideFill,
+    /// An origin that does not answer is waited for.
+    NoTimeout,
+    /// What fills leave behind stays.
+    NoSweep,
 }

@@ -14,6 +14,7 @@ use crate::error::EdgeError;
 use crate::fresh::{Mark, Moment, Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Description, Origin, OriginAnswer, OriginRequest};
+use crate::sabotage::Sabotage;
 use crate::space::{LastUse, Room, Space};
 use crate::status::Counters;
 
@@ -40,6 +41,7 @@ pub(crate) struct Gates {
     pub(crate) fill_us: Arc<HistogramCounter>,
     /// Requests that may wait for a fill or a connection.
     waiting_max: usize,
+    pub(crate) sabotage: Sabotage,
 }
 
 impl Gates {
@@ -50,6 +52,7 @@ impl Gates {
             memory: Budget::new("edge_memory", bounds.memory_bytes, env.clone()),
             fill_us: Arc::default(),
             waiting_max: bounds.waiting,
+            sabotage: bounds.sabotage,
         }
     }
 
@@ -149,6 +152,11 @@ impl Site {
         Moment { run: self.run, now: self.env.now(), wall_ms: self.env.wall_ms() }
     }
 
+    /// Whether the edge has this deliberate fault.
+    pub(crate) fn has(&self, sabotage: Sabotage) -> bool {
+        self.gates.sabotage == sabotage
+    }
+
     /// How a stored object may be served, and its age in milliseconds.
     pub(crate) fn standing(&self, info: &ObjectInfo) -> (Standing, Option<u64>) {
         let Some(mark) = Mark::of(info) else { return (Standing::Own, None) };
@@ -193,8 +201,9 @@ impl Site {
     /// Sends a question to the origin. The caller holds a connection.
     pub(crate) async fn ask(&self, request: OriginRequest) -> Result<OriginAnswer, EdgeError> {
         let (bucket, key) = (&self.options.bucket, request.key.clone());
+        let more = if self.has(Sabotage::NoTimeout) { Duration::from_secs(1_000_000) } else { Duration::ZERO };
         self.counters.requested();
-        match self.env.timeout(self.options.timeout, self.origin.send(request)).await {
+        match self.env.timeout(self.options.timeout + more, self.origin.send(request)).await {
             Some(Ok(OriginAnswer { status, headers, body })) => {
                 let counters = self.counters.clone();
                 let body = body.inspect_ok(move |piece| counters.received(piece.len())).boxed();

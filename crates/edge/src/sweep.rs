@@ -6,6 +6,7 @@ use steadfast_flow::Env;
 use steadfast_store::{Store, StoreError, UploadInfo, WEAK_ETAG};
 
 use crate::edge::Edge;
+use crate::sabotage::Sabotage;
 
 /// How long the segments of a fill that has stopped are kept.
 const PARTIAL_AGE: Duration = Duration::from_secs(3600);
@@ -41,7 +42,7 @@ impl Edge {
                 let page = store.fills(&bucket, (&key, &upload), PAGE)?;
                 for fill in page.uploads {
                     match self.entry_of(&bucket) {
-                        Ok(entry) if is_over(&fill, now_ms) => {
+                        Ok(entry) if is_over(&fill, now_ms) && !entry.site.has(Sabotage::NoSweep) => {
                             entry.site.abort_stopped(&fill.key, &fill.upload_id).await?;
                         }
                         Ok(_) => {}

@@ -7,6 +7,8 @@ use steadfast_store::StoreError;
 use super::question::upload_attributes;
 use super::{Fill, FillEnd, Plan};
 use crate::error::EdgeError;
+use crate::fresh::Mark;
+use crate::sabotage::Sabotage;
 
 impl Fill {
     /// Begins the internal upload of an object of several segments.
@@ -28,6 +30,10 @@ impl Fill {
         let (writer, upload, mark) = {
             let mut state = self.state.lock();
             (state.writer.take(), state.upload.clone(), state.mark)
+        };
+        let mark = match self.site.has(Sabotage::AgeFromEnd) {
+            true => Some(Mark::new(&self.site.options, &plan.headers, self.site.moment())),
+            false => mark,
         };
         let mut stored = plan.stored.clone();
         stored.attributes.system.extend(mark.map(|mark| mark.attribute()));

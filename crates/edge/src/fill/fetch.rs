@@ -14,6 +14,7 @@ use crate::error::EdgeError;
 use crate::fresh::Mark;
 use crate::options::FillMode;
 use crate::origin::{OriginBody, OriginRequest, Tag};
+use crate::sabotage::Sabotage;
 use crate::site::busy;
 use crate::space::NoSpace;
 
@@ -303,7 +304,12 @@ impl Fill {
         }
         let described = self.site.describe(&self.key, &answer)?;
         let encoding = |attributes: &Attributes| attributes.system.get("content-encoding").cloned();
-        let same = described.tag == Tag::Strong(plan.info.attributes.etag.clone())
+        let tag_counts = !self.site.has(Sabotage::TagsNotCompared);
+        let tag = match self.site.has(Sabotage::WeakTagsJoin) {
+            true => Tag::Strong(described.attributes.etag.clone()),
+            false => described.tag,
+        };
+        let same = (!tag_counts || tag == Tag::Strong(plan.info.attributes.etag.clone()))
             && described.total == Some(plan.info.size)
             && encoding(&described.attributes) == encoding(&plan.info.attributes);
         let bytes = described.length.unwrap_or(0);

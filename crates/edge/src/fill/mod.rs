@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::origin::MADE_TAG;
+use crate::sabotage::Sabotage;
 use crate::site::{Site, StoppedFill, busy};
 use state::FillState;
 
@@ -142,7 +143,9 @@ impl Fill {
 
     fn condition(&self) -> FillCondition {
         let version = self.base.as_ref().map(|base| base.info.version);
-        FillCondition { version, attached: self.attached.clone() }
+        let ignored = self.site.has(Sabotage::CommitWithoutCondition) || self.site.has(Sabotage::CommitChecksFirst);
+        let attached = if ignored { Arc::new(AtomicBool::new(true)) } else { self.attached.clone() };
+        FillCondition { version, attached }
     }
 
     /// Keeps later requests from joining, and the answers from being stored. Readers that have the
@@ -169,7 +172,7 @@ impl Fill {
     /// answers may not be used by later requests.
     pub(crate) fn join(self: &Arc<Self>, opening: Opening) -> Option<Holder> {
         let mut state = self.state.lock();
-        if state.end.is_some() || !self.is_attached() {
+        if state.end.is_some() || !self.is_attached() && !self.site.has(Sabotage::DetachedJoined) {
             return None;
         }
         if state.mark.is_some_and(|mark| !mark.is_shared(self.site.moment())) {

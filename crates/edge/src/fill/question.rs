@@ -14,6 +14,7 @@ use super::{Fill, FillEnd, Opening, Plan};
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::origin::{Description, OriginAnswer, OriginRequest, Tag, unsatisfied_size};
+use crate::sabotage::Sabotage;
 
 /// Most segments of an object: the parts of an upload.
 const SEGMENTS_MAX: u64 = 10_000;
@@ -105,7 +106,8 @@ impl Fill {
         }
         let mut described = self.describe(&answer)?;
         let whole = described.start == 0 && described.length.is_some() && described.length == described.total;
-        if described.partial && !matches!(described.tag, Tag::Strong(_)) && !whole {
+        let joins = matches!(described.tag, Tag::Strong(_)) || self.site.has(Sabotage::WeakTagsJoin);
+        if described.partial && !joins && !whole {
             // Other answers could not be matched with this one.
             answer = self.send(false, None).await?;
             described = self.describe(&answer)?;
@@ -159,7 +161,7 @@ impl Fill {
 
     /// The object in one answer. One without a length is read to its end if it is small.
     async fn one_answer(&self, mut described: Description, mut body: AnswerBody) -> Result<Answer, EdgeError> {
-        if described.total.is_none() && described.delimited {
+        if described.total.is_none() && (described.delimited || self.site.has(Sabotage::CloseIsEnd)) {
             let limit = self.site.options.segment_bytes;
             let _memory = self.memory(limit).await?;
             let mut whole = BytesMut::new();
@@ -207,6 +209,7 @@ impl Fill {
         };
         let if_match = match &described.tag {
             Tag::Strong(tag) => Some(format!("\"{tag}\"")),
+            _ if self.site.has(Sabotage::WeakTagsJoin) => Some(format!("\"{}\"", attributes.etag)),
             Tag::Weak(_) | Tag::None => None,
         };
         let stored = StoredObject { modified_ms, attributes, ..StoredObject::default() };
@@ -256,6 +259,9 @@ impl Fill {
         let left = self.left_over()?;
         let sent = site.moment();
         let answer = self.question(opening, left.as_ref()).await;
+        if site.has(Sabotage::LateMissingRemembered) && matches!(answer, Err(EdgeError::Store(StoreError::NoSuchKey))) {
+            site.remember_missing(&self.key, sent);
+        }
         match answer {
             // What a purge has overtaken is not used.
             _ if !self.is_attached() => Ok(FillEnd::Stopped),
@@ -341,7 +347,8 @@ impl Fill {
             return Ok(FillEnd::NotStorable);
         }
         let mut old = None;
-        let plan = match left.map(|left| if left.is_of(&plan) { Ok(left) } else { Err(left) }) {
+        let is_same = |left: &LeftOver| self.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan);
+        let plan = match left.map(|left| if is_same(&left) { Ok(left) } else { Err(left) }) {
             Some(Ok(left)) if self.take_over(&left) => self.publish(plan, sent, &left.stored),
             left => {
                 old = left.and_then(Result::err);

@@ -6,6 +6,7 @@ use super::state::Step;
 use super::{Fill, FillEnd, Plan};
 use crate::error::EdgeError;
 use crate::options::FillMode;
+use crate::sabotage::Sabotage;
 
 impl Fill {
     /// Fetches what readers wait for at once and the rest one segment at a time, until the object
@@ -15,12 +16,16 @@ impl Fill {
         // A version that replaces a stored object is stored, too.
         let mode = if self.base.is_some() { FillMode::Whole } else { site.options.fill };
         loop {
-            let step = self.state.lock().next_step(mode, self.is_attached());
+            let attached = self.is_attached() || site.has(Sabotage::CommitWithoutCondition);
+            let step = self.state.lock().next_step(mode, attached);
             match step {
                 Step::End(end) => return Ok(end),
                 Step::Complete => {
                     if let Some(end) = self.complete(plan).await {
                         return Ok(end);
+                    }
+                    if site.has(Sabotage::CommitWithoutCondition) {
+                        return Ok(FillEnd::Stopped);
                     }
                 }
                 Step::Fetch(segment) => self.spawn_fetch(plan, segment, None, None),

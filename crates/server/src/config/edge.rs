@@ -468,6 +468,7 @@ impl EdgeSection {
             waiting: self.waiting,
             memory_bytes: self.memory.0,
             last_use_bytes: self.last_use_memory.0,
+            ..EdgeBounds::default()
         }
     }
 
