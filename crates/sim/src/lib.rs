@@ -11,6 +11,7 @@ mod client;
 mod counts;
 pub mod disk;
 mod drain;
+mod edge;
 mod events;
 pub mod executor;
 pub mod fuzz;
@@ -40,6 +41,7 @@ mod variants;
 
 pub use block::{BlockFailure, BlockOptions, BlockReport, BlockVariant, block_hash, run_blocks};
 pub use counts::Counts;
+pub use edge::{EdgeFailure, EdgeOptions, EdgeReport, EdgeVariant, edge_hash, run_edges};
 pub use plan::FaultClass;
 pub use report::{RunReport, SimOptions, SimReport};
 pub use run::{run, run_seed};

@@ -20,7 +20,7 @@ use crate::rng::{Rng, mix};
 use crate::trace::Trace;
 
 /// Wall-clock time at the virtual zero, in milliseconds since the Unix epoch.
-const EPOCH_MS: u64 = 1_700_000_000_000;
+pub(crate) const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// The end of a run of the executor.
 #[derive(Debug)]

@@ -4,4 +4,5 @@
 
 mod block;
 mod channel_model;
+mod edge;
 mod seeds;
