@@ -28,6 +28,10 @@ impl Edge {
         entry.detach(|other| other == key);
         entry.site.remembered.forget(key);
         let removed = entry.remove(key).await?;
+        if !removed {
+            // It may have been removed just before, and come back after a crash.
+            entry.site.store.flush().await?;
+        }
         entry.abort_left_over(key).await?;
         // A fill that began meanwhile may have taken over old segments.
         entry.detach(|other| other == key);
@@ -59,6 +63,8 @@ impl Edge {
             let Some(next) = page.next else { break };
             query.start_after = next;
         }
+        // What was removed just before must not come back after a crash.
+        store.flush().await?;
         let mut after = Some((String::new(), String::new()));
         while let Some((key, upload)) = after {
             let page = store.fills(bucket, (&key, &upload), PAGE)?;

@@ -142,6 +142,18 @@ impl Store {
         home.name_disk(home.delete_version(bucket, key, version, durability).await)
     }
 
+    /// Makes all changes durable that reads could see at the call.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when a disk is missing, those of the log.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        let topology = self.topology();
+        for shard in topology.all()? {
+            shard.log().flush().await?;
+        }
+        Ok(())
+    }
+
     /// An object without its bytes, as it is after all changes submitted before the call.
     ///
     /// # Errors
