@@ -30,7 +30,7 @@ impl Edge {
         let removed = entry.remove(key).await?;
         if !removed {
             // It may have been removed just before, and come back after a crash.
-            entry.site.store.flush().await?;
+            entry.flush().await?;
         }
         entry.abort_left_over(key).await?;
         // A fill that began meanwhile may have taken over old segments.
@@ -64,7 +64,7 @@ impl Edge {
             query.start_after = next;
         }
         // What was removed just before must not come back after a crash.
-        store.flush().await?;
+        entry.flush().await?;
         let mut after = Some((String::new(), String::new()));
         while let Some((key, upload)) = after {
             let page = store.fills(bucket, (&key, &upload), PAGE)?;
@@ -85,6 +85,14 @@ impl EdgeEntry {
         if !self.site.has(Sabotage::PurgeIgnoresFills) {
             self.entries.detach(matches);
         }
+    }
+
+    /// Makes earlier removals durable.
+    async fn flush(&self) -> Result<(), EdgeError> {
+        if !self.site.has(Sabotage::PurgeWithoutFlush) {
+            self.site.store.flush().await?;
+        }
+        Ok(())
     }
 
     /// Removes the stored object, unless a client wrote it. Durable when it returns.

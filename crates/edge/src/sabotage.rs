@@ -27,6 +27,8 @@ pub enum Sabotage {
     CloseIsEnd,
     /// A purge does not wait until it is durable.
     PurgeNotDurable,
+    /// A purge does not wait until removals from before it are durable.
+    PurgeWithoutFlush,
     /// A purge does not detach the fills.
     PurgeIgnoresFills,
     /// Age counts from the end of a fill.

@@ -187,8 +187,8 @@ impl EdgeClient {
 
     /// Changes the objects at the origin, and purges some of them.
     pub(crate) async fn publish(self, mut rng: Rng) {
-        for _ in 0..self.life.changes {
-            self.pause(&mut rng, self.life.change_pause_max).await;
+        for _ in 0..self.life.changes.0 {
+            self.pause(&mut rng, self.life.changes.1).await;
             if self.healthy.load(Ordering::Relaxed) {
                 return;
             }

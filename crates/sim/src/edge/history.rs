@@ -11,7 +11,7 @@ use steadfast_store::IndexKind;
 use super::catalog::{OriginKey, TagRule};
 use super::ledger::EdgeLedger;
 use super::life::EdgeProcess;
-use super::plan::{EdgeLife, EdgePlan};
+use super::plan::{EdgeEnd, EdgeLife, EdgePlan};
 use crate::disk::{Device, SimDisk};
 use crate::executor::{EPOCH_MS, End, Executor};
 use crate::platter::Platter;
@@ -67,7 +67,7 @@ impl EdgeHistory {
             self.now += life.gap;
             if at + 1 == lives.len() {
                 self.change_alone();
-                let quiet = EdgeLife { steps_max: None, cut_after_purge: false, closed: true, ..life.clone() };
+                let quiet = EdgeLife { steps_max: None, cut_after_purge: false, end: EdgeEnd::Closed, ..life.clone() };
                 self.live(EdgeLife { requests_each: 4, ..quiet }, true)?;
             }
         }
@@ -121,7 +121,7 @@ impl EdgeHistory {
         };
         let end = executor.run(process.run(self.rng.fork()), STEPS_MAX, TIME_MAX);
         self.now = executor.shut_down();
-        if life.cut || matches!(end, End::Cut) {
+        if life.end == EdgeEnd::Cut || matches!(end, End::Cut) {
             self.device.lock().cut();
             self.cuts += 1;
         } else {

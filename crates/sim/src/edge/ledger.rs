@@ -207,8 +207,8 @@ impl EdgeLedger {
         })
     }
 
-    /// Whether each answer about the key can be stored. Else one that is passed through can be newer
-    /// than one that is stored and fresh.
+    /// Whether each answer about the key can be stored. Else one that is passed through can be
+    /// newer than one that is stored and fresh.
     fn is_always_storable(&self, key: usize) -> bool {
         let storable = |one: &Release| {
             !matches!(one.cache, CacheRule::NoStore | CacheRule::Vary) && one.size <= self.bucket.object_bytes_max
@@ -246,9 +246,9 @@ impl EdgeLedger {
             Handling::Stale => current.clone(),
             _ => by(&current, &|at| !self.is_older_than_seen(request, at)),
         };
-        let steps =
-            [("MIXED", &named), ("TOO-OLD", &timely), ("PURGED-SERVED", &current), ("OLDER-THAN-SEEN", &ordered)];
-        if let Some((rule, _)) = steps.iter().find(|(_, left)| left.is_empty()) {
+        let rules = ["MIXED", "TOO-OLD", "PURGED-SERVED", "OLDER-THAN-SEEN"];
+        let left = [&named, &timely, &current, &ordered];
+        if let Some((rule, _)) = rules.iter().zip(left).find(|(_, left)| left.is_empty()) {
             let cut = *rule == "MIXED" && key.releases.iter().any(|one| key.is_shown(one, &head.tag, None));
             let rule = if cut { "HALF-OBJECT" } else { rule };
             self.fail(format!("{rule}: {request:?} of {name}: {head:?}, releases {named:?}"));

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::client::{EdgeClient, shown};
 use super::ledger::EdgeLedger;
 use super::origin::SimOrigin;
-use super::plan::{BUCKET, EdgeLife, EdgePlan};
+use super::plan::{BUCKET, EdgeEnd, EdgeLife, EdgePlan};
 use crate::disk::{Device, SimDisk};
 use crate::executor::Executor;
 use crate::rng::Rng;
@@ -81,7 +81,7 @@ impl EdgeProcess {
         if self.last {
             self.check_end(&store, &client, &healthy, &mut rng).await?;
         }
-        if self.life.closed {
+        if self.life.end == EdgeEnd::Closed {
             store.close().await.map_err(|error| format!("the store does not close: {error}"))?;
         }
         Ok(())

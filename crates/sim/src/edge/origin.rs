@@ -46,9 +46,10 @@ enum Flaw {
     IgnoresRange,
 }
 
-/// How an answer comes.
+/// How an answer is given.
 #[derive(Clone, Copy)]
-struct Pace {
+struct Manner {
+    flaw: Flaw,
     delay: Duration,
     /// Whether the state is that before the delay.
     early: bool,
@@ -63,7 +64,7 @@ struct Body {
     end: u64,
     /// Where it ends too early.
     stop: u64,
-    pace: Pace,
+    manner: Manner,
     /// Whether an end that is too early shows.
     delimited: bool,
 }
@@ -89,16 +90,17 @@ fn span(request: &OriginRequest, size: u64) -> Option<(u64, u64)> {
 }
 
 impl SimOrigin {
-    fn draw(&self) -> (Flaw, Pace) {
+    fn draw(&self) -> Manner {
         let mut rng = self.rng.lock();
-        let usual = Pace {
+        let usual = Manner {
+            flaw: Flaw::Nothing,
             delay: Duration::from_micros(rng.range(100, 5_000)),
             early: rng.one_in(2),
             piece: 4000,
             pause: Duration::ZERO,
         };
         if self.healthy.load(Ordering::Relaxed) {
-            return (Flaw::Nothing, usual);
+            return usual;
         }
         let rates = self.rates;
         let longest = *rng.pick(&[500, 4_000]);
@@ -110,7 +112,7 @@ impl SimOrigin {
             true => Duration::from_millis(*rng.pick(&[1, 50, 400])),
             false => Duration::ZERO,
         };
-        let pace = Pace { delay, pause, piece: *rng.pick(&[300, 4000, 1 << 20]), ..usual };
+        let manner = Manner { delay, pause, piece: *rng.pick(&[300, 4000, 1 << 20]), ..usual };
         let choices = [
             (rates.status, Flaw::Status(*rng.pick(&[500, 503, 403]))),
             (rates.unreachable, Flaw::Unreachable),
@@ -121,14 +123,14 @@ impl SimOrigin {
             (rates.ignores_range, Flaw::IgnoresRange),
         ];
         if self.executor.env().now() < self.outage_until {
-            return (*rng.pick(&[Flaw::Unreachable, Flaw::Status(503)]), pace);
+            return Manner { flaw: *rng.pick(&[Flaw::Unreachable, Flaw::Status(503)]), ..manner };
         }
         let flaw = choices.into_iter().find(|(rate, _)| rng.chance(*rate)).map_or(Flaw::Nothing, |(_, flaw)| flaw);
-        (flaw, pace)
+        Manner { flaw, ..manner }
     }
 
     /// The answer from the present state.
-    fn answer(&self, request: &OriginRequest, sent: Duration, flaw: Flaw, pace: Pace) -> OriginAnswer {
+    fn answer(&self, request: &OriginRequest, sent: Duration, manner: Manner) -> OriginAnswer {
         let mut ledger = self.ledger.lock();
         let wall_s = self.executor.env().wall_ms() / 1000;
         let Some(at) = ledger.keys.iter().position(|key| key.name == request.key) else {
@@ -161,7 +163,7 @@ impl SimOrigin {
             ledger.confirm_unchanged(at, sent, wall_s, |_, one| one.modified_s == since);
             return empty(304, [date_header].into_iter().chain(cache).collect());
         }
-        let ranges = !key.ignores_ranges && flaw != Flaw::IgnoresRange;
+        let ranges = !key.ignores_ranges && manner.flaw != Flaw::IgnoresRange;
         let range = span(request, release.size).filter(|_| ranges);
         if range.is_some_and(|(first, end)| first >= end) {
             return empty(416, vec![("content-range", format!("bytes */{}", release.size))]);
@@ -172,26 +174,24 @@ impl SimOrigin {
         headers.extend(cache);
         headers.extend(etag.map(|etag| ("etag", etag)));
         headers.extend(key.dated.then(|| ("last-modified", date(release.modified_s))));
-        self.content(request, &key, &release, range, flaw, pace, headers)
+        self.content(request, &key, &release, range, manner, headers)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one answer")]
     fn content(
         &self,
         request: &OriginRequest,
         key: &OriginKey,
         release: &Release,
         range: Option<(u64, u64)>,
-        flaw: Flaw,
-        pace: Pace,
+        manner: Manner,
         mut headers: Vec<(&'static str, String)>,
     ) -> OriginAnswer {
         let (mut first, mut end) = range.unwrap_or((0, release.size));
         if range.is_some() {
-            if flaw == Flaw::OtherRange {
+            if manner.flaw == Flaw::OtherRange {
                 (first, end) = if first > 0 { (first - 1, end) } else { (first, release.size) };
             }
-            let more = u64::from(flaw == Flaw::OtherTotal && header(request, "if-match").is_some());
+            let more = u64::from(manner.flaw == Flaw::OtherTotal && header(request, "if-match").is_some());
             headers.push(("content-range", format!("bytes {first}-{}/{}", end - 1, release.size + more)));
         }
         match key.framing {
@@ -199,12 +199,12 @@ impl SimOrigin {
             Framing::Chunked => headers.push(("transfer-encoding", "chunked".to_owned())),
             Framing::Close => {}
         }
-        let stop = match flaw {
+        let stop = match manner.flaw {
             Flaw::Truncated(per_mille) => first + (end - first) * per_mille / 1000,
             _ => end,
         };
         let delimited = key.framing != Framing::Close || range.is_some();
-        let body = Body { number: release.number, at: first, end, stop, pace, delimited };
+        let body = Body { number: release.number, at: first, end, stop, manner, delimited };
         let body = if request.head { stream::empty().boxed() } else { self.stream(body) };
         OriginAnswer { status: if range.is_some() { 206 } else { 200 }, headers: map(headers), body }
     }
@@ -213,14 +213,14 @@ impl SimOrigin {
         let env = self.executor.env();
         stream::unfold(Some((body, env)), async |state| {
             let (mut body, env) = state?;
-            if !body.pace.pause.is_zero() {
-                env.sleep(body.pace.pause).await;
+            if !body.manner.pause.is_zero() {
+                env.sleep(body.manner.pause).await;
             }
             if body.at == body.stop {
                 let broken = body.stop < body.end && body.delimited;
                 return broken.then(|| (Err("the connection broke".to_owned()), None));
             }
-            let mut piece = vec![0; (body.stop - body.at).min(body.pace.piece) as usize];
+            let mut piece = vec![0; (body.stop - body.at).min(body.manner.piece) as usize];
             stream_bytes(body.number, body.at, &mut piece);
             body.at += piece.len() as u64;
             Some((Ok(Bytes::from(piece)), Some((body, env))))
@@ -235,22 +235,22 @@ impl Origin for SimOrigin {
         async move {
             let env = origin.executor.env();
             let sent = env.now();
-            let (flaw, pace) = origin.draw();
+            let manner = origin.draw();
             origin.executor.trace().note_with_text(origin.executor.now_ns(), "question", [0; 3], || {
-                format!("{request:?} {flaw:?} after {:?}, early {}", pace.delay, pace.early)
+                format!("{request:?} {:?} after {:?}, early {}", manner.flaw, manner.delay, manner.early)
             });
-            match flaw {
+            match manner.flaw {
                 Flaw::Unreachable => return Err("connection refused".to_owned()),
                 Flaw::Hangs => future::pending::<()>().await,
                 Flaw::Status(status) => {
-                    env.sleep(pace.delay).await;
+                    env.sleep(manner.delay).await;
                     return Ok(empty(status, Vec::new()));
                 }
                 _ => {}
             }
-            let early = pace.early.then(|| origin.answer(&request, sent, flaw, pace));
-            env.sleep(pace.delay).await;
-            let answer = early.unwrap_or_else(|| origin.answer(&request, sent, flaw, pace));
+            let early = manner.early.then(|| origin.answer(&request, sent, manner));
+            env.sleep(manner.delay).await;
+            let answer = early.unwrap_or_else(|| origin.answer(&request, sent, manner));
             origin.executor.trace().note_with_text(
                 origin.executor.now_ns(),
                 "answer",

@@ -63,6 +63,14 @@ impl EdgeOdds {
     };
 }
 
+/// How a life ends, unless the power is cut earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EdgeEnd {
+    Cut,
+    Killed,
+    Closed,
+}
+
 /// One life of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct EdgeLife {
@@ -72,16 +80,14 @@ pub(crate) struct EdgeLife {
     /// Steps after which the power is cut, unless the clients finish earlier.
     pub(crate) steps_max: Option<u64>,
     pub(crate) cut_after_purge: bool,
-    /// Whether the power is cut at the end; else the process is killed or closes the store.
-    pub(crate) cut: bool,
-    pub(crate) closed: bool,
+    pub(crate) end: EdgeEnd,
     /// How long no process runs afterwards.
     pub(crate) gap: Duration,
     pub(crate) clients: u64,
     pub(crate) requests_each: u64,
     pub(crate) pause_max: Duration,
-    pub(crate) changes: u64,
-    pub(crate) change_pause_max: Duration,
+    /// Changes at the origin, and the longest pause before one.
+    pub(crate) changes: (u64, Duration),
     pub(crate) purges: u64,
 }
 
@@ -154,14 +160,12 @@ impl EdgeLife {
             outage: if rng.chance(odds.outage) { secs(rng.range(1, 30)) } else { Duration::ZERO },
             steps_max: rng.chance(odds.cut).then(|| rng.range(200, 12_000)),
             cut_after_purge: rng.chance(odds.cut_after_purge),
-            cut: !rng.one_in(3),
-            closed: rng.one_in(3),
+            end: *rng.pick(&[EdgeEnd::Cut, EdgeEnd::Cut, EdgeEnd::Killed, EdgeEnd::Closed]),
             gap: ms(*rng.pick(&[0, 100, 3_000, 20_000])),
             clients: rng.range(1, 5),
             requests_each: rng.range(5, 30),
             pause_max: ms(*rng.pick(&[5, 200, 2_000])),
-            changes: rng.range(0, 25),
-            change_pause_max: ms(*rng.pick(&[50, 500, 3_000])),
+            changes: (rng.range(0, 25), ms(*rng.pick(&[50, 500, 3_000]))),
             purges: rng.range(0, 12),
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steadfast_edge::{FillMode, Fresh, Sabotage};
 
-use super::plan::{EdgeOdds, EdgePlan};
+use super::plan::{EdgeOdds, EdgePlan, OriginRates};
 
 /// A deliberate defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct EdgeVariant(Sabotage);
 
 use Sabotage as S;
 
-const NAMES: [(&str, S); 15] = [
+const NAMES: [(&str, S); 16] = [
     ("commit-without-condition", S::CommitWithoutCondition),
     ("commit-checks-first", S::CommitChecksFirst),
     ("detached-joined", S::DetachedJoined),
@@ -23,6 +23,7 @@ const NAMES: [(&str, S); 15] = [
     ("left-over-believed", S::LeftOverBelieved),
     ("close-is-end", S::CloseIsEnd),
     ("purge-not-durable", S::PurgeNotDurable),
+    ("purge-without-flush", S::PurgeWithoutFlush),
     ("purge-ignores-fills", S::PurgeIgnoresFills),
     ("age-from-end", S::AgeFromEnd),
     ("head-beside-fill", S::HeadBesideFill),
@@ -62,7 +63,7 @@ pub(crate) fn set_odds(sabotage: Sabotage, odds: &mut EdgeOdds) {
         S::TagsNotCompared | S::LeftOverBelieved | S::ReaderTakesNext => odds.all_strong = 1000,
         // Versions must change within a second.
         S::WeakTagsJoin => (odds.all_strong, odds.slow) = (0, 1000),
-        S::PurgeNotDurable => {
+        S::PurgeNotDurable | S::PurgeWithoutFlush => {
             (odds.cut_after_purge, odds.outage, odds.purge_after_change) = (1000, 800, 800);
             (odds.cut, odds.lives) = (0, (4, 8));
         }
@@ -77,29 +78,43 @@ pub(crate) fn set_odds(sabotage: Sabotage, odds: &mut EdgeOdds) {
 pub(crate) fn adjust(sabotage: Sabotage, plan: &mut EdgePlan) {
     match sabotage {
         // The stale object is served while the origin fails.
-        S::PurgeNotDurable => {
+        S::PurgeNotDurable | S::PurgeWithoutFlush => {
             plan.bucket.stale_if_error = Duration::from_secs(300);
             plan.async_window = Duration::from_millis(50);
             plan.keys = 1;
+            if sabotage == S::PurgeWithoutFlush {
+                remove_and_purge(plan);
+            }
         }
         // The window is that of the last writes.
         S::CommitChecksFirst => {
             (plan.disk.io_us, plan.disk.flush_us, plan.bucket.fresh) = (5_000, 5_000, Fresh::Forever);
-            plan.lives.iter_mut().for_each(|life| life.change_pause_max = Duration::from_millis(50));
+            plan.lives.iter_mut().for_each(|life| life.changes.1 = Duration::from_millis(50));
         }
         S::TagsNotCompared | S::WeakTagsJoin => {
             plan.ignores_if_match = true;
-            plan.lives.iter_mut().for_each(|life| life.change_pause_max = Duration::from_millis(200));
+            plan.lives.iter_mut().for_each(|life| life.changes.1 = Duration::from_millis(200));
         }
         S::HeadBesideFill => {
             (plan.keys, plan.bucket.fresh) = (1, Fresh::Forever);
             for life in &mut plan.lives {
-                (life.purges, life.change_pause_max) = (0, Duration::from_millis(500));
+                (life.purges, life.changes.1) = (0, Duration::from_millis(500));
             }
         }
         S::NoSweep => plan.swept = true,
         S::LateMissingRemembered => plan.bucket.negative = Duration::from_secs(10),
         S::LeftOverBelieved => plan.bucket.fill = FillMode::Wanted,
         _ => {}
+    }
+}
+
+/// The origin deletes objects, clients notice it, and a purge follows at once. In each second life
+/// the origin is not reachable.
+fn remove_and_purge(plan: &mut EdgePlan) {
+    (plan.purge_after_change, plan.bucket.fresh) = (300, Fresh::Origin);
+    for (at, life) in plan.lives.iter_mut().enumerate() {
+        life.outage = Duration::from_secs(if at % 2 == 1 { 10 } else { 0 });
+        (life.pause_max, life.changes) = (Duration::from_millis(5), (25, Duration::from_millis(50)));
+        (life.requests_each, life.gap, life.rates) = (60, Duration::ZERO, OriginRates::default());
     }
 }

@@ -7,7 +7,7 @@ fn edge_seeds_pass() {
     let report = run_edges(&EdgeOptions { runs: 500, ..EdgeOptions::default() }, &|_, _| ());
     let failures: Vec<_> = report.failures.iter().map(|failure| (failure.seed, &failure.violation)).collect();
     assert!(report.passed(), "{failures:?}");
-    assert!(report.answers > 40_000 && report.cuts > 1_000, "{} answers, {} cuts", report.answers, report.cuts);
+    assert!(report.answers > 40_000 && report.cuts > 500, "{} answers, {} cuts", report.answers, report.cuts);
 }
 
 #[test]
