@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use steadfast_flow::Env;
 use steadfast_log::Lsn;
 use steadfast_store::{BucketSettings, Evictor, ObjectInfo, ObjectReader, Store, StoreError};
 
+use crate::counters::Handling;
 use crate::entries::Entries;
 use crate::error::EdgeError;
+use crate::evict;
 use crate::fill::{Base, FillEnd, FillReader, Opening};
 use crate::fresh::{Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
@@ -19,7 +20,7 @@ use crate::origin::{Client, Origin};
 use crate::passed::{PassedObject, Wanted};
 use crate::sabotage::Sabotage;
 use crate::site::{Gates, Memory, Site, busy};
-use crate::space::{self, LastUse, Space};
+use crate::space::Inventory;
 
 /// How often a request looks for the object again when a fill ended without an answer for it.
 const LOOKS: u32 = 4;
@@ -50,26 +51,6 @@ pub enum Fetched {
     Fill(FillReader),
     /// It cannot be stored.
     Passed(PassedObject),
-}
-
-/// How a request was answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handling {
-    /// From the store, without a question to the origin.
-    Hit,
-    /// From the store, although it is stale.
-    Stale,
-    /// From the store: the origin has the same version.
-    Revalidated,
-    /// The object was not stored.
-    Miss {
-        /// Whether another request had begun to fetch it.
-        collapsed: bool,
-    },
-    /// The stored version was stale, and the origin has another.
-    Replaced,
-    /// The origin answers each request for itself.
-    Passed,
 }
 
 /// What an edge answers.
@@ -132,10 +113,7 @@ impl Edge {
             let (store, env, gates) = (store.clone(), env.clone(), gates.clone());
             let site = Site {
                 run: env.random_u64(),
-                space: Space::new(options.space_bytes, env.clone()),
-                last_use: LastUse::new(last_use_bytes, env.random_u64()),
-                stopped: Mutex::default(),
-                kept: Mutex::default(),
+                inventory: Inventory::new(options.retention.space_bytes, last_use_bytes, &env),
                 counters: Arc::default(),
                 remembered: Recent::new(),
                 renewals: Recent::new(),
@@ -147,7 +125,7 @@ impl Edge {
                 gates,
             };
             let site = Arc::new(site);
-            site.env.clone().spawn("edge-evict", space::keep_within(site.clone()));
+            site.env.clone().spawn("edge-evict", evict::keep_within(site.clone()));
             sites.insert(bucket, EdgeEntry { site, entries: Entries::default() });
         }
         let edge = Self(Arc::new(EdgeInner { buckets: sites, gates }));

@@ -47,6 +47,11 @@ impl Entries {
         }
     }
 
+    /// Whether the key has a fill.
+    pub(crate) fn contains(&self, key: &str) -> bool {
+        self.0.lock().contains_key(key)
+    }
+
     /// Number of keys with a fill.
     pub(crate) fn count(&self) -> u64 {
         self.0.lock().len() as u64

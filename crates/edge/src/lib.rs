@@ -2,12 +2,15 @@
 //!
 //! What is asked for is fetched once, stored whole, and served from the local disks. [`Edge`] finds
 //! an object: stored, as a `fill` that fetches it, or `passed` through. `entries` keeps one fill a
-//! key, `origin` asks the origin, `site` holds what the fills of a bucket share, `space` bounds what
-//! is stored and evicts what was not used for long, and `sweep` removes what fills left behind.
+//! key, `origin` asks the origin, and `site` holds what the fills of a bucket share. `space` bounds
+//! what is stored, `evict` deletes what was not used for long, and `sweep` removes what fills left
+//! behind.
 
+mod counters;
 mod edge;
 mod entries;
 mod error;
+mod evict;
 mod fill;
 mod fresh;
 mod options;
@@ -21,10 +24,11 @@ mod space;
 mod status;
 mod sweep;
 
-pub use edge::{Edge, EdgeAnswer, Fetched, Handling};
+pub use counters::Handling;
+pub use edge::{Edge, EdgeAnswer, Fetched};
 pub use error::EdgeError;
 pub use fill::FillReader;
-pub use options::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress};
+pub use options::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress, Retention};
 pub use origin::{ListedObject, Origin, OriginAnswer, OriginBody, OriginPage, OriginRequest};
 pub use passed::{PassedObject, Wanted};
 pub use prefetch::Prefetched;

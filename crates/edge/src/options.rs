@@ -21,10 +21,8 @@ pub struct EdgeBucket {
     pub segment_bytes: u64,
     /// Largest object that is stored, in bytes. Larger ones are passed through.
     pub object_bytes_max: u64,
-    /// Bound on the bytes of cached objects and of fills; 0: as much as the pool allows.
-    pub space_bytes: u64,
-    /// How long after its last use an object is evicted; `None`: not for its age.
-    pub age: Option<Duration>,
+    /// How much of it is kept, and how long.
+    pub retention: Retention,
     /// How long an object is served without asking the origin.
     pub fresh: Fresh,
     /// How long after that it is served when the origin fails, if the origin does not say it.
@@ -33,6 +31,15 @@ pub struct EdgeBucket {
     pub negative: Duration,
     /// How long the origin may take to begin an answer, and to send the next bytes of it.
     pub timeout: Duration,
+}
+
+/// How much an edge bucket keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Bound on the bytes of cached objects and of fills; 0: as much as the pool allows.
+    pub space_bytes: u64,
+    /// How long after its last use an object is evicted; `None`: not for its age.
+    pub age: Option<Duration>,
 }
 
 /// The address of an origin.
@@ -126,8 +133,7 @@ pub(crate) mod tests {
             fill: FillMode::Whole,
             segment_bytes: 1 << 20,
             object_bytes_max: 1 << 30,
-            space_bytes: 0,
-            age: None,
+            retention: Retention::default(),
             fresh: Fresh::Origin,
             stale_if_error: Duration::ZERO,
             negative: Duration::ZERO,

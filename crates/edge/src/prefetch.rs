@@ -48,11 +48,11 @@ impl Edge {
     /// [`EdgeError`]: the origin failed, or its answer is not a listing.
     pub async fn list_origin(&self, bucket: &str, prefix: &str, after: &str) -> Result<Option<OriginPage>, EdgeError> {
         let site = &self.entry_of(bucket)?.site;
-        let Some(asked) = site.origin.list(prefix, after) else { return Ok(None) };
+        let Some(answer) = site.origin.list(prefix, after) else { return Ok(None) };
         let _connection = site.connect(&site.connections.ahead).await?;
         site.counters.requested();
         let read = async {
-            let mut answer = asked.await.map_err(|error| site.unreachable(prefix, &error))?;
+            let mut answer = answer.await.map_err(|error| site.unreachable(prefix, &error))?;
             if answer.status != 200 {
                 return Err(site.unexpected(prefix, answer.status));
             }

@@ -23,7 +23,7 @@ impl Edge {
     /// [`StoreError::NoSuchBucket`] for a bucket without an origin, those of the store.
     pub async fn purge(&self, bucket: &str, key: &str) -> Result<bool, EdgeError> {
         let entry = self.entry_of(bucket)?;
-        entry.site.space.counted().await;
+        entry.site.inventory.space.counted().await;
         // Questions sent before must not be used. Those sent from now on are as new as the purge.
         entry.detach(|other| other == key);
         entry.site.remembered.forget(key);
@@ -46,7 +46,7 @@ impl Edge {
     pub async fn purge_prefix(&self, bucket: &str, prefix: &str) -> Result<u64, EdgeError> {
         let entry = self.entry_of(bucket)?;
         let store = &entry.site.store;
-        entry.site.space.counted().await;
+        entry.site.inventory.space.counted().await;
         entry.detach(|key| key.starts_with(prefix));
         entry.site.remembered.clear();
         let removed = AtomicU64::new(0);
@@ -107,7 +107,7 @@ impl EdgeEntry {
             };
             match store.delete_version(bucket, key, info.version, durability).await {
                 Ok(_) => {
-                    self.site.space.deleted(key, info.size);
+                    self.site.inventory.space.deleted(key, info.size);
                     return Ok(true);
                 }
                 // Another version has taken its place.
@@ -121,7 +121,7 @@ impl EdgeEntry {
     async fn abort_left_over(&self, key: &str) -> Result<(), EdgeError> {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         while let Some(upload) = store.fill_of(bucket, key)? {
-            if !self.site.stopped.lock().contains_key(&upload.upload_id) {
+            if !self.site.inventory.stopped.lock().contains_key(&upload.upload_id) {
                 // Its fill is detached, and aborts it after its last reader.
                 return Ok(());
             }

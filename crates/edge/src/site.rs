@@ -1,22 +1,20 @@
 //! What the fills of one edge bucket share.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use steadfast_flow::{Budget, Env, Gate, HistogramCounter, Refused};
 use steadfast_log::Lsn;
 use steadfast_store::{ObjectInfo, Store, StoreError};
 
+use crate::counters::Counters;
 use crate::error::EdgeError;
 use crate::fresh::{Mark, Moment, Recent, Standing};
 use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Description, Origin, OriginAnswer, OriginRequest};
 use crate::sabotage::Sabotage;
-use crate::space::{LastUse, Room, Space};
-use crate::status::Counters;
+use crate::space::Inventory;
 
 /// Longest wait for a connection to an origin.
 const CONNECTION_WAIT: Duration = Duration::from_secs(60);
@@ -75,13 +73,7 @@ pub(crate) struct Site {
     pub(crate) origin: Arc<dyn Origin>,
     pub(crate) connections: Connections,
     pub(crate) gates: Gates,
-    /// The bytes in use, and their bound.
-    pub(crate) space: Arc<Space>,
-    pub(crate) last_use: LastUse,
-    /// The fills that have stopped, by upload. A later fill of the key continues one.
-    pub(crate) stopped: Mutex<BTreeMap<String, StoppedFill>>,
-    /// Keys whose objects are being stored. They are not evicted before their readers have them.
-    pub(crate) kept: Mutex<Vec<String>>,
+    pub(crate) inventory: Inventory,
     pub(crate) counters: Arc<Counters>,
     /// A random number of this process.
     pub(crate) run: u64,
@@ -89,28 +81,6 @@ pub(crate) struct Site {
     pub(crate) remembered: Recent<Memory>,
     /// The version that the origin found unchanged, and when.
     pub(crate) renewals: Recent<(Lsn, Mark)>,
-}
-
-/// A fill that has stopped, and left segments in the store.
-pub(crate) struct StoppedFill {
-    pub(crate) key: String,
-    /// The room of its segments.
-    pub(crate) room: Room,
-}
-
-/// Keeps a key from being evicted.
-pub(crate) struct Kept<'a> {
-    site: &'a Site,
-    key: &'a str,
-}
-
-impl Drop for Kept<'_> {
-    fn drop(&mut self) {
-        let mut kept = self.site.kept.lock();
-        if let Some(place) = kept.iter().position(|key| key == self.key) {
-            kept.swap_remove(place);
-        }
-    }
 }
 
 /// What is remembered of an origin's answer about a key, until a time of [`Env::now`].
@@ -137,15 +107,9 @@ pub(crate) fn busy(refused: &Refused) -> EdgeError {
 }
 
 impl Site {
-    /// Keeps a key from being evicted, as long as the result lives.
-    pub(crate) fn keep<'a>(&'a self, key: &'a str) -> Kept<'a> {
-        self.kept.lock().push(key.to_owned());
-        Kept { site: self, key }
-    }
-
     /// Notes that a key is in use.
     pub(crate) fn touch(&self, key: &str) {
-        self.last_use.touch(key, self.env.now().as_millis() as u64);
+        self.inventory.last_use.touch(key, self.env.now().as_millis() as u64);
     }
 
     pub(crate) fn moment(&self) -> Moment {

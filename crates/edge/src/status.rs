@@ -1,75 +1,11 @@
-//! Counters of the edge, and its status.
+//! The status of the edge.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 use steadfast_flow::{FlowStatus, Histogram};
 
-use crate::edge::{Edge, EdgeEntry, Handling};
-
-/// Counters of a bucket.
-#[derive(Default)]
-pub(crate) struct Counters {
-    hits: AtomicU64,
-    stale: AtomicU64,
-    revalidated: AtomicU64,
-    misses: AtomicU64,
-    collapsed: AtomicU64,
-    passed: AtomicU64,
-    served_bytes: AtomicU64,
-    origin_bytes: AtomicU64,
-    origin_requests: AtomicU64,
-    origin_errors: AtomicU64,
-    fills_stored: AtomicU64,
-    evictions: AtomicU64,
-    evicted_bytes: AtomicU64,
-}
-
-impl Counters {
-    /// Counts an answer.
-    pub(crate) fn answered(&self, handling: Handling) {
-        let counter = match handling {
-            Handling::Hit => &self.hits,
-            Handling::Stale => &self.stale,
-            Handling::Revalidated => &self.revalidated,
-            Handling::Miss { collapsed: false } | Handling::Replaced => &self.misses,
-            Handling::Miss { collapsed: true } => &self.collapsed,
-            Handling::Passed => &self.passed,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-
-    /// Counts bytes that clients get.
-    pub(crate) fn served(&self, bytes: u64) {
-        self.served_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Counts bytes from the origin.
-    pub(crate) fn received(&self, bytes: usize) {
-        self.origin_bytes.fetch_add(bytes as u64, Relaxed);
-    }
-
-    /// Counts a request to the origin.
-    pub(crate) fn requested(&self) {
-        self.origin_requests.fetch_add(1, Relaxed);
-    }
-
-    /// Counts a request that the origin did not answer as it should.
-    pub(crate) fn failed(&self) {
-        self.origin_errors.fetch_add(1, Relaxed);
-    }
-
-    /// Counts an object that was fetched and stored.
-    pub(crate) fn stored(&self) {
-        self.fills_stored.fetch_add(1, Relaxed);
-    }
-
-    /// Counts an evicted object of this size.
-    pub(crate) fn evicted(&self, bytes: u64) {
-        self.evictions.fetch_add(1, Relaxed);
-        self.evicted_bytes.fetch_add(bytes, Relaxed);
-    }
-}
+use crate::edge::{Edge, EdgeEntry};
 
 /// Status of the edge. Counters start with the process.
 #[derive(Debug, Clone, Serialize)]
@@ -142,7 +78,7 @@ impl EdgeEntry {
     fn status(&self) -> EdgeBucketStatus {
         let site = &self.site;
         let counters = &site.counters;
-        let (used_bytes, space_bytes) = site.space.level();
+        let (used_bytes, space_bytes) = site.inventory.space.level();
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         EdgeBucketStatus {
             bucket: site.options.bucket.clone(),

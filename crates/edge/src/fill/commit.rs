@@ -17,7 +17,7 @@ impl Fill {
             let (store, bucket) = (&self.site.store, &self.site.options.bucket);
             let upload = store.create_fill(bucket, &self.key, upload_attributes(plan)).await?;
             let mut state = self.state.lock();
-            state.room = Some(self.site.space.found(0));
+            state.room = Some(self.site.inventory.space.found(0));
             state.upload = Some(upload.upload_id);
         }
         Ok(())
@@ -38,7 +38,7 @@ impl Fill {
         let mut stored = plan.stored.clone();
         stored.attributes.system.extend(mark.map(|mark| mark.attribute()));
         let condition = self.condition();
-        let _kept = self.site.keep(&self.key);
+        let _kept = self.site.inventory.keep(&self.key);
         let written = match (writer, upload) {
             (Some(writer), _) => writer.commit_fill(stored, &condition).await,
             (None, Some(upload)) => {
@@ -71,7 +71,7 @@ impl Fill {
         let room = self.state.lock().room.take();
         if let Some(room) = room {
             let replaced = self.base.as_ref().map_or(0, |base| base.info.size);
-            self.site.space.stored(room, plan.info.size, replaced);
+            self.site.inventory.space.stored(room, plan.info.size, replaced);
         }
         self.site.touch(&self.key);
     }

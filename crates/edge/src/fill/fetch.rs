@@ -183,7 +183,8 @@ impl Fill {
     async fn begin_segment(&self, plan: &Plan, segment: u32) -> Result<ObjectWriter, EdgeError> {
         let range = plan.range(segment);
         let bytes = range.end - range.start;
-        let room = self.site.space.take(bytes).await.map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
+        let room =
+            self.site.inventory.space.take(bytes).await.map_err(|NoSpace| StoreError::Busy("the edge's space"))?;
         let memory = self.memory(bytes).await?;
         {
             let mut state = self.state.lock();
@@ -252,8 +253,8 @@ impl Fill {
         }
     }
 
-    /// Takes at most `limit` bytes of an answer: for the readers first, then for the disk, until the
-    /// pool is full. The answer may end earlier.
+    /// Takes at most `limit` bytes of an answer: for the readers first, then for the disk, unless
+    /// the pool is full. The answer may end earlier.
     async fn receive(
         &self,
         body: &mut AnswerBody,

@@ -24,7 +24,8 @@ use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
 use crate::origin::MADE_TAG;
 use crate::sabotage::Sabotage;
-use crate::site::{Site, StoppedFill, busy};
+use crate::site::{Site, busy};
+use crate::space::StoppedFill;
 use state::FillState;
 
 pub use reader::FillReader;
@@ -201,8 +202,8 @@ impl Fill {
         self.close(end).await;
     }
 
-    /// Ends the fill for all requests that wait, and frees what it has stored in part, unless a later
-    /// fill may continue it.
+    /// Ends the fill for all requests that wait, and frees what it has stored in part, unless a
+    /// later fill may continue it.
     async fn close(&self, end: FillEnd) {
         let (upload, room, keep, _promise) = {
             let mut state = self.state.lock();
@@ -220,7 +221,7 @@ impl Fill {
         };
         self.progress.notify_waiters();
         let (Some(upload), Some(room)) = (upload, room) else { return };
-        self.site.stopped.lock().insert(upload.clone(), StoppedFill { key: self.key.clone(), room });
+        self.site.inventory.stopped.lock().insert(upload.clone(), StoppedFill { key: self.key.clone(), room });
         if !keep {
             self.abort(&upload).await;
         }

@@ -69,7 +69,7 @@ impl Fill {
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         let Some(upload) = store.fill_of(bucket, &self.key)? else { return Ok(None) };
         let id = upload.upload_id;
-        if !self.site.stopped.lock().contains_key(&id) {
+        if !self.site.inventory.stopped.lock().contains_key(&id) {
             // A fill that others may not join uses it, or it is being removed.
             return Ok(None);
         }
@@ -185,7 +185,7 @@ impl Fill {
         let options = &self.site.options;
         let size = described.total?;
         let segment_bytes = options.segment_bytes;
-        let space = options.space_bytes;
+        let space = options.retention.space_bytes;
         if !described.storable
             || space > 0 && size > space
             || size > options.object_bytes_max
@@ -241,7 +241,7 @@ impl Fill {
         let version = base.info.version;
         let (store, bucket) = (&self.site.store, &self.site.options.bucket);
         match store.delete_version(bucket, &self.key, version, Durability::Async).await {
-            Ok(_) => self.site.space.deleted(&self.key, base.info.size),
+            Ok(_) => self.site.inventory.space.deleted(&self.key, base.info.size),
             Err(StoreError::ConditionFailed) => {}
             Err(error) => tracing::warn!(%bucket, key = %self.key, %error, "an old object could not be removed"),
         }
@@ -254,7 +254,7 @@ impl Fill {
             // Another fill has stored or removed it just now.
             return Ok(FillEnd::Stopped);
         }
-        site.space.counted().await;
+        site.inventory.space.counted().await;
         let connection = site.connect(&site.connections.wanted).await?;
         let left = self.left_over()?;
         let sent = site.moment();
@@ -320,7 +320,7 @@ impl Fill {
 
     /// Whether there will be space for the object.
     fn promise(&self, plan: &Plan) -> bool {
-        let promise = self.site.space.promise(plan.info.size).ok();
+        let promise = self.site.inventory.space.promise(plan.info.size).ok();
         let mut state = self.state.lock();
         state.promise = promise;
         state.promise.is_some()
@@ -328,7 +328,7 @@ impl Fill {
 
     /// Continues the upload of a fill that has stopped, unless it was removed meanwhile.
     fn take_over(&self, left: &LeftOver) -> bool {
-        let stopped = self.site.stopped.lock().remove(&left.upload);
+        let stopped = self.site.inventory.stopped.lock().remove(&left.upload);
         let mut state = self.state.lock();
         state.upload = stopped.is_some().then(|| left.upload.clone());
         state.room = stopped.map(|stopped| stopped.room);
@@ -346,19 +346,15 @@ impl Fill {
         if !self.promise(&plan) {
             return Ok(FillEnd::NotStorable);
         }
-        let mut old = None;
-        let is_same = |left: &LeftOver| self.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan);
-        let plan = match left.map(|left| if is_same(&left) { Ok(left) } else { Err(left) }) {
-            Some(Ok(left)) if self.take_over(&left) => self.publish(plan, sent, &left.stored),
-            left => {
-                old = left.and_then(Result::err);
-                let plan = self.publish(plan, sent, &[]);
-                self.begin_upload(&plan).await?;
-                plan
+        let is_same = |left: &&LeftOver| self.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan);
+        let continued = left.as_ref().filter(is_same).is_some_and(|left| self.take_over(left));
+        let stored = left.as_ref().filter(|_| continued).map(|left| &left.stored[..]).unwrap_or_default();
+        let plan = self.publish(plan, sent, stored);
+        if !continued {
+            self.begin_upload(&plan).await?;
+            if let Some(left) = left {
+                self.abort(&left.upload).await;
             }
-        };
-        if let Some(left) = old {
-            self.abort(&left.upload).await;
         }
         if let Some((segment, part)) = first
             && self.state.lock().begin(segment, false)

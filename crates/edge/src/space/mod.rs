@@ -5,9 +5,9 @@
 //! its size; `evict` deletes what was not used for long until there is one. So the bytes in use,
 //! those of fills included, never exceed the bound.
 
-mod evict;
 mod last_use;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +16,7 @@ use steadfast_flow::Env;
 use steadfast_store::PoolSpace;
 use tokio::sync::Notify;
 
-pub(crate) use evict::keep_within;
-pub(crate) use last_use::LastUse;
+use last_use::LastUse;
 
 /// Longest wait for room.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
@@ -50,6 +49,60 @@ struct Usage {
     /// The last wait for which nothing more could be evicted; 0 since eviction succeeded.
     failed: u64,
     count: Count,
+}
+
+/// A fill that has stopped, and left segments in the store.
+pub(crate) struct StoppedFill {
+    pub(crate) key: String,
+    /// The room of its segments.
+    pub(crate) room: Room,
+}
+
+/// What a bucket has stored, and what of it may go.
+pub(crate) struct Inventory {
+    pub(crate) space: Arc<Space>,
+    pub(crate) last_use: LastUse,
+    /// The fills that have stopped, by upload. A later fill of the key continues one.
+    pub(crate) stopped: Mutex<BTreeMap<String, StoppedFill>>,
+    /// Keys whose objects are being stored. They are not evicted before their readers have them.
+    kept: Mutex<Vec<String>>,
+}
+
+/// Keeps a key from being evicted.
+pub(crate) struct Kept<'a> {
+    inventory: &'a Inventory,
+    key: &'a str,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        let mut kept = self.inventory.kept.lock();
+        if let Some(place) = kept.iter().position(|key| key == self.key) {
+            kept.swap_remove(place);
+        }
+    }
+}
+
+impl Inventory {
+    /// `space_bytes` 0: the pool alone bounds the space.
+    pub(crate) fn new(space_bytes: u64, last_use_bytes: u64, env: &Env) -> Self {
+        Self {
+            space: Space::new(space_bytes, env.clone()),
+            last_use: LastUse::new(last_use_bytes, env.random_u64()),
+            stopped: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Keeps a key from being evicted, as long as the result lives.
+    pub(crate) fn keep<'a>(&'a self, key: &'a str) -> Kept<'a> {
+        self.kept.lock().push(key.to_owned());
+        Kept { inventory: self, key }
+    }
+
+    pub(crate) fn is_kept(&self, key: &str) -> bool {
+        self.kept.lock().iter().any(|kept| kept == key)
+    }
 }
 
 /// See the module.

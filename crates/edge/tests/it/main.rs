@@ -11,7 +11,9 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use origin::FakeOrigin;
 use steadfast_disk::{Disk, MemDisk};
-use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Fresh, OriginAddress, Wanted};
+use steadfast_edge::{
+    Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Fresh, OriginAddress, Retention, Wanted,
+};
 use steadfast_flow::Env;
 use steadfast_log::{FormatOptions, Log};
 use steadfast_net::Addresses;
@@ -41,8 +43,7 @@ pub(crate) fn bucket(fill: FillMode) -> EdgeBucket {
         fill,
         segment_bytes: SEGMENT as u64,
         object_bytes_max: 1 << 20,
-        space_bytes: 0,
-        age: None,
+        retention: Retention::default(),
         fresh: Fresh::Forever,
         stale_if_error: Duration::ZERO,
         negative: Duration::ZERO,

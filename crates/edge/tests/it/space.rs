@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::join_all;
-use steadfast_edge::{Edge, EdgeBucket, EdgeBucketStatus, Fetched, FillMode, Handling, Wanted};
+use steadfast_edge::{Edge, EdgeBucket, EdgeBucketStatus, Fetched, FillMode, Handling, Retention, Wanted};
 use steadfast_store::{Attributes, Condition, ListQuery, Store};
 
 use crate::origin::FakeOrigin;
 use crate::{BUCKET, SEGMENT, bucket, bytes, edge_of, get, new_disk, store, until};
 
 fn within(space_bytes: u64, fill: FillMode) -> EdgeBucket {
-    EdgeBucket { space_bytes, ..bucket(fill) }
+    EdgeBucket { retention: Retention { space_bytes, age: None }, ..bucket(fill) }
 }
 
 fn status(edge: &Edge) -> EdgeBucketStatus {
@@ -182,7 +182,10 @@ async fn objects_of_clients_stay_and_do_not_count() {
         writer.commit(Attributes::default(), Condition::None, None).await.expect("stored");
     }
     (0..20).for_each(|key| origin.put(&key.to_string(), &bytes(SEGMENT, 2), Some("\"v1\"")));
-    let options = EdgeBucket { age: Some(Duration::from_millis(40)), ..within(3 * SEGMENT as u64, FillMode::Whole) };
+    let options = EdgeBucket {
+        retention: Retention { space_bytes: 3 * SEGMENT as u64, age: Some(Duration::from_millis(40)) },
+        ..bucket(FillMode::Whole)
+    };
     let edge = edge_of(&store, &origin, options).await;
     for key in 0..20 {
         get(&edge, &key.to_string(), None).await.expect("served");

@@ -61,8 +61,8 @@ impl Compactor {
             }
         }
         self.move_chunks(round).await?;
-        // An asynchronous commit or a discard may have killed the other chunks. A power cut that undoes it must
-        // find them.
+        // An asynchronous commit or a discard may have killed the other chunks. A power cut that
+        // undoes it must find them.
         self.settled().await
     }
 

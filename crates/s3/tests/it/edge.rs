@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, FillMode, OriginAddress};
+use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, FillMode, OriginAddress, Retention};
 use steadfast_flow::Env;
 use steadfast_net::Addresses;
 use steadfast_s3::S3Options;
@@ -28,6 +28,7 @@ pub async fn client_with(options: S3Options) -> Client {
         fill: FillMode::Whole,
         segment_bytes: 8 << 20,
         object_bytes_max: 64 << 30,
+        retention: Retention::default(),
         fresh: steadfast_edge::Fresh::Origin,
         stale_if_error: Duration::ZERO,
         negative: Duration::from_secs(10),

@@ -7,7 +7,7 @@ mod urls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use steadfast_edge::{EdgeBounds, EdgeBucket, FillMode, OriginAddress};
+use steadfast_edge::{EdgeBounds, EdgeBucket, FillMode, OriginAddress, Retention};
 use steadfast_net::{Addresses, S3Credentials, Secret};
 use toml::de::DeValue;
 
@@ -444,8 +444,7 @@ impl EdgeSection {
                 fill: spec.fill_mode(),
                 segment_bytes: spec.segment.0,
                 object_bytes_max: spec.object_bytes_max(),
-                space_bytes: spec.space.space.0,
-                age: spec.space.age,
+                retention: Retention { space_bytes: spec.space.space.0, age: spec.space.age },
                 fresh: spec.fresh.fresh,
                 stale_if_error: spec.fresh.stale_if_error,
                 negative: spec.fresh.negative,

@@ -82,6 +82,10 @@ impl EdgeClient {
             if self.env.timeout(ANSWER_MAX, request).await.is_none() {
                 self.ledger.lock().fail("a request was not answered".to_owned());
             }
+            let (used, space) = (self.edge.status().buckets[0].used_bytes, self.plan.bucket.retention.space_bytes);
+            if space > 0 && used > space {
+                self.ledger.lock().fail(format!("SPACE: {used} bytes of {space} are in use"));
+            }
             if self.ledger.lock().violation.is_some() {
                 // Later events say nothing.
                 return self.executor.cut_now();

@@ -146,6 +146,24 @@ impl EdgeProcess {
         client.read_all(true, rng).await;
         env.sleep(Duration::from_secs(5)).await;
         self.check_stored(store).await?;
+        self.check_space(store, &client.edge)
+    }
+
+    /// What is counted is what is stored, and within the bound.
+    fn check_space(&self, store: &Store, edge: &Edge) -> Result<(), String> {
+        let counted = edge.status().buckets[0].used_bytes;
+        let query = ListQuery { limit: 1000, ..ListQuery::default() };
+        let listed = store.list(BUCKET, &query).map_err(|error| format!("the objects cannot be listed: {error}"))?;
+        let mut stored: u64 = listed.objects.iter().map(|object| object.size).sum();
+        for fill in store.fills(BUCKET, ("", ""), 1000).map_err(|error| format!("uploads: {error}"))?.uploads {
+            let segments = store.segments(BUCKET, &fill.key, &fill.upload_id, 0, 10_000);
+            let segments = segments.map_err(|error| format!("segments: {error}"))?.0;
+            stored += segments.iter().map(|segment| segment.size).sum::<u64>();
+        }
+        // A segment that was being stored when its fill stopped counts although it is not there.
+        if counted < stored {
+            return Err(format!("SPACE: {counted} bytes are counted and {stored} stored"));
+        }
         Ok(())
     }
 }

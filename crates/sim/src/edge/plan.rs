@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use steadfast_edge::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress, Sabotage};
+use steadfast_edge::{EdgeBounds, EdgeBucket, FillMode, Fresh, OriginAddress, Retention, Sabotage};
 use steadfast_net::Addresses;
 
 use super::variants;
@@ -125,6 +125,10 @@ fn bucket(rng: &mut Rng) -> EdgeBucket {
         fill: *rng.pick(&[FillMode::Whole, FillMode::Wanted]),
         segment_bytes: 10_000,
         object_bytes_max: *rng.pick(&[1 << 20, 1 << 20, 40_000]),
+        retention: Retention {
+            space_bytes: *rng.pick(&[0, 0, 40_000, 120_000]),
+            age: *rng.pick(&[None, None, Some(ms(500)), Some(secs(10))]),
+        },
         fresh: match rng.below(8) {
             0 => Fresh::Forever,
             1..=3 => Fresh::Fallback(secs(*rng.pick(&[1, 10]))),
@@ -180,6 +184,7 @@ impl EdgePlan {
             origin_connections: *rng.pick(&[1, 4, 32]),
             memory_bytes: *rng.pick(&[20_000, 1 << 20]),
             sabotage,
+            last_use_bytes: 64 << 10,
             waiting: *rng.pick(&[2, 1024]),
         };
         let disk = DiskProfile {

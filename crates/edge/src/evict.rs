@@ -13,7 +13,8 @@ use steadfast_log::Durability;
 use steadfast_store::{ListQuery, StoreError};
 
 use crate::fresh::is_cached;
-use crate::site::{Site, StoppedFill};
+use crate::site::Site;
+use crate::space::StoppedFill;
 
 /// Part of the keys that a round may take, in percent.
 const ROUNDS: [usize; 3] = [5, 25, 100];
@@ -60,12 +61,12 @@ pub(crate) async fn keep_within(site: Arc<Site>) {
     let mut eviction = Eviction { site: site.clone(), cursor: String::new() };
     let mut aged = site.env.now();
     loop {
-        site.space.set_pool(site.store.space());
+        site.inventory.space.set_pool(site.store.space());
         if let Err(error) = eviction.make_room().await {
             tracing::warn!(bucket = %site.options.bucket, %error, "objects cannot be evicted");
-            site.space.fail(site.space.excess().1);
+            site.inventory.space.fail(site.inventory.space.excess().1);
         }
-        if let Some(age) = site.options.age
+        if let Some(age) = site.options.retention.age
             && site.env.now() - aged >= AGE_INTERVAL.min(age / 4)
         {
             aged = site.env.now();
@@ -73,7 +74,7 @@ pub(crate) async fn keep_within(site: Arc<Site>) {
                 tracing::warn!(bucket = %site.options.bucket, %error, "old objects cannot be evicted");
             }
         }
-        site.env.timeout(INTERVAL, site.space.low.notified()).await;
+        site.env.timeout(INTERVAL, site.inventory.space.low.notified()).await;
     }
 }
 
@@ -86,8 +87,8 @@ async fn count(site: &Site) -> Result<(), StoreError> {
         for fill in page.uploads {
             let segments = store.segments(bucket, &fill.key, &fill.upload_id, 0, usize::from(u16::MAX));
             let bytes = segments?.0.iter().map(|segment| segment.size).sum();
-            let stopped = StoppedFill { key: fill.key, room: site.space.found(bytes) };
-            site.stopped.lock().insert(fill.upload_id, stopped);
+            let stopped = StoppedFill { key: fill.key, room: site.inventory.space.found(bytes) };
+            site.inventory.stopped.lock().insert(fill.upload_id, stopped);
         }
         after = page.next;
     }
@@ -104,7 +105,7 @@ async fn count(site: &Site) -> Result<(), StoreError> {
         }
         Ok((bytes, page.next))
     };
-    while site.space.count(page)? {
+    while site.inventory.space.count(page)? {
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -115,21 +116,21 @@ impl Eviction {
     async fn make_room(&mut self) -> Result<(), StoreError> {
         // The first round begins in the middle, so it ends at the second end of the listing.
         let (mut round, mut ends) = (0, 0);
-        let waits = self.site.space.excess().1;
+        let waits = self.site.inventory.space.excess().1;
         loop {
-            let excess = self.site.space.excess().0;
+            let excess = self.site.inventory.space.excess().0;
             if excess == 0 {
-                self.site.space.succeed();
+                self.site.inventory.space.succeed();
                 return Ok(());
             }
             let Some(percent) = ROUNDS.get(round) else {
                 // Later waits begin with another round.
-                self.site.space.fail(waits);
+                self.site.inventory.space.fail(waits);
                 return Ok(());
             };
             let before = match percent {
                 100 => u64::MAX,
-                percent => self.site.last_use.oldest(*percent, self.site.env.random_u64()),
+                percent => self.site.inventory.last_use.oldest(*percent, self.site.env.random_u64()),
             };
             let mut victims = self.page()?;
             if self.cursor.is_empty() {
@@ -166,7 +167,7 @@ impl Eviction {
 
     /// The segments of fills that have stopped.
     fn segments(&self) -> Vec<Victim> {
-        let stopped = self.site.stopped.lock();
+        let stopped = self.site.inventory.stopped.lock();
         let victim = |(upload, fill): (&String, &StoppedFill)| {
             Victim::Segments(fill.key.clone(), upload.clone(), fill.room.bytes)
         };
@@ -178,7 +179,7 @@ impl Eviction {
     async fn evict(&self, victims: Vec<Victim>, before: u64, excess: u64) -> Result<(), StoreError> {
         let used = |victim: Victim| {
             let (Victim::Object(key, _) | Victim::Segments(key, ..)) = &victim;
-            Some((self.site.last_use.get(key), victim)).filter(|(used, _)| *used <= before)
+            Some((self.site.inventory.last_use.get(key), victim)).filter(|(used, _)| *used <= before)
         };
         let mut old: Vec<_> = victims.into_iter().filter_map(used).collect();
         old.sort_unstable_by_key(|(used, _)| *used);
@@ -229,7 +230,7 @@ struct Aborting<'a> {
 impl Drop for Aborting<'_> {
     fn drop(&mut self) {
         if let Some(stopped) = self.stopped.take() {
-            self.site.stopped.lock().insert(self.upload.to_owned(), stopped);
+            self.site.inventory.stopped.lock().insert(self.upload.to_owned(), stopped);
         }
     }
 }
@@ -244,13 +245,13 @@ impl Site {
             Err(error) => return Err(error),
         };
         // Checked after the object was found: its readers may not have it yet.
-        if self.kept.lock().iter().any(|kept| kept == key) {
+        if self.inventory.is_kept(key) {
             return Ok(false);
         }
         match self.store.delete_version(bucket, key, info.version, Durability::Async).await {
             Ok(_) => {
-                self.space.deleted(key, info.size);
-                self.last_use.forget(key);
+                self.inventory.space.deleted(key, info.size);
+                self.inventory.last_use.forget(key);
                 self.counters.evicted(info.size);
                 Ok(true)
             }
@@ -262,7 +263,7 @@ impl Site {
     /// Removes the segments of a fill that has stopped, unless another uses them now.
     pub(crate) async fn abort_stopped(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         // Taken out first, so that no fill begins to use them.
-        let Some(stopped) = self.stopped.lock().remove(upload) else { return Ok(()) };
+        let Some(stopped) = self.inventory.stopped.lock().remove(upload) else { return Ok(()) };
         let mut aborting = Aborting { site: self, upload, stopped: Some(stopped) };
         match self.store.abort_fill(&self.options.bucket, key, upload).await {
             Ok(()) | Err(StoreError::NoSuchUpload) => {
@@ -276,7 +277,8 @@ impl Site {
     /// Deletes an object of which compaction found data, if the space is nearly full and the object
     /// was not used for long.
     pub(crate) async fn evict_cold(&self, key: &str) -> bool {
-        let cold = || self.last_use.get(key) <= self.last_use.oldest(COLD_PERCENT, self.env.random_u64());
-        self.space.is_nearly_full() && cold() && self.evict(key).await.unwrap_or(false)
+        let cold =
+            || self.inventory.last_use.get(key) <= self.inventory.last_use.oldest(COLD_PERCENT, self.env.random_u64());
+        self.inventory.space.is_nearly_full() && cold() && self.evict(key).await.unwrap_or(false)
     }
 }
