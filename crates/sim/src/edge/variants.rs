@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steadfast_edge::{FillMode, Fresh, Sabotage};
+use steadfast_edge::{FillMode, Fresh, Retention, Sabotage};
 
 use super::plan::{EdgeOdds, EdgePlan, OriginRates};
 
@@ -60,7 +60,7 @@ pub(crate) fn set_odds(sabotage: Sabotage, odds: &mut EdgeOdds) {
         | S::DetachedJoined
         | S::LateMissingRemembered
         | S::PurgeIgnoresFills => (odds.purge_after_change, odds.late, odds.slow) = (800, 900, 900),
-        S::TagsNotCompared | S::LeftOverBelieved | S::ReaderTakesNext => odds.all_strong = 1000,
+        S::TagsNotCompared | S::LeftOverBelieved | S::ReaderTakesNext | S::NoSweep => odds.all_strong = 1000,
         // Versions must change within a second.
         S::WeakTagsJoin => (odds.all_strong, odds.slow) = (0, 1000),
         S::PurgeNotDurable | S::PurgeWithoutFlush => {
@@ -101,7 +101,10 @@ pub(crate) fn adjust(sabotage: Sabotage, plan: &mut EdgePlan) {
                 (life.purges, life.changes.1) = (0, Duration::from_millis(500));
             }
         }
-        S::NoSweep => plan.swept = true,
+        S::NoSweep => {
+            (plan.swept, plan.bucket.fill, plan.bucket.retention) = (true, FillMode::Wanted, Retention::default());
+            plan.lives.iter_mut().for_each(|life| life.purges = 0);
+        }
         S::LateMissingRemembered => plan.bucket.negative = Duration::from_secs(10),
         S::LeftOverBelieved => plan.bucket.fill = FillMode::Wanted,
         _ => {}
