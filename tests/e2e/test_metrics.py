@@ -33,7 +33,7 @@ def documented():
     return found
 
 
-def test_the_table_of_metrics_matches_the_metrics(make_server, tmp_path):
+def test_the_table_of_metrics_matches_the_metrics(make_server, origin, tmp_path):
     back_end = BackEnd()
     back_end.answers["/hook"] = {}
     config = {**CONFIG, "rpc": {"proxy": {"endpoint": back_end.url("/rpc")}, "without_namespace": {"proxy_enabled": True}}}
@@ -44,7 +44,8 @@ def test_the_table_of_metrics_matches_the_metrics(make_server, tmp_path):
         file = tmp_path / "steadfast.toml"
         file.write_text(f'[[block]]\nname = "db"\ndurable = "{device.durable}"\nlisten = "unix:{device.socket}"\n')
         server = live_server(make_server, tmp_path, config, start=False, settings={
-            "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}"})
+            "superdisk.fast": tmp_path / "fast", "events.webhooks": f"app={back_end.url('/hook')}",
+            "edge.buckets": origin.setting()})
         server.args += ["--config", str(file)]
         server.start()
         server.s3().create_bucket(Bucket="measured")

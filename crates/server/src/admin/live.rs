@@ -53,6 +53,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, status: &Value) -> Result<(),
 mod tests {
     use super::*;
     use crate::admin::collect::testing::metrics;
+    use crate::admin::edge::OF_EDGE_BUCKETS;
     use crate::admin::table::TABLE;
     use crate::admin::webhooks::OF_WEBHOOKS;
 
@@ -86,7 +87,7 @@ mod tests {
         let mut names: Vec<&str> = TABLE.iter().map(|m| m.name).collect();
         names.push(SESSIONS.0);
         names.extend(BY_CODE.iter().map(|(_, name, _)| *name));
-        names.extend(OF_PROXIES.iter().chain(&OF_WEBHOOKS).map(|(_, name, ..)| *name));
+        names.extend(OF_PROXIES.iter().chain(&OF_WEBHOOKS).chain(&OF_EDGE_BUCKETS).map(|(_, name, ..)| *name));
         let all = names.len();
         names.sort_unstable();
         names.dedup();
