@@ -3,9 +3,12 @@
 mod block;
 mod client;
 mod commit;
+mod content;
+mod fetch;
 mod fill;
 mod live;
 mod load;
+mod origin;
 mod ring;
 mod sign;
 
@@ -38,6 +41,10 @@ enum Command {
     Nats(live::nats::NatsArgs),
     /// Measure look-ups of channels in the hash ring.
     Ring(ring::RingArgs),
+    /// Serve objects over HTTP as an origin of caches, with a limited rate.
+    Origin(origin::OriginArgs),
+    /// GET an origin's objects through a cache and check every byte.
+    Fetch(fetch::FetchArgs),
     /// Fill a data directory with objects, without a server.
     FillStore(fill::FillArgs),
 }
@@ -52,6 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Command::LiveFloor(args) => live::floor::run(&args)?,
         Command::Nats(args) => println!("{}", live::nats::run(&args)?),
         Command::Ring(args) => println!("{}", ring::run(&args)),
+        Command::Origin(args) => origin::run(&args)?,
+        Command::Fetch(args) => println!("{}", fetch::run(&args)?),
         Command::FillStore(args) => println!("{}", fill::run(&args)?),
     }
     Ok(())
