@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 import urllib.request
+from pathlib import Path
 
 from common import KEY, OUT, SECRET, TARGET, Server, free_port, wait_for
 
@@ -51,10 +53,10 @@ class Origin:
 
 
 class Cache:
-    """A cache on a fresh directory. `space` bounds its stored bytes; `direct` avoids every cache in
-    memory; `slow` allows an object that takes minutes to fetch."""
+    """A cache on a fresh directory. `space` bounds its stored bytes; with `direct`, hits come from
+    the disk, where the cache can do that."""
 
-    prefix = ""
+    prefix, stored = "", ""
 
     def __init__(self, directory, origin, space=6 << 30, direct=False):
         self.dir, self.origin, self.space, self.direct = directory, origin, space, direct
@@ -65,6 +67,20 @@ class Cache:
         self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_for(self.port, self.process)
 
+    def processes(self):
+        """Its processes: the first one and its children."""
+        found = {str(self.process.pid)}
+        for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+            with contextlib.suppress(OSError):
+                parent = (path / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                found |= {path.name} if parent in found else set()
+        return found
+
+    def disk_bytes(self):
+        """Bytes that its processes have read from the disk."""
+        texts = [Path("/proc", pid, "io").read_text() for pid in self.processes()]
+        return sum(int(text.split("\nread_bytes: ")[1].split()[0]) for text in texts)
+
     def stop(self):
         self.process.terminate()
         try:
@@ -73,14 +89,24 @@ class Cache:
             self.process.kill()
             self.process.wait()
 
+    def files(self):
+        for folder, _, names in os.walk(self.dir / self.stored):
+            yield from (os.path.join(folder, name) for name in names)
+
     def used(self):
         """Bytes on the disk."""
         total = 0
-        for folder, _, names in os.walk(self.dir):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
+        for name in self.files():
+            with contextlib.suppress(OSError):
+                total += os.stat(name).st_blocks * 512
         return total
+
+    def drop_pages(self):
+        """Takes its files out of the page cache."""
+        for name in self.files():
+            with contextlib.suppress(OSError), open(name, "rb") as file:
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Edge(Cache):
@@ -89,9 +115,9 @@ class Edge(Cache):
 
     name, prefix = "steadfast", "/media"
 
-    def __init__(self, directory, origin, space=None, direct=False, memory="256 MiB", **keys):
-        super().__init__(directory, origin, space, direct)
-        bucket = dict(bucket="media", origin=f"http://{origin.address}/vod" if origin else "", allow_private=True,
+    def __init__(self, directory, server, space=None, direct=False, memory="256 MiB", **keys):
+        super().__init__(directory, server, space, direct)
+        bucket = dict(bucket="media", origin=f"http://{server.address}/vod" if server else "", allow_private=True,
                       public_read=True, fill="whole")
         if space:
             bucket["space"] = f"{space} B"
@@ -104,7 +130,7 @@ class Edge(Cache):
 
     def start(self):
         self.server.start()
-        self.port = self.server.port
+        self.port, self.process = self.server.port, self.server.process
 
     def stop(self):
         self.server.stop()
@@ -120,28 +146,34 @@ class Edge(Cache):
 
     def cpu(self):
         """CPU seconds so far, user and system."""
-        with open(f"/proc/{self.server.process.pid}/stat") as file:
+        with open(f"/proc/{self.process.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self, field="VmRSS"):
-        with open(f"/proc/{self.server.process.pid}/status") as file:
+        with open(f"/proc/{self.process.pid}/status") as file:
             return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
+
+    def forget_peak(self):
+        """The peak of the memory (`VmHWM`) begins anew."""
+        with open(f"/proc/{self.process.pid}/clear_refs", "w") as file:
+            file.write("5")
 
 
 class Nginx(Cache):
-    """`proxy_cache` with a lock; with `direct`, hits are read by direct I/O in threads."""
+    """`proxy_cache` with a lock. It has no direct I/O for stored answers, so with `direct` the pages
+    of its files must be dropped."""
 
-    name = "nginx"
+    name, stored = "nginx", "cache"
     cached = "proxy_cache_valid 200 1d;"
 
     def command(self):
-        direct = "directio 4k; aio threads; output_buffers 2 1m; sendfile off;" if self.direct else "sendfile on;"
+        threads = "aio threads;" if self.direct else ""
         user = "user root;" if os.geteuid() == 0 else ""
         text = f"""{user} daemon off; worker_processes 2; pid {self.dir}/pid; error_log {OUT}/nginx.log;
 events {{ worker_connections 4096; }}
 http {{
-  access_log off; {direct} tcp_nodelay on; keepalive_requests 1000000;
+  access_log off; sendfile on; {threads} tcp_nodelay on; keepalive_requests 1000000;
   {" ".join(f"{kind}_temp_path {self.dir}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))}
   proxy_cache_path {self.dir}/cache levels=1:2 keys_zone=edge:16m inactive=1d max_size={self.space} use_temp_path=off;
   upstream origin {{ server {self.origin.address}; keepalive 32; }}
@@ -171,16 +203,17 @@ class NginxSlice(Nginx):
 class Varnish(Cache):
     """Varnish with a file as its storage."""
 
-    name = "Varnish"
+    name, stored = "Varnish", "data"
 
     def command(self):
         host, port = self.origin.address.split(":")
+        (self.dir / self.stored).mkdir()
         (self.dir / "edge.vcl").write_text(f"""vcl 4.1;
 backend origin {{ .host = "{host}"; .port = "{port}"; }}
 sub vcl_recv {{ set req.url = "/vod" + req.url; }}
 """)
         return ["varnishd", "-F", "-n", str(self.dir / "work"), "-a", f"127.0.0.1:{self.port}", "-T", "none", "-j", "none",
-                "-f", str(self.dir / "edge.vcl"), "-s", f"file,{self.dir / 'store'},{self.space}"]
+                "-f", str(self.dir / "edge.vcl"), "-s", f"file,{self.dir / self.stored / 'file'},{self.space}"]
 
 
 def find_peers(report):
@@ -202,18 +235,39 @@ def find_peers(report):
 
 
 @contextlib.contextmanager
-def cold(kind, scratch, origin, **options):
-    """A cache of this kind that has nothing yet."""
+def cold(kind, scratch, server, **options):
+    """A cache of this kind that has nothing but one small object, which ends its start."""
     directory = scratch / "edge"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    cache = kind(directory, origin, **options)
-    cache.start()
+    cache = kind(directory, server, **options)
     try:
+        cache.start()
+        if server:
+            fetch(f"127.0.0.1:{cache.port}", [("/1000/first", 1000)] * 2, cache.prefix)
+        time.sleep(0.3)
         yield cache
     finally:
         cache.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def repeated(action, seconds):
+    """Repeats an action in a thread."""
+    done = threading.Event()
+
+    def loop():
+        while not done.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def fetch(address, jobs, prefix="", **options):

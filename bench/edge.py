@@ -5,9 +5,8 @@ import collections
 import itertools
 import random
 import statistics
-import threading
 
-from caches import SEGMENT, Edge, Nginx, NginxSlice, Origin, Varnish, cold, fetch, find_peers, get, s3_keys
+from caches import SEGMENT, Edge, Nginx, NginxSlice, Origin, Varnish, cold, fetch, find_peers, get, repeated, s3_keys
 from common import fio, servers
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -58,7 +57,24 @@ def crowd(report, args, scratch, origin, peers):
     compare(report, f"{label}: bytes of the origin", "of it", rows, "amplification", "<= 1.02")
     compare(report, "  p50 of the first byte above the origin's", "ms", rows, "later_ms", "<= 5 ms")
     compare(report, "  p50 of the last byte", "ms", rows, "last_p50_ms", "-")
+    calm(report, args, scratch, origin, peers)
     report.add("  wrong bytes", "bytes", sum(row["wrong_bytes"] for row in rows["steadfast"]), None, "-", "0")
+
+
+def calm(report, args, scratch, origin, peers):
+    """The same crowd in front of an origin so slow that the processors have time."""
+    size, limits = 8 * MIB, dict(bytes_s=5_000_000, latency_ms=20)
+
+    def measure(kind):
+        origin.set(**limits)
+        direct = fetch(origin.address, [(f"/{size}/calm", size, 0, (64 << 10) - 1)] * 5, "/vod")["first_p50_ms"]
+        with cold(kind, scratch, origin) as cache:
+            origin.set(**limits)
+            row = get(report, cache, [(f"/{size}/calm", size)] * 100, clients=100)
+        return dict(row, later_ms=row["first_p50_ms"] - direct)
+
+    rows = turns(args, [Edge, *peers], measure)
+    compare(report, "  p50 of the first byte above it, origin at 5 MB/s", "ms", rows, "later_ms", "<= 5 ms")
 
 
 def seek(report, args, scratch, origin, peers):
@@ -112,7 +128,7 @@ def players(report, args, scratch, origin, peers):
 def hits(report, args, scratch, origin, peers):
     """Stored objects that no cache in memory holds."""
     sets = {size: [(f"/{size}/hit{n}", size) for n in range(GIB // size)] for size in (MIB, 16 * MIB)}
-    plain = {size: [(f"/plain/p{size}/{n % 1000:03}/{n:08}", size) for n in range(GIB // size)] for size in sets}
+    plain = {size: [(f"/p{size}/{n % 1000:03}/{n:08}", size) for n in range(GIB // size)] for size in sets}
 
     def measure(kind):
         rows = {}
@@ -125,14 +141,16 @@ def hits(report, args, scratch, origin, peers):
             origin.quiet_stats()
             before = origin.stats()["gets"]
             for size, jobs in sets.items():
-                rows[size] = used(report, args, cache, jobs)
+                rows[size] = load(report, args, cache, jobs)
                 if kind is Edge:
-                    rows[size]["plain"] = used(report, args, cache, plain[size], cache.server.port)
+                    cache.prefix = "/plain"
+                    rows[size]["plain"] = load(report, args, cache, plain[size])
+                    cache.prefix = Edge.prefix
             if origin.stats()["gets"] != before:
                 report.note(f"{cache.name}: {origin.stats()['gets'] - before} hits were fetched again")
         return rows
 
-    rows = turns(args, [Edge, *peers], measure)
+    rows = turns(args, [Edge, *(peer for peer in peers if peer is not NginxSlice)], measure)
     for size in sets:
         disk = [fio(scratch, "randread", f"{size // MIB}m", 16, args.seconds) for _ in range(args.rounds)]
         (scratch / "fio.dat").unlink(missing_ok=True)
@@ -140,20 +158,25 @@ def hits(report, args, scratch, origin, peers):
         label = f"hits of {size // MIB} MiB, 16 clients"
         limit = middle(row["mib_per_s"] for row in disk if row)
         report.add(f"{label}, from the disk", "MiB/s", middle(row["mib_per_s"] for row in found["steadfast"]), limit, "fio direct read", ">= 0.9")
-        compare(report, f"  the same", "MiB/s", found, "mib_per_s", ">= nginx")
+        compare(report, "  the same", "MiB/s", found, "mib_per_s", ">= nginx")
+        compare(report, "  read from the disk", "of it", found, "from_disk", "-")
         ours = middle(row["cpu_s"] for row in found["steadfast"])
         report.add("  server CPU", "s/GiB", ours, middle(row["plain"]["cpu_s"] for row in found["steadfast"]), "an ordinary bucket", "<= 1.1")
 
 
-def used(report, args, cache, jobs, plain_port=None):
-    """GETs in a loop, with the CPU seconds of Steadfast for each GiB."""
-    before = cache.cpu() if isinstance(cache, Edge) else 0
-    if plain_port:
-        row = fetch(f"127.0.0.1:{plain_port}", jobs, clients=16, seconds=args.seconds, unchecked=True)
-    else:
-        row = get(report, cache, jobs, clients=16, seconds=args.seconds, unchecked=True)
-    after = cache.cpu() if isinstance(cache, Edge) else 0
-    return dict(row, cpu_s=(after - before) / (row["bytes"] / GIB))
+def load(report, args, cache, jobs):
+    """GETs each object once, without the page cache where that can be dropped, and repeats that.
+    Reports the CPU time for each GiB too, and the share that was read from the disk."""
+    rows = []
+    cpu, disk = (cache.cpu() if isinstance(cache, Edge) else 0), cache.disk_bytes()
+    while sum(row["seconds"] for row in rows) < args.seconds:
+        if isinstance(cache, Nginx):
+            cache.drop_pages()
+        rows.append(get(report, cache, jobs, clients=16, unchecked=True))
+    read = sum(row["bytes"] for row in rows)
+    spent = cache.cpu() - cpu if isinstance(cache, Edge) else None
+    return dict(mib_per_s=read / MIB / sum(row["seconds"] for row in rows), cpu_s=spent and spent / (read / GIB),
+                from_disk=(cache.disk_bytes() - disk) / read)
 
 
 def trace(space, requests):
@@ -190,20 +213,10 @@ def evictions(report, args, scratch, origin, peers):
     def measure(kind):
         with cold(kind, scratch, origin, space=space) as cache:
             origin.set()
-            peak, done = [0], threading.Event()
-
-            def watch():
-                while not done.wait(0.05):
-                    peak[0] = max(peak[0], cache.used())
-
-            watcher = threading.Thread(target=watch)
-            watcher.start()
-            try:
+            used = [0]
+            with repeated(lambda: used.append(cache.used()), 0.05):
                 row = get(report, cache, jobs)
-            finally:
-                done.set()
-                watcher.join()
-            return dict(row, hit_ratio=1 - origin.stats()["gets"] / len(jobs), used=peak[0] / space)
+            return dict(row, hit_ratio=1 - origin.stats()["gets"] / len(jobs), used=max(used) / space)
 
     rows = turns(args, [Edge, *(peer for peer in peers if peer is not NginxSlice)], measure)
     ours = middle(row["hit_ratio"] for row in rows["steadfast"])
@@ -215,16 +228,24 @@ def evictions(report, args, scratch, origin, peers):
 
 def slow_clients(report, args, scratch, origin, peers):
     """200 slow clients read an object each that nothing has yet."""
-    size, budget = 12 * MIB, 64
-    rows = []
-    for round_ in range(args.rounds):
+    size, budget, clients = 12 * MIB, 64, 200
+    options = dict(clients=clients, bytes_s=1_000_000)
+    rows, plain = [], []
+    for _ in range(args.rounds):
         with cold(Edge, scratch, origin, direct=True, memory=f"{budget} MiB") as cache:
             origin.set()
             idle = cache.memory()
-            row = get(report, cache, [(f"/{size}/slow{round_}-{n}", size) for n in range(200)], clients=200, bytes_s=1_000_000)
+            row = get(report, cache, [(f"/{size}/slow{n}", size) for n in range(clients)], **options)
             rows.append(dict(row, idle=idle, peak=cache.memory("VmHWM")))
-    limit = middle(row["idle"] for row in rows) + budget + 64
-    report.add("peak memory, 200 slow clients, 64 MiB budget", "MiB", middle(row["peak"] for row in rows), limit, "idle + 64 + 64 MiB", "<= 1", rows)
+        with cold(Edge, scratch, origin, direct=True) as cache:
+            cache.server.load("fill", bucket="plain", prefix="slow", size=size, objects=clients, clients=4, unsigned=True)
+            cache.forget_peak()
+            cache.prefix, begin = "/plain", cache.memory()
+            row = get(report, cache, [(f"/slow/{n:03}/{n:08}", size) for n in range(clients)], unchecked=True, **options)
+            plain.append(dict(row, growth=cache.memory("VmHWM") - begin))
+    idle, peak = middle(row["idle"] for row in rows), middle(row["peak"] for row in rows)
+    report.add("peak memory, 200 slow clients, 64 MiB budget", "MiB", peak, idle + budget + 64, "idle + 64 + 64 MiB", "<= 1", rows)
+    report.add("  growth", "MiB", peak - idle, middle(row["growth"] for row in plain), "an ordinary bucket", "-", plain)
     report.add("  p99 of the first byte", "ms", middle(row["first_p99_ms"] for row in rows), None, "-", "-")
 
 
