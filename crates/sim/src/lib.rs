@@ -32,6 +32,7 @@ mod run;
 mod run_state;
 mod sabotage;
 mod saturating;
+mod seeds;
 mod shared;
 mod survey;
 mod tags;

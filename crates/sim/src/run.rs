@@ -1,7 +1,7 @@
 //! Runs: each seed is a history of lives on the same devices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ use crate::platter::{FaultCounts, Platter};
 use crate::report::{RunReport, SimOptions, SimReport};
 use crate::rng::Rng;
 use crate::run_state::PublishedHistory;
+use crate::seeds::Seeds;
 use crate::shared::Shared;
 use crate::trace::Trace;
 use crate::variants::Variant;
@@ -34,12 +35,7 @@ const NAMES: [&str; 16] = [
 
 /// Runs the seeds. `progress` receives the number of finished runs and the total.
 pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimReport {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if options.threads == 0 { cores } else { options.threads };
-    let next = AtomicU64::new(0);
-    let done = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let report = Mutex::new(SimReport {
+    let mut report = SimReport {
         seed: options.seed,
         runs: 0,
         pairs: 0,
@@ -60,53 +56,40 @@ pub fn run(options: &SimOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> SimRep
         requests: Counts::default(),
         faults: FaultCounts::default(),
         failures: Vec::new(),
-    });
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(options.runs.max(1) as usize) {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= options.runs {
-                        break;
-                    }
-                    let seed = options.seed.wrapping_add(at);
-                    let keep = if options.trace { options.tail } else { 0 };
-                    let mut one = run_one(seed, options, keep, options.trace);
-                    if one.violation.is_some() {
-                        stop.store(true, Ordering::Relaxed);
-                        if !options.trace {
-                            // Run the seed again, with event texts.
-                            one = run_one(seed, options, options.tail, false);
-                        }
-                    }
-                    let mut report = report.lock();
-                    report.runs += 1;
-                    report.pairs += u64::from(one.pair);
-                    report.zoned += u64::from(one.zoned);
-                    report.pools += u64::from(one.disks > 1);
-                    report.moves += u64::from(one.moves);
-                    report.channels += u64::from(one.channels);
-                    report.indexes += u64::from(one.indexes);
-                    report.saturating += u64::from(one.saturating);
-                    report.once += u64::from(one.once);
-                    report.listened += u64::from(one.listened);
-                    report.lives += one.lives;
-                    report.cuts += one.cuts;
-                    report.events += one.events;
-                    report.digest ^= one.trace_hash;
-                    report.virtual_s += one.virtual_ms as f64 / 1e3;
-                    report.requests.add(&one.requests);
-                    report.faults.add(&one.faults);
-                    if one.violation.is_some() {
-                        report.failures.push(one);
-                    }
-                    drop(report);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, options.runs);
-                }
-            });
+    };
+    let seeds = Seeds { first: options.seed, runs: options.runs, threads: options.threads };
+    let run = |seed| {
+        let keep = if options.trace { options.tail } else { 0 };
+        let mut one = run_one(seed, options, keep, options.trace);
+        if one.violation.is_some() && !options.trace {
+            // Run the seed again, with event texts.
+            one = run_one(seed, options, options.tail, false);
+        }
+        let failed = one.violation.is_some();
+        (one, failed)
+    };
+    seeds.run(progress, run, |_, one| {
+        report.runs += 1;
+        report.pairs += u64::from(one.pair);
+        report.zoned += u64::from(one.zoned);
+        report.pools += u64::from(one.disks > 1);
+        report.moves += u64::from(one.moves);
+        report.channels += u64::from(one.channels);
+        report.indexes += u64::from(one.indexes);
+        report.saturating += u64::from(one.saturating);
+        report.once += u64::from(one.once);
+        report.listened += u64::from(one.listened);
+        report.lives += one.lives;
+        report.cuts += one.cuts;
+        report.events += one.events;
+        report.digest ^= one.trace_hash;
+        report.virtual_s += one.virtual_ms as f64 / 1e3;
+        report.requests.add(&one.requests);
+        report.faults.add(&one.faults);
+        if one.violation.is_some() {
+            report.failures.push(one);
         }
     });
-    let mut report = report.into_inner();
     report.failures.sort_by_key(|failure| failure.seed);
     report
 }

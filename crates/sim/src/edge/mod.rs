@@ -15,15 +15,13 @@ mod origin;
 mod plan;
 mod variants;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 use serde::Serialize;
 use steadfast_edge::Sabotage;
 
 use self::history::EdgeHistory;
 use self::plan::EdgePlan;
 use crate::rng::Rng;
+use crate::seeds::Seeds;
 use crate::trace::Trace;
 
 pub use variants::EdgeVariant;
@@ -120,44 +118,28 @@ pub fn edge_hash(seed: u64) -> u64 {
 
 /// Runs the seeds. `progress` receives the number of finished runs and the total.
 pub fn run_edges(options: &EdgeOptions, progress: &(dyn Fn(u64, u64) + Sync)) -> EdgeReport {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if options.threads == 0 { cores } else { options.threads };
-    let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let report = Mutex::new(EdgeReport::default());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(options.runs.max(1) as usize) {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= options.runs {
-                        break;
-                    }
-                    let seed = options.seed.wrapping_add(at);
-                    let mut one = run_one(seed, options, if options.trace { options.tail } else { 0 });
-                    if one.violation.is_some() {
-                        stop.store(true, Ordering::Relaxed);
-                        if !options.trace {
-                            // Run the seed again, with event texts.
-                            one = run_one(seed, options, options.tail);
-                        }
-                    }
-                    let mut report = report.lock();
-                    report.runs += 1;
-                    report.lives += one.lives;
-                    report.cuts += one.cuts;
-                    report.answers += one.answers;
-                    report.events += one.trace.count();
-                    report.digest ^= one.trace.hash();
-                    if let Some(violation) = one.violation {
-                        report.failures.push(EdgeFailure { seed, violation, tail: one.trace.tail() });
-                    }
-                    drop(report);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, options.runs);
-                }
-            });
+    let seeds = Seeds { first: options.seed, runs: options.runs, threads: options.threads };
+    let mut report = EdgeReport::default();
+    let run = |seed| {
+        let mut one = run_one(seed, options, if options.trace { options.tail } else { 0 });
+        if one.violation.is_some() && !options.trace {
+            // Run the seed again, with event texts.
+            one = run_one(seed, options, options.tail);
+        }
+        let failed = one.violation.is_some();
+        (one, failed)
+    };
+    seeds.run(progress, run, |seed, one| {
+        report.runs += 1;
+        report.lives += one.lives;
+        report.cuts += one.cuts;
+        report.answers += one.answers;
+        report.events += one.trace.count();
+        report.digest ^= one.trace.hash();
+        if let Some(violation) = one.violation {
+            report.failures.push(EdgeFailure { seed, violation, tail: one.trace.tail() });
         }
     });
-    let mut report = report.into_inner();
     report.failures.sort_by_key(|failure| failure.seed);
     report
 }
