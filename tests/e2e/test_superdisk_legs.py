@@ -66,7 +66,7 @@ def test_an_old_fast_leg_put_back_is_noticed_and_rebuilt(make_pair):
     shutil.copyfile(old, pair.fast[0])
     old.unlink()
     server.start()
-    assert "old" in server.log() or "stale" in server.log(), server.log()
+    assert "the fast leg has been restored to an earlier time" in server.log(), server.log()
     load.check(server, writers, every_key=True)
     load.check_listing(server, writers)
     pair.wait_state()
@@ -195,7 +195,7 @@ def test_legs_of_two_times_of_one_opening_are_not_mixed(make_pair, tmp_path, kep
     assert server.stop() == 0
     server.start()
     pair.wait_state()
-    leg = pair.durable if kept == "durable leg restored" else pair.fast[0]
+    leg_name, leg = ("durable", pair.durable) if kept == "durable leg restored" else ("fast", pair.fast[0])
     copy = tmp_path / "copy"
     server.process.send_signal(19)  # SIGSTOP: the moment of the snapshot
     try:
@@ -222,8 +222,8 @@ def test_legs_of_two_times_of_one_opening_are_not_mixed(make_pair, tmp_path, kep
         for index in server.data.glob("index*"):
             shutil.rmtree(index)
     server.start()
-    assert pair.state() in ("stale", "rebuilding"), pair.state()
-    assert "another time" in server.log(), server.log()
+    # The opening logs this before the server is ready; the rebuild may already be complete.
+    assert f"the {leg_name} leg has been restored to an earlier time" in server.log(), server.log()
     check_all(server, objects)
     pair.wait_state()
     assert pair.healed("durable") == 0, "no block of one leg was copied to the other"
