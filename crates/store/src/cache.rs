@@ -76,6 +76,22 @@ impl ReadCache {
         copy
     }
 
+    /// The piece from the cache, or a copy of what `read` returns, which is stored. Concurrent
+    /// callers share one read; after an error each of them reads for itself. A caller must poll
+    /// this until it ends or drop it, as others depend on it.
+    pub(crate) async fn get_or_read<E>(
+        &self,
+        at: &Location,
+        piece: u32,
+        read: impl Future<Output = Result<Bytes, E>>,
+    ) -> Result<Bytes, E> {
+        let copy = async { Ok(Bytes::copy_from_slice(&read.await?)) };
+        match &self.cache {
+            Some(cache) => cache.get_or_insert_async(&(*at, piece), copy).await,
+            None => copy.await,
+        }
+    }
+
     pub(crate) fn status(&self) -> CacheStatus {
         let cache = self.cache.as_ref();
         CacheStatus {
@@ -85,5 +101,47 @@ impl ReadCache {
             bytes_max: cache.map_or(0, Cache::capacity),
             pieces: cache.map_or(0, |c| c.len() as u64),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use futures::future::{join_all, pending, select};
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    const AT: Location = Location { extent: 0, epoch: 1, offset: 0, head_len: 0, body_len: 4 };
+
+    #[tokio::test]
+    async fn concurrent_callers_share_a_read() {
+        let (cache, reads) = (ReadCache::new(1 << 20), AtomicUsize::new(0));
+        let read = async || {
+            reads.fetch_add(1, Ordering::Relaxed);
+            yield_now().await;
+            Ok::<_, ()>(Bytes::from_static(b"data"))
+        };
+        let found = join_all((0..10).map(|_| cache.get_or_read(&AT, 0, read()))).await;
+        assert_eq!(found, vec![Ok(Bytes::from_static(b"data")); 10]);
+        assert_eq!(reads.into_inner(), 1);
+    }
+
+    #[tokio::test]
+    async fn errors_and_dropped_reads_are_not_shared() {
+        let cache = ReadCache::new(1 << 20);
+        let damaged = async {
+            yield_now().await;
+            Err("damaged")
+        };
+        let sound = async { Ok::<_, &str>(Bytes::from_static(b"data")) };
+        let found = futures::join!(cache.get_or_read(&AT, 0, damaged), cache.get_or_read(&AT, 0, sound));
+        assert_eq!(found, (Err("damaged"), Ok(Bytes::from_static(b"data"))));
+
+        let dropped = Box::pin(cache.get_or_read(&AT, 1, pending::<Result<Bytes, ()>>()));
+        select(dropped, Box::pin(yield_now())).await;
+        let next = cache.get_or_read(&AT, 1, async { Ok::<_, ()>(Bytes::from_static(b"next")) });
+        assert_eq!(next.await, Ok(Bytes::from_static(b"next")));
     }
 }

@@ -87,8 +87,7 @@ impl Core {
         if range.len() * 2 < whole.len() {
             return Ok(Bytes::copy_from_slice(&follow::read(log, at, range, key).await?));
         }
-        let bytes = follow::read(log, at, whole, key).await?;
-        Ok(self.cache.put(at, piece, &bytes).slice(within))
+        Ok(self.cache.get_or_read(at, piece, follow::read(log, at, whole, key)).await?.slice(within))
     }
 }
 
