@@ -1,5 +1,6 @@
 """The space of edge buckets: bounded, evicted by last use, filled ahead of requests."""
 
+import http.client
 import json
 import random
 
@@ -119,3 +120,39 @@ def test_an_http_origin_is_filled_from_a_list_of_keys(make_edge, origin, tmp_pat
     assert done.stdout.startswith("300 of 300 objects fetched"), done.stderr
     assert len(stored(edge.s3())) == 300
     assert "give keys" in edge.command("edge", "fill", "media", "--data", str(edge.data)).stderr
+
+
+def test_a_damaged_object_is_fetched_again(make_edge, origin):
+    sizes = {"small": 5_000, "large": 3 * MIB}
+    contents = {key: origin.put(key, size) for key, size in sizes.items()}
+    edge = make_edge(pool_size="128 MiB", fresh="forever")
+    for key in sizes:
+        assert edge.request("GET", f"/media/{key}")[0] == 200
+    wait.until(lambda: stored(edge.s3()) == sizes, 30, "the objects")
+    assert edge.stop() == 0
+    image = (edge.data / "pool").read_bytes()
+    with open(edge.data / "pool", "r+b") as pool:
+        for key, content in contents.items():
+            # In the middle, so the answer of the large object has begun.
+            middle = sizes[key] // 2
+            at = image.find(content.read(middle, middle + 64))
+            assert at > 0
+            pool.seek(at)
+            pool.write(bytes(64))
+    edge.start()
+    before = origin.sent
+    for key, content in contents.items():
+        expected = content.read(0, sizes[key])
+
+        def answer():
+            """A damaged object is an error or a truncated answer until it is evicted."""
+            try:
+                status, _, got = edge.request("GET", f"/media/{key}")
+            except http.client.IncompleteRead as broken:
+                status, got = 0, broken.partial
+            assert expected.startswith(got) if status in (0, 200) else status == 500
+            return (status, got) == (200, expected)
+
+        wait.until(answer, 30, "the object")
+    assert origin.sent - before == sum(sizes.values())
+    assert edge_status(edge)["evictions"] == 2

@@ -149,6 +149,18 @@ impl Edge {
         }
     }
 
+    /// The error for a cached object that could not be read to its end. A damaged object is
+    /// deleted, so that the next request fetches it again.
+    pub fn read_failed(&self, bucket: &str, key: &str, version: Lsn, error: StoreError) -> EdgeError {
+        if let Some(EdgeEntry { site, .. }) = self.0.buckets.get(bucket) {
+            let (site, key, error) = (site.clone(), key.to_owned(), error.clone());
+            site.env.clone().spawn("edge-evict", async move {
+                site.evict_unreadable(&key, Some(version), &error).await;
+            });
+        }
+        error.into()
+    }
+
     /// Whether the bucket has an origin.
     pub fn has_origin(&self, bucket: &str) -> bool {
         self.0.buckets.contains_key(bucket)
@@ -187,7 +199,11 @@ impl Edge {
         let bucket = &site.options.bucket;
         let mut waiting = None;
         for _ in 0..LOOKS {
-            let opened = site.store.reader(bucket, key).await.map(|reader| (reader.info().clone(), reader));
+            let opened = match site.store.reader(bucket, key).await {
+                Ok(reader) => Ok((reader.info().clone(), reader)),
+                Err(error) if site.evict_unreadable(key, None, &error).await => continue,
+                Err(error) => Err(error),
+            };
             let (stored, base, if_error) = match self.look(site, entries, key, opened)? {
                 Lookup::Answer(answer) => return Ok(answer.map(Fetched::Object)),
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use steadfast_log::Durability;
+use steadfast_log::{Durability, LogError, Lsn};
 use steadfast_store::{ListQuery, StoreError};
 
 use crate::fresh::is_cached;
@@ -236,6 +236,23 @@ impl Drop for Aborting<'_> {
 }
 
 impl Site {
+    /// Deletes a cached object that cannot be read, so that the next request fetches it again.
+    /// `version` is what was read; `None` is what is stored. Returns whether it did.
+    pub(crate) async fn evict_unreadable(&self, key: &str, version: Option<Lsn>, error: &StoreError) -> bool {
+        if !matches!(error, StoreError::Log(LogError::Damaged { .. } | LogError::Read { .. })) {
+            return false;
+        }
+        let bucket = &self.options.bucket;
+        if let (Some(version), Ok(info)) = (version, self.store.object(bucket, key))
+            && info.version != version
+        {
+            return false;
+        }
+        let evicted = self.evict(key).await.unwrap_or(false);
+        tracing::warn!(%bucket, %key, %error, evicted, "a cached object cannot be read");
+        evicted
+    }
+
     /// Deletes an object if it is cached. Returns whether it did.
     pub(crate) async fn evict(&self, key: &str) -> Result<bool, StoreError> {
         let bucket = &self.options.bucket;

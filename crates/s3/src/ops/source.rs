@@ -17,6 +17,8 @@ use crate::handler::Handler;
 /// An object that is being read.
 pub(crate) enum Source {
     Object(ObjectReader),
+    /// An object that the edge has stored in this bucket.
+    Cached(ObjectReader, Edge, String),
     Fill(FillReader),
     Passed(PassedObject),
 }
@@ -47,7 +49,7 @@ impl Source {
         let answer = edge.get(bucket, key, wanted).await.map_err(edge_error)?;
         let headers = cache_headers(&answer);
         let source = match answer.found {
-            Fetched::Object(reader) => Self::Object(reader),
+            Fetched::Object(reader) => Self::Cached(reader, edge.clone(), bucket.to_owned()),
             Fetched::Fill(reader) => Self::Fill(reader),
             Fetched::Passed(passed) => Self::Passed(passed),
         };
@@ -56,7 +58,7 @@ impl Source {
 
     pub(crate) fn info(&self) -> &ObjectInfo {
         match self {
-            Self::Object(reader) => reader.info(),
+            Self::Object(reader) | Self::Cached(reader, ..) => reader.info(),
             Self::Fill(reader) => reader.info(),
             Self::Passed(passed) => passed.info(),
         }
@@ -64,7 +66,7 @@ impl Source {
 
     pub(crate) fn parts(&self) -> &[PartInfo] {
         match self {
-            Self::Object(reader) => reader.parts(),
+            Self::Object(reader) | Self::Cached(reader, ..) => reader.parts(),
             Self::Fill(_) | Self::Passed(_) => &[],
         }
     }
@@ -73,6 +75,10 @@ impl Source {
     pub(crate) fn stream(self, span: Span<u64>) -> BoxStream<'static, Result<Bytes, EdgeError>> {
         match self {
             Self::Object(reader) => reader.stream(span).map_err(EdgeError::from).boxed(),
+            Self::Cached(reader, edge, bucket) => {
+                let (key, version) = (reader.info().key.clone(), reader.info().version);
+                reader.stream(span).map_err(move |error| edge.read_failed(&bucket, &key, version, error)).boxed()
+            }
             Self::Fill(reader) => reader.stream(span).boxed(),
             Self::Passed(passed) => passed.stream().boxed(),
         }
