@@ -19,7 +19,7 @@ use crate::options::{EdgeBounds, EdgeBucket};
 use crate::origin::{Client, Origin};
 use crate::passed::{PassedObject, Wanted};
 use crate::sabotage::Sabotage;
-use crate::site::{Gates, Memory, Site, busy};
+use crate::site::{BucketGates, Gates, Memory, Site, busy};
 use crate::space::Inventory;
 
 /// How often a request looks for the object again when a fill ended without an answer for it.
@@ -109,7 +109,7 @@ impl Edge {
                 Ok(_) | Err(StoreError::BucketExists) => {}
                 Err(e) => return Err(format!("the edge bucket {bucket} cannot be created: {e}")),
             }
-            let connections = gates.connections(bounds, &env);
+            let bucket_gates = BucketGates::new(bounds, &env);
             let (store, env, gates) = (store.clone(), env.clone(), gates.clone());
             let site = Site {
                 run: env.random_u64(),
@@ -121,7 +121,7 @@ impl Edge {
                 store,
                 env,
                 origin,
-                connections,
+                bucket_gates,
                 gates,
             };
             let site = Arc::new(site);
@@ -209,25 +209,26 @@ impl Edge {
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
-                waiting = Some(site.gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
+                waiting = Some(site.bucket_gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
             }
             let old = base.is_some();
-            let pass = async || {
-                let passed = Fetched::Passed(site.pass(key, false, wanted).await?);
+            // The first bytes end the wait.
+            let pass = async |waiting| {
+                let passed = Fetched::Passed(site.pass(key, false, wanted, waiting).await?);
                 Ok(EdgeAnswer { found: passed, handling: Handling::Passed, age_s: None })
             };
             if !old && matches!(site.remembered(key), Some(Memory::NotStorable(_))) {
-                return pass().await;
+                return pass(waiting).await;
             }
             let Some((holder, collapsed)) = entries.join(site, key, Opening::Get(wanted.first), base) else { continue };
             match holder.plan().await {
                 Ok(plan) => {
                     site.touch(key);
                     let handling = if old { Handling::Replaced } else { Handling::Miss { collapsed } };
-                    let found = Fetched::Fill(FillReader::new(holder, plan));
+                    let found = Fetched::Fill(FillReader::new(holder, plan, waiting));
                     return Ok(EdgeAnswer { found, handling, age_s: None });
                 }
-                Err(FillEnd::NotStorable) => return pass().await,
+                Err(FillEnd::NotStorable) => return pass(waiting).await,
                 Err(end) => {
                     if let Some(answer) = settle(site, key, end, stored, if_error, |reader| reader.info().version)? {
                         return Ok(answer.map(Fetched::Object));
@@ -252,11 +253,11 @@ impl Edge {
                 Lookup::Ask { stored, base, if_error } => (stored, base, if_error),
             };
             if waiting.is_none() {
-                waiting = Some(site.gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
+                waiting = Some(site.bucket_gates.waiting.try_enter().map_err(|refused| busy(&refused))?);
             }
             let handling = if base.is_some() { Handling::Replaced } else { Handling::Miss { collapsed: false } };
             let pass = async || {
-                let found = site.pass(key, true, &Wanted::default()).await?.info().clone();
+                let found = site.pass(key, true, &Wanted::default(), None).await?.info().clone();
                 Ok(EdgeAnswer { found, handling: Handling::Passed, age_s: None })
             };
             let beside = site.has(Sabotage::HeadBesideFill) && entries.contains(key);

@@ -87,15 +87,19 @@ pub enum FillMode {
     Wanted,
 }
 
-/// Bounds of all edge buckets together.
+/// Bounds of the edge. Each bucket has its own fills, connections and requests; the memory is for
+/// all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeBounds {
-    /// Fills at a time.
+    /// Fills of a bucket at a time.
     pub fills: usize,
-    /// Connections to an origin. Half of them fetch what readers wait for; a quarter fetches ahead;
-    /// a quarter passes answers through.
+    /// Connections that fetch a bucket's objects. A quarter of them fetches ahead, and the others
+    /// fetch what readers wait for.
     pub origin_connections: usize,
-    /// Requests that wait for the first answer of an origin.
+    /// Answers of a bucket that are passed through at a time, each on a connection of its own. A
+    /// client has a quarter of them.
+    pub passed: usize,
+    /// Requests of a bucket that wait for the first bytes of their answer.
     pub waiting: usize,
     /// Memory for segments on their way to the disk, in bytes.
     pub memory_bytes: u64,
@@ -112,7 +116,8 @@ impl Default for EdgeBounds {
         Self {
             fills: 1024,
             origin_connections: 32,
-            waiting: 1024,
+            passed: 256,
+            waiting: 256,
             memory_bytes: 256 << 20,
             last_use_bytes: 16 << 20,
             sabotage: Sabotage::None,

@@ -1,15 +1,17 @@
 //! Answers that are passed through, because they cannot be stored.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
-use steadfast_flow::Pass;
+use futures::{Stream, StreamExt, stream};
+use steadfast_flow::{Env, Pass};
 use steadfast_store::ObjectInfo;
 
 use crate::error::EdgeError;
 use crate::origin::{OriginBody, OriginRequest, unsatisfied_size};
-use crate::site::Site;
+use crate::site::{CONNECTION_WAIT, Site, busy};
 
 /// What a request wants of an object.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +22,8 @@ pub struct Wanted {
     pub range: Option<String>,
     /// The value of its `If-Range` header.
     pub if_range: Option<String>,
+    /// The client, which has a share of the answers that are passed through.
+    pub client: Arc<str>,
 }
 
 /// An answer of the origin for one request.
@@ -31,6 +35,10 @@ pub struct PassedObject {
     body: OriginBody,
     /// The connection, until the last byte.
     connection: Pass,
+    /// The place among the requests that wait, until the first byte.
+    waiting: Option<Pass>,
+    timeout: Duration,
+    env: Env,
 }
 
 impl PassedObject {
@@ -52,18 +60,31 @@ impl PassedObject {
 
     /// The bytes. The stream ends after an error.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, EdgeError>> + Send + use<> + 'static {
-        let Self { body, connection, .. } = self;
-        body.map(move |piece| {
-            let _connection = &connection;
-            piece.map_err(|_| EdgeError::Origin("The answer of the origin broke off.".into()))
+        let Self { body, connection, waiting, timeout, env, .. } = self;
+        stream::try_unfold((body, connection, waiting), move |(mut body, connection, waiting)| {
+            let env = env.clone();
+            async move {
+                let piece = env.timeout(timeout, body.next()).await.ok_or(EdgeError::Timeout)?;
+                drop(waiting);
+                let broken = |_| EdgeError::Origin("The answer of the origin broke off.".into());
+                let piece = piece.transpose().map_err(broken)?;
+                Ok(piece.map(|piece| (piece, (body, connection, None))))
+            }
         })
     }
 }
 
 impl Site {
     /// Asks the origin for one request.
-    pub(crate) async fn pass(&self, key: &str, head: bool, wanted: &Wanted) -> Result<PassedObject, EdgeError> {
-        let connection = self.connect(&self.connections.passed).await?;
+    pub(crate) async fn pass(
+        &self,
+        key: &str,
+        head: bool,
+        wanted: &Wanted,
+        waiting: Option<Pass>,
+    ) -> Result<PassedObject, EdgeError> {
+        let connection = self.bucket_gates.passed.enter(&wanted.client, CONNECTION_WAIT).await;
+        let connection = connection.map_err(|refused| busy(&refused))?;
         let headers = [("range", &wanted.range), ("if-range", &wanted.if_range)];
         let headers = headers.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
         let answer = self.ask(OriginRequest { head, key: key.to_owned(), headers }).await?;
@@ -84,6 +105,16 @@ impl Site {
             part_count: 0,
         };
         let span = start..start.saturating_add(length.unwrap_or(0));
-        Ok(PassedObject { info, span, partial: described.partial, length, body: answer.body, connection })
+        Ok(PassedObject {
+            info,
+            span,
+            partial: described.partial,
+            length,
+            body: answer.body,
+            connection,
+            waiting,
+            timeout: self.options.timeout,
+            env: self.env.clone(),
+        })
     }
 }

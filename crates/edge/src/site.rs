@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use steadfast_flow::{Budget, Env, Gate, HistogramCounter, Refused};
+use steadfast_flow::{Budget, Env, Gate, HistogramCounter, KeyedGate, KeyedGateOptions, Refused};
 use steadfast_log::Lsn;
 use steadfast_store::{ObjectInfo, Store, StoreError};
 
@@ -17,50 +17,57 @@ use crate::sabotage::Sabotage;
 use crate::space::Inventory;
 
 /// Longest wait for a connection to an origin.
-const CONNECTION_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const CONNECTION_WAIT: Duration = Duration::from_secs(60);
 
-/// The connections to an origin, by purpose. None of them waits for one of another purpose.
-pub(crate) struct Connections {
-    /// Segments that readers wait for.
+/// The gates of one bucket, so that an origin that hangs does not stop other buckets. The
+/// connections are divided by purpose, and none of them waits for one of another purpose.
+pub(crate) struct BucketGates {
+    pub(crate) fills: Gate,
+    /// Requests that wait for the first bytes of their answer.
+    pub(crate) waiting: Gate,
+    /// Connections for segments that readers wait for.
     pub(crate) wanted: Gate,
-    /// Segments fetched ahead.
+    /// Connections for segments fetched ahead.
     pub(crate) ahead: Gate,
-    /// Answers passed through.
-    pub(crate) passed: Gate,
+    /// Connections for answers passed through, by client.
+    pub(crate) passed: KeyedGate,
 }
 
-/// The bounds of all edge buckets together.
+/// What all edge buckets share.
 #[derive(Clone)]
 pub(crate) struct Gates {
-    pub(crate) fills: Gate,
-    pub(crate) waiting: Gate,
     pub(crate) memory: Budget,
     /// Time from the first request to the stored object.
     pub(crate) fill_us: Arc<HistogramCounter>,
-    /// Requests that may wait for a fill or a connection.
-    waiting_max: usize,
     pub(crate) sabotage: Sabotage,
 }
 
 impl Gates {
     pub(crate) fn new(bounds: &EdgeBounds, env: &Env) -> Self {
         Self {
-            fills: Gate::new("edge_fills", bounds.fills, bounds.waiting, env.clone()),
-            waiting: Gate::new("edge_waiting", bounds.waiting, 0, env.clone()),
             memory: Budget::new("edge_memory", bounds.memory_bytes, env.clone()),
             fill_us: Arc::default(),
-            waiting_max: bounds.waiting,
             sabotage: bounds.sabotage,
         }
     }
+}
 
-    pub(crate) fn connections(&self, bounds: &EdgeBounds, env: &Env) -> Connections {
-        let gate = |name, limit| Gate::new(name, limit, self.waiting_max + bounds.fills, env.clone());
+impl BucketGates {
+    pub(crate) fn new(bounds: &EdgeBounds, env: &Env) -> Self {
+        let gate = |name, limit| Gate::new(name, limit, bounds.waiting + bounds.fills, env.clone());
         let quarter = (bounds.origin_connections / 4).max(1);
-        Connections {
-            wanted: gate("edge_connections", bounds.origin_connections.saturating_sub(2 * quarter).max(1)),
+        let passed = KeyedGateOptions {
+            limit: bounds.passed,
+            waiting_max: bounds.waiting,
+            key_limit: bounds.passed.div_ceil(4),
+            key_waiting_max: bounds.waiting.div_ceil(4),
+        };
+        Self {
+            fills: Gate::new("edge_fills", bounds.fills, bounds.waiting, env.clone()),
+            waiting: Gate::new("edge_waiting", bounds.waiting, 0, env.clone()),
+            wanted: gate("edge_connections", bounds.origin_connections.saturating_sub(quarter).max(1)),
             ahead: gate("edge_connections_ahead", quarter),
-            passed: gate("edge_connections_passed", quarter),
+            passed: KeyedGate::new("edge_connections_passed", passed, env.clone()),
         }
     }
 }
@@ -71,7 +78,7 @@ pub(crate) struct Site {
     pub(crate) store: Store,
     pub(crate) env: Env,
     pub(crate) origin: Arc<dyn Origin>,
-    pub(crate) connections: Connections,
+    pub(crate) bucket_gates: BucketGates,
     pub(crate) gates: Gates,
     pub(crate) inventory: Inventory,
     pub(crate) counters: Arc<Counters>,

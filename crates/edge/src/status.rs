@@ -6,6 +6,7 @@ use serde::Serialize;
 use steadfast_flow::{FlowStatus, Histogram};
 
 use crate::edge::{Edge, EdgeEntry};
+use crate::site::BucketGates;
 
 /// Status of the edge. Counters start with the process.
 #[derive(Debug, Clone, Serialize)]
@@ -16,10 +17,12 @@ pub struct EdgeStatus {
     pub fill_us: Histogram,
     /// Segments on their way to the disk: bytes, their bound, and refusals.
     pub memory: FlowStatus,
-    /// Running fills, and their bound.
-    pub fills: FlowStatus,
-    /// Requests that wait for an origin, and their bound.
-    pub waiting: FlowStatus,
+    /// Running fills and their bound, of all buckets together.
+    pub fills: Option<FlowStatus>,
+    /// Requests that wait for an origin and their bound, of all buckets together.
+    pub waiting: Option<FlowStatus>,
+    /// Answers passed through and their bound, of all buckets together.
+    pub passed: Option<FlowStatus>,
 }
 
 /// Status of an edge bucket.
@@ -68,9 +71,26 @@ impl Edge {
             buckets: self.entries().map(EdgeEntry::status).collect(),
             fill_us: self.gates().fill_us.snapshot(),
             memory: self.gates().memory.status(),
-            fills: self.gates().fills.status(),
-            waiting: self.gates().waiting.status(),
+            fills: self.sum(|gates| gates.fills.status()),
+            waiting: self.sum(|gates| gates.waiting.status()),
+            passed: self.sum(|gates| gates.passed.status()),
         }
+    }
+}
+
+impl Edge {
+    /// The status of a gate, summed over the buckets. The peak is the largest of a bucket.
+    fn sum(&self, status: impl Fn(&BucketGates) -> FlowStatus) -> Option<FlowStatus> {
+        self.entries().map(|entry| status(&entry.site.bucket_gates)).reduce(|sum, one| FlowStatus {
+            name: sum.name,
+            limit: sum.limit + one.limit,
+            used: sum.used + one.used,
+            peak: sum.peak.max(one.peak),
+            waiting: sum.waiting + one.waiting,
+            granted: sum.granted + one.granted,
+            refused: sum.refused + one.refused,
+            waited_us: sum.waited_us + one.waited_us,
+        })
     }
 }
 

@@ -42,6 +42,10 @@ pub(crate) enum BodyFault {
     Broken,
 }
 
+/// The group of the client's address, which has a share of the server.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestClient(pub(crate) Arc<str>);
+
 /// The state of one request.
 #[derive(Debug)]
 pub(crate) struct RequestContext {

@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::about::About;
 use crate::access::{Access, Domains, Keys};
 use crate::body::{RequestBody, ResponseBody, Tail};
-use crate::context::{BodyFault, Observer, RequestContext};
+use crate::context::{BodyFault, Observer, RequestClient, RequestContext};
 use crate::cors;
 use crate::error::{request_timeout, slow_down};
 use crate::handler::Handler;
@@ -296,6 +296,7 @@ impl S3Door {
             if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::http_body_unsync(body) }
         });
         request.extensions_mut().insert(context.clone());
+        request.extensions_mut().insert(RequestClient(client.clone()));
         let response = match shared.s3.call(request).await {
             Ok(response) => response,
             Err(error) => {

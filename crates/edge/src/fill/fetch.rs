@@ -86,7 +86,16 @@ impl Fill {
     ) {
         let (fill, plan) = (self.clone(), plan.clone());
         self.site.env.spawn("edge-fetch", async move {
-            let outcome = match fill.fetch(&plan, segment, connection, part).await {
+            let connection = match connection {
+                Some(connection) => Some(connection),
+                None => fill.connect_for(segment).await,
+            };
+            let Some(_connection) = connection else {
+                fill.state.lock().put_back(segment);
+                fill.work.notify_one();
+                return;
+            };
+            let outcome = match fill.fetch(&plan, segment, part).await {
                 // The fill has ended, and its upload with it.
                 Err(EdgeError::Store(StoreError::NoSuchUpload)) => Err(EdgeError::Changed),
                 outcome => outcome,
@@ -97,17 +106,24 @@ impl Fill {
         });
     }
 
+    /// A connection for a segment that a reader waits for. `None` if no reader waits for it any
+    /// more, or all connections stay in use: that must not end the fill for its other readers.
+    async fn connect_for(&self, segment: u32) -> Option<Pass> {
+        match self.site.connect(&self.site.bucket_gates.wanted).await {
+            Ok(connection) => Some(connection).filter(|_| self.state.lock().is_wanted(segment)),
+            Err(_) => {
+                self.site.env.sleep(PAUSE).await;
+                None
+            }
+        }
+    }
+
     async fn fetch(
         &self,
         plan: &Plan,
         segment: u32,
-        connection: Option<Pass>,
         mut part: Option<Part>,
     ) -> Result<Option<ObjectWriter>, EdgeError> {
-        let _connection = match connection {
-            Some(connection) => connection,
-            None => self.site.connect(&self.site.connections.wanted).await?,
-        };
         let range = plan.range(segment);
         let mut writer = Some(self.begin_segment(plan, segment).await?);
         let mut tries = 0;

@@ -191,8 +191,9 @@ impl Fill {
     /// Fetches the object, until it is stored or nothing more is wanted.
     pub(crate) async fn run(self: &Arc<Self>, opening: Opening) {
         let begun = self.site.env.now();
-        let end = match self.site.gates.fills.enter(FILL_WAIT).await {
-            Ok(_pass) => self.fetch_all(opening).await.unwrap_or_else(FillEnd::Failed),
+        let end = match self.site.bucket_gates.fills.enter(FILL_WAIT).await {
+            Ok(_pass) if self.is_wanted() => self.fetch_all(opening).await.unwrap_or_else(FillEnd::Failed),
+            Ok(_pass) => FillEnd::Stopped,
             Err(refused) => FillEnd::Failed(busy(&refused)),
         };
         if matches!(end, FillEnd::Stored(_)) {
@@ -200,6 +201,11 @@ impl Fill {
             self.site.gates.fill_us.add_us(self.site.env.now().saturating_sub(begun));
         }
         self.close(end).await;
+    }
+
+    /// Whether a request still waits for it, or a stored object is to be replaced.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.base.is_some() || self.state.lock().has_holders()
     }
 
     /// Ends the fill for all requests that wait, and frees what it has stored in part, unless a
@@ -216,6 +222,8 @@ impl Fill {
             }
             let whole = matches!(end, FillEnd::Stored(_));
             state.end = Some(end);
+            // Slow readers keep the fill, but not its memory.
+            state.release_memory();
             let upload = state.upload.take().filter(|_| !whole);
             (upload, room, resumable && stored > 0, state.promise.take())
         };

@@ -255,7 +255,10 @@ impl Fill {
             return Ok(FillEnd::Stopped);
         }
         site.inventory.space.counted().await;
-        let connection = site.connect(&site.connections.wanted).await?;
+        let connection = site.connect(&site.bucket_gates.wanted).await?;
+        if !self.is_wanted() {
+            return Ok(FillEnd::Stopped);
+        }
         let left = self.left_over()?;
         let sent = site.moment();
         let answer = self.question(opening, left.as_ref()).await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, Stream};
 use futures::{StreamExt, TryStreamExt};
+use steadfast_flow::Pass;
 use steadfast_store::{ObjectInfo, ObjectReader, StoreError};
 
 use super::state::Segment;
@@ -17,6 +18,8 @@ use crate::sabotage::Sabotage;
 pub struct FillReader {
     holder: Holder,
     plan: Arc<Plan>,
+    /// The place among the requests that wait, until the first bytes.
+    waiting: Option<Pass>,
 }
 
 /// Where the next bytes are.
@@ -38,8 +41,8 @@ struct Cursor {
 }
 
 impl FillReader {
-    pub(crate) fn new(holder: Holder, plan: Arc<Plan>) -> Self {
-        Self { holder, plan }
+    pub(crate) fn new(holder: Holder, plan: Arc<Plan>, waiting: Option<Pass>) -> Self {
+        Self { holder, plan, waiting }
     }
 
     /// The object's description.
@@ -127,6 +130,7 @@ impl Cursor {
     fn take(&mut self, mut piece: Bytes) -> Bytes {
         piece.truncate(usize::try_from(self.left.end - self.left.start).unwrap_or(usize::MAX));
         self.left.start += piece.len() as u64;
+        self.reader.waiting = None;
         piece
     }
 }

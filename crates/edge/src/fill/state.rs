@@ -85,6 +85,8 @@ pub(super) enum Step {
     /// Fetch a segment ahead, when there is a connection for it.
     Ahead(u32),
     Wait,
+    /// Wait for the readers of a segment in memory, for a bounded time.
+    Linger,
 }
 
 #[derive(Default)]
@@ -157,6 +159,13 @@ impl FillState {
         stored.map(|(number, _)| plan.range(number)).map(|range| range.end - range.start).sum()
     }
 
+    /// Frees the memory of segments, once the fill has ended.
+    pub(super) fn release_memory(&mut self) {
+        if self.fetching == 0 {
+            self.segments.clear();
+        }
+    }
+
     fn is_missing(&self, segment: u32) -> bool {
         matches!(self.segments.get(segment as usize), Some(Segment::Missing))
     }
@@ -180,6 +189,17 @@ impl FillState {
             Some(Segment::Fetching(received)) => Some(received),
             _ => None,
         }
+    }
+
+    /// Whether a reader waits for a segment.
+    pub(super) fn is_wanted(&self, segment: u32) -> bool {
+        self.holders.values().any(|want| want.segment == Some(segment))
+    }
+
+    /// Notes that a segment that had begun is not fetched now.
+    pub(super) fn put_back(&mut self, segment: u32) {
+        self.fetching -= 1;
+        self.segments[segment as usize] = Segment::Missing;
     }
 
     /// Notes that a fetch has ended. A segment of an upload is stored, that of a small object stays
@@ -214,7 +234,11 @@ impl FillState {
             return Step::End(FillEnd::Stopped);
         }
         if self.complete == self.segments.len() {
-            return if attached { Step::Complete } else { Step::Wait };
+            return match attached {
+                true => Step::Complete,
+                false if self.segments.len() == 1 => Step::Linger,
+                false => Step::Wait,
+            };
         }
         let wanted: Vec<u32> = self.holders.values().filter_map(|want| want.segment).collect();
         if let Some(segment) = wanted.iter().copied().find(|segment| self.is_missing(*segment)) {

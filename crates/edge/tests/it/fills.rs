@@ -48,7 +48,7 @@ async fn a_range_is_served_from_its_segment_first() {
     // Two segments, and two more ahead of the reader.
     assert!(origin.sent() <= 4 * SEGMENT, "{} bytes", origin.sent());
     assert!(store.object(BUCKET, "k").is_err());
-    let suffix = Wanted { first: 0, range: Some("bytes=-5".into()), if_range: None };
+    let suffix = Wanted { first: 0, range: Some("bytes=-5".into()), if_range: None, client: "".into() };
     let Fetched::Fill(reader) = fetched(&edge, &suffix).await else { panic!("a fill") };
     let size = reader.info().size;
     let tail: Vec<_> = reader.stream(size - 5..size).try_collect().await.expect("served");
@@ -66,7 +66,8 @@ async fn a_range_behind_the_end_is_refused_with_the_size() {
     let origin = FakeOrigin::default();
     origin.put("k", &bytes(3 * SEGMENT, 2), Some("\"v1\""));
     let (edge, _store) = edge(&origin, FillMode::Wanted).await;
-    let wanted = Wanted { first: 9 * SEGMENT as u64, range: Some("bytes=90000-".into()), if_range: None };
+    let wanted =
+        Wanted { first: 9 * SEGMENT as u64, range: Some("bytes=90000-".into()), if_range: None, client: "".into() };
     let Fetched::Fill(reader) = fetched(&edge, &wanted).await else { panic!("a fill") };
     assert_eq!(reader.info().size, 3 * SEGMENT as u64);
 }

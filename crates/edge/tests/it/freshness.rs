@@ -220,7 +220,8 @@ async fn after_a_restart_the_origin_is_queried_first() {
     }
 }
 
-async fn put_own(store: &Store, key: &str) {
+/// Stores an object as a client does.
+pub(crate) async fn put_own(store: &Store, key: &str) {
     let mut writer = store.writer(BUCKET, key, Some(3)).await.expect("a writer");
     writer.write(bytes::Bytes::from_static(b"own")).await.expect("written");
     let own = Attributes { etag: "own".into(), ..Attributes::default() };

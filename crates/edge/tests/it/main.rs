@@ -1,5 +1,6 @@
 //! The edge over a store in memory and an origin in memory.
 
+mod bounds;
 mod fills;
 mod freshness;
 mod origin;
@@ -69,7 +70,7 @@ pub(crate) fn bytes(len: usize, seed: u8) -> Vec<u8> {
 
 pub(crate) async fn get(edge: &Edge, key: &str, range: Option<(u64, u64)>) -> Result<Vec<u8>, EdgeError> {
     let header = range.map(|(first, end)| format!("bytes={first}-{}", end - 1));
-    let wanted = Wanted { first: range.map_or(0, |range| range.0), range: header, if_range: None };
+    let wanted = Wanted { first: range.map_or(0, |range| range.0), range: header, if_range: None, client: "".into() };
     let (from, to) = range.unwrap_or((0, u64::MAX));
     let pieces: Vec<_> = match edge.get(BUCKET, key, &wanted).await?.found {
         Fetched::Object(reader) => reader.stream(from..to).map_err(EdgeError::from).try_collect().await?,

@@ -122,7 +122,7 @@ pub(crate) async fn get(handler: &Handler, req: S3Request<GetObjectInput>) -> S3
             select(info.size, &[], range(&req.headers, &info, &input.range), input.part_number)?;
         }
     }
-    let wanted = wanted(&req.headers, input.range.as_ref());
+    let wanted = wanted(&req.headers, req.extensions.get(), input.range.as_ref());
     for _ in 0..OPENS {
         let (source, headers) = Source::open(handler, &input.bucket, &input.key, &wanted).await?;
         let info = source.info().clone();

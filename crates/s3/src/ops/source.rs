@@ -11,6 +11,7 @@ use s3s::dto::Range;
 use steadfast_edge::{Edge, EdgeAnswer, EdgeError, Fetched, FillReader, Handling, PassedObject, Wanted};
 use steadfast_store::{ObjectInfo, ObjectReader, PartInfo};
 
+use crate::context::RequestClient;
 use crate::error::{edge_error, store_error};
 use crate::handler::Handler;
 
@@ -24,14 +25,15 @@ pub(crate) enum Source {
 }
 
 /// What a request says about the bytes that it wants.
-pub(crate) fn wanted(headers: &HeaderMap, range: Option<&Range>) -> Wanted {
+pub(crate) fn wanted(headers: &HeaderMap, client: Option<&RequestClient>, range: Option<&Range>) -> Wanted {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let first = match range {
         Some(Range::Int { first, .. }) => *first,
         // The size is not known yet, and the first segment tells it.
         Some(Range::Suffix { .. }) | None => 0,
     };
-    Wanted { first, range: text(RANGE), if_range: text(IF_RANGE) }
+    let client = client.map_or_else(|| "".into(), |client| client.0.clone());
+    Wanted { first, range: text(RANGE), if_range: text(IF_RANGE), client }
 }
 
 impl Source {

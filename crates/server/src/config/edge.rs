@@ -464,6 +464,7 @@ impl EdgeSection {
         EdgeBounds {
             fills: self.fills,
             origin_connections: self.origin_connections,
+            passed: self.passed,
             waiting: self.waiting,
             memory_bytes: self.memory.0,
             last_use_bytes: self.last_use_memory.0,

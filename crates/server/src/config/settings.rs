@@ -218,14 +218,17 @@ sections! {
     /// The media edge: buckets with an origin, an S3 bucket or an HTTP server far away. An object
     /// that is asked for is fetched once and kept. Clients can only read these buckets.
     edge: EdgeSection {
-        /// Maximum number of objects being fetched at a time, for all buckets together.
+        /// Maximum number of objects of a bucket being fetched at a time.
         fills: usize = 1024, in 1..=65_536;
-        /// Maximum number of connections to an origin. Half of them fetch what readers wait for; a
-        /// quarter fetches ahead; a quarter passes answers through.
+        /// Maximum number of connections that fetch the objects of a bucket. A quarter fetches
+        /// ahead, and the others fetch what readers wait for.
         origin_connections: usize = 32, in 4..=1024;
-        /// Maximum number of requests that wait for the first answer of an origin; further ones get
-        /// SlowDown (503).
-        waiting: usize = 1024, in 1..=1_048_576;
+        /// Maximum number of answers of a bucket that are passed through at a time, because they
+        /// cannot be stored. Each has a connection of its own. A quarter is for one client address.
+        passed: usize = 256, in 4..=65_536;
+        /// Maximum number of requests to a bucket that wait for the first bytes of their answer;
+        /// further ones get SlowDown (503). It should be well below `limits.requests`.
+        waiting: usize = 256, in 1..=1_048_576;
         /// Memory for segments on their way to the disk: at least two of the largest `segment`.
         memory: Size = Size::mib(256), in 131_072..=1_099_511_627_776;
         /// Memory for the times at which objects were last used, 8 bytes each. Objects that do not

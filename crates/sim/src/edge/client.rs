@@ -119,7 +119,8 @@ impl EdgeClient {
         });
         self.note("get?", [key as u64, 0, 0], || format!("{name} {range:?}"));
         let header = range.map(|(first, end)| format!("bytes={first}-{}", end - 1));
-        let wanted = Wanted { first: range.map_or(0, |(first, _)| first), range: header, if_range: None };
+        let wanted =
+            Wanted { first: range.map_or(0, |(first, _)| first), range: header, if_range: None, client: "".into() };
         let answer = match self.edge.get(BUCKET, &name, &wanted).await {
             Ok(answer) => answer,
             Err(EdgeError::Store(StoreError::NoSuchKey)) => {

@@ -186,6 +186,7 @@ impl EdgePlan {
             sabotage,
             last_use_bytes: 64 << 10,
             waiting: *rng.pick(&[2, 1024]),
+            passed: *rng.pick(&[1, 4, 64]),
         };
         let disk = DiskProfile {
             growable: false,

@@ -1,0 +1,139 @@
+//! Bounds: what a slow client or an origin that hangs holds, and what it must not hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, pin_mut};
+use steadfast_edge::{Edge, EdgeBounds, EdgeBucket, EdgeError, Fetched, FillMode, Wanted};
+use steadfast_flow::Env;
+use steadfast_store::{BucketSettings, StoreError};
+
+use crate::freshness::put_own;
+use crate::origin::FakeOrigin;
+use crate::{BUCKET, SEGMENT, bucket, bytes, edge, get, new_disk, store, until};
+
+/// An edge with these bounds and two buckets, each with its own origin.
+async fn two(bounds: EdgeBounds, origins: [&FakeOrigin; 2]) -> Edge {
+    let store = store(&new_disk().await).await;
+    let names = [BUCKET, "other"];
+    let bucket = |name: &str| EdgeBucket { bucket: name.into(), ..bucket(FillMode::Wanted) };
+    let origin = |origin: &FakeOrigin| -> Arc<dyn steadfast_edge::Origin> { Arc::new(origin.clone()) };
+    let buckets = names.into_iter().zip(origins).map(|(name, of)| (bucket(name), origin(of))).collect();
+    store.create_bucket("own", BucketSettings::default()).await.expect("created");
+    Edge::with_origins(store, Env::tokio(), buckets, &bounds).await.expect("an edge")
+}
+
+fn is_busy<T>(answer: &Result<T, EdgeError>) -> bool {
+    matches!(answer, Err(EdgeError::Store(StoreError::Busy(_))))
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_stored_object_holds_no_memory() {
+    let origin = FakeOrigin::default();
+    origin.put("k", &bytes(SEGMENT, 1), Some("\"v1\""));
+    let (edge, store) = edge(&origin, FillMode::Whole).await;
+    let Fetched::Fill(reader) = edge.get(BUCKET, "k", &Wanted::default()).await.expect("found").found else {
+        panic!("a fill")
+    };
+    let body = reader.stream(0..u64::MAX);
+    pin_mut!(body);
+    let first = body.next().await.expect("a piece").expect("served");
+    until(|| store.object(BUCKET, "k").is_ok()).await;
+    until(|| edge.status().memory.used == 0).await;
+    let rest: Vec<_> = body.try_collect().await.expect("from the store");
+    assert!([&first[..], &rest.concat()[..]].concat() == bytes(SEGMENT, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_of_an_object_that_is_not_stored_holds_its_memory_for_a_minute() {
+    let origin = FakeOrigin::held();
+    origin.put("k", &bytes(SEGMENT, 1), Some("\"v1\""));
+    let (edge, store) = edge(&origin, FillMode::Whole).await;
+    let all = Wanted::default();
+    let (begun, ()) = futures::join!(edge.get(BUCKET, "k", &all), async {
+        until(|| edge.status().fills.is_some_and(|fills| fills.used == 1)).await;
+        put_own(&store, "k").await;
+        origin.release(1);
+    });
+    let Fetched::Fill(reader) = begun.expect("found").found else { panic!("a fill") };
+    let body = reader.stream(0..u64::MAX);
+    Env::tokio().sleep(Duration::from_secs(50)).await;
+    assert_eq!(edge.status().memory.used, SEGMENT as u64);
+    Env::tokio().sleep(Duration::from_secs(15)).await;
+    assert_eq!((edge.status().memory.used, edge.status().fills.map(|fills| fills.used)), (0, Some(0)));
+    let rest: Result<Vec<_>, _> = body.try_collect().await;
+    assert!(matches!(rest, Err(EdgeError::Changed)));
+}
+
+#[tokio::test]
+async fn an_origin_that_hangs_stops_neither_other_buckets_nor_more_requests_than_may_wait() {
+    let (hangs, answers) = (FakeOrigin::held(), FakeOrigin::default());
+    answers.put("k", &bytes(100, 1), Some("\"v1\""));
+    let edge = two(EdgeBounds { waiting: 3, fills: 3, ..EdgeBounds::default() }, [&hangs, &answers]).await;
+    let waits = async |n: usize| get(&edge, &format!("k{n}"), None).await;
+    let waiting = futures::future::join3(waits(1), waits(2), waits(3));
+    let others = async {
+        until(|| edge.status().waiting.is_some_and(|waiting| waiting.used == 3)).await;
+        assert!(is_busy(&waits(4).await));
+        let other = edge.get("other", "k", &Wanted::default()).await.expect("served");
+        assert!(matches!(other.found, Fetched::Fill(_)));
+        hangs.release(3);
+    };
+    let (waited, ()) = futures::join!(waiting, others);
+    assert!([waited.0, waited.1, waited.2].iter().all(|got| !is_busy(got)));
+    assert_eq!(edge.status().waiting.map(|waiting| waiting.used), Some(0));
+}
+
+#[tokio::test]
+async fn a_request_waits_until_its_first_bytes() {
+    let origin = FakeOrigin::held();
+    origin.put("k", &bytes(9 * SEGMENT, 1), Some("\"v1\""));
+    let edge = two(EdgeBounds { waiting: 1, ..EdgeBounds::default() }, [&origin, &FakeOrigin::default()]).await;
+    origin.release(1);
+    assert!(get(&edge, "k", Some((0, 10))).await.is_ok());
+    // The headers are known, and the bytes are not.
+    let far = Wanted { first: 7 * SEGMENT as u64, ..Wanted::default() };
+    let Fetched::Fill(reader) = edge.get(BUCKET, "k", &far).await.expect("found").found else { panic!("a fill") };
+    assert!(is_busy(&edge.get(BUCKET, "k", &far).await));
+    let body = reader.stream(far.first..far.first + 10);
+    pin_mut!(body);
+    let (first, ()) = futures::join!(body.next(), async { origin.release(9) });
+    first.expect("a piece").expect("served");
+    assert!(edge.get(BUCKET, "k", &far).await.is_ok());
+}
+
+#[tokio::test]
+async fn fills_whose_readers_left_before_their_turn_ask_nothing() {
+    let origin = FakeOrigin::held();
+    let edge = two(EdgeBounds { fills: 1, ..EdgeBounds::default() }, [&origin, &FakeOrigin::default()]).await;
+    let (first, ()) = futures::join!(get(&edge, "first", None), async {
+        until(|| edge.status().fills.is_some_and(|fills| fills.used == 1)).await;
+        for n in 0..20 {
+            let key = format!("gone{n}");
+            let leaving = get(&edge, &key, None);
+            let left = Env::tokio().timeout(Duration::from_millis(1), leaving).await;
+            assert!(left.is_none());
+        }
+        origin.release(100);
+    });
+    assert!(first.is_err());
+    until(|| edge.status().buckets[0].fills == 0).await;
+    assert_eq!(origin.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_client_has_a_share_of_what_is_passed_through() {
+    let origin = FakeOrigin::default();
+    origin.put("k", &bytes(5 * SEGMENT, 1), Some("\"v1\""));
+    origin.cache_control("no-store");
+    let edge = two(EdgeBounds { passed: 4, ..EdgeBounds::default() }, [&origin, &FakeOrigin::default()]).await;
+    let of = |client: &str| Wanted { client: client.into(), ..Wanted::default() };
+    // Slow readers: none reads its body.
+    let _held = edge.get(BUCKET, "k", &of("slow")).await.expect("passed");
+    let second = Env::tokio().timeout(Duration::from_millis(200), edge.get(BUCKET, "k", &of("slow"))).await;
+    assert!(second.is_none(), "it waits for its share");
+    let other = edge.get(BUCKET, "k", &of("other")).await.expect("passed");
+    let Fetched::Passed(passed) = other.found else { panic!("passed") };
+    let all: Vec<_> = passed.stream().try_collect().await.expect("served");
+    assert!(all.concat() == bytes(5 * SEGMENT, 1));
+}
