@@ -359,10 +359,11 @@ impl Fill {
                 self.abort(&left.upload).await;
             }
         }
-        if let Some((segment, part)) = first
-            && self.state.lock().begin(segment, false)
-        {
-            self.spawn_fetch(&plan, segment, Some(connection), Some(part));
+        match first {
+            Some((segment, part)) if self.state.lock().begin(segment, false) => {
+                self.spawn_fetch(&plan, segment, Some(connection), Some(part));
+            }
+            _ => drop(connection),
         }
         self.schedule(&plan).await
     }
