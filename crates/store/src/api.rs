@@ -52,6 +52,18 @@ pub struct Attributes {
 /// Name in [`Attributes::system`] that marks the entity tag as weak, as some origins send it. Only
 /// objects fetched from an origin have it.
 pub const WEAK_ETAG: &str = "steadfast-weak-etag";
+/// Name in [`Attributes::system`] of every object that the edge fetched from an origin. The edge
+/// may delete such an object. It never deletes what a client wrote.
+pub const CACHED: &str = "steadfast-cached";
+/// Prefix of the names in [`Attributes::system`] that the server keeps for itself.
+const OWN_PREFIX: &str = "steadfast-";
+
+impl Attributes {
+    /// Removes the marks of the edge: a client has written the object, so the edge must keep it.
+    pub fn forget_origin(&mut self) {
+        self.system.retain(|name, _| !name.starts_with(OWN_PREFIX));
+    }
+}
 
 /// A part of an object that was uploaded in parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,8 +23,8 @@ mod status;
 mod store;
 
 pub use api::{
-    Attributes, BucketInfo, BucketSettings, Condition, FillCondition, ListEntry, ListPage, ListQuery, ObjectInfo,
-    PartChoice, PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, WEAK_ETAG, Written,
+    Attributes, BucketInfo, BucketSettings, CACHED, Condition, FillCondition, ListEntry, ListPage, ListQuery,
+    ObjectInfo, PartChoice, PartInfo, StoreError, StoredObject, UploadInfo, UploadPage, WEAK_ETAG, Written,
 };
 pub use cache::CacheStatus;
 pub use channels::{ChannelSink, FOR_EVER_MS, History, HistoryQuery, NewPublication, Position, Publication, Published};

@@ -9,23 +9,21 @@ mod recent;
 use std::str::FromStr;
 use std::time::Duration;
 
-use steadfast_store::ObjectInfo;
+use steadfast_store::{CACHED, ObjectInfo};
 
 use crate::options::{EdgeBucket, Fresh};
 
 pub(crate) use headers::{CacheHeaders, date_ms};
 pub(crate) use recent::Recent;
 
-/// Name in the system attributes of every object that came from an origin. Its value is a [`Mark`].
-/// An object without it was written by a client, and is neither revalidated nor evicted.
-const MARK: &str = "steadfast-cached";
 /// The longest lifetime that is derived from the age of an object.
 const HEURISTIC_MS_MAX: u64 = 24 * 3600 * 1000;
 /// Requests within this time share an answer, also one that must always be revalidated.
 const SHARED_MS: u64 = 1000;
 
 /// When the origin was asked about an object, and how long its answer counts. Times in
-/// milliseconds.
+/// milliseconds. The attribute [`CACHED`] has it; an object without one is neither revalidated nor
+/// evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The process that sent the question.
@@ -64,7 +62,7 @@ pub(crate) enum Standing {
 
 /// Whether an object came from an origin.
 pub(crate) fn is_cached(info: &ObjectInfo) -> bool {
-    info.attributes.system.contains_key(MARK)
+    info.attributes.system.contains_key(CACHED)
 }
 
 fn number<T: FromStr + Default>(text: Option<&str>) -> T {
@@ -102,12 +100,12 @@ impl Mark {
     pub(crate) fn attribute(&self) -> (String, String) {
         let Self { run, sent_ms, wall_ms, lifetime_ms, while_revalidate_ms, if_error_ms } = self;
         let text = format!("{run} {sent_ms} {wall_ms} {lifetime_ms} {while_revalidate_ms} {if_error_ms}");
-        (MARK.to_owned(), text)
+        (CACHED.to_owned(), text)
     }
 
     /// The mark of an object; `None` for one that a client wrote.
     pub(crate) fn of(info: &ObjectInfo) -> Option<Self> {
-        let mut numbers = info.attributes.system.get(MARK)?.split(' ');
+        let mut numbers = info.attributes.system.get(CACHED)?.split(' ');
         Some(Self {
             run: number(numbers.next()),
             sent_ms: number(numbers.next()),
@@ -233,7 +231,7 @@ mod tests {
         assert_eq!(Mark::of(&info), None);
         info.attributes.system.extend([mark.attribute()]);
         assert_eq!(Mark::of(&info), Some(mark));
-        info.attributes.system.insert(MARK.into(), "nonsense".into());
+        info.attributes.system.insert(CACHED.into(), "nonsense".into());
         assert!(Mark::of(&info).is_some_and(|mark| mark.standing(at(1, 1, 1)) != Standing::Fresh));
     }
 }

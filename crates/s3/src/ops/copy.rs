@@ -6,7 +6,7 @@ use futures::StreamExt;
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, StdError, s3_error};
 use steadfast_log::Durability;
-use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, StoreError, Written};
+use steadfast_store::{Attributes, Condition, ObjectInfo, ObjectReader, ObjectWriter, StoreError, WEAK_ETAG, Written};
 
 use crate::attributes::{described, refuse_unsupported};
 use crate::checksum::{Algorithm, FULL_OBJECT, algorithm_of, set_checksums};
@@ -16,7 +16,7 @@ use crate::error::{invalid_argument, invalid_request, store_error};
 use crate::handler::{Handler, context, durable_header};
 use crate::ops::write::{Intake, conditional_error, part_attributes, part_number};
 use crate::options::EtagKind;
-use crate::receive::{Received, Wanted};
+use crate::receive::{Received, Wanted, opaque_etag};
 
 /// S3's limit on the bytes of one copy.
 const COPY_BYTES_MAX: u64 = 5 << 30;
@@ -89,6 +89,11 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         conditions.check_source(&info)?;
         too_large(&info)?;
         let mut attributes = info.attributes.clone();
+        if attributes.system.contains_key(WEAK_ETAG) {
+            // Other versions may have the same weak tag.
+            attributes.etag = opaque_etag(&handler.env);
+        }
+        attributes.forget_origin();
         if replace {
             attributes.system.clone_from(&given.system);
             attributes.user.clone_from(&given.user);
@@ -99,7 +104,7 @@ pub(crate) async fn copy(handler: &Handler, req: S3Request<CopyObjectInput>) -> 
         let mut result = CopyObjectResult { e_tag: Some(etag(&attributes.etag)), ..CopyObjectResult::default() };
         set_checksums!(result, &attributes.checksums);
         let unchanged = match &condition {
-            Condition::None if from == to => Condition::Matches(attributes.etag.clone()),
+            Condition::None if from == to => Condition::Matches(info.attributes.etag.clone()),
             other => other.clone(),
         };
         let done = if let Some(algorithm) = requested.filter(|a| !has(&attributes, *a)) {

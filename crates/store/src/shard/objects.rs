@@ -189,8 +189,11 @@ impl Shard {
         key: &str,
         tags: BTreeMap<String, String>,
     ) -> Result<Written, StoreError> {
-        self.rewrite((bucket, key), Condition::None, None, None, |found, _| found.meta.attributes.tags = tags.clone())
-            .await
+        self.rewrite((bucket, key), Condition::None, None, None, |found, _| {
+            found.meta.attributes.tags = tags.clone();
+            found.meta.attributes.forget_origin();
+        })
+        .await
     }
 
     /// Commits the object's record with a change if it is still the one that was read; otherwise
