@@ -1,7 +1,5 @@
 """Buckets whose origin is set, changed or removed between two starts."""
 
-import time
-
 import pytest
 
 from harness import wait
@@ -71,3 +69,57 @@ def test_a_clients_copy_of_a_cached_object_stays(make_edge, origin, write, etag)
     for _ in range(2):
         assert body(s3.get_object(Bucket=bucket, Key=key)) == content.read(0, content.size)
         assert key in stored(s3, bucket)
+
+
+@pytest.fixture
+def second():
+    found = Origin()
+    yield found
+    found.close()
+
+
+def other_setting(origin, second, how, content, **keys):
+    """Stores the content under another origin or prefix; its setting."""
+    if how == "prefix":
+        origin.objects["new/k"] = content
+        return origin.setting(**keys, origin=f"{origin.url}/vod/new")
+    second.objects["k"] = content
+    return second.setting(**keys)
+
+
+@pytest.mark.parametrize("how", ["origin", "prefix"])
+def test_left_over_segments_of_another_origin_are_not_used(make_edge, origin, second, how):
+    """Same entity tag and size, as nginx makes tags of time and size, and other bytes."""
+    old = origin.put("k", 16 * MIB, seed=1, etag='"5f-1000000"')
+    new = Content(old.size, seed=2, etag=old.etag)
+    keys = {"segment": "1 MiB", "fill": "wanted"}
+    edge = make_edge(**keys)
+    assert body(edge.s3().get_object(Bucket="media", Key="k", Range="bytes=0-3145727")) == old.read(0, 3 * MIB)
+    wait.until(lambda: edge.status()["edge"]["buckets"][0]["fills"] == 0, 20, "the end of the fill")
+    s3 = restart(edge, other_setting(origin, second, how, new, **keys))
+    assert body(s3.get_object(Bucket="media", Key="k")) == new.read(0, new.size)
+    wait.until(lambda: stored(s3) == ["k"], 20, "the stored object")
+    assert body(s3.get_object(Bucket="media", Key="k")) == new.read(0, new.size)
+
+
+@pytest.mark.parametrize("fresh", ["origin", "forever"])
+@pytest.mark.parametrize("how", ["origin", "prefix"])
+def test_a_stored_object_of_another_origin_is_fetched_again(make_edge, origin, second, how, fresh):
+    lasting = {"etag": '"same"', "Cache_Control": "max-age=1, stale-while-revalidate=600"}
+    old, new = origin.put("k", MIB, seed=1, **lasting), Content(MIB, seed=2, **lasting)
+    edge = make_edge(fresh=fresh)
+    setting = edge.settings["edge.buckets"]
+    assert body(edge.s3().get_object(Bucket="media", Key="k")) == old.read(0, MIB)
+    wait.until(lambda: stored(edge.s3()) == ["k"], 20, "the stored object")
+    s3 = restart(edge, other_setting(origin, second, how, new, fresh=fresh))
+    origin.fault = second.fault = lambda _: 503
+    with pytest.raises(Exception, match="SlowDown"):
+        s3.get_object(Bucket="media", Key="k")
+    origin.fault = second.fault = lambda _: None
+    for get in (s3.head_object, s3.get_object, s3.get_object):
+        assert get(Bucket="media", Key="k")["ETag"] == '"same"'
+    assert body(s3.get_object(Bucket="media", Key="k")) == new.read(0, MIB)
+    wait.until(lambda: stored(s3) == ["k"], 20, "the stored object")
+    # The first origin counts again.
+    s3 = restart(edge, setting)
+    assert body(s3.get_object(Bucket="media", Key="k")) == old.read(0, MIB)

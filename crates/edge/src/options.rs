@@ -65,6 +65,19 @@ pub enum OriginAddress {
     },
 }
 
+impl OriginAddress {
+    /// A number that differs between origins. It is stored with objects and fills, so it never
+    /// changes: FNV-1a of what the address names, without credentials and headers.
+    pub(crate) fn number(&self) -> u64 {
+        let parts = match self {
+            Self::S3 { endpoint, bucket, prefix, .. } => [endpoint.trim_end_matches('/'), bucket, prefix],
+            Self::Http { url, .. } => [url.trim_end_matches('/'), "", ""],
+        };
+        let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+}
+
 /// How long an object is served without asking the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fresh {
@@ -128,6 +141,21 @@ impl Default for EdgeBounds {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_an_origin_follows_from_what_it_names() {
+        let http = |url: &str, headers| OriginAddress::Http { url: url.into(), headers }.number();
+        assert_eq!(http("http://a/vod", Vec::new()), 0xf8c1_3797_3d27_68a4);
+        assert_eq!(http("http://a/vod/", vec![("a".into(), Secret("b".into()))]), http("http://a/vod", Vec::new()));
+        assert_ne!(http("http://a/vod/new", Vec::new()), http("http://a/vod", Vec::new()));
+        let s3 = |bucket: &str, prefix: &str| OriginAddress::S3 {
+            endpoint: "http://a".into(),
+            bucket: bucket.into(),
+            prefix: prefix.into(),
+            credentials: None,
+        };
+        assert_ne!(s3("b", "c").number(), s3("bc", "").number());
+    }
 
     /// A bucket for tests.
     pub(crate) fn bucket() -> EdgeBucket {

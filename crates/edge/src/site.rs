@@ -131,6 +131,10 @@ impl Site {
     /// How a stored object may be served, and its age in milliseconds.
     pub(crate) fn standing(&self, info: &ObjectInfo) -> (Standing, Option<u64>) {
         let Some(mark) = Mark::of(info) else { return (Standing::Own, None) };
+        if !mark.is_of(&self.options) {
+            // Another origin's object may have the same name and the same entity tag.
+            return (Standing::Stale { if_error: false }, None);
+        }
         let at = self.moment();
         let standing = mark.standing(at);
         if standing != Standing::Fresh

@@ -15,7 +15,7 @@ impl Fill {
     pub(super) async fn begin_upload(&self, plan: &Plan) -> Result<(), EdgeError> {
         if plan.segments() > 1 {
             let (store, bucket) = (&self.site.store, &self.site.options.bucket);
-            let upload = store.create_fill(bucket, &self.key, upload_attributes(plan)).await?;
+            let upload = store.create_fill(bucket, &self.key, upload_attributes(plan, &self.site.options)).await?;
             let mut state = self.state.lock();
             state.room = Some(self.site.inventory.space.found(0));
             state.upload = Some(upload.upload_id);

@@ -10,9 +10,10 @@ use steadfast_log::Durability;
 use steadfast_store::{Attributes, ObjectInfo, StoreError, StoredObject, WEAK_ETAG};
 
 use super::fetch::{AnswerBody, Part};
-use super::{Fill, FillEnd, Opening, Plan};
+use super::{Base, Fill, FillEnd, Opening, Plan};
 use crate::error::EdgeError;
 use crate::fresh::{CacheHeaders, Mark, Moment};
+use crate::options::EdgeBucket;
 use crate::origin::{Description, OriginAnswer, OriginRequest, Tag, unsatisfied_size};
 use crate::sabotage::Sabotage;
 
@@ -21,6 +22,7 @@ const SEGMENTS_MAX: u64 = 10_000;
 /// Names in the attributes of a fill's upload, which a later fill compares.
 const FILL_SIZE: &str = "steadfast-fill-size";
 const FILL_SEGMENT: &str = "steadfast-fill-segment";
+const FILL_ORIGIN: &str = "steadfast-fill-origin";
 
 /// What the first answer brings.
 pub(super) enum Answer {
@@ -47,15 +49,21 @@ pub(super) struct LeftOver {
 
 impl LeftOver {
     /// Whether the segments belong to the object that an answer describes.
-    pub(super) fn is_of(&self, plan: &Plan) -> bool {
-        plan.if_match.is_some() && self.attributes == upload_attributes(plan)
+    pub(super) fn is_of(&self, plan: &Plan, options: &EdgeBucket) -> bool {
+        let mut attributes = upload_attributes(plan, options);
+        if !self.attributes.system.contains_key(FILL_ORIGIN) {
+            // Stored by a version that did not keep it.
+            attributes.system.remove(FILL_ORIGIN);
+        }
+        plan.if_match.is_some() && self.attributes == attributes
     }
 }
 
 /// The attributes of a fill's upload.
-pub(super) fn upload_attributes(plan: &Plan) -> Attributes {
+pub(super) fn upload_attributes(plan: &Plan, options: &EdgeBucket) -> Attributes {
     let given = &plan.stored.attributes;
-    let numbers = [(FILL_SIZE, plan.info.size), (FILL_SEGMENT, plan.segment_bytes)];
+    let origin = options.origin.number();
+    let numbers = [(FILL_SIZE, plan.info.size), (FILL_SEGMENT, plan.segment_bytes), (FILL_ORIGIN, origin)];
     let mut system: BTreeMap<_, _> = numbers.map(|(name, value)| (name.to_owned(), value.to_string())).into();
     for name in [WEAK_ETAG, "content-encoding"] {
         system.extend(given.system.get(name).map(|value| (name.to_owned(), value.clone())));
@@ -93,7 +101,7 @@ impl Fill {
             segment = (segment..SEGMENTS_MAX).chain(0..segment.min(SEGMENTS_MAX)).find(missing).unwrap_or(segment);
         }
         let mut answer = self.ask_segment(segment).await?;
-        if answer.status == 304 && self.base.is_some() {
+        if answer.status == 304 && self.base_here().is_some() {
             return Ok(self.unchanged(&answer));
         }
         if answer.status == 416 && segment > 0 && unsatisfied_size(&answer.headers) != Some(0) {
@@ -128,12 +136,17 @@ impl Fill {
 
     async fn ask_headers(&self) -> Result<Answer, EdgeError> {
         let answer = self.send(true, None).await?;
-        if answer.status == 304 && self.base.is_some() {
+        if answer.status == 304 && self.base_here().is_some() {
             return Ok(self.unchanged(&answer));
         }
         let described = self.describe(&answer)?;
         let Some(plan) = self.plan(&described) else { return Ok(Answer::NotStorable) };
         Ok(if plan.if_match.is_some() { Answer::Ranges(plan, None) } else { Answer::Headers(plan) })
+    }
+
+    /// The stored object, unless it is of another origin, which says nothing about it.
+    fn base_here(&self) -> Option<&Base> {
+        self.base.as_deref().filter(|base| base.mark.is_of(&self.site.options))
     }
 
     fn unchanged(&self, answer: &OriginAnswer) -> Answer {
@@ -147,7 +160,7 @@ impl Fill {
     }
 
     async fn send(&self, head: bool, range: Option<String>) -> Result<OriginAnswer, EdgeError> {
-        let condition = self.base.as_ref().map(|base| base.condition());
+        let condition = self.base_here().map(Base::condition);
         let headers = range.map(|range| ("range", range)).into_iter().chain(condition).collect();
         self.site.ask(OriginRequest { head, key: self.key.clone(), headers }).await
     }
@@ -349,7 +362,8 @@ impl Fill {
         if !self.promise(&plan) {
             return Ok(FillEnd::NotStorable);
         }
-        let is_same = |left: &&LeftOver| self.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan);
+        let is_same =
+            |left: &&LeftOver| self.site.has(Sabotage::LeftOverBelieved) || left.is_of(&plan, &self.site.options);
         let continued = left.as_ref().filter(is_same).is_some_and(|left| self.take_over(left));
         let stored = left.as_ref().filter(|_| continued).map(|left| &left.stored[..]).unwrap_or_default();
         let plan = self.publish(plan, sent, stored);

@@ -37,6 +37,8 @@ pub(crate) struct Mark {
     while_revalidate_ms: u64,
     /// How long after its lifetime it is served when the origin fails.
     if_error_ms: u64,
+    /// The number of the origin; `None` for objects that were stored without it.
+    origin: Option<u64>,
 }
 
 /// A point in time, of this process.
@@ -93,13 +95,17 @@ impl Mark {
             lifetime_ms,
             while_revalidate_ms: if strict { 0 } else { headers.while_revalidate_ms },
             if_error_ms: if strict { 0 } else { if_error_ms },
+            origin: Some(options.origin.number()),
         }
     }
 
     /// The attribute that keeps the mark.
     pub(crate) fn attribute(&self) -> (String, String) {
-        let Self { run, sent_ms, wall_ms, lifetime_ms, while_revalidate_ms, if_error_ms } = self;
-        let text = format!("{run} {sent_ms} {wall_ms} {lifetime_ms} {while_revalidate_ms} {if_error_ms}");
+        let Self { run, sent_ms, wall_ms, lifetime_ms, while_revalidate_ms, if_error_ms, origin } = self;
+        let mut text = format!("{run} {sent_ms} {wall_ms} {lifetime_ms} {while_revalidate_ms} {if_error_ms}");
+        if let Some(origin) = origin {
+            text.push_str(&format!(" {origin}"));
+        }
         (CACHED.to_owned(), text)
     }
 
@@ -113,6 +119,7 @@ impl Mark {
             lifetime_ms: number(numbers.next()),
             while_revalidate_ms: number(numbers.next()),
             if_error_ms: number(numbers.next()),
+            origin: numbers.next().and_then(|text| text.parse().ok()),
         })
     }
 
@@ -124,6 +131,11 @@ impl Mark {
         }
         let Self { lifetime_ms, while_revalidate_ms, if_error_ms, .. } = *self;
         Self { lifetime_ms, while_revalidate_ms, if_error_ms, ..mark }
+    }
+
+    /// Whether the object is of the origin that the bucket has now.
+    pub(crate) fn is_of(&self, options: &EdgeBucket) -> bool {
+        self.origin.is_none_or(|origin| origin == options.origin.number())
     }
 
     /// The age in milliseconds; `None` after a restart.
@@ -164,6 +176,7 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::OriginAddress;
     use crate::options::tests::bucket;
 
     fn at(run: u64, now_s: u64, wall_s: u64) -> Moment {
@@ -231,6 +244,11 @@ mod tests {
         assert_eq!(Mark::of(&info), None);
         info.attributes.system.extend([mark.attribute()]);
         assert_eq!(Mark::of(&info), Some(mark));
+        let mut other = bucket();
+        other.origin = OriginAddress::Http { url: "http://127.0.0.2".into(), headers: Vec::new() };
+        assert!(mark.is_of(&bucket()) && !mark.is_of(&other));
+        info.attributes.system.insert(CACHED.into(), "1 2 3 4 5 6".into());
+        assert!(Mark::of(&info).is_some_and(|mark| mark.is_of(&other) && mark.if_error_ms == 6));
         info.attributes.system.insert(CACHED.into(), "nonsense".into());
         assert!(Mark::of(&info).is_some_and(|mark| mark.standing(at(1, 1, 1)) != Standing::Fresh));
     }
