@@ -70,7 +70,8 @@ fn content_range(value: &str) -> Option<(u64, u64, u64)> {
     let (span, total) = value.strip_prefix("bytes ")?.trim().split_once('/')?;
     let (first, last) = span.split_once('-')?;
     let (first, last, total): (u64, u64, u64) = (first.parse().ok()?, last.parse().ok()?, total.parse().ok()?);
-    (first <= last && last < total).then_some((first, last + 1, total))
+    let end = last.checked_add(1)?;
+    (first < end && end <= total).then_some((first, end, total))
 }
 
 /// The size in `bytes */20`, the `Content-Range` of a 416.
@@ -89,11 +90,13 @@ impl Description {
         if bytes > HEADER_BYTES_MAX {
             return Err(format!("its headers have {bytes} bytes, more than {HEADER_BYTES_MAX}"));
         }
-        let mut length = match text(headers, "content-length") {
+        let coding = text(headers, "transfer-encoding");
+        // It overrides the length (RFC 9112, section 6.3).
+        let mut length = match text(headers, "content-length").filter(|_| coding.is_none()) {
             Some(value) => Some(value.parse().map_err(|_| format!("its Content-Length is {value:?}"))?),
             None => None,
         };
-        let chunked = text(headers, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
+        let chunked = coding.is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
         let delimited = length.is_some() || chunked;
         let partial = status == 206;
         let (start, total) = if partial {
@@ -109,7 +112,7 @@ impl Description {
         };
         let tag = Tag::read(text(headers, "etag"));
         let modified_ms = text(headers, "last-modified").and_then(date_ms);
-        let mut attributes = attributes(headers, &tag, modified_ms, total);
+        let mut attributes = attributes(headers, &tag, modified_ms.unwrap_or(wall_ms), total);
         let given = attributes.system.get(CONTENT_TYPE).map(String::as_str);
         if let Some(found) = media_types::instead_of(given, key) {
             attributes.system.insert(CONTENT_TYPE.to_owned(), found.to_owned());
@@ -121,7 +124,7 @@ impl Description {
     }
 }
 
-fn attributes(headers: &HeaderMap, tag: &Tag, modified_ms: Option<u64>, total: Option<u64>) -> Attributes {
+fn attributes(headers: &HeaderMap, tag: &Tag, modified_ms: u64, total: Option<u64>) -> Attributes {
     let mut attributes = Attributes::default();
     for name in STORED {
         if let Some(value) = text(headers, name).filter(|value| !value.is_empty()) {
@@ -136,8 +139,9 @@ fn attributes(headers: &HeaderMap, tag: &Tag, modified_ms: Option<u64>, total: O
     let (etag, weak) = match tag {
         Tag::Strong(tag) => (tag.clone(), None),
         Tag::Weak(tag) => (tag.clone(), Some("")),
-        // As servers make tags of files. It is weak: two versions may have the same.
-        Tag::None => (format!("{:x}-{:x}", modified_ms.unwrap_or(0), total.unwrap_or(0)), Some(MADE_TAG)),
+        // As servers make tags of files. It is weak: two versions may have the same. Without a
+        // time, each answer counts as a version.
+        Tag::None => (format!("{modified_ms:x}-{:x}", total.unwrap_or(0)), Some(MADE_TAG)),
     };
     attributes.etag = etag;
     attributes.system.extend(weak.map(|weak| (WEAK_ETAG.to_owned(), weak.to_owned())));
@@ -161,7 +165,8 @@ mod tests {
         let read_range = read(206, &range).expect("valid");
         assert_eq!((read_range.start, read_range.length, read_range.total), (5, Some(5), Some(20)));
         assert_eq!(read_range.tag, Tag::Strong("a".into()));
-        for wrong in ["bytes 5-9/*", "bytes 9-5/20", "bytes 5-20/20", "bytes 5-9", "5-9/20", "", "bytes -9/20"] {
+        let most = "bytes 0-18446744073709551615/18446744073709551615";
+        for wrong in [most, "bytes 5-9/*", "bytes 9-5/20", "bytes 5-20/20", "bytes 5-9", "5-9/20", "", "bytes -9/20"] {
             assert!(read(206, &[("content-range", wrong)]).is_err(), "{wrong}");
         }
         assert!(read(206, &[("content-range", "bytes 5-9/20"), ("content-length", "6")]).is_err());
@@ -169,7 +174,9 @@ mod tests {
         let whole = read(200, &[("content-length", "7")]).expect("valid");
         assert_eq!((whole.start, whole.length, whole.total, whole.delimited), (0, Some(7), Some(7), true));
         assert!(!read(200, &[]).expect("valid").delimited);
-        assert!(read(200, &[("transfer-encoding", "chunked")]).expect("valid").delimited);
+        let both = read(200, &[("transfer-encoding", "chunked"), ("content-length", "3")]).expect("valid");
+        assert_eq!((both.length, both.total, both.delimited), (None, None, true));
+        assert!(!read(200, &[("transfer-encoding", "x"), ("content-length", "3")]).expect("valid").delimited);
     }
 
     #[test]
@@ -183,6 +190,9 @@ mod tests {
         assert_eq!(made.modified_ms, Some(1_700_000_000_000));
         assert_eq!(made.attributes.etag, "18bcfe56800-7");
         assert!(made.attributes.system.contains_key(WEAK_ETAG));
+        // Without a time, the answers of two times are two versions.
+        let at = |wall_ms| Description::read("k", 200, &HeaderMap::new(), wall_ms).expect("valid").attributes.etag;
+        assert_eq!([at(16), at(17)], ["10-0", "11-0"]);
     }
 
     #[test]
